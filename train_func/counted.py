@@ -1,7 +1,13 @@
-"""Numbers and lists as a person says them: 1 worker, 2 workers; a, b and 3 more; 66.5 MB."""
+"""Numbers, lists and rows as a person says them: 1 worker, 2 workers; a, b and 3 more; 66.5 MB; in rows 3, 8."""
 
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    import numpy as np
+
+MAX_SHOWN = 5
+COUNTED = "(data rows are counted from 1, without the header)"  # lines of a file differ by header and line breaks
 
 
 def counted(number: int, noun: str) -> str:
@@ -21,3 +27,15 @@ def sized(num_bytes: int) -> str:
         if num_bytes >= unit:
             return f"{num_bytes / unit:,.1f} {name}"
     return counted(num_bytes, "byte")
+
+
+def in_rows(rows: "Sequence[int] | np.ndarray") -> str:
+    """Where these are, given from 0, of which the first few are named."""
+    numbers = ", ".join(str(int(row) + 1) for row in rows[:MAX_SHOWN])
+    place = "in row" if len(rows) == 1 else "in rows" if len(rows) <= MAX_SHOWN else "first in rows"
+    return f"{place} {numbers} {COUNTED}"
+
+
+def are(number: int) -> str:
+    """The verb that goes with so many."""
+    return "is" if number == 1 else "are"

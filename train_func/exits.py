@@ -65,7 +65,7 @@ _STORAGE: dict[StorageReason, int] = {
     "address": USAGE,
     "unsupported": USAGE,
 }
-_NO_SPACE = {errno.ENOSPC, errno.EDQUOT}
+NO_SPACE = {errno.ENOSPC, errno.EDQUOT}
 _ALLOCATOR = re.compile(r"\[enforce fail at \S*alloc_cpu\.cpp:\d+\]")  # where torch says that it was raised
 _CUDA_ALLOCATION = 2  # cudaErrorMemoryAllocation, which is raised outside of torch's own allocator
 
@@ -106,7 +106,7 @@ def exit_of(error: BaseException, *, has_peers: bool = True) -> Exit:
             return Exit(STOPPED, "preemption")
         case PermissionError():
             return Exit(PERMISSION, "permission")
-        case OSError() if error.errno in _NO_SPACE:
+        case OSError() if error.errno in NO_SPACE:
             return Exit(FULL, "storage")
         case _ if _is_out_of_memory(error):
             return Exit(CODE, "memory")

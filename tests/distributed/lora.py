@@ -115,7 +115,7 @@ def train_stock(tuner, tokenizer, encoded, plan, folder):
     batches = {}
     for entry in plan:
         batches.setdefault(entry["step"], []).extend(entry["rows"])
-    model = AutoModelForCausalLM.from_pretrained(tuner._found.folder, dtype=torch.float32)
+    model = AutoModelForCausalLM.from_pretrained(tuner.model.folder, dtype=torch.float32)
     config = LoraConfig(task_type="CAUSAL_LM", r=RANK, lora_alpha=2 * RANK, target_modules="all-linear")
     torch.manual_seed(0)
     model = get_peft_model(model, config)

@@ -7,9 +7,7 @@ from transformers import BertForSequenceClassification, BertForTokenClassificati
 from tests.distributed import small
 from tests.distributed.weighing import collate_tagged, tagged_rows
 from train_func.worker import Trainer
-from train_func.worker.tasks.label_scores import LabelScores
-from train_func.worker.tasks.number_errors import NumberErrors
-from train_func.worker.tasks.tag_scores import TagScores
+from train_func.worker.tasks.metrics import LabelScores, NumberErrors, TagScores
 
 SIZES = (101, 40, 7)
 TAGS = ("O", "B-DISH", "I-DISH")

@@ -6,7 +6,7 @@ import pytest
 from tests.distributed.conftest import HANG
 from tests.distributed.task_metrics import SIZES, TAGS
 from tests.distributed.worlds import WORLD_SIZES
-from train_func.worker.tasks.tag_scores import spans_of
+from train_func.worker.tasks.metrics import spans_of
 
 pytestmark = pytest.mark.timeout(HANG)
 

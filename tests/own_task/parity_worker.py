@@ -1,6 +1,7 @@
 """The worker half of Parity."""
 
-from train_func.worker.tasks.protocol import Findings, Rows
+from train_func.worker.inputs.findings import Findings
+from train_func.worker.tasks.protocol import Rows
 
 BITS = 8
 

@@ -179,7 +179,7 @@ def test_labels_are_judged_in_a_small_part_of_the_memory_that_they_have(tmp_path
     tracemalloc.start()
     try:
         with pytest.raises(InvalidInput) as refused:
-            _refuse_unlabelled(made, length)
+            _refuse_unlabelled(made, length, None)
         peak = counting.max_memory() + tracemalloc.get_traced_memory()[1]
     finally:
         tracemalloc.stop()

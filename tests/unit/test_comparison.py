@@ -4,11 +4,7 @@ import pytest
 
 from train_func.client.comparison import Comparison, direction
 from train_func.errors import InvalidInput
-from train_func.worker.tasks.accuracy import RIGHT, Accuracy
-from train_func.worker.tasks.label_scores import LabelScores
-from train_func.worker.tasks.number_errors import NumberErrors
-from train_func.worker.tasks.tag_scores import TagScores
-from train_func.worker.tasks.token_scores import TokenScores
+from train_func.worker.tasks.metrics import RIGHT, Accuracy, LabelScores, NumberErrors, TagScores, TokenScores
 
 LOWER = "loss eval_loss train/Loss RMSE MAE mse wer eval_wer cer nll ppl perplexity brier brier_score bits_per_byte"
 GREATER = "accuracy eval_accuracy Top_5_Accuracy accuracy@1 f1 f1_micro precision recall AUC roc-auc r2 bleu rougeL"

@@ -4,7 +4,7 @@ import pytest
 
 from tests.messages import unnamed
 from train_func.errors import InvalidInput
-from train_func.worker.inputs.conll import read_conll
+from train_func.worker.inputs.delimited import read_conll
 
 ROWS = [
     {"tokens": ["Anna", "lives", "in", "Basel"], "tags": ["B-PER", "O", "O", "B-LOC"]},

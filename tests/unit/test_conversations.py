@@ -6,11 +6,13 @@ from pathlib import Path
 import pytest
 from datasets import Dataset
 
+from tests.halves import divided
 from tests.messages import unnamed
 from tests.tiny_llama import questions
 from train_func.errors import InvalidInput
 from train_func.tasks import CausalLM
-from train_func.worker.tasks.conversations import answers_of, split_conversations
+from train_func.worker.tasks.causal_lm import CausalLMTuner
+from train_func.worker.tasks.conversations import answers_of
 
 
 def written(tmp_path, rows):
@@ -22,7 +24,12 @@ def written(tmp_path, rows):
 def split(tmp_path, rows, **fields):
     task = CausalLM(model="m", dataset=written(tmp_path, rows), **fields)
     assert not task.all_faults()
-    return split_conversations(task, 0, None, tmp_path / "cache")
+    return divided(CausalLMTuner(task, 0, None, tmp_path / "cache"))[0]
+
+
+def notes(tmp_path, rows, **fields):
+    task = CausalLM(model="m", dataset=written(tmp_path, rows), **fields)
+    return divided(CausalLMTuner(task, 0, None, tmp_path / "cache"))[1]
 
 
 def faults(tmp_path, rows, **fields):
@@ -53,7 +60,7 @@ def test_prompts_and_answers_that_look_like_numbers_or_dates_stay_as_they_are(tm
     if kind == "csv":
         path = tmp_path / "rows.csv"
         path.write_text("prompt,completion\n" + "".join(f"{prompt},{answer}\n" for prompt, answer in pairs))
-        found = split_conversations(CausalLM(model="m", dataset=str(path)), 0, None, tmp_path / "cache")
+        found, _ = divided(CausalLMTuner(CausalLM(model="m", dataset=str(path)), 0, None, tmp_path / "cache"))
     elif kind == "jsonl":
         found = split(tmp_path, [{"prompt": prompt, "completion": answer} for prompt, answer in pairs])
     else:
@@ -72,7 +79,7 @@ def test_a_context_stands_behind_the_prompt_where_there_is_one(tmp_path):
 
 def test_empty_prompts_are_noted_with_their_rows(tmp_path):
     rows = [{"prompt": "" if n == 6 else f"ask {n}", "completion": str(n)} for n in range(40)]
-    (note,) = split(tmp_path, rows).notes
+    (note,) = notes(tmp_path, rows)
     assert "row 7" in note
 
 
@@ -174,7 +181,7 @@ def test_keys_without_a_value_and_columns_of_other_names_are_nothing(tmp_path, k
     if kind == "parquet":
         Dataset.from_list(rows).to_parquet(path := tmp_path / "rows.parquet")
     task = CausalLM(model="m", dataset=str(path), messages="chat")
-    assert split_conversations(task, 0, None, tmp_path / "cache").notes == []
+    assert divided(CausalLMTuner(task, 0, None, tmp_path / "cache"))[1] == []
 
 
 def test_a_value_in_a_field_of_an_object_is_one_though_the_others_are_null(tmp_path):
@@ -192,7 +199,7 @@ def test_keys_that_say_nothing_of_what_is_learnt_are_noted_once(tmp_path):
     held_out = tmp_path / "held_out.jsonl"
     held_out.write_text("".join(json.dumps(row) + "\n" for row in rows[40:]))
     for fields in ({}, {"held_out": str(held_out)}):
-        (note,) = split(tmp_path, rows[:40], messages="chat", **fields).notes
+        (note,) = notes(tmp_path, rows[:40], messages="chat", **fields)
         assert unnamed(note, "'chat'", *map(repr, of_log)) == []
 
 

@@ -10,7 +10,7 @@ import torch
 
 from tests.distributed import small
 from train_func.worker import Trainer
-from train_func.worker.tasks.accuracy import Accuracy
+from train_func.worker.tasks.metrics import Accuracy
 from train_func.worker.training import evaluation, world
 
 NUM_ROWS = 40

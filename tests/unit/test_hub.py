@@ -22,7 +22,7 @@ import json, sys
 from pathlib import Path
 from train_func import Run, TextClassification
 from train_func.worker.check import report_of
-from train_func.worker.tasks.text_classification import find_text_model
+from tests.halves import find_text_model
 for fields in json.load(sys.stdin):
     run = Run(task=TextClassification(**fields))
     print(json.dumps(report_of(run.to_dict(), None, Path(sys.argv[1]))), flush=True)

@@ -21,7 +21,7 @@ from train_func.errors import InvalidInput
 from train_func.layout import PIPELINE
 from train_func.rgb import ORIENTATION, upright_rgb
 from train_func.worker.tasks.image_classification import ImageClassifier
-from train_func.worker.tasks.image_decoding import checked, decode
+from train_func.worker.tasks.images import checked, decode
 
 ASCII, SHORT, FLOAT, SIGNED = 2, 3, 11, 9  # types of a field of EXIF
 IMAGE_WIDTH, X_RESOLUTION, RESOLUTION_UNIT = 0x0100, 0x011A, 0x0128

@@ -11,7 +11,7 @@ from tests.tiny_images import rows_of
 from train_func import ImageClassification
 from train_func.errors import InvalidInput
 from train_func.worker.inputs import parquet_file
-from train_func.worker.tasks import kept_images
+from train_func.worker.tasks import images
 from train_func.worker.tasks.image_classification import ImageClassifier
 
 NUM_ROWS, EACH, PIECE = 41, 500_000, 2_000_000  # bytes of an image, and read at once
@@ -20,7 +20,7 @@ NUM_ROWS, EACH, PIECE = 41, 500_000, 2_000_000  # bytes of an image, and read at
 @pytest.fixture(autouse=True)
 def small_pieces(monkeypatch):
     monkeypatch.setattr(parquet_file, "PIECE", PIECE)
-    monkeypatch.setattr(kept_images, "BATCH_BYTES", PIECE)
+    monkeypatch.setattr(images, "BATCH_BYTES", PIECE)
 
 
 @contextlib.contextmanager

@@ -10,6 +10,7 @@ import subprocess
 import pytest
 from datasets import Dataset
 
+from tests.halves import find_text_model, split_rows
 from tests.messages import unnamed
 from tests.s3_servers import only_these, s3_server
 from tests.tiny_model import write_tiny_model
@@ -19,8 +20,6 @@ from train_func.client.cluster.timings import Timings
 from train_func.client.preflight import Check
 from train_func.errors import InvalidInput
 from train_func.storage import open_store
-from train_func.worker.tasks.text_classification import find_text_model
-from train_func.worker.tasks.text_rows import split_rows
 
 ROWS = "text,label\n" + "".join(f"the food was number {i},{i % 5 + 1}\n" for i in range(101))
 

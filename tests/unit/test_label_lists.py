@@ -7,7 +7,7 @@ import pytest
 from tests.messages import unnamed
 from train_func.errors import InvalidInput
 from train_func.worker.inputs.reader import class_names
-from train_func.worker.tasks.label_lists import encode_columns, encode_lists
+from train_func.worker.tasks.targets import encode_columns, encode_lists
 
 
 def column(*values, type=None):

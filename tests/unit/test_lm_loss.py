@@ -27,7 +27,7 @@ from transformers import (
 from tests.mounts import ROOT
 from train_func.worker.tasks import lm_loss
 from train_func.worker.tasks.chat_tokens import NO_LABEL
-from train_func.worker.tasks.token_scores import TokenScores
+from train_func.worker.tasks.metrics import TokenScores
 
 WORDS = 97
 SHAPE = {"hidden_size": 32, "intermediate_size": 48, "num_hidden_layers": 2, "num_attention_heads": 2}
@@ -210,7 +210,7 @@ from datasets import Dataset
 from transformers import LlamaConfig, LlamaForCausalLM, TrainingArguments
 from train_func.worker import Trainer
 from train_func.worker.tasks.lm_loss import in_chunks
-from train_func.worker.tasks.token_scores import TokenScores
+from train_func.worker.tasks.metrics import TokenScores
 folder, num_rows, WORDS, TOKENS = sys.argv[1], int(sys.argv[2]), 50_000, 512
 shape = dict(hidden_size=16, intermediate_size=16, num_hidden_layers=1, num_attention_heads=1)
 model = LlamaForCausalLM(LlamaConfig(vocab_size=WORDS, **shape))

@@ -10,7 +10,7 @@ from train_func.records import RunRecord
 from train_func.run import Run
 from train_func.task import StoredTask
 from train_func.tasks import ImageClassification
-from train_func.worker.tasks.image_batches import ImageCollator
+from train_func.worker.tasks.images import ImageCollator
 from train_func.worker.tasks.protocol import Rows
 from train_func.worker.training import loading
 

@@ -18,6 +18,7 @@ from transformers import (
     ViTModel,
 )
 
+from tests.halves import find_text_model, load_classifier
 from tests.messages import unnamed
 from tests.s3_servers import s3_server
 from tests.tiny_model import VOCABULARY, write_tiny_model
@@ -27,7 +28,6 @@ from train_func.storage import open_store
 from train_func.worker.inputs.model import find_model
 from train_func.worker.inputs.model_folder import ModelUse, supports
 from train_func.worker.inputs.model_loading import load_model, load_tokenizer
-from train_func.worker.tasks.text_classification import find_text_model, load_classifier
 
 LABELS = ("bad", "so so", "good")
 
@@ -92,7 +92,7 @@ import sys
 from pathlib import Path
 from safetensors.torch import save_file
 from train_func import TextClassification
-from train_func.worker.tasks.text_classification import find_text_model, load_classifier
+from tests.halves import find_text_model, load_classifier
 found = find_text_model(TextClassification(model=sys.argv[1], dataset="any"), None, Path(sys.argv[2]))
 model, _ = load_classifier(found, ("a", "b"), 42)
 save_file(model.state_dict(), sys.argv[3])

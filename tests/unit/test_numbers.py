@@ -7,7 +7,14 @@ import pytest
 
 from tests.messages import unnamed
 from train_func.errors import InvalidInput
-from train_func.worker.tasks.numbers import encode_numbers
+from train_func.worker.inputs.findings import Findings
+from train_func.worker.tasks import targets
+
+
+def encode_numbers(parts, column):
+    """The numbers of each part, and notes."""
+    findings = Findings()
+    return targets.encode_numbers(parts, column, findings), findings.notes
 
 
 def column(*values):

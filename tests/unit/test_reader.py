@@ -13,10 +13,10 @@ import pyarrow.parquet as parquet
 import pytest
 
 from tests.messages import unnamed
+from train_func.counted import COUNTED
 from train_func.errors import InvalidInput
 from train_func.worker.inputs.locate import Wanted
 from train_func.worker.inputs.reader import class_names, read, read_source
-from train_func.worker.inputs.row_numbers import COUNTED
 
 ROWS = [{"text": "good food", "label": 1}, {"text": 'a "quoted", word', "label": 0}, {"text": "two\nlines", "label": 1}]
 

@@ -4,11 +4,12 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
+from tests.halves import judged
 from tests.messages import unnamed
 from train_func import InvalidInput
-from train_func.worker.inputs.row_numbers import COUNTED, in_rows
+from train_func.counted import COUNTED, in_rows
+from train_func.worker.tasks.columns import judge_overlap, judge_texts
 from train_func.worker.tasks.labels import encode
-from train_func.worker.tasks.texts import overlap, text_faults
 
 
 @pytest.mark.parametrize(
@@ -28,8 +29,8 @@ def test_one_row_is_told_of_in_the_singular(missing, told):
 
 def test_each_place_that_names_rows_says_how_they_are_counted():
     texts = [None if row == 3 else "" if row == 5 else f"text {row}" for row in range(101)]
-    faults, notes = text_faults(pa.table({"text": texts}), "text", "training")
+    faults, notes = judged(judge_texts, pa.table({"text": texts}), "text", "training")
     same = pa.chunked_array([["a", "b"]])
-    shared, _ = overlap(same, pa.chunked_array([["b", "c"]]), np.array([4, 6]))
+    shared, _ = judged(judge_overlap, same, pa.chunked_array([["b", "c"]]), np.array([4, 6]))
     for said, row in ((faults[0], 3), (notes[0], 5), (shared[0], 4)):
         assert in_rows([row]) in said

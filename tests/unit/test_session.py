@@ -20,6 +20,7 @@ from datasets import Dataset
 from datasets.distributed import split_dataset_by_node
 from transformers import TrainingArguments
 
+from tests.halves import find_text_model
 from tests.messages import unnamed
 from tests.runs import a_run
 from tests.tiny_model import write_tiny_model
@@ -32,7 +33,6 @@ from train_func.run import Run
 from train_func.storage import open_store
 from train_func.worker import Session, Trainer
 from train_func.worker.pod import sessions
-from train_func.worker.tasks.text_classification import find_text_model
 from train_func.worker.training import trainers, world
 from train_func.worker.training.arguments import logging_steps_of
 from train_func.worker.training.plan import facts_of, row_ids_of
@@ -250,11 +250,6 @@ def test_the_model_knows_the_labels_and_the_rows_have_ids(a_record):
         assert (session.rank, session.world_size) == (0, 1)
 
 
-@pytest.mark.xfail(
-    strict=True,
-    reason="every rank reads the whole file at every attempt, and holds its rows until the session ends: they are to "
-    "be read once per pod, and mapped",
-)
 def test_a_rank_holds_no_rows_that_it_has_encoded(a_record, tmp_path):
     texts = [f"{WORDS[('bad', 'good')[row % 2]]} {row} {'word ' * 2_000}" for row in range(101)]
     path = tmp_path / "long.csv"

@@ -352,3 +352,53 @@ def test_texts_on_both_sides_are_noted_and_a_copy_is_refused(rows, prepared, ref
     path = rows(40)
     copy = rows(40, name="copy.csv")
     assert unnamed(refusal(path, held_out=copy), "40 of 40", "100.0%") == []
+
+
+def stored(tmp_path):
+    """The files of all rows that are stored, with the times at which they were written."""
+    return {path: path.stat().st_mtime_ns for path in (tmp_path / "cache" / "rows").rglob("*.arrow")}
+
+
+def sides(found):
+    return [side.to_list() for side in (found.train, found.held_out)]
+
+
+def test_rows_are_read_once_and_found_again_with_all_that_is_known_of_them(rows, prepared, tmp_path):
+    first = prepared(rows(101), samples=500)
+    files = stored(tmp_path)
+    second = prepared(rows(101), samples=500, max_length=64, model="another")  # which decide nothing of the rows
+    assert stored(tmp_path) == files
+    assert len(files) == 2
+    assert sides(second) == sides(first)
+    assert (second.labels, second.notes) == (first.labels, first.notes)
+    assert len(second.notes) == 1
+    assert second.train._fingerprint == first.train._fingerprint
+
+
+@pytest.mark.parametrize("fields", [{"seed": 7}, {"samples": 40}, {"held_out": 0.3}, {"labels": ("3", "2", "1")}])
+def test_fields_that_decide_the_rows_make_others(rows, prepared, tmp_path, fields):
+    first = prepared(rows(101, num_classes=3))
+    other = prepared(rows(101, num_classes=3), **fields)
+    assert (sides(other), other.labels) != (sides(first), first.labels)
+    assert len(stored(tmp_path)) == 4
+
+
+def test_a_file_that_has_changed_is_read_anew(rows, prepared):
+    first = prepared(rows(101))
+    second = prepared(rows(101, word="service"))
+    assert second.fingerprints != first.fingerprints
+    assert all(text.startswith("service") for text in second.train["text"])
+
+
+@pytest.mark.parametrize("name", ["training.arrow", "held-out.arrow", "facts.json"])
+def test_stored_rows_that_were_cut_short_are_made_again(rows, prepared, tmp_path, name):
+    expected = sides(prepared(rows(101)))
+    (path,) = (tmp_path / "cache" / "rows").rglob(name)
+    path.write_bytes(path.read_bytes()[:-20])
+    assert sides(prepared(rows(101))) == expected
+
+
+def test_rows_that_are_refused_are_refused_every_time(rows, refusal):
+    path = Path(rows(40))
+    path.write_text(path.read_text() + ",1\n" * 20)
+    assert refusal(str(path)) == refusal(str(path))

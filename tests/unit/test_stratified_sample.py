@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from train_func.worker.tasks.stratified_sample import allocate, stratified_sample
+from train_func.worker.tasks.train_eval_split import allocate, stratified_sample
 
 
 @pytest.mark.parametrize(

@@ -14,6 +14,7 @@ import PIL.Image
 import pyarrow.parquet as parquet
 import pytest
 
+from tests.halves import split_rows
 from tests.messages import unnamed
 from tests.runs import a_run
 from tests.tiny_images import rows_of
@@ -21,7 +22,6 @@ from train_func import tables
 from train_func.errors import InvalidInput
 from train_func.tasks import TextClassification
 from train_func.worker.inputs.reader import read
-from train_func.worker.tasks.text_rows import split_rows
 
 CLASSES = ("bad", "so so", "good")
 # 101 rows in pieces of 40: the last one is short.
@@ -131,7 +131,7 @@ def test_labels_of_every_kind_that_a_frame_keeps_are_classes(frame, kind, tmp_pa
         TextClassification(model="m", dataset=frame.assign(label=labels)), 42, None, tmp_path / "cache"
     )
     assert divided.labels == (("0", "1", "2") if kind == "int8" else tuple(sorted(CLASSES)))
-    assert divided.sources.num_rows == 101
+    assert divided.train.num_rows + divided.held_out.num_rows == 101
 
 
 def test_the_held_out_rows_may_be_a_table_too(frame, tmp_path):

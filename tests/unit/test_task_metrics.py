@@ -4,9 +4,7 @@ import numpy as np
 import pytest
 import torch
 
-from train_func.worker.tasks.label_scores import LabelScores
-from train_func.worker.tasks.number_errors import NumberErrors
-from train_func.worker.tasks.tag_scores import TagScores, spans_of
+from train_func.worker.tasks.metrics import LabelScores, NumberErrors, TagScores, spans_of
 
 SIZES = [101, 40, 7]
 

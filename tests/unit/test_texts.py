@@ -4,13 +4,14 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
+from tests import halves
 from tests.messages import unnamed
 from tests.tiny_model import write_tiny_tokenizer
-from train_func.worker.tasks.texts import MEASURED, contradictions, length_notes, overlap, text_faults
+from train_func.worker.tasks.columns import MEASURED, judge_equal_texts, judge_lengths, judge_overlap, judge_texts
 
 
 def judged(*texts, type=None, **more):
-    return text_faults(pa.table({"review": pa.array(texts, type=type), **more}), "review", "training")
+    return halves.judged(judge_texts, pa.table({"review": pa.array(texts, type=type), **more}), "review", "training")
 
 
 def column(*texts):
@@ -49,20 +50,20 @@ def test_many_empty_texts_are_a_fault():
 def test_held_out_texts_that_are_trained_on_are_noted_up_to_a_tenth():
     training = column(*(f"text {i}" for i in range(40)))
     held_out = column("text 7", *(f"other {i}" for i in range(9)))
-    faults, (note,) = overlap(training, held_out, np.arange(10) + 50)
+    faults, (note,) = halves.judged(judge_overlap, training, held_out, np.arange(10) + 50)
     assert faults == []
     assert unnamed(note, "1 of 10", "10.0%", "row 51") == []
-    (fault,), notes = overlap(training, column("text 1", "text 2", "new"), np.arange(3))
+    (fault,), notes = halves.judged(judge_overlap, training, column("text 1", "text 2", "new"), np.arange(3))
     assert unnamed(fault, "2 of 3", "66.7%", "rows 1, 2", "10%") == []
     assert notes == []
-    assert overlap(training, column("new"), np.arange(1)) == ([], [])
+    assert halves.judged(judge_overlap, training, column("new"), np.arange(1)) == ([], [])
 
 
 def test_equal_texts_with_different_labels_are_noted():
     texts = column("fine", "so so", "so so", "so so", "bad", "bad")
-    (note,) = contradictions(texts, np.array([1, 1, 0, 1, 0, 0]), ("neg", "pos"))
+    _, (note,) = halves.judged(judge_equal_texts, texts, np.array([1, 1, 0, 1, 0, 0]), ("neg", "pos"))
     assert unnamed(note, 1, "'so so'", "neg and pos") == []
-    assert contradictions(texts, np.zeros(6, dtype=np.int64), ("neg", "pos")) == []
+    assert halves.judged(judge_equal_texts, texts, np.zeros(6, dtype=np.int64), ("neg", "pos")) == ([], [])
 
 
 @pytest.mark.parametrize(
@@ -76,14 +77,14 @@ def test_equal_texts_with_different_labels_are_noted():
 def test_what_another_max_length_would_cut_is_what_it_does_cut(tmp_path, lengths, max_length, facts):
     write_tiny_tokenizer(tmp_path)  # adds two tokens to each text
     texts = pa.table({"text": pa.array([" ".join(["pizza"] * length) for length in lengths])})
-    (note,) = length_notes(texts, tmp_path, max_length)
+    _, (note,) = halves.judged(judge_lengths, texts, tmp_path, max_length)
     assert unnamed(note, *facts) == []
 
 
 def test_no_more_of_a_long_text_is_counted_than_tells_that_it_is_cut(tmp_path):
     write_tiny_tokenizer(tmp_path)
     texts = pa.table({"text": pa.array(["the " * MEASURED, "the"])})
-    (note,) = length_notes(texts, tmp_path, 16)
+    _, (note,) = halves.judged(judge_lengths, texts, tmp_path, 16)
     assert unnamed(note, "cuts 50%", f"the longest {MEASURED // 4 + 2} or more") == []
 
 
@@ -95,4 +96,4 @@ def test_words_that_look_like_nulls_are_texts(tmp_path, text):
     path.write_text(f"review,label\ngood,1\n{text},0\n")
     table = read_csv(path)
     assert table["review"].to_pylist() == ["good", text]
-    assert text_faults(table, "review", "training") == ([], [])
+    assert halves.judged(judge_texts, table, "review", "training") == ([], [])

@@ -13,7 +13,7 @@ from train_func import Run, TokenClassification
 from train_func.errors import InvalidInput
 from train_func.worker.check import report_of
 from train_func.worker.inputs.model_loading import load_tokenizer
-from train_func.worker.tasks.tag_scores import TagScores, spans_of
+from train_func.worker.tasks.metrics import TagScores, spans_of
 from train_func.worker.tasks.token_classification import TokenClassifier
 
 NAMES = ["O", "B-DISH", "I-DISH"]

@@ -75,13 +75,6 @@ def test_other_rows_lengths_or_tokenizers_are_other_entries(tokenizer, folder, t
     assert len(files(tmp_path)) == 4
 
 
-def test_the_entry_of_selected_rows_is_that_of_the_same_rows_on_their_own(tokenizer, tmp_path):
-    tokenise(rows(40), tokenizer, 512, tmp_path)
-    part = datasets.Dataset(rows(101).data.table.slice(0, 40))
-    assert tokenise(part, tokenizer, 512, tmp_path).num_rows == 40
-    assert len(files(tmp_path)) == 1
-
-
 def test_empty_texts_have_special_tokens_only(tokenizer, tmp_path):
     data = datasets.Dataset.from_dict({"text": ["", ""], "label": [0, 1], "row_id": [0, 1]})
     ids = [tokenizer.cls_token_id, tokenizer.sep_token_id]

@@ -12,8 +12,8 @@ from typing import Any
 
 from train_func.storage import open_store
 from train_func.worker.inputs.cache import machine_cache
+from train_func.worker.inputs.findings import Findings
 from train_func.worker.inputs.model import BASE, find_model
-from train_func.worker.tasks.protocol import Findings
 
 
 def main() -> int:

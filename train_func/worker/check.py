@@ -20,8 +20,9 @@ from train_func.inputs import key_of
 from train_func.run import Run
 from train_func.storage import open_store
 from train_func.worker.inputs.cache import machine_cache
+from train_func.worker.inputs.findings import Findings
 from train_func.worker.inputs.named import find
-from train_func.worker.tasks.protocol import Findings, worker_half
+from train_func.worker.tasks.protocol import worker_half
 
 COPIES = 2  # of the model that must fit beside what is there: one being written, one being published
 

@@ -4,10 +4,13 @@ import os
 import shutil
 from collections.abc import Callable, Mapping
 from pathlib import Path
+from typing import TypeVar
 
 from train_func import lock
 from train_func.home import home
 from train_func.storage.disk import make_folders, sync_folder
+
+Loaded = TypeVar("Loaded")
 
 
 def machine_cache(environ: Mapping[str, str]) -> Path:
@@ -35,6 +38,18 @@ def entry(cache: Path, key: str, make: Callable[[Path], None]) -> Path:
             part.replace(target)
             sync_folder(target.parent)
     return target
+
+
+def loaded_entry(cache: Path, key: str, make: Callable[[Path], None], load: Callable[[Path], Loaded]) -> Loaded:
+    """What ``load`` makes of the entry; one that something outside this program has cut short is made again."""
+    path = entry(cache, key, make)
+    try:
+        return load(path)
+    except (ValueError, OSError) as error:  # Arrow's and JSON's are ValueErrors
+        if isinstance(error, OSError) and error.errno is not None:
+            raise
+        remove(path)
+        return load(entry(cache, key, make))
 
 
 def remove(path: Path) -> None:

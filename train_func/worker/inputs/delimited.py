@@ -1,12 +1,14 @@
-"""Reads csv and tsv strictly: a row with too few or too many fields is a fault, never shifted columns.
+"""Reads files of delimited fields strictly: csv, tsv and CoNLL.
 
-Every field is a text, as the file has it: what is a number is for the task to say. csv follows RFC 4180 (quoted fields
-may hold separators and line breaks), and its separator is the one that cuts the header into the wanted columns; tsv has
-no quoting at all, a quote is a quote.
+A row with too few or too many fields is a fault, never shifted columns. Every field is a text, as the file has it: what
+is a number is for the task to say. csv follows RFC 4180 (quoted fields may hold separators and line breaks), and its
+separator is the one that cuts the header into the wanted columns; tsv has no quoting at all, a quote is a quote. CoNLL
+has a word and its tag per line, and a blank line between sentences.
 """
 
 import contextlib
 import csv
+import itertools
 import mmap
 import re
 from collections.abc import Collection, Iterator
@@ -16,13 +18,26 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.csv as pacsv
 
-from train_func.counted import counted, listed
+from train_func.counted import COUNTED, counted, listed
 from train_func.errors import InvalidInput
-from train_func.worker.inputs.row_numbers import COUNTED
-from train_func.worker.inputs.spelling import as_spelled
 
+_SPELLED = {b"train_func.spelled": b"1"}  # in the metadata of a field
 BLOCK = 16 << 20  # bytes; no row may be longer
 SEPARATORS = {",": "commas", ";": "semicolons", "\t": "tabs", "|": "vertical bars"}  # of a csv, the usual one first
+WORDS_AND_TAGS = ("tokens", "tags")
+DOCUMENT = "-DOCSTART-"  # begins lines between documents, which are no words
+_BLANKS = re.compile(r"[ \t]+")
+
+
+def as_spelled(table: pa.Table, names: Collection[str]) -> pa.Table:
+    """The table with these columns known as spelled: a text there may be meant as a number."""
+    fields = [field.with_metadata(_SPELLED) if field.name in names else field for field in table.schema]
+    return pa.Table.from_arrays(table.columns, schema=pa.schema(fields, table.schema.metadata))
+
+
+def is_spelled(table: pa.Table, name: str) -> bool:
+    """Whether the texts of a column are such a spelling, and no values of type text."""
+    return (table.schema.field(name).metadata or {}).items() >= _SPELLED.items()
 
 
 def read_csv(path: Path, wanted: Collection[str] = ()) -> pa.Table:
@@ -170,3 +185,43 @@ def _quoting(path: Path, delimiter: str, problem: str) -> str | None:
             if problem in str(error):
                 return f"row {num_rows}" if num_rows else "the header"
     return None
+
+
+def read_conll(path: Path) -> pa.Table:
+    """A row for each sentence, with the columns ``tokens`` and ``tags``, lists of texts of the same length.
+
+    The word is the first field of a line and the tag the last; fields are separated by spaces or tabs.
+
+    Raises:
+        InvalidInput: no words, or lines with fewer than two fields or another number than the first, with the number
+            of the line.
+    """
+    lines = path.read_text(encoding="utf-8-sig").split("\n")
+    fields = [_BLANKS.split(line.strip(" \t\r")) for line in lines]
+    words = [None if not line[0] or line[0] == DOCUMENT else line for line in fields]
+    wanted = next((len(line) for line in words if line), 0)
+    if not wanted:
+        raise InvalidInput(
+            f"{path}: the file holds no words; a word and its tag are expected in each line", cause="data"
+        )
+    wrong = [
+        f"line {number} has {counted(len(line), 'field')}: {lines[number - 1][:60]!r}"
+        for number, line in enumerate(words, 1)
+        if line and (len(line) != wanted or wanted < 2)
+    ]
+    if wrong:
+        expected = f"{wanted}, as in the first" if wanted > 1 else "a word and its tag"
+        raise InvalidInput(
+            f"{path}: {counted(len(wrong), 'line')} with a wrong number of fields ({expected}, expected): "
+            f"{listed(wrong, separator='; ')}; correct them, or write the sentences as lists into a jsonl file",
+            cause="data",
+        )
+    sentences = [list(group) for has_words, group in itertools.groupby(words, bool) if has_words]
+    kind = pa.list_(pa.string())
+    table = pa.table(
+        {
+            name: pa.array([[line[at] for line in sentence if line] for sentence in sentences], kind)
+            for name, at in zip(WORDS_AND_TAGS, (0, -1), strict=True)
+        }
+    )
+    return as_spelled(table, WORDS_AND_TAGS)

@@ -33,6 +33,39 @@ def of_each(folder: Path, names: Iterable[str], cache: Path) -> dict[str, str]:
     return {name: of_file(folder / name, cache) for name in names}
 
 
+def names_in(folder: Path, hidden: tuple[str, ...] = ()) -> list[str]:
+    """What lies in a folder and below, also behind links, by path from it, in order.
+
+    A link to a folder that it lies in is followed no further, and named itself. What begins with one of ``hidden`` is
+    left out.
+
+    Raises:
+        OSError: a folder cannot be read.
+    """
+    names: list[str] = []
+    for place, folders, files in os.walk(folder, onerror=_raise, followlinks=True):
+        here = Path(place)
+        folders[:] = [name for name in folders if not name.startswith(hidden)] if hidden else folders
+        back = [name for name in folders if _leads_back(folder, here / name)]
+        folders[:] = [name for name in folders if name not in back]
+        shown = [name for name in files if not (hidden and name.startswith(hidden))]
+        names += [(here / name).relative_to(folder).as_posix() for name in (*shown, *back)]
+    return sorted(names)
+
+
+def _raise(error: OSError) -> None:
+    raise error
+
+
+def _leads_back(folder: Path, path: Path) -> bool:
+    """Whether a folder below ``folder`` is a link to one that it lies in, however it is reached."""
+    if not path.is_symlink():
+        return False
+    target = path.resolve()
+    above = [parent.resolve() for parent in path.parents if parent.is_relative_to(folder)]
+    return target in above or folder.resolve().is_relative_to(target)
+
+
 def of_parts(parts: dict[str, str]) -> str:
     """One fingerprint out of several, each under its name."""
     return hashlib.sha256(json.dumps(parts, sort_keys=True).encode()).hexdigest()

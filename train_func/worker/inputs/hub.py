@@ -17,8 +17,7 @@ from huggingface_hub.errors import (
 )
 
 from train_func.errors import InvalidInput
-from train_func.worker.inputs.hub_outage import HubUnreachable
-from train_func.worker.inputs.locate import Wanted
+from train_func.worker.inputs.locate import HubUnreachable, Wanted
 from train_func.worker.inputs.model_folder import LOADED, NOT_LOADED, sizes_of
 
 SECONDS = 10.0  # for one answer
@@ -33,23 +32,6 @@ class Listing:
 
 
 @dataclass(frozen=True)
-class Unreachable:
-    """The Hub gave no answer; ``why`` in a few words."""
-
-    why: str
-
-    def fault(self, wanted: Wanted, held: str = "no copy of it") -> HubUnreachable:
-        """The error when this machine lacks it too; ``held``: what this machine holds."""
-        return HubUnreachable(
-            f"{wanted}: no file or folder of that name is here, the Hub ({constants.ENDPOINT}) cannot be reached from "
-            f"here ({self.why}), and HF_HOME ({constants.HF_HOME}) holds {held}; without the Hub work a local file or "
-            "folder, package://NAME/FOLDER, a store address (file:///..., s3://...), or what was downloaded into "
-            "HF_HOME before",
-            cause=wanted.cause,
-        )
-
-
-@dataclass(frozen=True)
 class FetchedModel:
     """A folder with the files asked for, and the sizes in bytes of all that the commit holds, by name."""
 
@@ -59,11 +41,12 @@ class FetchedModel:
     notes: tuple[str, ...]
 
 
-def look_up(wanted: Wanted) -> Listing | Unreachable:
+def look_up(wanted: Wanted) -> Listing:
     """What the Hub says of a repository; waits at most ``SECONDS`` for it.
 
     Raises:
         InvalidInput: no such repository or revision, gated, or the token is refused; each told apart.
+        HubUnreachable: it gives no answer.
     """
     hub = HfApi()
     try:
@@ -73,15 +56,30 @@ def look_up(wanted: Wanted) -> Listing | Unreachable:
         if info.gated:  # such a repository shows its listing to all accounts, and its files to some
             hub.auth_check(wanted.address, repo_type=wanted.kind)
     except (HTTPError, OSError, HFValidationError) as error:
-        return no_answer(wanted, error)
+        raise no_answer(wanted, error) from error
     return Listing(str(info.sha), {file.rfilename: file.size or 0 for file in info.siblings or ()})
 
 
-def no_answer(wanted: Wanted, error: Exception) -> Unreachable:
-    """Sorts what asking the Hub raised: no answer is handed back, a refusal raises InvalidInput."""
-    if (fault := refusal(wanted, error)) is not None:
-        raise InvalidInput(fault, cause=wanted.cause) from None
-    return Unreachable(_reason(error))
+def no_answer(wanted: Wanted, error: Exception) -> InvalidInput | HubUnreachable:
+    """What is raised for an error of asking the Hub: a refusal, or an outage."""
+    fault = refusal(wanted, error)
+    return InvalidInput(fault, cause=wanted.cause) if fault else unreachable(wanted, _reason(error))
+
+
+def unreachable(wanted: Wanted, why: str, held: str = "no copy of it") -> HubUnreachable:
+    """The outage of a Hub of whose repository this machine holds ``held``."""
+    return HubUnreachable(
+        f"{wanted}: no file or folder of that name is here, the Hub ({constants.ENDPOINT}) cannot be reached from here "
+        f"({why}), and HF_HOME ({constants.HF_HOME}) holds {held}; without the Hub work a local file or folder, "
+        "package://NAME/FOLDER, a store address (file:///..., s3://...), or what was downloaded into HF_HOME before",
+        why,
+        wanted,
+    )
+
+
+def away(wanted: Wanted, outage: HubUnreachable, copy: str = "the copy") -> str:
+    """The note that ``copy`` in HF_HOME is used in place of what the Hub has."""
+    return f"{wanted}: the Hub cannot be reached ({outage.why}); {copy} in HF_HOME is used"
 
 
 def page(wanted: Wanted) -> str:
@@ -126,17 +124,16 @@ def fetch_model(wanted: Wanted, patterns: Sequence[str]) -> FetchedModel:
     """The files of the repository that match ``patterns``.
 
     Raises:
-        InvalidInput: not found, or gated; HubUnreachable where it is neither reachable nor in HF_HOME.
+        InvalidInput: not found, or gated.
+        HubUnreachable: it is neither reachable nor in HF_HOME.
     """
-    answer = look_up(wanted)
-    if isinstance(answer, Unreachable):
-        folder = _cached(wanted, answer)
-        note = f"{wanted}: the Hub cannot be reached ({answer.why}); the copy in HF_HOME is used"
-        return FetchedModel(folder, folder.name, sizes_of(folder), (note,))
-    folder = _downloaded(wanted, answer, patterns)
-    return FetchedModel(
-        folder, answer.commit, {name: size for name, size in answer.files.items() if "/" not in name}, ()
-    )
+    try:
+        listing = look_up(wanted)
+    except HubUnreachable as outage:
+        folder = _cached(wanted, outage)
+        return FetchedModel(folder, folder.name, sizes_of(folder), (away(wanted, outage),))
+    sizes = {name: size for name, size in listing.files.items() if "/" not in name}
+    return FetchedModel(_downloaded(wanted, listing, patterns), listing.commit, sizes, ())
 
 
 def _downloaded(wanted: Wanted, listing: Listing, patterns: Sequence[str]) -> Path:
@@ -146,18 +143,18 @@ def _downloaded(wanted: Wanted, listing: Listing, patterns: Sequence[str]) -> Pa
         # By its own revision, so that HF_HOME knows which commit a branch was when the Hub is away later.
         folder = Path(_snapshot(wanted, patterns, local_files_only=False))
     except (HTTPError, LocalEntryNotFoundError) as error:
-        raise no_answer(wanted, error).fault(wanted) from error
+        raise no_answer(wanted, error) from error
     if folder.name != listing.commit:
         raise InvalidInput(f"{wanted}: changed on the Hub while it was downloaded; start again", cause="model")
     return folder
 
 
-def _cached(wanted: Wanted, answer: Unreachable) -> Path:
+def _cached(wanted: Wanted, outage: HubUnreachable) -> Path:
     try:
         return Path(_snapshot(wanted, LOADED, local_files_only=True))
     except LocalEntryNotFoundError as error:
         held = "a part of it only" if isinstance(error, IncompleteSnapshotError) else "no copy of it"
-        raise answer.fault(wanted, held) from None
+        raise unreachable(wanted, outage.why, held) from None
 
 
 def _snapshot(wanted: Wanted, patterns: Sequence[str], *, local_files_only: bool) -> str:
@@ -175,12 +172,12 @@ def fetch_repository(wanted: Wanted, *, local_files_only: bool = False) -> Path:
     """The folder of all files of a repository, in HF_HOME; its name is the commit.
 
     Raises:
-        InvalidInput: as ``fetch_model``.
+        InvalidInput, HubUnreachable: as ``fetch_model``.
     """
     try:
         folder = snapshot_download(
             wanted.address, repo_type=wanted.kind, revision=wanted.revision, local_files_only=local_files_only
         )
     except (HTTPError, LocalEntryNotFoundError) as error:
-        raise no_answer(wanted, error).fault(wanted) from error
+        raise no_answer(wanted, error) from error
     return Path(folder)

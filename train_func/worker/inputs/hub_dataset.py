@@ -3,7 +3,6 @@
 Kept apart because importing `datasets` takes seconds, which local files do not need.
 """
 
-import errno
 import re
 from pathlib import Path
 from typing import Any
@@ -15,22 +14,24 @@ from datasets.packaged_modules.cache.cache import Cache
 from huggingface_hub import constants
 
 from train_func.errors import InvalidInput
-from train_func.worker.inputs.hub import Unreachable, look_up
-from train_func.worker.inputs.locate import Wanted
+from train_func.exits import NO_SPACE
+from train_func.worker.inputs.hub import away, look_up, unreachable
+from train_func.worker.inputs.locate import HubUnreachable, Wanted
 
 
 def read_hub(wanted: Wanted, subset: str | None) -> tuple[str, dict[str, pa.Table], tuple[str, ...]]:
     """Commit, tables by split, and notes; from the cache in HF_HOME when the Hub cannot be reached.
 
     Raises:
-        InvalidInput: not found, gated, no such revision or subset, or unreadable; HubUnreachable where it
-            is not cached.
+        InvalidInput: not found, gated, no such revision or subset, or unreadable.
+        HubUnreachable: it is neither reachable nor in HF_HOME.
     """
-    answer = look_up(wanted)
     notes: tuple[str, ...] = ()
-    if isinstance(answer, Unreachable):
-        loaded, chosen = _cached(wanted, subset, answer)
-        notes = (f"{wanted}: the Hub cannot be reached ({answer.why}); the copy of {chosen!r} in HF_HOME is used",)
+    try:
+        look_up(wanted)
+    except HubUnreachable as outage:
+        loaded, chosen = _cached(wanted, subset, outage)
+        notes = (away(wanted, outage, f"the copy of {chosen!r}"),)
     else:
         try:
             loaded = load_dataset(wanted.address, subset, revision=wanted.revision)
@@ -63,7 +64,7 @@ def _tables(splits: DatasetDict) -> dict[str, pa.Table]:
     }
 
 
-def _cached(wanted: Wanted, subset: str | None, answer: Unreachable) -> tuple[Any, str]:
+def _cached(wanted: Wanted, subset: str | None, outage: HubUnreachable) -> tuple[Any, str]:
     """What an earlier load left in HF_HOME, when it is certain to be the revision asked for, and its subset."""
     try:
         builder = Cache(
@@ -77,10 +78,10 @@ def _cached(wanted: Wanted, subset: str | None, answer: Unreachable) -> tuple[An
     except (ValueError, OSError, DatasetsError) as error:
         found = re.search(r"Available configs in the cache: (.+)|configurations in the cache: (.+)", str(error))
         held = f"only its subsets {found[1] or found[2]}, of which subset= must name one" if found else "no copy of it"
-        raise answer.fault(wanted, held) from None
+        raise unreachable(wanted, outage.why, held) from None
     known = _revision(wanted)
     if known != builder.hash and not (known is None and wanted.revision == "main"):
-        raise answer.fault(wanted, f"only commit {builder.hash} of it")
+        raise unreachable(wanted, outage.why, f"only commit {builder.hash} of it")
     return loaded, str(builder.config.name)
 
 
@@ -120,7 +121,7 @@ def _is_full(error: BaseException) -> bool:
     """Whether the disk was full, somewhere down the chain of causes."""
     cause: BaseException | None = error
     while cause is not None:
-        if isinstance(cause, OSError) and cause.errno in (errno.ENOSPC, errno.EDQUOT):
+        if isinstance(cause, OSError) and cause.errno in NO_SPACE:
             return True
         cause = cause.__cause__ or cause.__context__
     return False

@@ -13,6 +13,7 @@ import pyarrow as pa
 from train_func.counted import counted, listed
 from train_func.layout import INPUTS
 from train_func.storage.store import key_fault
+from train_func.worker.inputs import fingerprint
 from train_func.worker.inputs.locate import Wanted
 
 # Of images that Pillow reads; it reads some documents and films too.
@@ -81,28 +82,13 @@ def read_image_folder(wanted: Wanted, folder: Path) -> ImageFolder | None:
 
 def _files_in(wanted: Wanted, folder: Path) -> list[PurePosixPath]:
     """The files in a folder and below, also behind links, by their paths from it, in order; none that is hidden."""
-
-    def refuse(error: OSError) -> None:
-        raise wanted.fault(f"cannot be read: {error}")
-
-    found: list[PurePosixPath] = []
-    for place, folders, names in os.walk(folder, onerror=refuse, followlinks=True):
-        here = Path(place)
-        folders[:] = [name for name in folders if not name.startswith(HIDDEN)]
-        if back := [here / name for name in folders if _leads_back(folder, here / name)]:
-            raise wanted.fault(f"{_shown(back[0])} is a link to a folder that it lies in; remove it")
-        at = PurePosixPath(here.relative_to(folder).as_posix())
-        found += [at / name for name in names if not name.startswith(HIDDEN)]
-    return sorted(found)
-
-
-def _leads_back(folder: Path, path: Path) -> bool:
-    """Whether a folder below ``folder`` is a link to one that it lies in, however it is reached."""
-    if not path.is_symlink():
-        return False
-    target = path.resolve()
-    above = [parent.resolve() for parent in path.parents if parent.is_relative_to(folder)]
-    return target in above or folder.resolve().is_relative_to(target)
+    try:
+        names = fingerprint.names_in(folder, HIDDEN)
+    except OSError as error:
+        raise wanted.fault(f"cannot be read: {error}") from None
+    if back := [folder / name for name in names if (folder / name).is_dir()]:
+        raise wanted.fault(f"{_shown(back[0])} is a link to a folder that it lies in; remove it")
+    return sorted(map(PurePosixPath, names))
 
 
 def _check_files(wanted: Wanted, folder: Path, images: list[PurePosixPath], bare: list[PurePosixPath]) -> None:

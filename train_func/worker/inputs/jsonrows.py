@@ -15,7 +15,7 @@ import pyarrow.json as pajson
 
 from train_func.counted import counted, listed
 from train_func.errors import InvalidInput
-from train_func.worker.inputs.spelling import as_spelled
+from train_func.worker.inputs.delimited import as_spelled
 
 BLOCK = 64 << 20  # bytes; no line may be longer
 DEEPEST = 500  # lists and objects in one another

@@ -55,6 +55,17 @@ class Wanted:
         return InvalidInput(f"{self.field}={self.address!r}: {text}", cause=self.cause)
 
 
+class HubUnreachable(StorageFailed):
+    """The Hub gives no answer, and this machine lacks what it was asked for: in a worker an outage that passes.
+
+    ``why``: in a few words. ``input_cause``: whose fault it is before a run is submitted.
+    """
+
+    def __init__(self, message: str, why: str, wanted: Wanted) -> None:
+        super().__init__(message, reason="unreachable")
+        self.why, self.input_cause = why, wanted.cause
+
+
 @dataclass(frozen=True)
 class LocalFiles:
     """What lies on this machine and has to be carried elsewhere before it can be read there."""

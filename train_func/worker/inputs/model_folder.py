@@ -42,7 +42,7 @@ class ModelUse:
     """What these models are, for messages: "text classifier"."""
     advice: str
     """Which model to take instead of one of another type, for messages."""
-    max_length: int | None
+    max_length: int | None = None
     """Tokens of the longest text that the model is given; None where it is given none, and needs no tokenizer."""
     has_default_length: bool = False
     """Whether ``max_length`` is what the task takes unless it is given."""

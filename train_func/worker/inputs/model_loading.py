@@ -73,6 +73,7 @@ def load_model(
     tokenizer: Any,
     seed: int,
     *,
+    labels: tuple[str, ...] = (),
     dtype: torch.dtype = torch.float32,
     may_head_be_new: bool = True,
     **settings: Any,
@@ -84,12 +85,16 @@ def load_model(
     Args:
         auto_class: of transformers, such as AutoModelForSequenceClassification.
         tokenizer: its padding token becomes that of the model; None for a model without one.
+        labels: names of what the head tells apart, in the order of its outputs.
         dtype: of the weights; those that are trained are float32, an exact copy also of ones saved in another type.
         settings: fields of the model's configuration.
 
     Raises:
         InvalidInput: it cannot be loaded, or its weights are not those of the model in config.json.
     """
+    if labels:
+        names = {"id2label": dict(enumerate(labels)), "label2id": {name: index for index, name in enumerate(labels)}}
+        settings |= {"num_labels": len(labels), **names}
     try:
         config = AutoConfig.from_pretrained(found.folder, local_files_only=True, trust_remote_code=False, **settings)
         if tokenizer is not None:

@@ -1,6 +1,5 @@
 """An input of a run: found and fingerprinted before the run is submitted, brought to a local path where it is used."""
 
-import os
 import shutil
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -12,8 +11,15 @@ from train_func.storage import Store
 from train_func.storage.store import key_fault
 from train_func.worker.inputs import fingerprint
 from train_func.worker.inputs.cache import entry
-from train_func.worker.inputs.hub_outage import is_retried
-from train_func.worker.inputs.locate import LocalFiles, Wanted, check_carried, is_in_store, locate, stored
+from train_func.worker.inputs.locate import (
+    HubUnreachable,
+    LocalFiles,
+    Wanted,
+    check_carried,
+    is_in_store,
+    locate,
+    stored,
+)
 
 LARGEST_COPY = 256 * 2**20  # bytes of an input's files that can be written
 _WRITABLE = 0o222
@@ -92,8 +98,7 @@ def bring(
     if repository := repository_of(address):
         from train_func.worker.inputs.hub import fetch_repository  # imports huggingface_hub, which takes time
 
-        with is_retried():
-            return fetch_repository(_of_hub(name, replace(repository, revision=expected)))
+        return fetch_repository(_of_hub(name, replace(repository, revision=expected)))
     wanted, sha256 = _wanted(name, address), expected.partition(".")[0]
     if not is_in_store(address):
         found = find(name, address, store, cache)
@@ -151,26 +156,16 @@ def files_in(folder: Path, wanted: Wanted | None = None) -> list[str]:
         InvalidInput: there is none, a link in it leads to nothing or back, or something in it is no file.
         OSError: a folder in it cannot be read.
     """
-    found: list[str] = []
-    for place, folders, names in os.walk(folder, onerror=_raise, followlinks=True):
-        here = Path(place)
-        strange = [here / name for name in names if not (here / name).is_file()]
-        strange += [here / name for name in folders if (here / name).is_symlink() and _leads_back(here / name)]
-        if strange:
-            fault = f"{strange[0]} is no file that can be carried: it is no regular file, or a link to nothing or back"
-            raise wanted.fault(fault) if wanted else InvalidInput(fault, cause="data")
-        found += [(here / name).relative_to(folder).as_posix() for name in names]
-    if wanted and not found:
+    names = fingerprint.names_in(folder)
+    strange = [name for name in names if not (folder / name).is_file()]
+    if strange:
+        fault = (
+            f"{folder / strange[0]} is no file that can be carried: it is no regular file, or a link to nothing or back"
+        )
+        raise wanted.fault(fault) if wanted else InvalidInput(fault, cause="data")
+    if wanted and not names:
         raise wanted.fault("the folder holds no file")
-    return sorted(found)
-
-
-def _raise(error: OSError) -> None:
-    raise error
-
-
-def _leads_back(path: Path) -> bool:
-    return path.parent.resolve().is_relative_to(path.resolve())
+    return names
 
 
 def _wanted(name: str, address: str) -> Wanted:
@@ -182,17 +177,19 @@ def _of_hub(name: str, repository: Repository) -> Wanted:
 
 
 def _on_hub(wanted: Wanted, repository: Repository) -> FoundInput:
-    from train_func.worker.inputs.hub import Unreachable, fetch_repository, look_up
+    from train_func.worker.inputs.hub import away, fetch_repository, look_up
 
     try:
-        answer = look_up(wanted)
-        if not isinstance(answer, Unreachable):
-            return FoundInput(answer.commit, pinned=repository.at(answer.commit))
-        commit = fetch_repository(wanted, local_files_only=True).name
+        commit = look_up(wanted).commit
     except InvalidInput as refused:
         raise InvalidInput([f"{wanted.field}: {fault}" for fault in refused.faults], cause="data") from None
-    note = f"{wanted}: the Hub cannot be reached ({answer.why}); the copy in HF_HOME is used"
-    return FoundInput(commit, pinned=repository.at(commit), notes=(note,))
+    except HubUnreachable as outage:
+        try:
+            commit = fetch_repository(wanted, local_files_only=True).name
+        except HubUnreachable as missing:
+            raise HubUnreachable(f"{wanted.field}: {missing}", missing.why, wanted) from None
+        return FoundInput(commit, pinned=repository.at(commit), notes=(away(wanted, outage),))
+    return FoundInput(commit, pinned=repository.at(commit))
 
 
 def _in_store(wanted: Wanted, store: Store | None, cache: Path) -> str:

@@ -1,9 +1,12 @@
 """Reads a data set, in any of its formats, into one table per split."""
 
+import itertools
 import json
 import os
-from collections.abc import Mapping
+import shlex
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
+from functools import cached_property, partial
 from pathlib import Path, PurePath
 from typing import TYPE_CHECKING
 
@@ -14,9 +17,7 @@ from train_func.storage import Store
 from train_func.tables import is_table, saved
 from train_func.worker.inputs import fingerprint
 from train_func.worker.inputs.cache import machine_cache
-from train_func.worker.inputs.conll import read_conll
-from train_func.worker.inputs.delimited import read_csv, read_tsv
-from train_func.worker.inputs.encoding import EXCEL, encoding_fault
+from train_func.worker.inputs.delimited import read_conll, read_csv, read_tsv
 from train_func.worker.inputs.image_folder import read_image_folder
 from train_func.worker.inputs.jsonrows import read_json
 from train_func.worker.inputs.locate import DATA_SUFFIXES, LocalFiles, Wanted, locate
@@ -26,12 +27,109 @@ if TYPE_CHECKING:
     from datasets import Dataset
     from pandas import DataFrame
 
+CHUNK = 1 << 20
+FRAME = "a DataFrame will do instead of the file"
+EXCEL = f"{FRAME}: dataset=pd.read_excel(...)"
+_CONTEXT = 24  # bytes shown on either side of the first wrong one
+_PANDAS_READERS = {  # of pandas
+    ".csv": "read_csv(...",
+    ".tsv": "read_csv(..., sep='\\t'",
+    ".json": "read_json(...",
+    ".jsonl": "read_json(..., lines=True",
+}
+_OTHER_FORMATS = (
+    (b"PK\x03\x04", f"a zip archive, as Excel files are, and no text: save the sheet as CSV (UTF-8), or {EXCEL}"),
+    (b"\x1f\x8b", "gzip-compressed: unpack it with gunzip"),
+    (b"PAR1", "a Parquet file: name it .parquet"),
+    (b"\xff\xfe", "UTF-16 text, not UTF-8; convert it: {utf16}"),
+    (b"\xfe\xff", "UTF-16 text, not UTF-8; convert it: {utf16}"),
+)
+ALL = "all"
 FEATURES = b"huggingface"  # the key under which `datasets` keeps its features in an Arrow schema
+
+
+def encoding_fault(path: Path) -> str | None:
+    """Why ``path`` is not UTF-8 text, with byte offset, line and remedy; None when it is."""
+    offset = num_lines = 0
+    with path.open("rb") as file:
+        head = file.read(4)
+        if kind := next((kind for magic, kind in _OTHER_FORMATS if head.startswith(magic)), None):
+            return f"{path}: the file is {kind.format(utf16=_conversion(path, 'UTF-16'))}"
+        file.seek(0)
+        while chunk := file.read(CHUNK) + file.readline():  # whole lines, so that no character is cut
+            try:
+                chunk.decode()
+            except UnicodeDecodeError as error:
+                line = num_lines + chunk[: error.start].count(b"\n") + 1
+                return f"{path}: {_not_utf8(path, offset + error.start, line)}"
+            if (place := chunk.find(b"\0")) >= 0:
+                line = num_lines + chunk[:place].count(b"\n") + 1
+                return (
+                    f"{path}: a NUL byte at offset {offset + place} (line {line}): likely UTF-16 text without its "
+                    f"mark; convert it: {_conversion(path, 'UTF-16LE')}"
+                )
+            offset += len(chunk)
+            num_lines += chunk.count(b"\n")
+    return None
+
+
+def _not_utf8(path: Path, offset: int, line: int) -> str:
+    near = _excerpt(path, offset)
+    wrong = f"byte 0x{near[min(offset, _CONTEXT)]:02X} at offset {offset} (line {line}) is not UTF-8"
+    if _is_multi_byte(near):
+        return (
+            f"{wrong}; several such bytes in a row: likely GB18030, Shift-JIS, EUC-KR or a Cyrillic code page; "
+            f"convert it, e.g. {_conversion(path, 'GB18030')}"
+        )
+    shown = near.decode("cp1252", errors="replace").replace("\n", " ").replace("\r", " ")
+    return (
+        f"{wrong}; likely Windows-1252, where it would read {shown!r}; convert it: {_conversion(path, 'WINDOWS-1252')}"
+    )
+
+
+def _excerpt(path: Path, offset: int) -> bytes:
+    with path.open("rb") as file:
+        file.seek(max(0, offset - _CONTEXT))
+        return file.read(2 * _CONTEXT)
+
+
+def _is_multi_byte(near: bytes) -> bool:
+    high = [byte >= 0x80 for byte in near]
+    return sum(this and after for this, after in itertools.pairwise(high)) >= 2
+
+
+def _conversion(path: Path, encoding: str) -> str:
+    converted = shlex.quote(f"{path.stem}-utf8{path.suffix}")
+    command = f"`iconv -f {encoding} -t UTF-8 {shlex.quote(str(path))} > {converted}`"
+    reader = _PANDAS_READERS.get(path.suffix.lower())
+    return f"{command}; {FRAME}: dataset=pd.{reader}, encoding={encoding.lower()!r})" if reader else command
+
+
+class FileOfRows(Mapping[str, pa.Table]):
+    """The only split of a single file, called "all", which is read when its table is asked for first."""
+
+    def __init__(self, read: Callable[[], pa.Table]) -> None:
+        self._read = read
+
+    @cached_property
+    def table(self) -> pa.Table:
+        return self._read()
+
+    def __getitem__(self, name: str) -> pa.Table:
+        if name != ALL:
+            raise KeyError(name)
+        return self.table
+
+    def __iter__(self) -> Iterator[str]:
+        return iter((ALL,))
+
+    def __len__(self) -> int:
+        return 1
 
 
 @dataclass(frozen=True)
 class Source:
-    """A data set as it was found: ``splits`` maps names to tables, a single file's to "all"."""
+    """A data set as it was found: ``splits`` maps names to tables."""
 
     where: str
     splits: Mapping[str, pa.Table]
@@ -84,10 +182,10 @@ def read(
 
 
 def read_source(wanted: Wanted, subset: str | None, store: Store | None, cache: Path) -> Source:
-    """All splits of the data set that ``wanted`` means.
+    """All splits of the data set that ``wanted`` means; a file is not read yet.
 
     Raises:
-        InvalidInput: as ``read``.
+        InvalidInput: as ``read``, which the tables of a file raise too.
         StorageFailed: the store is away or denies.
     """
     place = locate(wanted, store, cache)
@@ -105,8 +203,9 @@ def read_source(wanted: Wanted, subset: str | None, store: Store | None, cache: 
         raise InvalidInput(faults, cause="data")
     if place.is_dir():
         return _folder(wanted, place, cache)
-    tables, sha256 = {"all": _read_file(wanted, place)}, fingerprint.of_file(place, cache)
-    return Source(str(place), tables, sha256, local=LocalFiles.found(wanted, place, {"": sha256}, sha256))
+    _check_ending(wanted, place)
+    file, sha256 = FileOfRows(partial(_read_file, wanted, place)), fingerprint.of_file(place, cache)
+    return Source(str(place), file, sha256, local=LocalFiles.found(wanted, place, {"": sha256}, sha256))
 
 
 def class_names(table: pa.Table, column: str) -> tuple[str, ...]:
@@ -120,17 +219,21 @@ def class_names(table: pa.Table, column: str) -> tuple[str, ...]:
     return ()
 
 
-def _read_file(wanted: Wanted, path: Path) -> pa.Table:
+def _check_ending(wanted: Wanted, path: Path) -> None:
     suffix = path.suffix.lower()
-    if suffix == ".parquet":
-        return read_parquet(path, leaves_bytes=bool(wanted.columns))
+    if suffix == ".zip":
+        raise wanted.fault("is an archive: unpack it, and name its file of rows, or its folder with one per class")
     if suffix not in DATA_SUFFIXES:
-        if suffix == ".zip":
-            raise wanted.fault("is an archive: unpack it, and name its file of rows, or its folder with one per class")
         excel = f"; {EXCEL}" if suffix in (".xlsx", ".xls") else ""
         raise wanted.fault(
             f"a file is read by its ending, which is one of {', '.join(DATA_SUFFIXES)}; rename or convert it{excel}"
         )
+
+
+def _read_file(wanted: Wanted, path: Path) -> pa.Table:
+    suffix = path.suffix.lower()
+    if suffix == ".parquet":
+        return read_parquet(path, leaves_bytes=bool(wanted.columns))
     if fault := encoding_fault(path):
         raise InvalidInput(fault, cause="data")
     if suffix == ".conll":
@@ -159,7 +262,7 @@ def _folder(wanted: Wanted, folder: Path, cache: Path) -> Source:
 def _saved_folder(wanted: Wanted, folder: Path, cache: Path) -> Source:
     from train_func.worker.inputs.hub_dataset import read_saved
 
-    files = [path.relative_to(folder).as_posix() for path in sorted(folder.rglob("*")) if path.is_file()]
+    files = [name for name in fingerprint.names_in(folder) if (folder / name).is_file()]
     parts = fingerprint.of_each(folder, files, cache)
     sha256 = fingerprint.of_parts(parts)
     return Source(str(folder), read_saved(folder), sha256, local=LocalFiles.found(wanted, folder, parts, sha256))

@@ -1,5 +1,6 @@
-"""Causal language modelling: a language model tuned on conversations, whole or by adapters."""
+"""Causal language modelling: a language model tuned on conversations, whole or by adapters (LoRA)."""
 
+import warnings
 from collections.abc import Mapping
 from copy import copy
 from pathlib import Path
@@ -9,23 +10,23 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from train_func.counted import counted
+from train_func.counted import counted, listed
 from train_func.errors import InvalidInput
 from train_func.storage import Store
 from train_func.tasks import CausalLM
-from train_func.worker.inputs.model import FoundModel, find_model
+from train_func.worker.inputs.findings import Findings
+from train_func.worker.inputs.model import FoundModel
 from train_func.worker.inputs.model_folder import ModelUse
 from train_func.worker.tasks.conversations import answers_of, split_conversations, texts_of
-from train_func.worker.tasks.layer_names import layer_faults
-from train_func.worker.tasks.protocol import Findings, Metric, Rows
-from train_func.worker.tasks.question_lengths import question_faults
-from train_func.worker.tasks.texts import length_notes
-from train_func.worker.tasks.token_scores import TokenScores
+from train_func.worker.tasks.metrics import TokenScores
+from train_func.worker.tasks.protocol import Metric, WorkerHalf
+from train_func.worker.tasks.train_eval_split import Sources, TrainEvalSplit
 
 if TYPE_CHECKING:
     from datasets import Dataset
 
 ADVICE = "take one such as llama, qwen3, gemma3_text or gpt2"
+ALL = "all-linear"  # but the last, as peft has it
 ANSWER = 256  # tokens that the published model writes at most, unless asked for more
 ASKED = (
     'Ask it with a list of messages, `use([{"role": "user", "content": "..."}])`: a plain text is gone on with as it '
@@ -38,94 +39,67 @@ ENDLESS = (
 )
 
 
-class CausalLMTuner:
+class CausalLMTuner(WorkerHalf[CausalLM]):
     """The worker half of CausalLM."""
 
+    use = ModelUse(
+        "MODEL_FOR_CAUSAL_LM_MAPPING_NAMES",
+        "causal language model",
+        ADVICE,
+        encoders="MODEL_FOR_MASKED_LM_MAPPING_NAMES",
+    )
+
     def __init__(self, task: CausalLM, seed: int, store: Store | None, cache: Path) -> None:
-        self._task, self._seed, self._store, self._cache = task, seed, store, cache
-        self._found: FoundModel | None = None
+        super().__init__(task, seed, store, cache)
         self._tokenizer: Any = None
         self._stops: list[int] | None = None
         """Tokens at which the published model stops, where its own configuration has fewer."""
         self.model_notes: tuple[str, ...] = ()
 
-    def check(self) -> Findings:
-        found = Findings()
-        data = found.tried(lambda: split_conversations(self._task, self._seed, self._store, self._cache))
-        model = found.tried(lambda: self._find(weights=False))
-        if model is not None:
-            found.add_model(model)
-            wrong = layer_faults(self._task.lora_layers, model.folder, model.where)
-            found.faults += [("input", fault) for fault in wrong]
-        if data is not None:
-            words = pc.list_value_length(pc.utf8_split_whitespace(answers_of(data.train))).to_numpy()
-            found.add_data(
-                data, f"{counted(len(words), 'answer')}, half of them of {int(np.median(words))} words or more"
-            )
-        if data is not None and model is not None:
-            max_length = self._task.max_length
-            found.faults += [("data", fault) for fault in question_faults(data, model.folder, max_length)]
-            texts = pa.table({"text": texts_of(data.train)})
-            found.notes += length_notes(texts, model.folder, max_length)
-        return found
+    def split(self, sources: Sources, findings: Findings) -> TrainEvalSplit:
+        return split_conversations(self.task, self.seed, sources, findings)
 
-    def rows(self) -> Rows:
-        from datasets import Dataset
+    def target(self, data: TrainEvalSplit) -> str:
+        words = pc.list_value_length(pc.utf8_split_whitespace(answers_of(data.train))).to_numpy()
+        return f"{counted(len(words), 'answer')}, half of them of {int(np.median(words))} words or more"
 
-        split = split_conversations(self._task, self._seed, self._store, self._cache)
-        return Rows(Dataset(split.train), Dataset(split.held_out), split.sources.fingerprints, (), split.notes)
-
-    def _find(self, *, weights: bool = True) -> FoundModel:
-        use = ModelUse(
-            "MODEL_FOR_CAUSAL_LM_MAPPING_NAMES",
-            "causal language model",
-            ADVICE,
-            self._task.max_length,
-            has_default_length=self._task.max_length == CausalLM.max_length,
-            encoders="MODEL_FOR_MASKED_LM_MAPPING_NAMES",
-        )
-        return find_model(self._task.model, self._task.model_revision, use, self._store, self._cache, weights=weights)
-
-    def fetch(self) -> Mapping[str, str]:
-        self._found = self._find()
-        return {"model": self._found.fingerprint}
+    def texts(self, data: TrainEvalSplit) -> pa.Table:
+        return pa.table({"text": texts_of(data.train)})
 
     def load(self, labels: tuple[str, ...], precision: str) -> tuple[Any, Any]:
         import torch
         from transformers import AutoModelForCausalLM
 
         from train_func.worker.inputs.model_loading import load_model, load_tokenizer
-        from train_func.worker.tasks.adapters import with_adapters
-        from train_func.worker.tasks.answer_end import end_of_answers, stop_at
-        from train_func.worker.tasks.chat_tokens import TEMPLATE
-        from train_func.worker.tasks.lm_loss import in_chunks
-        from train_func.worker.tasks.lm_trial import refuse_encoder
+        from train_func.worker.tasks.chat_tokens import TEMPLATE, end_of_answers, stop_at
+        from train_func.worker.tasks.lm_loss import in_chunks, refuse_encoder
 
-        assert self._found is not None
-        tokenizer = load_tokenizer(self._found)
+        assert self.model is not None
+        tokenizer = load_tokenizer(self.model)
         if not tokenizer.is_fast:
             raise InvalidInput(
-                f"{self._found.where}: its tokenizer, {type(tokenizer).__name__}, does not tell which letters a token "
+                f"{self.model.where}: its tokenizer, {type(tokenizer).__name__}, does not tell which letters a token "
                 "stands for, and so not which tokens are of an answer; take a model with a tokenizer.json",
                 cause="model",
             )
         tokenizer.chat_template = tokenizer.chat_template or TEMPLATE
-        is_adapted = self._task.lora_rank is not None
+        is_adapted = self.task.lora_rank is not None
         # Weights that are not trained need no more digits than they are computed with.
         dtype = torch.bfloat16 if is_adapted and precision == "bf16" else torch.float32
-        model = load_model(self._found, AutoModelForCausalLM, tokenizer, self._seed, dtype=dtype, may_head_be_new=False)
-        refuse_encoder(model, self._found.where, ADVICE)
+        model = load_model(self.model, AutoModelForCausalLM, tokenizer, self.seed, dtype=dtype, may_head_be_new=False)
+        refuse_encoder(model, self.model.where, ADVICE)
         in_chunks(model)
         end = end_of_answers(tokenizer)
         self._stops = None if end is None else stop_at(model, end)
         self.model_notes = (ENDLESS,) if end is None else ()
         self._tokenizer = tokenizer
-        return (with_adapters(model, self._task, self._found, self._seed) if is_adapted else model), tokenizer
+        return (with_adapters(model, self.task, self.model, self.seed) if is_adapted else model), tokenizer
 
     def encode(self, rows: "Dataset", processor: Any) -> "Dataset":
         from train_func.worker.tasks.chat_tokens import tokenise_chats
 
-        return tokenise_chats(rows, processor, self._task.max_length, self._cache)
+        first = self.loaded.first_held_out if self.loaded else None
+        return tokenise_chats(rows, processor, self.task.max_length, self.cache, first_held_out=first)
 
     def collator(self, processor: Any, *, training: bool) -> Any:
         from transformers import DataCollatorForSeq2Seq
@@ -140,19 +114,71 @@ class CausalLMTuner:
         padding.padding_side = "right"  # what stands before a token would shift its position
         return DataCollatorForSeq2Seq(padding)
 
-    def num_items(self, inputs: Mapping[str, Any], num_rows: int) -> int | None:
-        return None
-
     def metric(self) -> Metric:
         return TokenScores()
 
     def pipeline(self) -> Mapping[str, Any]:
         options = {"task": "text-generation", "return_full_text": False, "max_new_tokens": ANSWER}
-        is_adapted = self._task.lora_rank is not None  # used with the configuration of the model below the adapters
+        is_adapted = self.task.lora_rank is not None  # used with the configuration of the model below the adapters
         return {**options, "eos_token_id": self._stops} if is_adapted and self._stops else options
 
     def card(self, labels: tuple[str, ...]) -> str:
-        if (rank := self._task.lora_rank) is None:
+        if (rank := self.task.lora_rank) is None:
             return f"A language model tuned on conversations.\n\n{ASKED}\n"
         what = f"Adapters of rank {rank} (LoRA) for a language model, tuned on conversations.\n\n{ASKED}\n"
         return f"---\nlibrary_name: peft\n---\n\n{what}"
+
+
+def with_adapters(model: Any, task: CausalLM, found: FoundModel, seed: int) -> Any:
+    """The model with adapters, the same for the same seed on every rank; they change nothing before they are trained.
+
+    Raises:
+        InvalidInput: (cause "input") it has no such layers, or peft has no adapters for them.
+    """
+    import torch
+    from peft import LoraConfig, get_peft_model
+
+    config = LoraConfig(
+        task_type="CAUSAL_LM",
+        r=task.lora_rank or 0,
+        lora_alpha=task.lora_alpha or 2 * (task.lora_rank or 0),
+        lora_dropout=task.lora_dropout,
+        target_modules=list(task.lora_layers) or ALL,
+        bias="none",
+    )
+    modules = dict(model.named_modules())
+    if unknown := [name for name in task.lora_layers if not any(f".{of}".endswith(f".{name}") for of in modules)]:
+        raise InvalidInput(
+            f"lora_layers={task.lora_layers!r}: {found.where} has no layers called {listed(unknown, show=repr)}; its "
+            f"linear layers are called {', '.join(_linear(modules)) or 'nothing: it has none'}; name some of these in "
+            "lora_layers, or leave it out for all but the last",
+            cause="input",
+        )
+    try:
+        with torch.random.fork_rng(devices=[]), warnings.catch_warnings():
+            # peft asks for an attribute by the name that transformers gives up.
+            warnings.filterwarnings("ignore", message=".*is_gradient_checkpointing", category=FutureWarning)
+            torch.manual_seed(seed)
+            adapted = get_peft_model(model, config)
+    except ValueError as error:
+        said = " ".join(str(error).split())[:300]
+        raise InvalidInput(
+            f"lora_layers={task.lora_layers!r}: peft has no adapters for these of {found.where}: {said}; name some of "
+            f"{', '.join(_linear(modules))} in lora_layers, or leave it out for every linear one but the last",
+            cause="input",
+        ) from error
+    held = adapted.peft_config["default"]
+    held.base_model_name_or_path, held.revision = task.model, found.commit
+    return adapted
+
+
+def _linear(modules: Mapping[str, Any]) -> list[str]:
+    """Last parts of the names of linear layers, also of those that GPT-2 has in their place."""
+    from torch.nn import Embedding
+
+    found = {
+        name.rpartition(".")[2]
+        for name, of in modules.items()
+        if not isinstance(of, Embedding) and getattr(getattr(of, "weight", None), "ndim", 0) == 2
+    }
+    return sorted(found)

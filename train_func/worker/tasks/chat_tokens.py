@@ -13,9 +13,9 @@ import pyarrow.compute as pc
 from datasets import Dataset
 from jinja2 import TemplateError
 
-from train_func.counted import counted
+from train_func.counted import counted, in_rows
 from train_func.errors import Cause, InvalidInput
-from train_func.worker.inputs.row_numbers import in_rows
+from train_func.worker.tasks.conversations import ASSISTANT, USER
 from train_func.worker.tasks.tokens import BATCH, cached, id_columns, key_of
 
 NO_LABEL = -100  # of tokens that no answer has: the loss leaves them out
@@ -33,15 +33,19 @@ TODAY = re.compile(r"""strftime_now\(\s*(?P<quote>['"])(?P<format>.*?)(?P=quote)
 Turns = list[dict[str, str]]
 Write = Callable[[Turns], str]
 Written = tuple[str, list[tuple[int, int]]]  # a text, and where in it each answer begins and ends
+QUESTION, ANSWER = "How many are there?", "Seventeen"
 
 
-def tokenise_chats(dataset: Dataset, tokenizer: Any, max_length: int, cache: Path) -> Dataset:
+def tokenise_chats(
+    dataset: Dataset, tokenizer: Any, max_length: int, cache: Path, *, first_held_out: int | None = None
+) -> Dataset:
     """Conversations as token ids, beside ``labels``, the id of an answer's token or NO_LABEL, and ``row_id``.
 
     Args:
         dataset: columns roles, contents, learnt, row_id, as ``split_conversations`` makes them.
         tokenizer: of transformers, with a chat template, one that tells which letters a token stands for.
         max_length: tokens after which a conversation is cut.
+        first_held_out: row_id of the first held-out row, where these are a file or split of their own.
 
     Raises:
         InvalidInput: (cause "data") the template refuses conversations, or no token of an answer lies within that
@@ -50,7 +54,7 @@ def tokenise_chats(dataset: Dataset, tokenizer: Any, max_length: int, cache: Pat
     asked, until = template(tokenizer, add_generation_prompt=True), template(tokenizer)
 
     def encoded(rows: pa.RecordBatch) -> pa.RecordBatch:
-        texts, answers = zip(*_all_written(rows, asked, until), strict=True)
+        texts, answers = zip(*_all_written(rows, asked, until, first_held_out), strict=True)
         found = tokenizer(
             list(texts),
             add_special_tokens=False,  # the template has written them
@@ -66,9 +70,9 @@ def tokenise_chats(dataset: Dataset, tokenizer: Any, max_length: int, cache: Pat
 
     table = dataset.data.table.select(["roles", "contents", "learnt", "row_id"])
     written_by = f"{tokenizer.chat_template} {tokenizer.special_tokens_map} {DAY}"
-    key = hashlib.sha256(f"{key_of(table, tokenizer, max_length)} {written_by}".encode()).hexdigest()
+    key = hashlib.sha256(f"{key_of(dataset, tokenizer, max_length)} {written_by}".encode()).hexdigest()
     made = cached(table, encoded, key, cache)
-    _refuse_unlabelled(made, max_length)
+    _refuse_unlabelled(made, max_length, first_held_out)
     return made
 
 
@@ -112,7 +116,7 @@ def template(tokenizer: Any, **options: Any) -> Callable[[Turns], str]:
     return write
 
 
-def _all_written(rows: pa.RecordBatch, asked: Write, until: Write) -> list[Written]:
+def _all_written(rows: pa.RecordBatch, asked: Write, until: Write, first_held_out: int | None) -> list[Written]:
     """Raises InvalidInput as ``written``, with the rows."""
     made: list[Written] = []
     refused: dict[tuple[str, Cause], list[int]] = {}
@@ -124,7 +128,10 @@ def _all_written(rows: pa.RecordBatch, asked: Write, until: Write) -> list[Writt
         except InvalidInput as error:
             refused.setdefault((str(error), error.cause), []).append(row_id)
     if refused:
-        faults = [f"{counted(len(of), 'conversation')} {in_rows(of)}: {said}" for (said, _), of in refused.items()]
+        faults = [
+            f"{counted(len(of), 'conversation')} {_places(of, first_held_out)}: {said}"
+            for (said, _), of in refused.items()
+        ]
         raise InvalidInput(faults, cause=next(iter(refused))[1])
     return made
 
@@ -172,7 +179,7 @@ def _labels(ids: list[int], offsets: list[tuple[int, int]], answers: list[tuple[
     return labels
 
 
-def _refuse_unlabelled(rows: Dataset, max_length: int) -> None:
+def _refuse_unlabelled(rows: Dataset, max_length: int, first_held_out: int | None) -> None:
     """The first token of a row is predicted of nothing, so its label counts for nothing.
 
     Batch by batch: as one array the labels of a large data set fill the memory, and on every rank.
@@ -186,6 +193,39 @@ def _refuse_unlabelled(rows: Dataset, max_length: int) -> None:
     if without:
         raise InvalidInput(
             f"max_length={max_length}: {counted(len(without), 'conversation')} without any token of an answer within "
-            f"it, {in_rows(sorted(without))}; give a larger max_length, or remove these rows",
+            f"it, {_places(without, first_held_out)}; the questions fill it: give a larger max_length, or remove "
+            "these rows",
             cause="data",
         )
+
+
+def _places(row_ids: list[int], first_held_out: int | None) -> str:
+    """The rows as their files count them."""
+    if first_held_out is None:
+        return in_rows(sorted(row_ids))
+    training = sorted(row_id for row_id in row_ids if row_id < first_held_out)
+    held_out = sorted(row_id - first_held_out for row_id in row_ids if row_id >= first_held_out)
+    parts = {"training": training, "held-out": held_out}
+    return " and ".join(f"{in_rows(rows)} of the {part} rows" for part, rows in parts.items() if rows)
+
+
+def end_of_answers(tokenizer: Any) -> int | None:
+    """The token; None where an answer ends with nothing, or with what could also be text of an answer."""
+    turns = [{"role": USER, "content": QUESTION}, {"role": ASSISTANT, "content": ANSWER}]
+    try:
+        text = template(tokenizer)(turns)
+    except InvalidInput:  # the conversations of the run meet the same, which names them
+        return None
+    _, found, behind = text.rpartition(ANSWER)
+    ids: list[int] = tokenizer(behind.strip(), add_special_tokens=False)["input_ids"] if found else []
+    return ids[0] if ids and ids[0] in tokenizer.added_tokens_decoder else None
+
+
+def stop_at(model: Any, token: int) -> list[int] | None:
+    """Makes ``model.generate`` stop at the token too; all that it stops at now, or None where it did so before."""
+    stops = model.generation_config.eos_token_id
+    stops = [stops] if isinstance(stops, int) else list(stops or ())
+    if token in stops:
+        return None
+    model.generation_config.eos_token_id = [*stops, token]
+    return [*stops, token]

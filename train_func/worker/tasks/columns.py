@@ -1,18 +1,31 @@
-"""Finds the text and the label column, and names the likely one when a wanted column is missing."""
+"""Columns of tables: found by their names, and judged as texts."""
 
 import difflib
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
+from pathlib import Path
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
+from tokenizers import Tokenizer
 
-from train_func.counted import listed
-from train_func.worker.inputs.delimited import SEPARATORS
+from train_func.counted import are, in_rows, listed
+from train_func.worker.inputs.delimited import SEPARATORS, is_spelled
+from train_func.worker.inputs.findings import Findings
+from train_func.worker.inputs.model_folder import TOKENIZER
 from train_func.worker.inputs.parquet_file import holds_bytes
+from train_func.worker.inputs.reader import class_names
 
 MANY_WORDS = 20.0  # mean characters from which a text column is rather the text than a class
 FEW_CLASSES = 50
 _LOOK = 1000  # rows looked at for a guess
+TEXTS = ("text", "text_pair")  # columns, of which the second is there where texts are pairs
+BETWEEN = " / "  # the texts of a pair
+MOST_EMPTY = 0.05  # share of empty texts above which the column cannot be the right one
+MOST_SHARED = 0.10  # share of held-out rows whose text is also trained on, above which the metric means little
+SAMPLE = 1000  # texts whose lengths are measured; the share of cut ones is then known to some 3 %
+MOST_CUT = 0.10  # share of cut texts above which a note says so
+MEASURED = 100_000  # characters of a text whose tokens are counted, or more with a large max_length; 10 MB take long
 
 
 def is_text(kind: pa.DataType) -> bool:
@@ -27,6 +40,16 @@ def plain(values: pa.ChunkedArray) -> pa.ChunkedArray:
     if pa.types.is_dictionary(values.type):
         values = values.cast(values.type.value_type)
     return values.cast(pa.large_string())
+
+
+def names_of_classes(tables: Mapping[str, pa.Table], column: str) -> tuple[str, ...]:
+    """The names that `datasets` keeps for the integers of a column, in the first table that has some."""
+    return next((names for table in tables.values() if (names := class_names(table, column))), ())
+
+
+def are_spelled(tables: Mapping[str, pa.Table], column: str) -> bool:
+    """Whether texts of a column are a file's spelling of values that have no type there."""
+    return any(is_spelled(table, column) for table in tables.values())
 
 
 def missing_columns(table: pa.Table, where: str, wanted: Iterable[tuple[str, str]]) -> list[str]:
@@ -91,3 +114,113 @@ def _headless(names: list[str]) -> str | None:
 def _listed(names: list[str]) -> str:
     shown = [name if len(name) <= 60 else f"{name[:57]}..." for name in names]
     return listed(shown, 30)
+
+
+def judge_texts(table: pa.Table, column: str, part: str, findings: Findings) -> None:
+    """Finds what is wrong with the text column of the rows called ``part`` ("training" or "held-out")."""
+    values = table[column]
+    if not is_text(values.type) and not pa.types.is_null(values.type):
+        others = ", ".join(text_columns(table)) or "none"
+        findings.fault(
+            f"column {column!r}: {part} rows hold {values.type}, not texts; columns with texts: {others}; where these "
+            "values are meant, write them as texts"
+        )
+        return
+    if pa.types.is_null(values.type):
+        findings.fault(f"column {column!r}: every text of the {part} rows is null or empty; name another column")
+        return
+    values = plain(values)
+    if nulls := values.null_count:
+        where = in_rows(_positions(pc.is_null(values)))
+        findings.fault(
+            f"column {column!r}: {nulls} of {len(values)} texts of the {part} rows {are(nulls)} null, {where}; "
+            "remove these rows or write an empty text there"
+        )
+    empty = pc.fill_null(pc.equal(pc.utf8_trim_whitespace(values), ""), False)
+    share = (pc.sum(empty).as_py() or 0) / max(1, len(values))
+    if not share:
+        return
+    said = f"column {column!r}: {share:.1%} of the texts of the {part} rows are empty, {in_rows(_positions(empty))}"
+    if share > MOST_EMPTY:
+        findings.fault(f"{said}; at most {MOST_EMPTY:.0%} may be: remove these rows, or name another column")
+    else:
+        findings.note(f"{said}; they are trained on as they are")
+
+
+def joined(rows: pa.Table) -> pa.ChunkedArray:
+    """The text of every row, or both texts of a pair as one."""
+    if "text_pair" not in rows.column_names:
+        return rows["text"]
+    return pc.binary_join_element_wise(rows["text"], rows["text_pair"], pa.scalar(BETWEEN, pa.large_string()))
+
+
+def judge_overlap(
+    training: pa.ChunkedArray | pa.Array,
+    held_out: pa.ChunkedArray | pa.Array,
+    rows: np.ndarray,
+    findings: Findings,
+    noun: str = "text",
+) -> None:
+    """Finds held-out texts that are trained on too; ``rows``: where the held-out ones stand."""
+    same = pc.is_in(held_out, value_set=pc.unique(training)).to_numpy(zero_copy_only=False)
+    num = int(same.sum())
+    if not num:
+        return
+    share = num / len(held_out)
+    said = (
+        f"{num} of {len(held_out)} held-out {noun}s ({share:.1%}) {are(num)} in the training rows too, "
+        f"{in_rows(rows[same])}"
+    )
+    if share > MOST_SHARED:
+        findings.fault(
+            f"{said}; above {MOST_SHARED:.0%} the metric says little: remove repeated {noun}s, or hold out others"
+        )
+    else:
+        findings.note(f"{said}: the metric flatters a little")
+
+
+def judge_equal_texts(texts: pa.ChunkedArray, codes: np.ndarray, names: tuple[str, ...], findings: Findings) -> None:
+    """Notes equal texts with different labels."""
+    groups = pa.table({"text": texts, "label": codes}).group_by("text").aggregate([("label", "count_distinct")])
+    torn = groups.filter(pc.greater(groups["label_count_distinct"], 1))["text"]
+    if not len(torn):
+        return
+    example = torn[0].as_py()
+    found = np.unique(codes[pc.equal(texts, example).to_numpy()])
+    labels = " and ".join(names[code] for code in found)
+    findings.note(
+        f"{len(torn)} training text(s) stand there with different labels, such as {example[:60]!r} with {labels}"
+    )
+
+
+def judge_lengths(table: pa.Table, folder: Path, max_length: int, findings: Findings) -> None:
+    """Notes the lengths in tokens when many texts are cut, where the tokenizer in a model's folder is a single file.
+
+    ``table``: with the column text, and text_pair where texts are pairs.
+    """
+    path = folder / TOKENIZER
+    if not path.is_file():
+        return
+    tokenizer = Tokenizer.from_file(str(path))
+    tokenizer.no_truncation()
+    tokenizer.no_padding()
+    rows = np.unique(np.linspace(0, table.num_rows - 1, SAMPLE).astype(np.int64))
+    columns = [table[name].take(pa.array(rows)) for name in TEXTS if name in table.column_names]
+    num_letters = max(MEASURED, 16 * max_length)  # a token has some 4
+    texts = [pc.utf8_slice_codeunits(of, 0, num_letters).to_pylist() for of in columns]
+    given = list(zip(*texts, strict=True)) if len(texts) > 1 else texts[0]
+    lengths = np.array([len(one.ids) for one in tokenizer.encode_batch(given)])
+    share = float((lengths > max_length).mean())
+    if share <= MOST_CUT:
+        return
+    middle, most, longest = (int(np.percentile(lengths, of, method="higher")) for of in (50, 90, 100))
+    more = " or more" if any(pc.max(pc.utf8_length(of)).as_py() > num_letters for of in columns) else ""
+    spread = f"half have at most {middle} tokens, 90 % at most {most}, the longest {longest}{more}"
+    left = f"{(lengths > most).mean():.0%}" if longest > most else "none"
+    findings.note(
+        f"max_length={max_length} cuts {share:.0%} of the texts: {spread}; max_length={most} would cut {left}"
+    )
+
+
+def _positions(mask: pa.ChunkedArray) -> np.ndarray:
+    return np.flatnonzero(mask.to_numpy())

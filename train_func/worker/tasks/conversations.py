@@ -1,20 +1,14 @@
 """Reads, checks and divides conversations, whole ones or prompts with their answers."""
 
-from pathlib import Path
-
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from train_func.counted import counted, listed
-from train_func.errors import InvalidInput
-from train_func.storage import Store
+from train_func.counted import are, counted, in_rows, listed
 from train_func.tasks import CausalLM
-from train_func.worker.inputs.row_numbers import are, in_rows
-from train_func.worker.tasks.columns import is_text, missing_columns, plain
-from train_func.worker.tasks.sources import find_sources, where
-from train_func.worker.tasks.texts import overlap, text_faults
-from train_func.worker.tasks.train_eval_split import TrainEvalSplit, divide
+from train_func.worker.inputs.findings import Findings
+from train_func.worker.tasks.columns import is_text, judge_overlap, judge_texts, plain
+from train_func.worker.tasks.train_eval_split import Sources, TrainEvalSplit, divide, where
 
 USER, ASSISTANT = "user", "assistant"
 ROLES = ("system", USER, ASSISTANT)
@@ -30,41 +24,28 @@ PARTS = (
 BETWEEN = "\n\n"  # a prompt and its context
 
 
-def split_conversations(task: CausalLM, seed: int, store: Store | None, cache: Path) -> TrainEvalSplit:
+def split_conversations(task: CausalLM, seed: int, sources: Sources, findings: Findings) -> TrainEvalSplit:
     """Tables with the columns ``roles``, ``contents``, ``learnt``, lists with an item for each message, and ``row_id``.
 
     ``learnt``: whether it is an answer that is trained on.
 
     Raises:
         InvalidInput: with every fault of the data at once.
-        StorageFailed: the store is away or denies.
     """
-    sources = find_sources(task, tuple(_columns(task).values()), store, cache)
-    faults: list[str] = []
-    notes: list[str] = []
-    tables: dict[str, pa.Table] = {}
+    whole = sources.having(*(name for _, name in task.columns))
     for part, table in sources.tables.items():
-        here = where(task, part)
-        wrong = missing_columns(table, here, _columns(task).items())
-        if wrong and task.messages is None and (held := _with_conversations(table)):
-            wrong[0] += f"; conversations stand in the column {held!r}: give messages={held!r}"
-        if not table.num_rows:
-            wrong.append(f"{here}: 0 rows; the {part} rows are expected there")
-        if not wrong:
-            read = _conversations if task.messages is not None else _prompted
-            tables[part], wrong, said = read(task, table, part)
-            notes += said
-        faults += wrong
-    if faults:
-        raise InvalidInput(faults, cause="data")
-    strata = {part: np.zeros(table.num_rows, dtype=np.int64) for part, table in tables.items()}
-    divided = divide(task, seed, tables, strata, num_rows=sources.num_rows, each_stratum=False)
-    wrong, said = overlap(texts_of(divided.train), texts_of(divided.held_out), divided.held_rows)
-    if wrong:
-        raise InvalidInput(wrong, cause="data")
-    return TrainEvalSplit(
-        divided.train, divided.held_out, (), [*sources.notes, *dict.fromkeys(notes), *said, *divided.notes], sources
-    )
+        if part not in whole and task.messages is None and (name := _with_conversations(table)):
+            findings.fault(
+                f"{where(task, part)}: conversations stand in the column {name!r}: give messages={name!r} in place of "
+                "prompt and completion"
+            )
+    read = _prompted if task.messages is None else _conversations
+    tables = {part: read(task, table, part, findings) for part, table in whole.items()}
+    findings.refuse()
+    made = {part: table for part, table in tables.items() if table is not None}
+    data = divide(task, seed, sources, made, findings)
+    judge_overlap(texts_of(data.train), texts_of(data.held_out), data.held_rows, findings)
+    return data
 
 
 def texts_of(rows: pa.Table) -> pa.ChunkedArray:
@@ -78,14 +59,6 @@ def answers_of(rows: pa.Table) -> pa.Array:
     return contents.filter(learnt)
 
 
-def _columns(task: CausalLM) -> dict[str, str]:
-    """Names of the columns that are read, by the field that names them."""
-    if task.messages is not None:
-        return {"messages": task.messages}
-    named = {"prompt": task.prompt, "context": task.context, "completion": task.completion}
-    return {field: name for field, name in named.items() if name is not None}
-
-
 def _with_conversations(table: pa.Table) -> str | None:
     """The first column with messages of roles and contents."""
     kinds = {of.name: of.type for of in table.schema if pa.types.is_list(of.type) or pa.types.is_large_list(of.type)}
@@ -94,22 +67,21 @@ def _with_conversations(table: pa.Table) -> str | None:
     return next((name for name, held in is_held.items() if held), None)
 
 
-def _prompted(task: CausalLM, table: pa.Table, part: str) -> tuple[pa.Table, list[str], list[str]]:
-    """The conversations of one prompt and one answer; faults; notes."""
-    faults: list[str] = []
-    notes: list[str] = []
+def _prompted(task: CausalLM, table: pa.Table, part: str, findings: Findings) -> pa.Table | None:
+    """The conversations of one prompt and one answer; None where there are faults."""
+    own = Findings()
     for name in (task.prompt, task.completion):
-        wrong, said = text_faults(table, name, part)
-        faults += wrong
-        notes += said
+        judge_texts(table, name, part, own)
     if task.context is not None and not is_text(table[task.context].type):
-        faults.append(f"column {task.context!r}: {part} rows hold {table[task.context].type}, not texts")
-    if faults:
-        return table, faults, notes
+        own.fault(f"column {task.context!r}: {part} rows hold {table[task.context].type}, not texts")
+    findings.note(*own.notes)
+    findings.fault(*(text for _, text in own.faults))
+    if own.faults:
+        return None
     answers = plain(table[task.completion]).combine_chunks()
     empty = np.flatnonzero(pc.equal(pc.utf8_trim_whitespace(answers), "").to_numpy(zero_copy_only=False))
     if len(empty):
-        faults.append(
+        findings.fault(
             f"column {task.completion!r}: {counted(len(empty), 'answer')} of the {part} rows {are(len(empty))} empty, "
             f"{in_rows(empty)}; there is nothing to learn from them: remove these rows"
         )
@@ -122,23 +94,26 @@ def _prompted(task: CausalLM, table: pa.Table, part: str) -> tuple[pa.Table, lis
     texts = pa.array(np.arange(2 * len(answers)).reshape(2, -1).T.ravel())  # question, answer, question, answer
     contents = pa.concat_arrays([asked, answers]).take(texts)
     roles = pa.array([USER, ASSISTANT] * len(answers), pa.large_string())
-    return _table(roles, contents, pc.equal(roles, ASSISTANT), np.arange(len(answers) + 1) * 2), faults, notes
+    return _table(roles, contents, pc.equal(roles, ASSISTANT), np.arange(len(answers) + 1) * 2)
 
 
-def _conversations(task: CausalLM, table: pa.Table, part: str) -> tuple[pa.Table, list[str], list[str]]:
-    """The conversations of a column of lists; faults; notes."""
+def _conversations(task: CausalLM, table: pa.Table, part: str, findings: Findings) -> pa.Table | None:
+    """The conversations of a column of lists; None where it has no lists of messages."""
     name, values = task.messages, table[task.messages].combine_chunks()
     kind = values.type
     expected = 'a list of {"role": "user", "content": "..."} is expected in each row'
     is_list = pa.types.is_list(kind) or pa.types.is_large_list(kind)
     if not is_list or not pa.types.is_struct(kind.value_type):
-        return table, [f"column {name!r}: {part} rows hold {kind}; {expected}"], []
+        findings.fault(f"column {name!r}: {part} rows hold {kind}; {expected}")
+        return None
     fields = [kind.value_type.field(at) for at in range(kind.value_type.num_fields)]
     lacking = [of for of in ("role", "content") if not any(f.name == of and is_text(f.type) for f in fields)]
     if lacking:
         has = listed([f"{f.name} ({f.type})" for f in fields])
-        fault = f"column {name!r}: messages of the {part} rows have no text {listed(lacking)}, but {has}; {expected}"
-        return table, [fault], []
+        findings.fault(
+            f"column {name!r}: messages of the {part} rows have no text {listed(lacking)}, but {has}; {expected}"
+        )
+        return None
     lengths = pc.fill_null(pc.list_value_length(values), 0).to_numpy(zero_copy_only=False)
     messages = values.flatten()
     roles, contents = (plain(pa.chunked_array([messages.field(of)])).combine_chunks() for of in ("role", "content"))
@@ -147,7 +122,7 @@ def _conversations(task: CausalLM, table: pa.Table, part: str) -> tuple[pa.Table
     others = {field.name: messages.field(at) for at, field in enumerate(fields)}
     for of in ("role", "content"):
         del others[of]
-    is_left_out, faults = _left_out(others.pop(WEIGHT, pa.nulls(len(messages))), row_of, name or "", part)
+    is_left_out = _left_out(others.pop(WEIGHT, pa.nulls(len(messages))), row_of, name or "", part, findings)
     has_value = {
         key: pc.is_valid(of).to_numpy(zero_copy_only=False) if key in MARKS else _has_value(of)
         for key, of in others.items()
@@ -160,24 +135,27 @@ def _conversations(task: CausalLM, table: pa.Table, part: str) -> tuple[pa.Table
     unread = [key for key, has in has_value.items() if key not in (*MARKS, *PARTS) and has.any()]
     beside = [key for key in OF_THE_WHOLE if key in table.column_names]
     unused |= {f"column {key!r}": np.flatnonzero(_has_value(table[key].combine_chunks())) for key in beside}
-    faults += [_unused_fault(what, np.unique(rows), part) for what, rows in unused.items() if len(rows)]
+    findings.fault(*(_unused_fault(what, np.unique(rows), part) for what, rows in unused.items() if len(rows)))
     learnt = pc.and_(pc.fill_null(pc.equal(roles, ASSISTANT), False), pa.array(~is_left_out))
-    made = _table(pc.fill_null(roles, ""), pc.fill_null(contents, ""), learnt, bounds)
-    notes = [f"column {name!r}: not read of messages: {listed(unread, show=repr)}"] if unread else []
-    return made, [*faults, *_message_faults(name or "", part, roles, contents, learnt, bounds)], notes
+    findings.fault(*_message_faults(name or "", part, roles, contents, learnt, bounds))
+    if unread:
+        findings.note(f"column {name!r}: not read of messages: {listed(unread, show=repr)}")
+    return _table(pc.fill_null(roles, ""), pc.fill_null(contents, ""), learnt, bounds)
 
 
-def _left_out(weights: pa.Array, row_of: np.ndarray, name: str, part: str) -> tuple[np.ndarray, list[str]]:
-    """Which messages have the weight 0; faults."""
+def _left_out(weights: pa.Array, row_of: np.ndarray, name: str, part: str, findings: Findings) -> np.ndarray:
+    """Which messages have the weight 0."""
     if pa.types.is_null(weights.type):
-        return np.zeros(len(weights), dtype=bool), []
+        return np.zeros(len(weights), dtype=bool)
     numbers = np.array([1 if of is None else of for of in weights.to_pylist()], dtype=object)
     rows = np.unique(row_of[[of not in (0, 1) for of in numbers]])
-    fault = (
-        f"column {name!r}: {counted(len(rows), 'row')} of the {part} rows with messages whose {WEIGHT!r} is neither 0 "
-        f"nor 1, {in_rows(rows)}; an answer of weight 0 is not trained on, one of 1 or without a weight is"
-    )
-    return np.array([of == 0 for of in numbers], dtype=bool), [fault] if len(rows) else []
+    if len(rows):
+        findings.fault(
+            f"column {name!r}: {counted(len(rows), 'row')} of the {part} rows with messages whose {WEIGHT!r} is "
+            f"neither 0 nor 1, {in_rows(rows)}; an answer of weight 0 is not trained on, one of 1 or without a weight "
+            "is"
+        )
+    return np.array([of == 0 for of in numbers], dtype=bool)
 
 
 def _has_value(values: pa.Array) -> np.ndarray:

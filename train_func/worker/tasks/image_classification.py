@@ -1,23 +1,31 @@
 """Image classification: images with one class each, and a model with a head for them or a module of the function's."""
 
+import hashlib
+import json
 from collections.abc import Mapping
-from pathlib import Path
+from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
 
 from train_func.counted import listed
 from train_func.errors import InvalidInput
 from train_func.layout import LABELS, SOURCE
-from train_func.storage import Store
-from train_func.tasks import ImageClassification
-from train_func.worker.inputs.model import FoundModel, find_model
+from train_func.tasks import SINGLE, ImageClassification
+from train_func.worker.inputs.findings import Findings
+from train_func.worker.inputs.image_folder import IS_FOLDER, LABEL
 from train_func.worker.inputs.model_folder import ModelUse
-from train_func.worker.tasks.accuracy import Accuracy
-from train_func.worker.tasks.image_decoding import decode
-from train_func.worker.tasks.image_rows import split_image_rows
-from train_func.worker.tasks.kept_images import name_of
-from train_func.worker.tasks.protocol import Findings, Metric, Rows
-from train_func.worker.tasks.sources import HELD_OUT, TRAINING
-from train_func.worker.tasks.targets import majority_baseline
+from train_func.worker.inputs.reader import class_names
+from train_func.worker.tasks import labels
+from train_func.worker.tasks.columns import are_spelled, is_text, judge_overlap, names_of_classes
+from train_func.worker.tasks.images import COLUMN, ImageCollator, KeptImages, decode, keep, look_at_each, name_of
+from train_func.worker.tasks.metrics import Accuracy
+from train_func.worker.tasks.protocol import Metric, Rows, WorkerHalf
+from train_func.worker.tasks.targets import judge_classes, majority_baseline
+from train_func.worker.tasks.train_eval_split import HELD_OUT, TRAINING, Sources, TrainEvalSplit, divide, where
 
 if TYPE_CHECKING:
     from datasets import Dataset
@@ -42,93 +50,135 @@ The preprocessor in the folder turns images into what it takes, and `{LABELS}` h
 of its logits."""
 
 
-class ImageClassifier:
+@dataclass(frozen=True, kw_only=True)
+class ImageSplit(TrainEvalSplit):
+    """Its tables have the columns ``sha256`` (of the image), ``label`` (the class's index) and ``row_id``."""
+
+    images: Mapping[str, KeptImages]
+    """Of every row of each part, "training" or "held-out"."""
+    codes: Mapping[str, np.ndarray]
+    """The class's index of every row of each part."""
+
+    def side(self, part: str) -> "Dataset":
+        """The rows of one side: ``image``, ``label`` and ``row_id``; no image is copied into memory."""
+        from datasets import Dataset, Features, Image, Value
+
+        side = self.train if part == TRAINING else self.held_out
+        held_in = part if part in self.images else TRAINING
+        first_id = 0 if held_in == TRAINING else len(self.codes[TRAINING])
+        images, codes = self.images[held_in], self.codes[held_in]
+        columns = {"image": images.table["image"], "label": codes, "row_id": np.arange(len(codes)) + first_id}
+        features = Features(image=Image(), label=Value("int64"), row_id=Value("int64"))
+        table = pa.table(columns).replace_schema_metadata(features.arrow_schema.metadata)
+        known_by = [images.key, held_in, first_id, hashlib.sha256(codes.tobytes()).hexdigest()]
+        whole = Dataset(table, fingerprint=hashlib.sha256(json.dumps(known_by).encode()).hexdigest()[:16])
+        return whole.select(side["row_id"].to_numpy() - first_id)
+
+
+class ImageClassifier(WorkerHalf[ImageClassification]):
     """The worker half of ImageClassification."""
 
-    def __init__(self, task: ImageClassification, seed: int, store: Store | None, cache: Path) -> None:
-        self._task, self._seed, self._store, self._cache = task, seed, store, cache
-        self._found: FoundModel | None = None
-        self._processor: Any = None
-        """That of the model that was loaded last, where the function names no other."""
+    use = ModelUse(
+        "MODEL_FOR_IMAGE_CLASSIFICATION_MAPPING_NAMES",
+        "image classifier",
+        "take one such as resnet, convnextv2, vit, swin or mobilenet_v2",
+        needs_image_processor=True,
+    )
+    _processor: Any = None
+    """That of the model that was loaded last, where the function names no other."""
 
-    def check(self) -> Findings:
-        found = Findings()
-        data = found.tried(lambda: split_image_rows(self._task, self._seed, self._store, self._cache, decodes=True))
-        model = found.tried(lambda: self._find(weights=False))
-        if model is not None:
-            found.add_model(model)
-        if data is not None:
-            right = majority_baseline(data.train["label"].to_numpy(), data.held_out["label"].to_numpy())
-            classes = f"{len(data.labels)} classes: {listed(data.labels, MOST_CLASSES)}"
-            found.add_data(data, f"{classes} (majority-class baseline: {right:.0%} right)")
-        return found
+    def split(self, sources: Sources, findings: Findings, *, decodes: bool = True) -> ImageSplit:
+        """``decodes``: whether each image is tried, which has been done when the run was submitted."""
+        task = self.task
+        whole = sources.having(task.image, task.label)
+        images: dict[str, KeptImages] = {}
+        pixels: dict[str, np.ndarray] = {}
+        for part, table in whole.items():
+            if kept := findings.tried(partial(self._keep, sources, part, table)):
+                images[part], pixels[part] = kept, kept.table["sha256"].to_numpy()
+            if kept and decodes and (looks := findings.tried(partial(look_at_each, kept, part, self.cache))):
+                pixels[part] = looks.pixels
+                findings.note(*looks.notes)
+        classes = findings.tried(lambda: _classes(task, whole)) if whole else None
+        findings.refuse()
+        assert classes is not None  # else it were a fault
+        findings.note(*classes.notes)
+        tables = {
+            part: pa.table({"sha256": of.table["sha256"], "label": classes.codes[part]}) for part, of in images.items()
+        }
+        data = divide(
+            task,
+            self.seed,
+            sources,
+            tables,
+            findings,
+            strata=classes.codes,
+            labels=classes.names,
+            each_stratum=True,
+        )
+        shown = pa.array(np.concatenate([pixels[part] for part in tables]))  # in the order of the row ids
+        trained, held_out = shown.take(data.train["row_id"]), shown.take(data.held_out["row_id"])
+        judge_overlap(trained, held_out, data.held_rows, findings, "image")
+        if len(trained) > 1 and len(pc.unique(trained)) == 1:
+            seen = "".join(f"; {note}" for note in findings.notes if note.startswith(TRAINING))  # which may be why
+            findings.fault(f"{where(task, TRAINING)}: all {len(trained)} training images show the same{seen}")
+        judge_classes(data, findings, each_is_learnt=True)
+        _judge_equal_images(data.train, trained, images[TRAINING], findings)
+        return ImageSplit(**vars(data), images=images, codes=classes.codes)
+
+    def _keep(self, sources: Sources, part: str, table: pa.Table) -> KeptImages:
+        source, split = sources.parts[part]
+        known_by = [source.fingerprint, self.task.subset if source.commit else None, split]
+        has_commit = source.commit is not None
+        column, cache = self.task.image, self.cache
+        return keep(table, column, root=source.where, known_by=known_by, has_commit=has_commit, cache=cache)
+
+    def target(self, data: TrainEvalSplit) -> str:
+        right = majority_baseline(data.train["label"].to_numpy(), data.held_out["label"].to_numpy())
+        classes = f"{len(data.labels)} classes: {listed(data.labels, MOST_CLASSES)}"
+        return f"{classes} (majority-class baseline: {right:.0%} right)"
 
     def rows(self) -> Rows:
-        split = split_image_rows(self._task, self._seed, self._store, self._cache, decodes=False)
-        train, held_out = split.rows(TRAINING), split.rows(HELD_OUT)
-        return Rows(train, held_out, split.sources.fingerprints, split.labels, split.notes)
-
-    def _find(self, *, weights: bool = True) -> FoundModel | None:
-        """None where the function makes a module of its own."""
-        if self._task.model is None:
-            return None
-        use = ModelUse(
-            "MODEL_FOR_IMAGE_CLASSIFICATION_MAPPING_NAMES",
-            "image classifier",
-            "take one such as resnet, convnextv2, vit, swin or mobilenet_v2",
-            None,
-            needs_image_processor=True,
-        )
-        return find_model(self._task.model, self._task.model_revision, use, self._store, self._cache, weights=weights)
-
-    def fetch(self) -> Mapping[str, str]:
-        self._found = self._find()
-        return {"model": self._found.fingerprint} if self._found else {}
+        findings = Findings()
+        data = self.divided_rows(findings, partial(self.split, decodes=False))
+        return Rows(data.side(TRAINING), data.side(HELD_OUT), data.sources.fingerprints, data.labels, findings.notes)
 
     def load(self, labels: tuple[str, ...], precision: str) -> tuple[Any, Any]:
-        model, self._processor = self._loaded(labels)
-        return model, self._processor
-
-    def _loaded(self, labels: tuple[str, ...]) -> tuple[Any, Any]:
-        from train_func.worker.inputs.model_loading import load_image_processor, load_model
-
-        if self._found is None:
-            return None, self._own_processor()
+        if self.model is None:
+            self._processor = self._own_processor()
+            return None, self._processor
         from transformers import AutoModelForImageClassification
 
-        processor = load_image_processor(self._found)
+        from train_func.worker.inputs.model_loading import load_image_processor, load_model
+
+        self._processor = load_image_processor(self.model)
         model = load_model(
-            self._found,
+            self.model,
             AutoModelForImageClassification,
             None,
-            self._seed,
-            num_labels=len(labels),
-            id2label=dict(enumerate(labels)),
-            label2id={name: index for index, name in enumerate(labels)},
-            problem_type="single_label_classification",
+            self.seed,
+            labels=labels,
+            problem_type=SINGLE,
         )
         if (channels := getattr(model.config, "num_channels", 3)) != 3:
             raise InvalidInput(
-                f"{self._found.where}: takes images of {channels} channels; 3 are expected: red, green and blue",
+                f"{self.model.where}: takes images of {channels} channels; 3 are expected: red, green and blue",
                 cause="model",
             )
-        return model, processor
+        return model, self._processor
 
     def _own_processor(self) -> Any:
         """For a module of the function's own: images of one size, with values from -1 to 1."""
         from transformers import ViTImageProcessorPil
 
-        return ViTImageProcessorPil(size={"height": self._task.size, "width": self._task.size})
+        return ViTImageProcessorPil(size={"height": self.task.size, "width": self.task.size})
 
     def encode(self, rows: "Dataset", processor: Any) -> "Dataset":
         from datasets import Image
 
-        from train_func.worker.tasks.image_batches import COLUMN
-
         return rows.cast_column("image", Image(decode=False)).rename_column("image", COLUMN)
 
     def collator(self, processor: Any, *, training: bool) -> Any:
-        from train_func.worker.tasks.image_batches import ImageCollator
 
         if (made_by := processor or self._processor) is None:
             raise InvalidInput(
@@ -136,20 +186,17 @@ class ImageClassifier:
                 "of what session.model() returns",
                 cause="code",
             )
-        return ImageCollator(made_by, augment=training and self._task.augment)
-
-    def num_items(self, inputs: Mapping[str, Any], num_rows: int) -> int | None:
-        return None
+        return ImageCollator(made_by, augment=training and self.task.augment)
 
     def metric(self) -> Metric:
         return Accuracy()
 
     def pipeline(self) -> Mapping[str, Any]:
-        return {} if self._task.model is None else {"task": "image-classification"}
+        return {} if self.task.model is None else {"task": "image-classification"}
 
     @property
     def has_one_class(self) -> bool:
-        return self._task.model is not None  # a module of the function's own is no pipeline that could be asked
+        return self.task.model is not None  # a module of the function's own is no pipeline that could be asked
 
     def classes(self, use: Any, rows: "Dataset") -> list[str]:
         from datasets import Image
@@ -162,4 +209,42 @@ class ImageClassifier:
     def card(self, labels: tuple[str, ...]) -> str:
         names = "\n".join(f"- {name}" for name in labels)
         text = f"---\npipeline_tag: image-classification\n---\n\nA classifier of images, with the classes\n\n{names}\n"
-        return text if self._task.model is not None else f"{text}\n{OF_A_MODULE}\n"
+        return text if self.task.model is not None else f"{text}\n{OF_A_MODULE}\n"
+
+
+def _judge_equal_images(train: pa.Table, shown: pa.Array, images: KeptImages, findings: Findings) -> None:
+    """Notes images with different classes that show the same."""
+    groups = (
+        train.append_column("shown", shown)
+        .group_by("shown")
+        .aggregate([("label", "count_distinct"), ("row_id", "min")])
+    )
+    torn = groups.filter(pc.greater(groups["label_count_distinct"], 1))
+    if not torn.num_rows:
+        return
+    row = torn["row_id_min"][0].as_py()
+    example = name_of(images.table["image"][row].as_py(), row)
+    findings.note(f"{torn.num_rows} training image(s) stand there with different classes, such as {example}")
+
+
+def _classes(task: ImageClassification, tables: Mapping[str, pa.Table]) -> labels.Labels:
+    """Integers that have names are taken by these, as folders are: ``labels`` orders names, and renames none."""
+    named = {part: _named(table, task.label) for part, table in tables.items()}
+    has_names = all(values is not None for values in named.values())
+    parts = {part: named[part] if has_names else table[task.label] for part, table in tables.items()}
+    kept = names_of_classes(tables, task.label)
+    if not kept and task.label == LABEL and all(IS_FOLDER in (of.schema.metadata or {}) for of in tables.values()):
+        kept = tuple(sorted({name for values in parts.values() for name in pc.unique(values).to_pylist()}))
+    spelled = are_spelled(tables, task.label)
+    return labels.encode(parts, task.label, given=task.labels, kept=kept, spelled=spelled)
+
+
+def _named(table: pa.Table, column: str) -> pa.ChunkedArray | None:
+    """The labels as texts; None where some have no name, of which the message tells the range."""
+    names, values = class_names(table, column), table[column]
+    if is_text(values.type):
+        return values
+    known = pc.and_(pc.greater_equal(values, 0), pc.less(values, len(names))) if names else None
+    if known is None or not pc.all(pc.fill_null(known, True)).as_py():
+        return None
+    return pc.take(pa.array(names), values)

@@ -7,7 +7,7 @@ Run (or kept by `datasets` as ClassLabel) belong to the integers 0, 1, ... and f
 
 import re
 import reprlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from decimal import Decimal
 
@@ -15,11 +15,9 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from train_func.counted import counted, listed
+from train_func.counted import COUNTED, MAX_SHOWN, are, counted, in_rows, listed
 from train_func.errors import InvalidInput
-from train_func.worker.inputs.row_numbers import COUNTED, MAX_SHOWN, are, in_rows
 from train_func.worker.tasks.columns import is_text, plain
-from train_func.worker.tasks.numbers import NUMBER, have_decimal_commas, number_in
 
 MAX_CLASSES = 1000
 # Up to FEW_CLASSES one repeated label is enough; above, more than 2 rows of each class are expected on average, and
@@ -31,6 +29,10 @@ UNLABELLED = -1  # marks rows of public test splits whose label is secret
 WHOLE = r"^\s*[+-]?\d+\s*$"
 DIGITS = r"^(-?[1-9]\d{0,17}|0)$"  # an integer as a program writes it
 POINT = r"^(-?[1-9]\d*|0)\.0+$"  # one that had to be in a column of floats
+# With a decimal comma; three digits behind it may also be thousands, unless a zero is before it.
+DECIMAL_COMMA = r"^\s*[+-]?\d+(,\d+)?\s*$"
+_NO_THOUSANDS = r"^\s*[+-]?(0,\d+|\d+,(\d{1,2}|\d{4,})|\d{4,},\d+)\s*$"
+NUMBER = r"^\s*[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?\s*$"
 YES_NO = {"false": Decimal(0), "true": Decimal(1)}
 
 
@@ -419,3 +421,15 @@ def _notes(names: tuple[str, ...], codes: Mapping[str, np.ndarray], column: str)
 
 def _shown(values: Sequence[object]) -> str:
     return listed(values, MAX_SHOWN, show=reprlib.repr)
+
+
+def number_in(text: str) -> Decimal | None:
+    """The number that a text is, with all its digits; None where it is none."""
+    return Decimal(text.strip()) if re.fullmatch(NUMBER, text, re.ASCII) else None
+
+
+def have_decimal_commas(columns: Iterable[pa.ChunkedArray]) -> bool:
+    """Whether every text is a number with a decimal comma or a whole one, and one at least cannot mean thousands."""
+    texts = [plain(values).drop_null() for values in columns if is_text(values.type)]
+    every = (pc.all(pc.match_substring_regex(of, DECIMAL_COMMA)).as_py() for of in texts)
+    return all(every) and any(pc.any(pc.match_substring_regex(of, _NO_THOUSANDS)).as_py() for of in texts)

@@ -1,30 +1,45 @@
-"""The protocol of a task's worker half: all that is done differently for each kind of training."""
+"""The protocol of a task's worker half: all that is done differently for each kind of training.
+
+WorkerHalf is a base for tasks with rows and a model of transformers: it finds, judges and divides rows, and brings the
+model, so that a task says only what is special in it.
+"""
 
 import hashlib
 import importlib
 import json
 import os
+import sys
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol, TypeVar, runtime_checkable
+from typing import TYPE_CHECKING, Any, ClassVar, Generic, Protocol, TypeVar, runtime_checkable
 
-from train_func.errors import Cause, InvalidInput, StorageFailed
+import numpy as np
+import pyarrow as pa
+
+from train_func.errors import InvalidInput
 from train_func.run import Run
 from train_func.storage import Store
-from train_func.worker.inputs.cache import machine_cache
-from train_func.worker.inputs.locate import LocalFiles
+from train_func.tasks import RowsTask
+from train_func.worker.inputs.cache import loaded_entry, machine_cache
+from train_func.worker.inputs.findings import Findings
+from train_func.worker.inputs.model import FoundModel, find_model
+from train_func.worker.inputs.model_folder import ModelUse
+from train_func.worker.tasks.columns import judge_lengths
+from train_func.worker.tasks.train_eval_split import (
+    Sources,
+    StoredSplit,
+    TrainEvalSplit,
+    find_missing_columns,
+    find_sources,
+    write_split,
+)
 
 if TYPE_CHECKING:
-    import pyarrow as pa
     from datasets import Dataset
 
-    from train_func.worker.inputs.model import FoundModel
-    from train_func.worker.inputs.named import FoundInput
-    from train_func.worker.inputs.reader import Source
-    from train_func.worker.tasks.train_eval_split import TrainEvalSplit
-
-Found = TypeVar("Found")
+AnyRowsTask = TypeVar("AnyRowsTask", bound=RowsTask)
+Split = TypeVar("Split", bound=TrainEvalSplit)
 ROWS_AT_ONCE = 1000  # that are hashed as one text
 
 
@@ -39,80 +54,8 @@ class Rows:
     labels: tuple[str, ...] = ()
     """Names of the classes, in the order of their numbers, where there are classes."""
     notes: Sequence[str] = ()
-
-
-@dataclass
-class Findings:
-    """What the check of a task has found, without loading torch."""
-
-    faults: list[tuple[Cause, str]] = field(default_factory=list)
-    notes: list[str] = field(default_factory=list)
-    facts: dict[str, Any] = field(default_factory=dict)
-    """Of the data, by name, plain JSON; ``num_train`` is the number of training rows."""
-    summary: str = ""
-    """The data in few words, for the line that tells of the submission."""
-    fingerprints: dict[str, str] = field(default_factory=dict)
-    """Of every input, by its field or key: the commit of what lies on the Hub, else of the content."""
-    inputs: dict[str, LocalFiles] = field(default_factory=dict)
-    """Files of this machine that are read, by field or key: a cluster has to be given them."""
-    commits: dict[str, str] = field(default_factory=dict)
-    """What branches and tags of the Hub are at this moment, by the field that names them; addresses by key."""
-    num_model_bytes: int = 0
-    """Of the weights that every worker loads."""
-    held_out_sha256: str = ""
-    """Of the content of the held-out rows, in their order: two runs with the same are measured on the same rows."""
-
-    def tried(self, work: Callable[[], Found]) -> Found | None:
-        """What ``work`` returns, or None with its faults noted."""
-        try:
-            return work()
-        except InvalidInput as error:
-            self.faults += [(error.cause, fault) for fault in error.faults]
-        except StorageFailed as error:
-            self.faults.append((error.cause, str(error)))
-        return None
-
-    def add_model(self, model: "FoundModel") -> None:
-        """What is known of the model in the fields ``model`` and ``model_revision``."""
-        self.notes += model.notes
-        self.num_model_bytes = model.num_bytes
-        self.add_input("model", model)
-
-    def add_data(self, data: "TrainEvalSplit", target: str) -> None:
-        """What is known of the rows; ``target``: what is predicted of them, in few words."""
-        num_train, num_held_out = data.train.num_rows, data.held_out.num_rows
-        self.notes += data.notes
-        for name, source in data.sources.read.items():
-            self.add_input(name, source)
-        self.facts = {"num_rows": data.sources.num_rows, "num_train": num_train, "num_held_out": num_held_out}
-        self.facts["labels"] = list(data.labels)
-        self.held_out_sha256 = sha256_of_rows(data.held_out.drop_columns(["row_id"]), data.labels)
-        self.summary = f"{num_train} rows to train, {num_held_out} held out; {target}"
-
-    def add_input(self, field: str, found: "FoundModel | Source") -> None:
-        """What is known of an input of the task, which names it in ``field``, and its revision beside that."""
-        self.fingerprints[field] = found.fingerprint
-        if found.local:
-            self.inputs[field] = found.local
-        if found.commit:
-            self.commits[f"{field}_revision"] = found.commit
-
-    def add_named(self, key: str, found: "FoundInput") -> None:
-        """What is known of an input of the run, by its key."""
-        self.notes += found.notes
-        self.fingerprints[key] = found.fingerprint
-        if found.local:
-            self.inputs[key] = found.local
-        if found.pinned:
-            self.commits[key] = found.pinned
-
-
-def sha256_of_rows(table: "pa.Table", labels: Sequence[str]) -> str:
-    """Hex; of the rows as they are encoded, and of what their labels mean, however their bytes lie in memory."""
-    digest = hashlib.sha256(json.dumps([*labels]).encode())
-    for batch in table.combine_chunks().to_batches(max_chunksize=ROWS_AT_ONCE):
-        digest.update(json.dumps(batch.to_pydict(), sort_keys=True, default=str).encode())
-    return digest.hexdigest()
+    first_held_out: int | None = None
+    """The row_id of the first held-out row, where these are a file or split of their own."""
 
 
 class Metric(Protocol):
@@ -201,6 +144,140 @@ class NotesModel(Protocol):
 
     model_notes: Sequence[str]
     """What a person should know of the model that ``load`` has returned last."""
+
+
+class WorkerHalf(Generic[AnyRowsTask]):
+    """Base of the worker halves of tasks with rows and a model of transformers; a subclass says what differs."""
+
+    use: ClassVar[ModelUse]
+    """What the task needs of a model."""
+
+    def __init__(self, task: AnyRowsTask, seed: int, store: Store | None, cache: Path) -> None:
+        self.task, self.seed, self.store, self.cache = task, seed, store, cache
+        self.model: FoundModel | None = None
+        """What ``fetch`` has brought."""
+        self.loaded: Rows | None = None
+        """What ``rows`` has returned."""
+
+    def split(self, sources: Sources, findings: Findings) -> TrainEvalSplit:
+        """Judges the rows of ``sources`` and divides them, without the seconds that importing `datasets` takes.
+
+        Raises:
+            InvalidInput: with every fault of the data at once.
+        """
+        raise NotImplementedError
+
+    def target(self, data: TrainEvalSplit) -> str:
+        """What is predicted of the rows, in few words."""
+        raise NotImplementedError
+
+    def texts(self, data: TrainEvalSplit) -> "pa.Table | None":
+        """What the model is given of the training rows, in a column ``text``; None where that is no text."""
+        return None
+
+    def check(self) -> Findings:
+        report = Findings()
+        data = report.tried(lambda: self.divided_rows(report, self.split))
+        model = report.tried(lambda: self.find_model(weights=False))
+        if model is not None:
+            report.note(*model.notes)
+            report.num_model_bytes = model.num_bytes
+            report.add_input("model", model)
+        if data is not None:
+            for name, source in data.sources.read.items():
+                report.add_input(name, source)
+            num_rows = sum(table.num_rows for table in data.sources.tables.values())
+            num_train, num_held_out = data.train.num_rows, data.held_out.num_rows
+            report.facts = {"num_rows": num_rows, "num_train": num_train, "num_held_out": num_held_out}
+            report.facts["labels"] = list(data.labels)
+            report.held_out_sha256 = sha256_of_rows(data.held_out.drop_columns(["row_id"]), data.labels)
+            report.summary = f"{num_train} rows to train, {num_held_out} held out; {self.target(data)}"
+        texts = self.texts(data) if data is not None else None
+        if texts is not None and model is not None:
+            judge_lengths(texts, model.folder, getattr(self.task, "max_length", 0), report)
+        return report
+
+    def divided_rows(self, report: Findings, split: Callable[[Sources, Findings], Split]) -> Split:
+        """The rows of both sides, as ``split`` divides them; notes in ``report`` what is to be known of them.
+
+        Raises:
+            InvalidInput: with every fault of the data at once.
+            StorageFailed: the store is away or denies.
+        """
+        return self._divided(find_sources(self.task, self.store, self.cache, report), report, split)
+
+    def _divided(self, sources: Sources, report: Findings, split: Callable[[Sources, Findings], Split]) -> Split:
+        findings = Findings()
+        find_missing_columns(self.task, sources, findings)
+        data = split(sources, findings)
+        findings.refuse()
+        report.note(*findings.notes)
+        return data
+
+    def rows(self) -> Rows:
+        """Of the processes of a machine one reads, judges and divides the rows and writes them; all map its files."""
+        findings = Findings()
+        sources = find_sources(self.task, self.store, self.cache, findings)
+
+        def write(folder: Path) -> None:
+            noted = Findings()
+            write_split(self._divided(sources, noted, self.split), noted.notes, folder)
+
+        stored = loaded_entry(self.cache, f"rows/{self._key(sources)}", write, StoredSplit.load)
+        findings.note(*stored.notes)
+        self.loaded = Rows(
+            stored.train, stored.held_out, sources.fingerprints, stored.labels, findings.notes, stored.first_held_out
+        )
+        return self.loaded
+
+    def _key(self, sources: Sources) -> str:
+        """SHA-256 over everything that decides the rows of both sides, and the program that makes them."""
+        identity = self.task.identity(sources.fingerprints)
+        decides = {name: value for name, value in identity.items() if name not in self.task.not_of_rows}
+        known_by = [decides, sources.fingerprints, self.seed, pa.__version__, np.__version__, _program(type(self))]
+        return hashlib.sha256(json.dumps(known_by, sort_keys=True).encode()).hexdigest()
+
+    def find_model(self, *, weights: bool = True) -> FoundModel | None:
+        """The task's model on this machine, without ``weights`` as far as it can be judged; None where it has none.
+
+        Raises:
+            InvalidInput, StorageFailed: as ``inputs.model.find_model``.
+        """
+        if self.task.model is None:
+            return None
+        length = getattr(self.task, "max_length", None)
+        is_default = length is not None and length == type(self.task).max_length  # type: ignore[attr-defined]
+        use = replace(self.use, max_length=length, has_default_length=is_default)
+        return find_model(self.task.model, self.task.model_revision, use, self.store, self.cache, weights=weights)
+
+    def fetch(self) -> Mapping[str, str]:
+        self.model = self.find_model()
+        return {"model": self.model.fingerprint} if self.model else {}
+
+    def collator(self, processor: Any, *, training: bool) -> Any:
+        return None
+
+    def num_items(self, inputs: Mapping[str, Any], num_rows: int) -> int | None:
+        return None
+
+
+def _program(half: type) -> str:
+    """SHA-256 of the modules that read, judge and divide the rows of a worker half."""
+    own = Path(__file__).parent
+    files = {*own.glob("*.py"), *(own.parent / "inputs").glob("*.py")}
+    files |= {Path(file) for kind in half.__mro__ if (file := getattr(sys.modules[kind.__module__], "__file__", None))}
+    digest = hashlib.sha256()
+    for file in sorted(files):
+        digest.update(file.read_bytes())
+    return digest.hexdigest()
+
+
+def sha256_of_rows(table: "pa.Table", labels: Sequence[str]) -> str:
+    """Hex; of the rows as they are encoded, and of what their labels mean, however their bytes lie in memory."""
+    digest = hashlib.sha256(json.dumps([*labels]).encode())
+    for batch in table.combine_chunks().to_batches(max_chunksize=ROWS_AT_ONCE):
+        digest.update(json.dumps(batch.to_pydict(), sort_keys=True, default=str).encode())
+    return digest.hexdigest()
 
 
 def worker_half(run: Run, store: Store | None, cache: Path) -> WorkerTask:

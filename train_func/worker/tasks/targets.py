@@ -1,18 +1,30 @@
-"""What is to be predicted of each row: one class, several labels, or a number, as ``problem_type`` says."""
+"""What is to be predicted of each row: one class, several labels, or a number, as ``problem_type`` says.
 
+Several labels stand in lists, in texts with | between them, or in columns of 0 and 1.
+"""
+
+import re
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 
-from train_func.counted import listed
+from train_func.counted import COUNTED, MAX_SHOWN, are, counted, in_rows, listed
+from train_func.errors import InvalidInput
 from train_func.tasks import REGRESSION, SEVERAL, TextClassification
-from train_func.worker.inputs.reader import class_names
-from train_func.worker.inputs.spelling import is_spelled
-from train_func.worker.tasks import labels
-from train_func.worker.tasks.label_lists import SEPARATOR, encode_columns, encode_lists, likely_several
-from train_func.worker.tasks.numbers import encode_numbers
+from train_func.worker.inputs.findings import Findings
+from train_func.worker.tasks.columns import are_spelled, is_text, names_of_classes, plain
+from train_func.worker.tasks.labels import NUMBER, Labels, encode, have_decimal_commas, number_in
+from train_func.worker.tasks.train_eval_split import TrainEvalSplit
+
+SEPARATOR = "|"  # a comma or a semicolon often separates the columns of the file
+FIRM, LOOSE = ",;\n\t", " /&+"  # what may stand between labels where there is no bar, or also within one
+BRACKETS = {("[", "]"), ("{", "}"), ("<", ">"), ("(", ")")}
+MARKS = {"0": 0.0, "0.0": 0.0, "false": 0.0, "1": 1.0, "1.0": 1.0, "true": 1.0}  # as files spell them
+WIDE = 100.0  # from which size on numbers are far from what a new head predicts: its first outputs lie around 0
 
 
 @dataclass(frozen=True)
@@ -23,42 +35,38 @@ class Targets:
     """Of the classes, in the order of their numbers; empty where there are none."""
     values: Mapping[str, pa.Array]
     strata: Mapping[str, np.ndarray]
-    notes: Sequence[str]
 
 
-def targets_of(task: TextClassification, tables: Mapping[str, pa.Table]) -> Targets:
+def targets_of(task: TextClassification, tables: Mapping[str, pa.Table], findings: Findings) -> Targets:
     """Those of the rows of each part; raises InvalidInput with every reason why the columns hold none."""
     if isinstance(task.label, tuple):
-        return _of_label_lists(encode_columns(tables, task.label))
+        return _of_label_lists(encode_columns(tables, task.label), findings)
     parts = {part: table[task.label] for part, table in tables.items()}
     if task.problem_type == REGRESSION:
-        numbers, notes = encode_numbers(parts, task.label)
+        numbers = encode_numbers(parts, task.label, findings)
         strata = {part: np.zeros(len(values), dtype=np.int64) for part, values in numbers.items()}
-        return Targets((), {part: pa.array(values) for part, values in numbers.items()}, strata, notes)
-    kept = next((names for table in tables.values() if (names := class_names(table, task.label))), ())
-    spelled = any(is_spelled(table, task.label) for table in tables.values())
+        return Targets((), {part: pa.array(values) for part, values in numbers.items()}, strata)
+    kept, spelled = names_of_classes(tables, task.label), are_spelled(tables, task.label)
     if task.problem_type == SEVERAL:
-        return _of_label_lists(encode_lists(parts, task.label, given=task.labels, kept=kept, spelled=spelled))
-    found = labels.encode(parts, task.label, given=task.labels, kept=kept, spelled=spelled)
-    values = {part: pa.array(codes) for part, codes in found.codes.items()}
-    notes = [*found.notes, *_several_note(found.names, task)]
-    return Targets(found.names, values, found.codes, notes)
+        lists = encode_lists(parts, task.label, given=task.labels, kept=kept, spelled=spelled)
+        return _of_label_lists(lists, findings)
+    classes = encode(parts, task.label, given=task.labels, kept=kept, spelled=spelled)
+    findings.note(*classes.notes)
+    several = [name for name in sorted(likely_several({*classes.names}, (), SEPARATOR)) if SEPARATOR in name]
+    if several and not task.labels:
+        findings.note(
+            f"column {task.label!r}: {listed(several, show=repr)} are classes of their own here; where each is several "
+            f"labels of one row give problem_type={SEVERAL!r}"
+        )
+    return Targets(classes.names, {part: pa.array(codes) for part, codes in classes.codes.items()}, classes.codes)
 
 
-def _several_note(names: tuple[str, ...], task: TextClassification) -> list[str]:
-    """A note on classes that are rather several labels of one row."""
-    several = [name for name in sorted(likely_several({*names}, (), SEPARATOR)) if SEPARATOR in name]
-    if not several or task.labels:
-        return []
-    said = f"column {task.label!r}: {listed(several, show=repr)} are classes of their own here"
-    return [f"{said}; where each is several labels of one row give problem_type={SEVERAL!r}"]
-
-
-def _of_label_lists(found: labels.Labels) -> Targets:
+def _of_label_lists(found: Labels, findings: Findings) -> Targets:
+    findings.note(*found.notes)
     counts = np.sum([codes.sum(axis=0) for codes in found.codes.values()], axis=0)
     strata = {part: _rarest(codes, counts) for part, codes in found.codes.items()}
-    values = {part: _lists(codes) for part, codes in found.codes.items()}
-    return Targets(found.names, values, strata, found.notes)
+    values = {part: _as_lists(codes) for part, codes in found.codes.items()}
+    return Targets(found.names, values, strata)
 
 
 def _rarest(codes: np.ndarray, counts: np.ndarray) -> np.ndarray:
@@ -69,7 +77,7 @@ def _rarest(codes: np.ndarray, counts: np.ndarray) -> np.ndarray:
     return rarest.astype(np.int64)
 
 
-def _lists(codes: np.ndarray) -> pa.ListArray:
+def _as_lists(codes: np.ndarray) -> pa.ListArray:
     num_rows, num_labels = codes.shape
     offsets = pa.array(np.arange(num_rows + 1, dtype=np.int32) * num_labels, pa.int32())
     return pa.ListArray.from_arrays(offsets, pa.array(codes.astype(np.float32).ravel()))
@@ -82,24 +90,20 @@ def classes_in(column: pa.ChunkedArray) -> set[int]:
     return set() if pa.types.is_floating(column.type) else set(np.unique(column.to_numpy()).tolist())
 
 
-def missing_classes(
-    train: pa.ChunkedArray, held_out: pa.ChunkedArray, names: tuple[str, ...], *, each_is_learnt: bool
-) -> tuple[list[str], list[str]]:
-    """Faults and notes of classes that only one side has; ``each_is_learnt``: whether a fault where none is trained."""
-    trained, measured = classes_in(train), classes_in(held_out)
-    faults, notes = [], []
-    if missing := listed([names[code] for code in sorted(measured - trained)], show=repr):
+def judge_classes(data: TrainEvalSplit, findings: Findings, *, each_is_learnt: bool) -> None:
+    """Finds classes that only one side has; ``each_is_learnt``: whether it is a fault where none is trained."""
+    trained, measured = classes_in(data.train["label"]), classes_in(data.held_out["label"])
+    if missing := listed([data.labels[code] for code in sorted(measured - trained)], show=repr):
         said = f"no training row for classes of the held-out rows: {missing}"
         if each_is_learnt and not trained & measured:
-            known = listed([names[code] for code in sorted(trained)], show=repr)
-            faults.append(f"{said}; classes of the training rows are {known}: give the held-out rows these names")
+            known = listed([data.labels[code] for code in sorted(trained)], show=repr)
+            findings.fault(f"{said}; classes of the training rows are {known}: give the held-out rows these names")
         elif each_is_learnt:
-            faults.append(f"{said}: add such training rows, use more samples, or hold out other rows")
+            findings.fault(f"{said}: add such training rows, use more samples, or hold out other rows")
         else:
-            notes.append(f"{said}: the model cannot learn them")
-    if missing := listed([names[code] for code in sorted(trained - measured)], show=repr):
-        notes.append(f"no held-out row for classes that are trained: {missing}: they are not measured")
-    return faults, notes
+            findings.note(f"{said}: the model cannot learn them")
+    if missing := listed([data.labels[code] for code in sorted(trained - measured)], show=repr):
+        findings.note(f"no held-out row for classes that are trained: {missing}: they are not measured")
 
 
 def majority_baseline(train: np.ndarray, held_out: np.ndarray) -> float:
@@ -119,3 +123,243 @@ def combinations_in(column: pa.ChunkedArray, names: tuple[str, ...]) -> tuple[np
 def _matrix(column: pa.ChunkedArray) -> np.ndarray:
     values = np.concatenate([np.asarray(chunk.flatten()) for chunk in column.chunks])
     return values.reshape(len(column), -1) > 0
+
+
+def encode_lists(
+    parts: Mapping[str, pa.ChunkedArray],
+    column: str,
+    *,
+    given: Sequence[str] = (),
+    kept: Sequence[str] = (),
+    spelled: bool = False,
+) -> Labels:
+    """The labels of the lists in ``column``; an empty list, or an empty text, is a row without any.
+
+    Args:
+        parts: the column of each part, as "training" and "held-out".
+        given: names from the Run.
+        kept: names that came with the data; ``given`` goes before.
+        spelled: whether labels are a file's spelling of values that have no type there.
+
+    Returns:
+        Codes of shape (rows, labels), 1 where a row has the label, else 0.
+
+    Raises:
+        InvalidInput: with every reason why these are no labels.
+    """
+    lists = {part: _lists(values, column, part) for part, values in parts.items()}
+    notes = _joined(parts, column, given, spelled=spelled)
+    if faults := [fault for part, values in lists.items() if (fault := _null_fault(values, column, part))]:
+        raise InvalidInput(faults, cause="data")
+    rows = {part: values.value_parent_indices().to_numpy() for part, values in lists.items()}
+    each = {part: pa.chunked_array([values.flatten()]) for part, values in lists.items()}
+    if not any(len(values) for values in each.values()):
+        raise InvalidInput(f"column {column!r}: no row has any label; name another column", cause="data")
+    found = encode(each, column, given=given, kept=kept, rows=rows, spelled=spelled)
+    codes = {}
+    for part, values in lists.items():
+        codes[part] = np.zeros((len(values), len(found.names)), dtype=np.uint8)
+        codes[part][rows[part], found.codes[part]] = 1
+    return Labels(found.names, codes, (*notes, *found.notes))
+
+
+def encode_columns(tables: Mapping[str, pa.Table], columns: tuple[str, ...]) -> Labels:
+    """A label for each of the columns, which hold 1 (or true) where a row has it; returns and raises as above."""
+    faults = [
+        fault for part, table in tables.items() for name in columns if (fault := _mark_fault(table[name], name, part))
+    ]
+    if faults:
+        raise InvalidInput(faults, cause="data")
+    codes = {part: np.stack([_marks(table[name]) for name in columns], axis=1) for part, table in tables.items()}
+    counts = np.sum([of_part.sum(axis=0) for of_part in codes.values()], axis=0)
+    absent = [name for name, count in zip(columns, counts, strict=True) if not count]
+    if len(absent) == len(columns):
+        raise InvalidInput(f"label={columns}: no row has a 1 in any of these columns; name other columns", cause="data")
+    notes = [f"column {name!r}: no row has a 1: the model cannot learn this label" for name in absent]
+    return Labels(columns, {part: of_part.astype(np.uint8) for part, of_part in codes.items()}, tuple(notes))
+
+
+def _lists(values: pa.ChunkedArray, column: str, part: str) -> pa.ListArray | pa.LargeListArray:
+    if is_text(values.type):
+        cut = pc.split_pattern(plain(values), SEPARATOR)
+        return _without_blanks(_one(cut))
+    if pa.types.is_list(values.type) or pa.types.is_large_list(values.type):
+        return _one(values)
+    if pa.types.is_fixed_size_list(values.type):
+        return _one(values.cast(pa.list_(values.type.value_type)))
+    raise InvalidInput(_no_lists(values.type, column, part), cause="data")
+
+
+def _no_lists(held: object, column: str, part: str) -> str:
+    return (
+        f"column {column!r}: {part} rows hold {held}; with several labels per row a list is expected in each, a "
+        f"text with {SEPARATOR} between the labels, or label=('toxic', 'insult') with columns of 0 and 1"
+    )
+
+
+def _joined(parts: Mapping[str, pa.ChunkedArray], column: str, given: Sequence[str], *, spelled: bool) -> list[str]:
+    """Notes on texts of which none has a bar; raises InvalidInput where these can hardly be one label each."""
+    if not all(is_text(values.type) for values in parts.values()):
+        return []
+    found = {text.strip() for values in parts.values() for text in pc.unique(plain(values)).drop_null().to_pylist()}
+    found.discard("")
+    if not found or any(SEPARATOR in text for text in found):
+        return []
+    if spelled and not given and all(number_in(text) is not None for text in found):
+        raise InvalidInput(_no_lists("numbers", column, next(iter(parts))), cause="data")
+    several = sorted(text for text in found - set(given) if len(_pieces(text, FIRM)) > 1)
+    sure = likely_several(found, given)
+    advice = f"write {SEPARATOR} between labels, as db{SEPARATOR}ui, or give lists"
+    if sure:
+        raise InvalidInput(
+            f"column {column!r}: no text has {SEPARATOR} in it, and {len(sure)} of {len(found)} different ones look "
+            f"like several labels in one: {listed(sorted(sure), MAX_SHOWN, show=repr)}; {advice}; where such a "
+            "text is one label, name all with labels=(...)",
+            cause="data",
+        )
+    shown = listed(several, MAX_SHOWN, show=repr)
+    return [f"column {column!r}: read as one label each: {shown}; else {advice}"] if several and not given else []
+
+
+def likely_several(found: set[str], given: Sequence[str] = (), separators: str = FIRM) -> set[str]:
+    """Those of different texts that are several labels in one: their parts are labels elsewhere too."""
+    pieces = {text: _pieces(text, separators) for text in found}
+    several = {text for text in found - set(given) if len(pieces[text]) > 1}
+    names = set(given) or found
+    loose = {text for text in found - set(given) if len(each := _pieces(text, LOOSE)) > 1 and each <= names}
+    if given:
+        return loose | {text for text in several if pieces[text] <= names}
+    if all((text[0], text[-1]) in BRACKETS for text in found):
+        return found
+    shared = Counter(piece for held in pieces.values() for piece in held)
+    return loose | {text for text in several if any(shared[piece] > 1 for piece in pieces[text])}
+
+
+def _pieces(text: str, separators: str) -> set[str]:
+    return {piece for part in re.split(f"[{separators}]", text) if (piece := part.strip())}
+
+
+def _one(values: pa.ChunkedArray) -> pa.ListArray | pa.LargeListArray:
+    return pa.concat_arrays(values.chunks) if values.num_chunks else pa.array([], values.type)
+
+
+def _without_blanks(lists: pa.ListArray | pa.LargeListArray) -> pa.ListArray:
+    """Labels without the spaces around them; of an empty text none."""
+    labels = pc.utf8_trim_whitespace(lists.flatten())
+    keep = pc.not_equal(labels, "").to_numpy(zero_copy_only=False)
+    rows = lists.value_parent_indices().to_numpy()[keep]
+    offsets = np.searchsorted(rows, np.arange(len(lists) + 1))
+    is_null = pc.is_null(lists).to_numpy(zero_copy_only=False)
+    made = pa.LargeListArray.from_arrays(pa.array(offsets), labels.filter(pa.array(keep)))
+    return pc.if_else(pa.array(~is_null), made, pa.scalar(None, made.type)) if is_null.any() else made
+
+
+def _null_fault(lists: pa.ListArray, column: str, part: str) -> str | None:
+    rows = np.flatnonzero(pc.is_null(lists).to_numpy(zero_copy_only=False))
+    if not len(rows):
+        return None
+    have = "has" if len(rows) == 1 else "have"
+    return (
+        f"column {column!r}: {len(rows)} of {len(lists)} {part} rows {have} null in place of labels, {in_rows(rows)}; "
+        "give an empty list where a row has no label, or remove these rows"
+    )
+
+
+def _mark_fault(values: pa.ChunkedArray, column: str, part: str) -> str | None:
+    kind = values.type
+    if not (is_text(kind) or pa.types.is_boolean(kind) or pa.types.is_integer(kind) or pa.types.is_floating(kind)):
+        return f"column {column!r}: {part} rows hold {kind}; 0 or 1 is expected in each where label= names columns"
+    marks = _marks(values)
+    wrong = np.flatnonzero((marks != 0) & (marks != 1))
+    if not len(wrong):
+        return None
+    shown = "; ".join(f"{values[row].as_py()!r} in row {row + 1}" for row in wrong[:MAX_SHOWN].tolist())
+    return (
+        f"column {column!r}: {counted(len(wrong), 'value')} of the {part} rows {are(len(wrong))} neither 0 nor 1: "
+        f"{shown} {COUNTED}"
+    )
+
+
+def _marks(values: pa.ChunkedArray) -> np.ndarray:
+    """As float64, what is no number as NaN."""
+    if is_text(values.type):
+        return np.array([MARKS.get((text or "").strip().lower(), np.nan) for text in values.to_pylist()])
+    whole = values.cast(pa.int8()) if pa.types.is_boolean(values.type) else values
+    found: np.ndarray = whole.cast(pa.float64(), safe=False).to_numpy()
+    return found
+
+
+def encode_numbers(parts: Mapping[str, pa.ChunkedArray], column: str, findings: Findings) -> dict[str, np.ndarray]:
+    """The numbers of each part (float32), as "training" and "held-out".
+
+    Texts are numbers where each is one; those with a decimal comma where that is the only way to read all of them.
+
+    Raises:
+        InvalidInput: with the first rows of each part that hold no finite number.
+    """
+    has_commas = have_decimal_commas(parts.values())
+    if has_commas:
+        parts = {part: _with_points(values) for part, values in parts.items()}
+    faults = [fault for part, values in parts.items() if (fault := _number_fault(values, column, part))]
+    if faults:
+        raise InvalidInput(faults, cause="data")
+    numbers = {part: _numbers(values).astype(np.float32) for part, values in parts.items()}
+    first, *_ = numbers.values()
+    if len(np.unique(first)) == 1:
+        raise InvalidInput(
+            f"column {column!r}: every number of the training rows is {first[0]:g}: nothing to learn", cause="data"
+        )
+    low, high = (float(of(np.concatenate([*numbers.values()]))) for of in (np.min, np.max))
+    if has_commas:
+        findings.note(f"column {column!r}: its commas are read as decimal points, as 3,5 for 3.5")
+    if max(-low, high) >= WIDE:
+        findings.note(
+            f"column {column!r}: numbers from {low:g} to {high:g}; the loss is the squared distance on that scale, "
+            "which a usual learning rate hardly covers: divide them first, so that most lie between -1 and 1, for "
+            f"example frame.assign(**{{{column!r}: frame[{column!r}] / {max(-low, high):g}}})"
+        )
+    return numbers
+
+
+def _with_points(values: pa.ChunkedArray) -> pa.ChunkedArray:
+    if not is_text(values.type):
+        return values
+    return pc.replace_substring(pc.utf8_trim_whitespace(plain(values)), ",", ".").cast(pa.float64())
+
+
+def _number_fault(values: pa.ChunkedArray, column: str, part: str) -> str | None:
+    kind = values.type
+    if is_text(kind):
+        texts = plain(values)
+        number = pc.fill_null(pc.match_substring_regex(texts, NUMBER), False)
+        if len(wrong := np.flatnonzero(~number.to_numpy())):
+            expected = (
+                "a number is expected in each, without unit, with a decimal point or, where no comma can mean "
+                "thousands, a decimal comma: correct or remove these rows"
+            )
+            words = texts.drop_null()
+            if len(words) and not pc.any(pc.match_substring_regex(words, r"\d")).as_py():
+                expected = "these look like classes, which the default problem_type predicts: leave it out"
+            return _value_fault(values, wrong, column, part, expected)
+    elif not (pa.types.is_integer(kind) or pa.types.is_floating(kind) or pa.types.is_decimal(kind)):
+        return f"column {column!r}: {part} rows hold {kind}, and problem_type='regression' predicts numbers"
+    with np.errstate(over="ignore"):
+        wrong = np.flatnonzero(~np.isfinite(_numbers(values).astype(np.float32)))
+    expected = "a finite number is expected in each: correct or remove these rows"
+    return _value_fault(values, wrong, column, part, expected) if len(wrong) else None
+
+
+def _value_fault(values: pa.ChunkedArray, wrong: np.ndarray, column: str, part: str, expected: str) -> str:
+    shown = "; ".join(f"{values[row].as_py()!r} in row {row + 1}" for row in wrong[:MAX_SHOWN].tolist())
+    return (
+        f"column {column!r}: {counted(len(wrong), 'value')} of the {part} rows cannot be predicted: {shown} "
+        f"{COUNTED}; {expected}"
+    )
+
+
+def _numbers(values: pa.ChunkedArray) -> np.ndarray:
+    """As float64, a null as NaN."""
+    if is_text(values.type):
+        return np.array([float(text) for text in values.to_pylist()], dtype=np.float64)
+    found: np.ndarray = values.cast(pa.float64(), safe=False).to_numpy().astype(np.float64)
+    return found

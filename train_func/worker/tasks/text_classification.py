@@ -1,24 +1,20 @@
 """Text classification: texts or pairs of them with one class, several labels or a number, and a model with a head."""
 
 from collections.abc import Mapping
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+import pyarrow as pa
 
 from train_func.counted import listed
-from train_func.storage import Store
 from train_func.tasks import REGRESSION, SEVERAL, SINGLE, TextClassification
-from train_func.worker.inputs.model import FoundModel, find_model
+from train_func.worker.inputs.findings import Findings
 from train_func.worker.inputs.model_folder import ModelUse
-from train_func.worker.tasks.accuracy import Accuracy
-from train_func.worker.tasks.label_scores import LabelScores
-from train_func.worker.tasks.number_errors import NumberErrors
-from train_func.worker.tasks.protocol import Findings, Metric, Rows
-from train_func.worker.tasks.targets import majority_baseline
-from train_func.worker.tasks.text_rows import label_columns, split_rows
-from train_func.worker.tasks.texts import length_notes
-from train_func.worker.tasks.train_eval_split import TrainEvalSplit
+from train_func.worker.tasks.columns import joined, judge_equal_texts, judge_overlap, judge_texts, plain
+from train_func.worker.tasks.metrics import Accuracy, LabelScores, NumberErrors
+from train_func.worker.tasks.protocol import Metric, WorkerHalf
+from train_func.worker.tasks.targets import combinations_in, judge_classes, majority_baseline, targets_of
+from train_func.worker.tasks.train_eval_split import Sources, TrainEvalSplit, divide
 
 if TYPE_CHECKING:
     from datasets import Dataset
@@ -28,124 +24,113 @@ ROWS_AT_ONCE = 32  # that a published model is asked for
 METRICS: dict[str, type[Metric]] = {SINGLE: Accuracy, SEVERAL: LabelScores, REGRESSION: NumberErrors}
 
 
-class TextClassifier:
+class TextClassifier(WorkerHalf[TextClassification]):
     """The worker half of TextClassification."""
 
-    def __init__(self, task: TextClassification, seed: int, store: Store | None, cache: Path) -> None:
-        self._task, self._seed, self._store, self._cache = task, seed, store, cache
-        self._found: FoundModel | None = None
-
-    def check(self) -> Findings:
-        found = Findings()
-        data = found.tried(lambda: split_rows(self._task, self._seed, self._store, self._cache))
-        model = found.tried(lambda: find_text_model(self._task, self._store, self._cache, weights=False))
-        if model is not None:
-            found.add_model(model)
-        if data is not None:
-            found.add_data(data, _target_summary(self._task.problem_type, data))
-        if data is not None and model is not None:
-            found.notes += length_notes(data.train, model.folder, self._task.max_length)
-        return found
-
-    def rows(self) -> Rows:
-        from datasets import Dataset
-
-        split = split_rows(self._task, self._seed, self._store, self._cache)
-        train, held_out = Dataset(split.train), Dataset(split.held_out)
-        return Rows(train, held_out, split.sources.fingerprints, split.labels, split.notes)
-
-    def fetch(self) -> Mapping[str, str]:
-        self._found = find_text_model(self._task, self._store, self._cache)
-        return {"model": self._found.fingerprint}
-
-    def load(self, labels: tuple[str, ...], precision: str) -> tuple[Any, Any]:
-        assert self._found is not None
-        names = labels or label_columns(self._task)  # a number is called as its column
-        return load_classifier(self._found, names, self._seed, self._task.problem_type)
-
-    def encode(self, rows: "Dataset", processor: Any) -> "Dataset":
-        from train_func.worker.tasks.tokens import tokenise
-
-        return tokenise(rows, processor, self._task.max_length, self._cache)
-
-    def collator(self, processor: Any, *, training: bool) -> Any:
-        return None
-
-    def num_items(self, inputs: Mapping[str, Any], num_rows: int) -> int | None:
-        return None
-
-    def metric(self) -> Metric:
-        return METRICS[self._task.problem_type]()
-
-    def pipeline(self) -> Mapping[str, Any]:
-        every = {"top_k": None} if self._task.problem_type == SEVERAL else {}  # a score for each of the labels
-        cut = {"truncation": True, "max_length": self._task.max_length}  # as it was trained
-        return {"task": "text-classification", **cut, **every}
-
-    @property
-    def has_one_class(self) -> bool:
-        return self._task.problem_type == SINGLE
-
-    def classes(self, use: Any, rows: "Dataset") -> list[str]:
-        pairs = "text_pair" in rows.column_names
-        asked = [{"text": row["text"], "text_pair": row["text_pair"]} for row in rows] if pairs else list(rows["text"])
-        return [answer["label"] for answer in use(asked, batch_size=ROWS_AT_ONCE)]
-
-    def card(self, labels: tuple[str, ...]) -> str:
-        of = "pairs of texts" if self._task.text_pair else "texts"
-        names = "\n".join(f"- {name}" for name in labels)
-        what = {
-            SINGLE: f"A classifier of {of}, with the classes\n\n{names}\n",
-            SEVERAL: f"A classifier of {of}, each with any number of the labels\n\n{names}\n",
-            REGRESSION: f"A model that predicts the number {self._task.label!r} of {of}.\n",
-        }
-        return what[self._task.problem_type]
-
-
-def find_text_model(task: TextClassification, store: Store | None, cache: Path, *, weights: bool = True) -> FoundModel:
-    """The task's model on this machine; raises InvalidInput and StorageFailed as ``find_model`` does."""
     use = ModelUse(
         "MODEL_FOR_SEQUENCE_CLASSIFICATION_MAPPING_NAMES",
         "text classifier",
         "take a text encoder such as bert, roberta, distilbert or deberta-v2",
-        task.max_length,
-        has_default_length=task.max_length == TextClassification.max_length,
     )
-    return find_model(task.model, task.model_revision, use, store, cache, weights=weights)
 
+    def split(self, sources: Sources, findings: Findings) -> TrainEvalSplit:
+        """Tables with the columns ``text``, ``text_pair`` where there are pairs, ``row_id`` and ``label``.
 
-def load_classifier(
-    found: FoundModel, labels: tuple[str, ...], seed: int, problem_type: str = SINGLE
-) -> tuple[Any, Any]:
-    """The model with one output per label, and its tokenizer; raises InvalidInput as ``load_model`` does."""
-    from transformers import AutoModelForSequenceClassification
+        A label is the index into ``labels``, a list with 1.0 for each of the row's labels and 0.0 for each other one,
+        or the number.
+        """
+        task = self.task
+        texts = {field: name for field, name in task.columns if field != "label"}
+        for name in texts.values():
+            for part, table in sources.having(name).items():
+                judge_texts(table, name, part, findings)
+        labelled = sources.having(*task.label_columns)
+        targets = findings.tried(lambda: targets_of(task, labelled, findings)) if labelled else None
+        findings.refuse()
+        assert targets is not None  # else it were a fault
+        tables = {}
+        for part, label in targets.values.items():
+            columns = {field: plain(labelled[part][name]) for field, name in texts.items()}
+            tables[part] = pa.table({**columns, "label": label})
+        is_single = task.problem_type == SINGLE  # a rare one of several labels may be on one side only
+        data = divide(
+            task,
+            self.seed,
+            sources,
+            tables,
+            findings,
+            strata=targets.strata,
+            labels=targets.names,
+            each_stratum=is_single,
+        )
+        judge_overlap(joined(data.train), joined(data.held_out), data.held_rows, findings)
+        judge_classes(data, findings, each_is_learnt=is_single)
+        if task.problem_type in (SINGLE, SEVERAL):  # ratings of equal texts may differ
+            judge_equal_texts(joined(data.train), *combinations_in(data.train["label"], data.labels), findings)
+        return data
 
-    from train_func.worker.inputs.model_loading import load_model, load_tokenizer
+    def target(self, data: TrainEvalSplit) -> str:
+        """What is predicted, and what a model that has learnt nothing reaches."""
+        train, held_out = data.train["label"], data.held_out["label"]
+        classes = listed(data.labels, MOST_CLASSES)
+        if self.task.problem_type == SINGLE:
+            right = majority_baseline(train.to_numpy(), held_out.to_numpy())
+            return f"{len(data.labels)} classes: {classes} (majority-class baseline: {right:.0%} right)"
+        if self.task.problem_type == SEVERAL:
+            per_row = float(np.sum(train.combine_chunks().flatten().to_numpy()) / len(train))
+            return f"{len(data.labels)} labels: {classes} ({per_row:.1f} per row)"
+        numbers = train.to_numpy()
+        mse = float(np.mean((held_out.to_numpy() - numbers.mean()) ** 2))
+        return f"numbers from {numbers.min():g} to {numbers.max():g} (always predicting their mean: mse {mse:.3g})"
 
-    tokenizer = load_tokenizer(found)
-    model = load_model(
-        found,
-        AutoModelForSequenceClassification,
-        tokenizer,
-        seed,
-        num_labels=len(labels),
-        id2label=dict(enumerate(labels)),
-        label2id={name: index for index, name in enumerate(labels)},
-        problem_type=problem_type,
-    )
-    return model, tokenizer
+    def texts(self, data: TrainEvalSplit) -> pa.Table:
+        return data.train
 
+    def load(self, labels: tuple[str, ...], precision: str) -> tuple[Any, Any]:
+        from transformers import AutoModelForSequenceClassification
 
-def _target_summary(problem_type: str, data: TrainEvalSplit) -> str:
-    """What is predicted, and what a model that has learnt nothing reaches."""
-    train, held_out = data.train["label"], data.held_out["label"]
-    classes = listed(data.labels, MOST_CLASSES)
-    if problem_type == SINGLE:
-        right = majority_baseline(train.to_numpy(), held_out.to_numpy())
-        return f"{len(data.labels)} classes: {classes} (majority-class baseline: {right:.0%} right)"
-    if problem_type == SEVERAL:
-        per_row = float(np.sum(train.combine_chunks().flatten().to_numpy()) / len(train))
-        return f"{len(data.labels)} labels: {classes} ({per_row:.1f} per row)"
-    numbers = train.to_numpy()
-    mse = float(np.mean((held_out.to_numpy() - numbers.mean()) ** 2))
-    return f"numbers from {numbers.min():g} to {numbers.max():g} (always predicting their mean: mse {mse:.3g})"
+        from train_func.worker.inputs.model_loading import load_model, load_tokenizer
+
+        assert self.model is not None
+        tokenizer = load_tokenizer(self.model)
+        model = load_model(
+            self.model,
+            AutoModelForSequenceClassification,
+            tokenizer,
+            self.seed,
+            labels=labels or self.task.label_columns,  # a number is called as its column
+            problem_type=self.task.problem_type,
+        )
+        return model, tokenizer
+
+    def encode(self, rows: "Dataset", processor: Any) -> "Dataset":
+        from train_func.worker.tasks.tokens import tokenise
+
+        return tokenise(rows, processor, self.task.max_length, self.cache)
+
+    def metric(self) -> Metric:
+        return METRICS[self.task.problem_type]()
+
+    def pipeline(self) -> Mapping[str, Any]:
+        every = {"top_k": None} if self.task.problem_type == SEVERAL else {}  # a score for each of the labels
+        cut = {"truncation": True, "max_length": self.task.max_length}  # as it was trained
+        return {"task": "text-classification", **cut, **every}
+
+    @property
+    def has_one_class(self) -> bool:
+        return self.task.problem_type == SINGLE
+
+    def classes(self, use: Any, rows: "Dataset") -> list[str]:
+        pairs = "text_pair" in rows.column_names
+        texts = [{"text": row["text"], "text_pair": row["text_pair"]} for row in rows] if pairs else list(rows["text"])
+        return [answer["label"] for answer in use(texts, batch_size=ROWS_AT_ONCE)]
+
+    def card(self, labels: tuple[str, ...]) -> str:
+        texts = "pairs of texts" if self.task.text_pair else "texts"
+        names = "\n".join(f"- {name}" for name in labels)
+        what = {
+            SINGLE: f"A classifier of {texts}, with the classes\n\n{names}\n",
+            SEVERAL: f"A classifier of {texts}, each with any number of the labels\n\n{names}\n",
+            REGRESSION: f"A model that predicts the number {self.task.label!r} of {texts}.\n",
+        }
+        return what[self.task.problem_type]

@@ -1,21 +1,26 @@
-"""Token classification: sentences whose words have tags, and a model with a head for the tags of tokens."""
+"""Token classification: sentences whose words have tags, and a model with a head for the tags of tokens.
 
-from collections.abc import Mapping
-from pathlib import Path
+Tags of spans in other schemes are trained in BIO, as pipelines of transformers join them.
+"""
+
+import re
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 
-from train_func.counted import counted, listed
+from train_func.counted import COUNTED, MAX_SHOWN, counted, in_rows, listed
 from train_func.errors import InvalidInput
-from train_func.storage import Store
 from train_func.tasks import TokenClassification
-from train_func.worker.inputs.model import FoundModel, find_model
+from train_func.worker.inputs.findings import Findings
 from train_func.worker.inputs.model_folder import ModelUse
-from train_func.worker.tasks.protocol import Findings, Metric, Rows
-from train_func.worker.tasks.tag_scores import TagScores
-from train_func.worker.tasks.tagged_rows import split_tagged_rows, texts_of
-from train_func.worker.tasks.texts import length_notes
+from train_func.worker.tasks.columns import are_spelled, is_text, judge_overlap, names_of_classes
+from train_func.worker.tasks.labels import Labels, encode
+from train_func.worker.tasks.metrics import OUTSIDE, TagScores, spans_of
+from train_func.worker.tasks.protocol import Metric, WorkerHalf
+from train_func.worker.tasks.train_eval_split import Sources, TrainEvalSplit, divide
 
 if TYPE_CHECKING:
     from datasets import Dataset
@@ -25,95 +30,216 @@ SPACED = (
     "A word has the tag of its first token. Put spaces between words, and between words and punctuation, as between "
     "the words of the rows: many tokenizers tell where a word begins by the space before it."
 )
+SCHEMES = ("BIES", "BILU", "BMES", "BMEW")  # BIOES, BILOU and what they are called for words of Chinese
+MEANT = {"L": "E", "U": "S", "M": "I", "W": "S"}  # the same marks as of BIOES
+UNTYPED = "SPAN"  # the type of spans whose tags are marks alone
+_TAG = re.compile(r"([BIESLUMW])(?:-(.*))?", re.DOTALL)
 
 
-class TokenClassifier:
+class TokenClassifier(WorkerHalf[TokenClassification]):
     """The worker half of TokenClassification."""
 
-    def __init__(self, task: TokenClassification, seed: int, store: Store | None, cache: Path) -> None:
-        self._task, self._seed, self._store, self._cache = task, seed, store, cache
-        self._model: FoundModel | None = None
-        self._labels: tuple[str, ...] = ()
+    use = ModelUse(
+        "MODEL_FOR_TOKEN_CLASSIFICATION_MAPPING_NAMES",
+        "token classifier",
+        "take a text encoder such as bert, roberta, distilbert or deberta-v2",
+    )
 
-    def check(self) -> Findings:
-        found = Findings()
-        data = found.tried(lambda: split_tagged_rows(self._task, self._seed, self._store, self._cache))
-        model = found.tried(lambda: self._find(weights=False))
-        if model is not None:
-            found.add_model(model)
-        if data is not None:
-            found.add_data(data, f"{counted(len(data.labels), 'tag')}: {listed(data.labels, MOST_TAGS)}")
-        if data is not None and model is not None:
-            texts = pa.table({"text": texts_of(data.train)})
-            found.notes += length_notes(texts, model.folder, self._task.max_length)
-        return found
-
-    def rows(self) -> Rows:
-        from datasets import Dataset
-
-        split = split_tagged_rows(self._task, self._seed, self._store, self._cache)
-        self._labels = split.labels
-        train, held_out = Dataset(split.train), Dataset(split.held_out)
-        return Rows(train, held_out, split.sources.fingerprints, split.labels, split.notes)
-
-    def _find(self, *, weights: bool = True) -> FoundModel:
-        use = ModelUse(
-            "MODEL_FOR_TOKEN_CLASSIFICATION_MAPPING_NAMES",
-            "token classifier",
-            "take a text encoder such as bert, roberta, distilbert or deberta-v2",
-            self._task.max_length,
-            has_default_length=self._task.max_length == TokenClassification.max_length,
+    def split(self, sources: Sources, findings: Findings) -> TrainEvalSplit:
+        """Tables with the columns ``tokens`` (lists of texts), ``tags`` (lists of codes in ``labels``), ``row_id``."""
+        task = self.task
+        words = {
+            part: lists
+            for part, table in sources.having(task.tokens, task.tags).items()
+            if (lists := _lists(task, table, part, findings))
+        }
+        findings.refuse()
+        each = {part: pa.chunked_array([tags.flatten()]) for part, (_, tags) in words.items()}
+        encoded = encode(
+            each,
+            task.tags,
+            given=task.labels,
+            kept=names_of_classes(sources.tables, task.tags),
+            rows={part: tags.value_parent_indices().to_numpy() for part, (_, tags) in words.items()},
+            spelled=are_spelled(sources.tables, task.tags),
         )
-        return find_model(self._task.model, self._task.model_revision, use, self._store, self._cache, weights=weights)
+        lengths = {part: pc.list_value_length(tags).to_numpy() for part, (_, tags) in words.items()}
+        in_spans = in_bio(encoded, task.tags, lengths)
+        findings.note(*in_spans.notes)
+        tables = {}
+        for part, (tokens, _) in words.items():
+            offsets = pa.array(np.append(0, np.cumsum(lengths[part])))
+            codes = pa.LargeListArray.from_arrays(offsets, pa.array(in_spans.codes[part]))
+            tables[part] = pa.table({"tokens": tokens, "tags": codes})
+        data = divide(task, self.seed, sources, tables, findings, labels=in_spans.names)
+        overlap = Findings()
+        judge_overlap(_sentences(data.train), _sentences(data.held_out), data.held_rows, overlap)
+        findings.note(*overlap.notes, *(text for _, text in overlap.faults))  # short sentences often are repeated
+        findings.note(*_one_sided(data.train["tags"], data.held_out["tags"], data.labels))
+        return data
 
-    def fetch(self) -> Mapping[str, str]:
-        self._model = self._find()
-        return {"model": self._model.fingerprint}
+    def target(self, data: TrainEvalSplit) -> str:
+        return f"{counted(len(data.labels), 'tag')}: {listed(data.labels, MOST_TAGS)}"
+
+    def texts(self, data: TrainEvalSplit) -> pa.Table:
+        return pa.table({"text": _sentences(data.train)})
 
     def load(self, labels: tuple[str, ...], precision: str) -> tuple[Any, Any]:
         from transformers import AutoModelForTokenClassification
 
         from train_func.worker.inputs.model_loading import load_model, load_tokenizer
 
-        assert self._model is not None
-        tokenizer = load_tokenizer(self._model, of_words=True)
+        assert self.model is not None
+        tokenizer = load_tokenizer(self.model, of_words=True)
         if not tokenizer.is_fast:
             raise InvalidInput(
-                f"{self._model.where}: its tokenizer, {type(tokenizer).__name__}, does not tell which word a token "
+                f"{self.model.where}: its tokenizer, {type(tokenizer).__name__}, does not tell which word a token "
                 "comes from; take a model with a tokenizer.json",
                 cause="model",
             )
-        tokenizer.model_max_length = self._task.max_length  # of each part of a text that the published model is given
-        names: dict[str, Any] = {
-            "id2label": dict(enumerate(labels)),
-            "label2id": {name: code for code, name in enumerate(labels)},
-        }
-        model = load_model(
-            self._model, AutoModelForTokenClassification, tokenizer, self._seed, num_labels=len(labels), **names
-        )
+        tokenizer.model_max_length = self.task.max_length  # of each part of a text that the published model is given
+        model = load_model(self.model, AutoModelForTokenClassification, tokenizer, self.seed, labels=labels)
         return model, tokenizer
 
     def encode(self, rows: "Dataset", processor: Any) -> "Dataset":
-        from train_func.worker.tasks.word_tokens import tokenise_words
+        from train_func.worker.tasks.tokens import tokenise_words
 
-        return tokenise_words(rows, processor, self._task.max_length, self._cache)
+        return tokenise_words(rows, processor, self.task.max_length, self.cache)
 
     def collator(self, processor: Any, *, training: bool) -> Any:
         from transformers import DataCollatorForTokenClassification
 
         return DataCollatorForTokenClassification(processor)
 
-    def num_items(self, inputs: Mapping[str, Any], num_rows: int) -> int | None:
-        return None
-
     def metric(self) -> Metric | None:
-        return TagScores(self._labels) if self._labels else None
+        return TagScores(self.loaded.labels) if self.loaded else None
 
     def pipeline(self) -> Mapping[str, Any]:
-        overlap = self._task.max_length // 4  # tokens; a longer text is read in parts, each with some of the one before
+        overlap = self.task.max_length // 4  # tokens; a longer text is read in parts, each with some of the one before
         # A word has the tag of its first token: the others are not trained.
         return {"task": "token-classification", "aggregation_strategy": "first", "stride": overlap}
 
     def card(self, labels: tuple[str, ...]) -> str:
         names = "\n".join(f"- {name}" for name in labels)
         return f"A classifier of words in sentences, with the tags\n\n{names}\n\n{SPACED}\n"
+
+
+def _sentences(rows: pa.Table) -> pa.ChunkedArray:
+    """The words of each row as one text."""
+    return pc.binary_join(rows["tokens"], pa.scalar(" ", pa.large_string()))
+
+
+def _lists(
+    task: TokenClassification, table: pa.Table, part: str, findings: Findings
+) -> tuple[pa.LargeListArray, pa.LargeListArray] | None:
+    """Words and tags of a part; None where its columns hold no lists."""
+    columns = (task.tokens, task.tags)
+    if faults := [fault for name in columns if (fault := _type_fault(table[name], name, part))]:
+        findings.fault(*faults)
+        return None
+    tokens, tags = (_large(table[name]) for name in columns)
+    findings.fault(*_word_faults(tokens, task.tokens, part), *_pairing_faults(task, tokens, tags, part))
+    return tokens, tags
+
+
+def _type_fault(values: pa.ChunkedArray, column: str, part: str) -> str | None:
+    kind = values.type
+    is_list = pa.types.is_list(kind) or pa.types.is_large_list(kind) or pa.types.is_fixed_size_list(kind)
+    if is_list and not pa.types.is_null(kind.value_type):
+        return None
+    return (
+        f"column {column!r}: {part} rows hold {kind}; a list is expected in each row, with an item for each word: "
+        "a jsonl or parquet file has such columns, and a .conll file one word and its tag per line"
+    )
+
+
+def _large(values: pa.ChunkedArray) -> pa.LargeListArray:
+    inner = pa.large_string() if is_text(values.type.value_type) else values.type.value_type
+    return pa.concat_arrays(values.cast(pa.large_list(inner)).chunks)
+
+
+def _word_faults(tokens: pa.LargeListArray, column: str, part: str) -> list[str]:
+    words = tokens.flatten()
+    if not is_text(words.type):
+        return [f"column {column!r}: the lists of the {part} rows hold {words.type}; words are expected, as texts"]
+    faults = []
+    empty = np.flatnonzero(pc.fill_null(pc.less(pc.list_value_length(tokens), 1), True).to_numpy(zero_copy_only=False))
+    if len(empty):
+        faults.append(
+            f"column {column!r}: {counted(len(empty), 'row')} without any word, {in_rows(empty)}; remove them"
+        )
+    blank = pc.fill_null(pc.equal(pc.utf8_trim_whitespace(words), ""), True).to_numpy(zero_copy_only=False)
+    if blank.any():
+        rows = np.unique(tokens.value_parent_indices().to_numpy()[blank])
+        faults.append(
+            f"column {column!r}: {counted(int(blank.sum()), 'word')} of the {part} rows null or empty, {in_rows(rows)}"
+            "; remove them, with their tags"
+        )
+    return faults
+
+
+def _pairing_faults(
+    task: TokenClassification, tokens: pa.LargeListArray, tags: pa.LargeListArray, part: str
+) -> list[str]:
+    lengths = [pc.fill_null(pc.list_value_length(lists), -1).to_numpy() for lists in (tokens, tags)]
+    wrong = np.flatnonzero(lengths[0] != lengths[1])
+    if not len(wrong):
+        return []
+    shown = "; ".join(
+        f"row {row + 1} has {counted(int(lengths[0][row]), 'word')} and "
+        f"{counted(int(lengths[1][row]), 'tag') if lengths[1][row] >= 0 else 'null'}"
+        for row in wrong[:MAX_SHOWN].tolist()
+    )
+    differing = f"in {counted(len(wrong), 'row')} of the {part} rows words and tags differ in number: {shown}"
+    expected = f"{COUNTED}; one tag for each word is expected"
+    return [f"columns {task.tokens!r} and {task.tags!r}: {differing} {expected}"]
+
+
+def _one_sided(train: pa.ChunkedArray, held_out: pa.ChunkedArray, names: tuple[str, ...]) -> list[str]:
+    """Notes on tags that only the rows of one side have."""
+    trained, measured = (set(pc.unique(pc.list_flatten(side)).to_pylist()) for side in (train, held_out))
+    sides = {"no training row has": measured - trained, "no held-out row has": trained - measured}
+    return [
+        f"{what} the tags {listed([names[code] for code in sorted(codes)], show=repr)}"
+        for what, codes in sides.items()
+        if codes
+    ]
+
+
+def in_bio(tags: Labels, column: str, lengths: Mapping[str, np.ndarray]) -> Labels:
+    """The tags with the same spans in BIO; unchanged where they are in BIO, or mark no spans.
+
+    ``lengths``: of the sentences of each part, in words.
+    """
+    parsed = {name: found for name in tags.names if name != OUTSIDE and (found := _TAG.fullmatch(name))}
+    if len(parsed) < len(set(tags.names) - {OUTSIDE}):
+        return tags
+    marks = {found[1] for found in parsed.values()}
+    if marks <= {"B", "I"} and all(found[2] for found in parsed.values()):
+        return tags
+    if not any(marks <= set(scheme) for scheme in SCHEMES) or (marks - set("BIES") and "B" not in marks):
+        return tags
+    plain = {name: f"{MEANT.get(found[1], found[1])}-{found[2] or UNTYPED}" for name, found in parsed.items()}
+    each = [plain.get(name, name) for name in tags.names]
+    written = {part: _rewritten([each[code] for code in codes], lengths[part]) for part, codes in tags.codes.items()}
+    used = {tag for part in written.values() for tag in part}
+    begun = [re.sub("^S-", "B-", re.sub("^E-", "I-", name)) for name in each]
+    names = tuple(dict.fromkeys([*begun, *sorted(used)]))
+    place = {name: code for code, name in enumerate(names)}
+    codes = {part: np.array([place[tag] for tag in of], dtype=np.int64) for part, of in written.items()}
+    changed = [f"{name} as {now}" for name, now in zip(tags.names, begun, strict=True) if name != now]
+    note = (
+        f"column {column!r}: spans are trained and published in BIO, where they are the same: {listed(changed)}; so "
+        "job.load() joins the words that the metrics count as one span"
+    )
+    return Labels(names, codes, (*tags.notes, note))
+
+
+def _rewritten(tags: Sequence[str], lengths: np.ndarray) -> list[str]:
+    made = [OUTSIDE] * len(tags)
+    first = 0
+    for length in lengths.tolist():
+        for type_, begin, end in spans_of(tags[first : first + length]):
+            made[first + begin : first + end + 1] = [f"B-{type_}", *[f"I-{type_}"] * (end - begin)]
+        first += length
+    return made

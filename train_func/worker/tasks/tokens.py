@@ -7,19 +7,18 @@ import hashlib
 import itertools
 import json
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pyarrow as pa
 import tokenizers
 from datasets import Dataset
 
-from train_func.worker.inputs.cache import entry, remove
-from train_func.worker.tasks.columns import is_text
-from train_func.worker.tasks.texts import TEXTS
+from train_func.worker.inputs.cache import loaded_entry
+from train_func.worker.tasks.columns import TEXTS
 
-VERSION = 2  # of what is stored; to be raised when the same input gives something else
+VERSION = 3  # of what is stored; to be raised when the same input gives something else
 BATCH = 1000  # rows
 KEPT = ("label", "row_id")
 _TYPES = {
@@ -27,6 +26,7 @@ _TYPES = {
     "token_type_ids": pa.list_(pa.int8()),
     "attention_mask": pa.list_(pa.int8()),
 }
+NO_TAG = -100  # of special tokens, and of all but the first token of a word: the loss leaves them out
 
 
 def tokenise(dataset: Dataset, tokenizer: Any, max_length: int, cache: Path) -> Dataset:
@@ -51,7 +51,7 @@ def tokenise(dataset: Dataset, tokenizer: Any, max_length: int, cache: Path) -> 
         return pa.record_batch({**id_columns(found), **{name: rows[name] for name in KEPT}})
 
     table = dataset.data.table.select([*texts, *KEPT])
-    return cached(table, encoded, key_of(table, tokenizer, max_length), cache)
+    return cached(table, encoded, key_of(dataset, tokenizer, max_length), cache)
 
 
 def id_columns(encoded: Any) -> dict[str, pa.Array]:
@@ -61,15 +61,8 @@ def id_columns(encoded: Any) -> dict[str, pa.Array]:
 
 def cached(table: pa.Table, encoded: Callable[[pa.RecordBatch], pa.RecordBatch], key: str, cache: Path) -> Dataset:
     """The rows of ``table`` as ``encoded`` makes them; of the processes of a machine one works, the others wait."""
-    name = f"tokens/{key}.arrow"
-    path = entry(cache, name, lambda part: _write(table, encoded, part))
-    try:
-        return Dataset.from_file(str(path))
-    except (pa.ArrowInvalid, OSError) as error:  # cut short by something outside this program
-        if isinstance(error, OSError) and error.errno is not None:
-            raise
-        remove(path)
-        return Dataset.from_file(str(entry(cache, name, lambda part: _write(table, encoded, part))))
+    make = partial(_write, table, encoded)
+    return loaded_entry(cache, f"tokens/{key}.arrow", make, lambda path: Dataset.from_file(str(path)))
 
 
 def _write(table: pa.Table, encoded: Callable[[pa.RecordBatch], pa.RecordBatch], path: Path) -> None:
@@ -80,29 +73,11 @@ def _write(table: pa.Table, encoded: Callable[[pa.RecordBatch], pa.RecordBatch],
             writer.write_batch(batch)
 
 
-def key_of(table: pa.Table, tokenizer: Any, max_length: int) -> str:
-    """SHA-256 over everything that decides what is stored: rows without nulls, tokenizer and length."""
+def key_of(rows: Dataset, tokenizer: Any, max_length: int) -> str:
+    """SHA-256 over everything that decides what is stored: the rows, by their fingerprint, tokenizer and length."""
     made_by = [VERSION, tokenizers.__version__, max_length, type(tokenizer).__name__, tokenizer.truncation_side]
-    digest = hashlib.sha256(json.dumps([*made_by, table.column_names]).encode() + _state(tokenizer).encode())
-    for column in table.columns:
-        digest.update(str(column.type).encode())
-        for chunk in column.chunks:
-            _add(chunk, digest.update)
-    return digest.hexdigest()
-
-
-def _add(values: pa.Array, update: Callable[[Any], None]) -> None:
-    """The contents of an array, whatever the table that it is a part of."""
-    if is_text(values.type):
-        whole = values.cast(pa.large_string())
-        offsets = np.frombuffer(whole.buffers()[1], np.int64)[whole.offset : whole.offset + len(whole) + 1]
-        update(np.diff(offsets).tobytes())
-        update(memoryview(whole.buffers()[2] or b"")[offsets[0] : offsets[-1]])
-    elif pa.types.is_nested(values.type):
-        update(values.value_lengths().to_numpy(zero_copy_only=False).tobytes())
-        _add(values.flatten(), update)
-    else:
-        update(values.to_numpy(zero_copy_only=False).tobytes())
+    known_by = json.dumps([*made_by, rows.column_names, rows._fingerprint])
+    return hashlib.sha256(known_by.encode() + _state(tokenizer).encode()).hexdigest()
 
 
 def _state(tokenizer: Any) -> str:
@@ -113,3 +88,36 @@ def _state(tokenizer: Any) -> str:
     # Before the tokens stand truncation and padding, in which a tokenizer remembers how it was last called.
     text: str = backend.to_str()
     return text[text.index('"added_tokens"') :]
+
+
+def tokenise_words(dataset: Dataset, tokenizer: Any, max_length: int, cache: Path) -> Dataset:
+    """``tokens`` as token ids, beside ``labels``, a tag or NO_TAG for each of them, and ``row_id``.
+
+    Args:
+        dataset: columns tokens, tags, row_id, as ``split_tagged_rows`` makes them.
+        tokenizer: of transformers, one that tells which word a token comes from.
+        max_length: tokens after which a sentence is cut, special ones included.
+    """
+
+    def encoded(rows: pa.RecordBatch) -> pa.RecordBatch:
+        found = tokenizer(
+            rows["tokens"].to_pylist(),
+            is_split_into_words=True,
+            truncation=True,
+            max_length=max_length,
+            padding=False,
+            return_attention_mask=True,
+        )
+        labels = [_word_labels(found.word_ids(at), tags) for at, tags in enumerate(rows["tags"].to_pylist())]
+        return pa.record_batch(
+            {**id_columns(found), "labels": pa.array(labels, pa.list_(pa.int64())), "row_id": rows["row_id"]}
+        )
+
+    table = dataset.data.table.select(["tokens", "tags", "row_id"])
+    return cached(table, encoded, key_of(dataset, tokenizer, max_length), cache)
+
+
+def _word_labels(words: list[int | None], tags: list[int]) -> list[int]:
+    """``words``: which word each token is of, None for special tokens."""
+    before = [None, *words[:-1]]
+    return [NO_TAG if word is None or word == last else tags[word] for word, last in zip(words, before, strict=True)]

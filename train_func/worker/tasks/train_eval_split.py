@@ -1,70 +1,345 @@
-"""Divides the rows of a task into training and held-out ones, each with its ``row_id``."""
+"""Rows of a task: read from what its fields name, divided into those to train on and held-out ones, and stored.
 
+Every class keeps its share. The same seed chooses the same rows on every machine, with every version of numpy.
+"""
+
+import hashlib
+import json
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
 
 import numpy as np
 import pyarrow as pa
 
-from train_func.worker.tasks.sources import HELD_OUT, TRAINING, DataFields, Sources, where
-from train_func.worker.tasks.stratified_sample import choose_rows
+from train_func import kept_tables
+from train_func.counted import counted
+from train_func.errors import InvalidInput
+from train_func.storage import Store
+from train_func.tasks import RowsTask
+from train_func.worker.inputs.findings import Findings
+from train_func.worker.inputs.locate import Wanted, looks_like_path
+from train_func.worker.inputs.reader import Source, read_source
+from train_func.worker.tasks.columns import missing_columns
+
+if TYPE_CHECKING:
+    from datasets import Dataset
+
+TRAINING, HELD_OUT = "training", "held-out"
+_SAMPLE, _HOLD_OUT = 1, 2  # streams of the run's seed
+ROWS_AT_ONCE = 1000  # that are written
+FACTS = "facts.json"
+
+
+@dataclass(frozen=True)
+class Sources:
+    """What the fields of a task name: read when its tables are asked for, known by content before."""
+
+    read: Mapping[str, Source]
+    """By the field of the task that names it."""
+    parts: Mapping[str, tuple[Source, str]]
+    """Source and split, under TRAINING and, unless a share of the training rows is to be held out, under HELD_OUT."""
+
+    @property
+    def fingerprints(self) -> dict[str, str]:
+        return {field: source.fingerprint for field, source in self.read.items()}
+
+    @property
+    def tables(self) -> dict[str, pa.Table]:
+        """The rows of each part."""
+        return {part: source.splits[split] for part, (source, split) in self.parts.items()}
+
+    def having(self, *columns: str) -> dict[str, pa.Table]:
+        """The parts that have rows, and these columns."""
+        return {part: of for part, of in self.tables.items() if of.num_rows and {*columns} <= {*of.column_names}}
+
+
+def find_sources(task: RowsTask, store: Store | None, cache: Path, findings: Findings) -> Sources:
+    """Finds what ``task.dataset`` and ``task.held_out`` name: a split of the data set before a file of that name.
+
+    Raises:
+        InvalidInput: not found, unreadable, no such split.
+        StorageFailed: the store is away or denies.
+    """
+    columns, classes = tuple(name for _, name in task.columns), task.class_columns
+    wanted = Wanted("dataset", str(task.dataset), "dataset", task.dataset_revision, columns, classes)
+    source = read_source(wanted, task.subset, store, cache)
+    findings.note(*source.notes)
+    read, training = {"dataset": source}, source.training()
+    parts = {TRAINING: (source, training)}
+    others = [name for name in source.splits if name != training]
+    if not isinstance(task.held_out, str):
+        findings.note(*_unused(source, training, others))
+    elif task.held_out in others:
+        parts[HELD_OUT] = source, task.held_out
+        if hint := _file_hint(task.held_out):
+            findings.note(f"held_out={task.held_out!r}: the split of {source.where} is used{hint}")
+    elif task.held_out != training and (looks_like_path(task.held_out) or Path(task.held_out).exists()):
+        other = read_source(Wanted("held_out", task.held_out, "dataset", "main", columns, classes), None, store, cache)
+        findings.note(*other.notes)
+        read["held_out"] = other
+        parts[HELD_OUT] = other, other.training()
+    else:
+        raise InvalidInput(_no_split(task, source, training, others), cause="data")
+    return Sources(read, parts)
+
+
+def find_missing_columns(task: RowsTask, sources: Sources, findings: Findings) -> None:
+    """Adds a fault for each part without rows, or without a column that the task reads."""
+    for part, table in sources.tables.items():
+        here = where(task, part)
+        findings.fault(*missing_columns(table, here, task.columns))
+        if not table.num_rows:
+            findings.fault(f"{here}: 0 rows; the {part} rows are expected there")
+
+
+def _file_hint(split: str) -> str:
+    """What is said where a file or folder has the name of a split too."""
+    return f"; to use the file or folder of that name, write './{split}'" if Path(split).exists() else ""
+
+
+def _unused(source: Source, training: str, others: list[str]) -> list[str]:
+    if not others:
+        return []
+    shown = ", ".join(f"{name!r} ({counted(source.splits[name].num_rows, 'row')})" for name in others)
+    return [f"of {source.where} only the split {training!r} is used; held_out= may name another one: {shown}"]
+
+
+def _no_split(task: RowsTask, source: Source, training: str, others: list[str]) -> str:
+    if task.held_out == training:
+        problem = f"that is the split to train on{_file_hint(training)}"
+    else:
+        problem = f"{source.where} has no such split, and no such file is here"
+    there = f"one of its splits {', '.join(map(repr, others))}, " if others else ""
+    return f"held_out={task.held_out!r}: {problem}; give {there}a file, or a share such as 0.2"
+
+
+def where(task: RowsTask, part: str) -> str:
+    """How messages call the rows of a part, TRAINING or HELD_OUT."""
+    field, address = ("dataset", task.dataset) if part == TRAINING else ("held_out", task.held_out)
+    if kept_tables.is_one(str(address)):
+        return f"{field}: the DataFrame or Dataset that was given (its rows are counted from 1, whatever its index)"
+    return f"{field}={address!r}"
+
+
+def stratified_sample(codes: np.ndarray, num: int, *, seed: int, stream: int, leave: int = 0) -> np.ndarray:
+    """Positions, in ascending order, of ``num`` rows, from each class in proportion.
+
+    Args:
+        codes: class of every row, 0, 1, ...
+        seed: from the Run.
+        stream: tells draws of the same run apart.
+        leave: rows of each class that must not be drawn.
+    """
+    counts = np.bincount(codes)
+    share = allocate(counts, num, leave=leave)
+    # RandomState's numbers never change between versions of numpy; those of its successors may.
+    keys = np.random.RandomState(np.array([seed, stream], dtype=np.uint32)).random_sample(len(codes))
+    order = np.lexsort((keys, codes))
+    first = np.cumsum(counts) - counts
+    rank = np.empty(len(codes), dtype=np.int64)
+    rank[order] = np.arange(len(codes)) - np.repeat(first, counts)
+    return np.flatnonzero(rank < share[codes])
+
+
+def allocate(counts: np.ndarray, num: int, *, leave: int = 0) -> np.ndarray:
+    """How many of ``num`` rows come from each class: in proportion, at least one where there are enough.
+
+    Sums to ``num``, or to all that may be drawn when that is less.
+    """
+    most = np.maximum(counts - leave, 0)
+    num = min(num, int(most.sum()))
+    quota = counts * (num / max(1, counts.sum()))
+    least = np.minimum(most, 1) if num >= (most > 0).sum() else np.zeros_like(most)
+    share: np.ndarray = np.clip(np.floor(quota).astype(np.int64), least, most)
+    while (missing := num - int(share.sum())) != 0:
+        # Largest remainder first, the lower class on a tie; one row at a time, at most one round per class.
+        step = 1 if missing > 0 else -1
+        movable = share < most if step > 0 else share > least
+        gap = np.where(movable, (quota - share) * step, -np.inf)
+        share[int(np.argmax(gap))] += step
+    return share
+
+
+def choose_rows(
+    codes: np.ndarray,
+    held_out: np.ndarray | float,
+    *,
+    seed: int,
+    samples: int | None,
+    where: str,
+    each_class: bool = True,
+) -> tuple[np.ndarray, np.ndarray]:
+    """Positions of the rows to train on among ``codes``, and of those held out among ``held_out``, else ``codes``.
+
+    Args:
+        codes: class of every training row, 0, 1, ...
+        held_out: the same of held-out rows that are a split of their own, or the share of the training rows to hold
+            out.
+        samples: how many rows are used, of both sides together; None: all.
+        where: how messages call the data set.
+        each_class: whether a row of each class is expected on both sides; else one row is.
+
+    Raises:
+        InvalidInput: there are too few rows for that.
+    """
+    if isinstance(held_out, np.ndarray):
+        return _sampled(samples, seed, codes, held_out, each_class=each_class)
+    used = np.arange(len(codes))
+    if samples is not None:
+        used = stratified_sample(codes, samples, seed=seed, stream=_SAMPLE)
+    num_held = round(len(used) * held_out)
+    num_classes = len(np.unique(codes)) if each_class else 1
+    if len(used) < 2 * num_classes:
+        rows = f"samples={samples}" if len(used) < len(codes) else f"{where}: {len(codes)} rows"
+        raise InvalidInput(
+            f"{rows}: at least {2 * num_classes} rows are expected, one{_of_each(num_classes)} "
+            "to train and one held out",
+            cause="data",
+        )
+    if not num_classes <= num_held <= len(used) - num_classes:
+        raise InvalidInput(
+            f"held_out={held_out}: {num_held} of {len(used)} rows held out, {len(used) - num_held} to train on; "
+            f"one row{_of_each(num_classes)} is expected on both sides: "
+            f"{_remedy(held_out, num_classes, len(used), len(codes))}",
+            cause="data",
+        )
+    leave = int(num_held <= len(used) - len(np.unique(codes[used])))  # else some rows are the only ones of their class
+    held = stratified_sample(codes[used], num_held, seed=seed, stream=_HOLD_OUT, leave=leave)
+    return np.delete(used, held), used[held]
+
+
+def _of_each(num_classes: int) -> str:
+    return f" of each of the {num_classes} classes" if num_classes > 1 else ""
+
+
+def _remedy(share: float, num_classes: int, num_used: int, num_rows: int) -> str:
+    """The shares that hold out and leave enough rows; where hardly one does, the rows that ``share`` needs."""
+    low = math.ceil(num_classes / num_used * 1000) / 1000
+    high = math.floor((1 - num_classes / num_used) * 1000) / 1000
+    if low < high:
+        return f"give a share from {low} to {high}"
+    wanted = max(2 * num_classes, int((num_classes - 1) / min(share, 1 - share)))
+    while not num_classes <= round(wanted * share) <= wanted - num_classes:
+        wanted += 1
+    if wanted <= num_rows:
+        return f"give samples={wanted} or more"
+    return f"with this share {wanted} rows or more are expected, and there are {num_rows}"
+
+
+def _sampled(
+    samples: int | None, seed: int, train: np.ndarray, held_out: np.ndarray, *, each_class: bool
+) -> tuple[np.ndarray, np.ndarray]:
+    """All rows of two parts, or ``samples`` of both together."""
+    total = len(train) + len(held_out)
+    if samples is None or samples >= total:
+        return np.arange(len(train)), np.arange(len(held_out))
+    num_held = round(samples * len(held_out) / total)
+    num_classes = len(np.unique(train)) if each_class else 1
+    if min(num_held, samples - num_held) < num_classes:
+        wanted = math.ceil(num_classes * total / min(len(train), len(held_out)))
+        raise InvalidInput(
+            f"samples={samples}: divided as the two splits are, {len(train)} to {len(held_out)}, that is "
+            f"{samples - num_held} rows to train on and {num_held} held out; one{_of_each(num_classes)} is expected on "
+            f"both sides: give samples={wanted} or more",
+            cause="data",
+        )
+    return (
+        stratified_sample(train, samples - num_held, seed=seed, stream=_SAMPLE),
+        stratified_sample(held_out, num_held, seed=seed, stream=_SAMPLE),
+    )
 
 
 @dataclass(frozen=True)
 class TrainEvalSplit:
     """Tables with the columns that the task encodes, and ``row_id``."""
 
-    train: pa.Table
-    held_out: pa.Table
-    labels: tuple[str, ...]
-    """Names of the classes, in the order of their numbers; empty where there are none."""
-    notes: Sequence[str]
     sources: Sources
-
-
-@dataclass(frozen=True)
-class Divided:
-    """The rows of both sides; ``held_rows``: where the held-out ones stand in what they were read from."""
-
     train: pa.Table
     held_out: pa.Table
     held_rows: np.ndarray
-    notes: tuple[str, ...]
+    """Where the held-out rows stand in what they were read from."""
+    labels: tuple[str, ...] = ()
+    """Names of the classes, in the order of their numbers; empty where there are none."""
+    first_held_out: int | None = None
+    """The row_id of the first held-out row, where these are a file or split of their own."""
 
 
 def divide(
-    task: DataFields,
+    task: RowsTask,
     seed: int,
+    sources: Sources,
     tables: Mapping[str, pa.Table],
-    strata: Mapping[str, np.ndarray],
+    findings: Findings,
     *,
-    num_rows: int,
-    each_stratum: bool,
-) -> Divided:
+    strata: Mapping[str, np.ndarray] | None = None,
+    labels: tuple[str, ...] = (),
+    each_stratum: bool = False,
+) -> TrainEvalSplit:
     """Chooses the rows of both sides, so that every stratum keeps its share.
 
     Args:
-        tables: under TRAINING and, where held-out rows are a part of their own, HELD_OUT.
-        strata: the stratum of every row of each part, 0, 1, ...
-        num_rows: of all parts.
+        tables: of each part, what is made of ``sources``.
+        strata: the stratum of every row of each part, 0, 1, ...; None: all rows are one.
         each_stratum: whether a row of each is expected on both sides.
 
     Raises:
         InvalidInput: there are too few rows.
     """
-    held_part = HELD_OUT if HELD_OUT in tables else TRAINING
-    held = strata[HELD_OUT] if held_part == HELD_OUT else task.held_out
+    strata = strata or {part: np.zeros(table.num_rows, dtype=np.int64) for part, table in tables.items()}
+    is_own_part = HELD_OUT in tables
+    held = strata[HELD_OUT] if is_own_part else task.held_out
     assert not isinstance(held, str)  # its rows are a part of their own
     here = where(task, TRAINING)
     rows = choose_rows(strata[TRAINING], held, seed=seed, samples=task.samples, where=here, each_class=each_stratum)
-    first_id = tables[TRAINING].num_rows if held_part == HELD_OUT else 0
+    first_held_out = tables[TRAINING].num_rows if is_own_part else None
     train = _side(tables[TRAINING], rows[0], first_id=0)
-    held_out = _side(tables[held_part], rows[1], first_id=first_id)
-    notes: tuple[str, ...] = ()
+    held_out = _side(tables[HELD_OUT if is_own_part else TRAINING], rows[1], first_id=first_held_out or 0)
+    num_rows = sum(table.num_rows for table in tables.values())
     if task.samples is not None and task.samples > num_rows:
-        notes = (f"samples={task.samples}: there are {num_rows} rows, and all are used",)
-    return Divided(train, held_out, rows[1], notes)
+        findings.note(f"samples={task.samples}: there are {num_rows} rows, and all are used")
+    return TrainEvalSplit(sources, train, held_out, rows[1], labels, first_held_out)
 
 
 def _side(table: pa.Table, rows: np.ndarray, *, first_id: int) -> pa.Table:
     return table.take(pa.array(rows)).append_column("row_id", pa.array(rows + first_id))
+
+
+@dataclass(frozen=True)
+class StoredSplit:
+    """The rows of both sides in files, mapped: they take no memory of a process that does not use them."""
+
+    train: "Dataset"
+    held_out: "Dataset"
+    labels: tuple[str, ...]
+    first_held_out: int | None
+    notes: Sequence[str]
+
+    @classmethod
+    def load(cls, folder: Path) -> "StoredSplit":
+        """What ``write_split`` wrote; raises ValueError when it is not whole."""
+        from datasets import Dataset
+        from datasets.table import MemoryMappedTable
+
+        facts = json.loads((folder / FACTS).read_text())
+        train, held_out = (
+            Dataset(MemoryMappedTable.from_file(str(folder / f"{side}.arrow")), fingerprint=facts["sha256"][side][:32])
+            for side in (TRAINING, HELD_OUT)
+        )
+        return cls(train, held_out, tuple(facts["labels"]), facts["first_held_out"], facts["notes"])
+
+
+def write_split(data: TrainEvalSplit, notes: Sequence[str], folder: Path) -> None:
+    """Writes the rows of both sides, and what is known of them, to a new folder."""
+    folder.mkdir()
+    sums = {}
+    for side, table in ((TRAINING, data.train), (HELD_OUT, data.held_out)):
+        path = folder / f"{side}.arrow"
+        with pa.ipc.new_stream(str(path), table.schema) as writer:
+            writer.write_table(table, max_chunksize=ROWS_AT_ONCE)
+        with path.open("rb") as file:
+            sums[side] = hashlib.file_digest(file, "sha256").hexdigest()
+    facts = {"labels": data.labels, "first_held_out": data.first_held_out, "notes": [*notes], "sha256": sums}
+    (folder / FACTS).write_text(json.dumps(facts))

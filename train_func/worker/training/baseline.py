@@ -10,8 +10,7 @@ import numpy as np
 import pyarrow as pa
 from datasets import Dataset
 
-from train_func.worker.tasks.accuracy import Accuracy
-from train_func.worker.tasks.number_errors import NumberErrors
+from train_func.worker.tasks.metrics import Accuracy, NumberErrors
 
 _REMEDY = "it may need more epochs or another learning rate"
 

@@ -13,7 +13,6 @@ from train_func.inputs import key_of, variable_of
 from train_func.layout import PIPELINE
 from train_func.records import RunRecord
 from train_func.storage import Store
-from train_func.worker.inputs.hub_outage import is_retried
 from train_func.worker.inputs.model import BASE, find_model
 from train_func.worker.inputs.named import bring, find, link
 from train_func.worker.pod.card import TaskPart
@@ -46,8 +45,7 @@ class Loading:
         return found
 
     def _read(self) -> Rows:
-        with is_retried():
-            found = self.task.rows()
+        found = self.task.rows()
         _check_unchanged(self._record, found.fingerprints, "data")
         return found
 
@@ -61,19 +59,27 @@ class Loading:
         return model, self.processor
 
     def _fetch(self) -> None:
-        with is_retried():
-            found = self.task.fetch()
+        found = self.task.fetch()
         _check_unchanged(self._record, found, "model")
 
     def data(self, processor: Any) -> tuple[Dataset, Dataset]:
         """The rows to train on and those held out, as the model takes them."""
-        train, held_out = self.rows.train, self.rows.held_out
-        found: tuple[Dataset, Dataset] = world.on_all_ranks(
-            lambda: (self.task.encode(train, processor), self.task.encode(held_out, processor))
-        )
-        self._encoded = _form(found[0]), processor
+        rows = self.rows
+        train, held_out = world.on_all_ranks(lambda: self._encode(rows, processor))
+        self._encoded = _form(train), processor
         self.processor = processor or self.processor
-        return found
+        return train, held_out
+
+    def _encode(self, rows: Rows, processor: Any) -> tuple[Dataset, Dataset]:
+        encoded, refusals = [], []
+        for side in (rows.train, rows.held_out):
+            try:
+                encoded.append(self.task.encode(side, processor))
+            except InvalidInput as refusal:
+                refusals.append(refusal)
+        if refusals:
+            raise InvalidInput([fault for each in refusals for fault in each.faults], cause=refusals[0].cause)
+        return encoded[0], encoded[1]
 
     def collator(self, rows: Dataset) -> Any:
         """What makes batches of ``rows``, where they are like those that ``data`` gave to train on, and the task says.

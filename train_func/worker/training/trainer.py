@@ -27,7 +27,7 @@ from train_func.events import Evaluated, TrainingStarts
 from train_func.failpoint import reach
 from train_func.worker.pod import progress_mark
 from train_func.worker.pod.progress_mark import Phase
-from train_func.worker.tasks.accuracy import Accuracy
+from train_func.worker.tasks.metrics import Accuracy
 from train_func.worker.tasks.protocol import Metric, WorkerTask
 from train_func.worker.training import audit, best, evaluation, finite, trainer_interface, weights, world
 from train_func.worker.training.arguments import argument_faults, fitted, logging_steps_of

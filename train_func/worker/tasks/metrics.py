@@ -1,0 +1,173 @@
+"""Metrics of the tasks, each summed up batch by batch on every rank: no logits are kept or exchanged."""
+
+import math
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+# Names of sums.
+RIGHT, TAGGED = "num_right", "num_tagged"
+BOTH, PREDICTED, TRUE, EXACT = "num_predicted_and_true", "num_predicted", "num_true", "num_exact"
+SQUARES, DISTANCES, SUM, SUM_OF_SQUARES = "squared_error", "absolute_error", "sum", "sum_of_squares"
+LOSS, TOKENS = "loss_sum", "num_tokens"
+LARGEST_EXPONENT = 700.0  # above it the exponential is no float any more
+IGNORED = -100
+OUTSIDE = "O"
+_OF_SPAN = re.compile(r"[BIES](-.*)?")
+Span = tuple[str, int, int]
+
+
+class Accuracy:
+    """The share of rows whose class is the most likely one, where each row has one class out of several."""
+
+    def count(self, logits: Any, labels: Any) -> Mapping[str, float] | None:
+        """``logits`` of shape (rows, classes), ``labels`` of shape (rows,); anything else has no accuracy: None."""
+        import torch
+
+        if not (isinstance(logits, torch.Tensor) and isinstance(labels, torch.Tensor)):
+            return None
+        has_classes = logits.is_floating_point() and logits.ndim == 2 and logits.shape[1] >= 2
+        are_numbers = not (labels.is_floating_point() or labels.is_complex() or labels.dtype == torch.bool)
+        if not (has_classes and are_numbers and labels.shape == logits.shape[:1]):
+            return None
+        return {RIGHT: int((logits.argmax(-1) == labels).sum())}
+
+    def values(self, sums: Mapping[str, float], num_rows: int) -> Mapping[str, float]:
+        return {"accuracy": sums[RIGHT] / num_rows}
+
+
+class LabelScores:
+    """F1 and exact match, where each row has any number of labels: those whose logit is above 0 are predicted.
+
+    ``f1_micro`` counts the labels of all rows together.
+    """
+
+    def count(self, logits: Any, labels: Any) -> Mapping[str, float] | None:
+        """``logits`` and ``labels`` (1 where a row has the label, else 0) of shape (rows, labels); else None."""
+        import torch
+
+        if not (isinstance(logits, torch.Tensor) and isinstance(labels, torch.Tensor)):
+            return None
+        if logits.ndim != 2 or logits.shape != labels.shape:
+            return None
+        predicted, true = logits > 0, labels > 0.5  # a logit of 0 is a probability of one half
+        return {
+            BOTH: int((predicted & true).sum()),
+            PREDICTED: int(predicted.sum()),
+            TRUE: int(true.sum()),
+            EXACT: int((predicted == true).all(dim=1).sum()),
+        }
+
+    def values(self, sums: Mapping[str, float], num_rows: int) -> Mapping[str, float]:
+        return {"f1_micro": f1(sums[BOTH], sums[PREDICTED], sums[TRUE]), "exact_match": sums[EXACT] / num_rows}
+
+
+def f1(num_both: float, num_predicted: float, num_true: float) -> float:
+    """The harmonic mean of precision and recall; 0 where nothing is predicted and nothing is true."""
+    return 2 * num_both / (num_predicted + num_true) if num_predicted + num_true else 0.0
+
+
+class NumberErrors:
+    """Mean squared error, mean absolute error and R2 of numbers, summed up in double precision."""
+
+    def count(self, logits: Any, labels: Any) -> Mapping[str, float] | None:
+        """``logits`` of shape (rows, 1), ``labels`` of shape (rows,); None for anything else."""
+        import torch
+
+        if not (isinstance(logits, torch.Tensor) and isinstance(labels, torch.Tensor)):
+            return None
+        if logits.shape != (*labels.shape, 1) or labels.ndim != 1:
+            return None
+        true = labels.double()
+        error = logits.squeeze(-1).double() - true
+        return {
+            SQUARES: float(error.square().sum()),
+            DISTANCES: float(error.abs().sum()),
+            SUM: float(true.sum()),
+            SUM_OF_SQUARES: float(true.square().sum()),
+        }
+
+    def values(self, sums: Mapping[str, float], num_rows: int) -> Mapping[str, float]:
+        """``r2`` is the share of the variance that is predicted; it is left out where all numbers are equal."""
+        spread = sums[SUM_OF_SQUARES] - sums[SUM] ** 2 / num_rows
+        errors = {"mse": sums[SQUARES] / num_rows, "mae": sums[DISTANCES] / num_rows}
+        has_spread = spread > 1e-12 * sums[SUM_OF_SQUARES]  # else what is left is rounding
+        return {**errors, "r2": 1 - sums[SQUARES] / spread} if has_spread else errors
+
+
+class TokenScores:
+    """Perplexity and the share of tokens that are predicted; the model has counted them, see ``lm_loss``."""
+
+    def count(self, logits: Any, labels: Any) -> Mapping[str, float] | None:
+        """``logits``: of shape (rows, 3): loss, number of tokens, and of those that are right; None for others."""
+        import torch
+
+        if not isinstance(logits, torch.Tensor) or logits.ndim != 2 or logits.shape[1] != 3:
+            return None
+        sums = logits.double().sum(dim=0).tolist()
+        return dict(zip((LOSS, TOKENS, RIGHT), sums, strict=True))
+
+    def values(self, sums: Mapping[str, float], num_rows: int) -> Mapping[str, float]:
+        num = max(sums[TOKENS], 1.0)
+        return {"perplexity": math.exp(min(sums[LOSS] / num, LARGEST_EXPONENT)), "token_accuracy": sums[RIGHT] / num}
+
+
+class TagScores:
+    """Accuracy over tagged words, and precision, recall and F1 over the spans that tags mark, as in seqeval.
+
+    Spans are counted only where the tags are ``O`` and such as ``B-PER`` and ``I-PER``.
+    """
+
+    def __init__(self, names: Sequence[str]) -> None:
+        """``names`` of the tags, in the order of the model's outputs."""
+        self._names = names
+        marks = [name for name in names if name != OUTSIDE]
+        self._has_spans = bool(marks) and all(map(_OF_SPAN.fullmatch, marks))
+
+    def count(self, logits: Any, labels: Any) -> Mapping[str, float] | None:
+        """``logits`` of shape (rows, tokens, tags), ``labels`` of shape (rows, tokens); None for anything else."""
+        import torch
+
+        if not (isinstance(logits, torch.Tensor) and isinstance(labels, torch.Tensor)):
+            return None
+        if logits.ndim != 3 or logits.shape[:2] != labels.shape or logits.shape[2] != len(self._names):
+            return None
+        tagged, predicted = labels != IGNORED, logits.argmax(-1)
+        sums = {TAGGED: int(tagged.sum()), RIGHT: int(((predicted == labels) & tagged).sum())}
+        if not self._has_spans:
+            return sums
+        counts = {BOTH: 0, PREDICTED: 0, TRUE: 0}
+        for found, wanted, has_tag in zip(predicted.tolist(), labels.tolist(), tagged.tolist(), strict=True):
+            said = self._spans(code for code, has in zip(found, has_tag, strict=True) if has)
+            true = self._spans(code for code, has in zip(wanted, has_tag, strict=True) if has)
+            counts[BOTH] += len(said & true)
+            counts[PREDICTED] += len(said)
+            counts[TRUE] += len(true)
+        return {**sums, **counts}
+
+    def _spans(self, codes: Iterator[int]) -> set[Span]:
+        return set(spans_of([self._names[code] for code in codes]))
+
+    def values(self, sums: Mapping[str, float], num_rows: int) -> Mapping[str, float]:
+        """Spans are right where type, first and last word are; a share of none is 0."""
+        accuracy = {"accuracy": sums[RIGHT] / max(sums[TAGGED], 1)}
+        if not self._has_spans:
+            return accuracy
+        both, predicted, true = sums[BOTH], sums[PREDICTED], sums[TRUE]
+        shares = {"precision": both / max(predicted, 1), "recall": both / max(true, 1)}
+        return {**accuracy, **shares, "f1": f1(both, predicted, true)}
+
+
+def spans_of(tags: Sequence[str]) -> Iterator[Span]:
+    """Type, first and last position of every span: as CoNLL's script and seqeval read them, also in faulty sequences.
+
+    ``B`` and ``S`` begin a span, ``I`` and ``E`` do where none of their type is open; ``E`` and ``S`` end it.
+    """
+    first, before, type_before = 0, OUTSIDE, ""
+    for position, tag in enumerate([*tags, OUTSIDE]):
+        mark, type_ = tag[0], tag.partition("-")[2]
+        if before != OUTSIDE and (before in "ES" or mark in "BSO" or type_ != type_before):
+            yield type_before, first, position - 1
+        if mark != OUTSIDE and (mark in "BS" or before in "ESO" or type_ != type_before):
+            first = position
+        before, type_before = mark, type_
