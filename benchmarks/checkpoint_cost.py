@@ -26,8 +26,8 @@ from train_func.records import RunRecord
 from train_func.run import Run
 from train_func.storage import open_store
 from train_func.worker.checkpoint.manifest import Manifest
-from train_func.worker.training import trainer_state
-from train_func.worker.training.checkpointing import Checkpointing, Parts
+from train_func.worker.checkpoint.ranks import Checkpointing, Parts
+from train_func.worker.training import state
 
 STEPS = 10
 ROWS, TOKENS = 4, 64  # of a step
@@ -43,7 +43,7 @@ class Training:
         arguments = TrainingArguments(str(folder / "trainer"), save_total_limit=2, report_to=[])
         self.trainer = Trainer(model=model, args=arguments)
         self.trainer.create_optimizer_and_scheduler(1000)
-        for name in trainer_state._SUMS:
+        for name in state._SUMS:
             setattr(self.trainer, name, 0.0)
         record = RunRecord(
             run=Run(checkpoint_every=3600),
@@ -88,8 +88,8 @@ class Training:
         return sum(file.size for file in manifest.files.values())
 
     def _parts(self) -> Parts:
-        rank = trainer_state.of_rank(self.trainer, [], [])
-        return Parts(trainer_state.of_training(self.trainer), rank, trainer_state.lasting(self.trainer))
+        rank = state.of_rank(self.trainer, [], [])
+        return Parts(state.of_training(self.trainer), rank, state.lasting(self.trainer))
 
     def _stands_still(self, call) -> None:
         begun = time.perf_counter()

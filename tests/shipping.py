@@ -13,7 +13,7 @@ from train_func.client.source import Source, pack
 from train_func.records import RunRecord
 from train_func.run import Run
 from train_func.storage import Store
-from train_func.worker.pod import user_module
+from train_func.worker.rank import source as source_module
 
 _numbers = itertools.count()
 
@@ -56,7 +56,7 @@ def ship(source: Source, folder: Path, store: Store | None = None) -> Callable[.
         store.put(record.keys.source, source.text.encode())
     main = sys.modules["__main__"]
     try:
-        return user_module.load(folder, store, record)
+        return source_module.load(folder, store, record)
     finally:
         sys.modules["__main__"] = main  # that of the tests
 

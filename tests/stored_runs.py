@@ -11,9 +11,8 @@ from typing import Any
 import pytest
 
 from tests.s3_servers import only_these, s3_server
-from train_func.attempt_records import EndRecord, Lease
 from train_func.layout import CHECKPOINT_MANIFEST, MODEL_MANIFEST, SUMS, CheckpointId
-from train_func.records import RunRecord
+from train_func.records import EndRecord, Lease, RunRecord
 from train_func.result import Result, read_sums, write_sums
 from train_func.run import Run, name_of
 from train_func.storage import Store

@@ -13,7 +13,7 @@ Every message says what was given, what is allowed, where, and what to do next.
 from collections.abc import Sequence
 from typing import Any, Literal, get_args
 
-from train_func.terminal import shown
+from train_func.text import shown
 
 Cause = Literal[
     "input",  # a field of the Run, of Local(...) or of Cluster(...)

@@ -1,16 +1,23 @@
-"""Names that people give: a misspelt or missing field or argument is refused with the one that was meant."""
+"""Names that people give: a misspelt or missing field or argument is refused with the one that was meant.
+
+What is wrong with one value of a Run or of its task: what was given and what is allowed; None when nothing is.
+"""
 
 import ast
 import difflib
 import inspect
 import itertools
+import json
+import math
+import re
 import textwrap
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import MISSING, fields
 from functools import partial, wraps
 from typing import Any, ParamSpec, Self, TypeVar
 
 from train_func.errors import InvalidInput
+from train_func.secret import secret_in, secret_under
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -100,3 +107,104 @@ def _meant(name: str, names: Sequence[str], what: str) -> str:
 def field_names(kind: Any) -> tuple[str, ...]:
     """Names of the fields of a dataclass, in their order."""
     return tuple(own.name for own in fields(kind))
+
+
+MAX_SHOWN = 100  # characters of a value that is no text
+_CUT_ADDRESS = re.compile(r"(s3|package|hf|pvc|https?):/(?!/)")
+
+
+def whole_fault(name: str, value: object, low: int, high: int | None = None) -> str | None:
+    """A whole number from ``low`` to ``high``, if there is one, is expected."""
+    if isinstance(value, int) and not isinstance(value, bool) and low <= value and (high is None or value <= high):
+        return None
+    limits = f"of at least {low}" if high is None else f"from {low} to {high}"
+    return f"{name}={brief(value)}: a whole number {limits} is expected"
+
+
+def flag_fault(name: str, value: object) -> str | None:
+    """True or False is expected."""
+    return None if isinstance(value, bool) else f"{name}={brief(value)}: True or False is expected"
+
+
+def text_fault(name: str, value: object, expected: str = "a non-empty text is expected") -> str | None:
+    """A text that is not empty, holds no secret, and is no address that lost a slash in a Path."""
+    if not (isinstance(value, str) and value.strip()):
+        return f"{name}={brief(value)}: {expected}"
+    if found := secret_in(value):
+        return f"{name}: holds {found}; give credentials by Secret or environment, never in a Run"
+    if cut := _CUT_ADDRESS.match(value):
+        return f"{name}={value!r}: an address begins with {cut[1]}://; a Path removes one slash: give it as text"
+    return None
+
+
+def learning_rate_fault(name: str, value: object) -> str | None:
+    """A number above 0 and at most 1."""
+    if isinstance(value, (int, float)) and not isinstance(value, bool) and math.isfinite(value) and 0 < value <= 1:
+        return None
+    allowed = "a number above 0 and at most 1 is expected (fine-tuning usually takes 1e-5 to 1e-4)"
+    return f"{name}={brief(value)}: {allowed}"
+
+
+def names_fault(name: str, value: object, example: str) -> str | None:
+    """A tuple of at least two different texts, or an empty one."""
+    if not isinstance(value, (tuple, list)) or not all(isinstance(one, str) and one for one in value):
+        return f"{name}={brief(value)}: a tuple of class names is expected, such as {example}"
+    if len(set(value)) != len(value):
+        return f"{name}={value!r}: every class name may stand only once"
+    if len(value) == 1:
+        return f"{name}={value!r}: one class leaves nothing to learn; name at least two"
+    return None
+
+
+def column_names_fault(name: str, value: tuple[object, ...]) -> str | None:
+    """At least two different names of columns."""
+    if len(value) >= 2 and all(isinstance(one, str) and one.strip() for one in value) and len(set(value)) == len(value):
+        return None
+    return f"{name}={brief(value)}: at least two different columns are expected, such as ('toxic', 'insult')"
+
+
+def parameter_faults(given: object, reserved: Collection[str]) -> list[str]:
+    """Every value of ``parameters`` that is no plain JSON, holds a secret, or has a reserved name."""
+    if not isinstance(given, Mapping):
+        return [f"parameters={brief(given)}: a dict of plain JSON values is expected"]
+    return [fault for key, value in given.items() if (fault := _parameter(key, value, reserved))]
+
+
+def _parameter(key: object, value: object, reserved: Collection[str]) -> str | None:
+    if not isinstance(key, str):
+        return f"parameters[{key!r}]: every key must be a text"
+    if key in reserved:
+        return f"parameters[{key!r}]: the function receives a field of Run under that name; choose another"
+    return json_fault(f"parameters[{key!r}]", key, value)
+
+
+def json_fault(where: str, name: str, value: object) -> str | None:
+    """Plain JSON without a secret; ``name`` tells what the value is, as ``api_key`` does."""
+    if found := _secret_within(name, value):
+        return f"{where}: holds {found}; pass credentials by Secret or environment"
+    try:
+        same = json.loads(json.dumps(value, allow_nan=False)) == value
+    except (TypeError, ValueError):
+        same = False
+    if same:
+        return None
+    return (
+        f"{where} = {brief(value)} ({type(value).__name__}): only plain JSON travels: "
+        "text, finite numbers, true, false, None, lists and dicts with text keys"
+    )
+
+
+def _secret_within(key: str, value: object) -> str | None:
+    if isinstance(value, str):
+        return secret_under(key, value)
+    if isinstance(value, Mapping):
+        return next((found for k, v in value.items() if (found := _secret_within(str(k), v))), None)
+    if isinstance(value, (list, tuple)):
+        return next((found for item in value if (found := _secret_within(key, item))), None)
+    return None
+
+
+def brief(value: object) -> str:
+    """One short line: tables, arrays and long lists would fill the screen."""
+    text = " ".join(repr(value).split())
+    return text if len(text) <= MAX_SHOWN else f"{text[:MAX_SHOWN]}..."

@@ -7,9 +7,9 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 from train_func.errors import InvalidInput
+from train_func.fields import brief, text_fault
 from train_func.plain import plain
 from train_func.tables import is_table, saved
-from train_func.validity import brief, text_fault
 
 HUB, CLAIM = "hf://", "pvc://"
 _PREFIX = "inputs/"  # no field of a task has a slash in its name

@@ -1,11 +1,16 @@
-"""Process trees on Linux: who belongs to whom, and how none of them is left behind."""
+"""Process trees on Linux: who belongs to whom, and how none of them is left behind.
+
+The memory of this process's descendants on Linux, and whether it has come to a limit.
+
+What a supervisor asks of Linux: signals to a group, the end of orphans, memory kills, how a process fares.
+"""
 
 import contextlib
 import ctypes
 import os
 import signal
 import time
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 from pathlib import Path
 
 _SET_DEATH_SIGNAL = 1  # PR_SET_PDEATHSIG
@@ -73,3 +78,109 @@ def kill_descendants(seconds: float = KILL_SECONDS, spare: Collection[int] = ())
             with contextlib.suppress(ChildProcessError):
                 os.waitpid(pid, os.WNOHANG)
         time.sleep(0.002)
+
+
+FAMILY_SECONDS = 0.2  # between two looks at who belongs to the family
+_PAGE_BYTES = os.sysconf("SC_PAGE_SIZE") if hasattr(os, "sysconf") else 4096
+
+
+class FamilyMemory:
+    """Of everything below this process, together."""
+
+    def __init__(self, limit: int) -> None:
+        """``limit``: bytes that the kernel cannot take back."""
+        self._limit = limit
+        self._family: list[int] = []
+        self._family_until = 0.0
+        self._suspicious = limit  # the exact look costs milliseconds per GB: only when it can be the limit
+
+    def exceeds(self) -> bool:
+        """Whether it is above the limit now; to be asked several times a second."""
+        now = time.monotonic()
+        if now >= self._family_until:
+            self._family, self._family_until = descendants(os.getpid()), now + FAMILY_SECONDS
+        resident = _resident_bytes(self._family)
+        if resident <= self._suspicious:
+            return False
+        exact = unreclaimable_bytes(self._family)
+        self._suspicious = resident + max(0, self._limit - exact)
+        return exact > self._limit
+
+
+def unreclaimable_bytes(pids: Sequence[int]) -> int:
+    """What the kernel cannot drop: anonymous and shared memory, shared pages counted in proportion (PSS)."""
+    total = 0
+    for pid in pids:
+        with contextlib.suppress(OSError):
+            lines = Path(f"/proc/{pid}/smaps_rollup").read_bytes().splitlines()
+            total += (
+                sum(int(line.split()[1]) for line in lines if line.startswith((b"Pss_Anon:", b"Pss_Shmem:"))) * 1024
+            )
+    return total
+
+
+def _resident_bytes(pids: Sequence[int]) -> int:
+    """Sum of the resident sizes: quick, and too high where pages are shared."""
+    total = 0
+    for pid in pids:
+        with contextlib.suppress(OSError):
+            total += int(Path(f"/proc/{pid}/statm").read_bytes().split()[1]) * _PAGE_BYTES
+    return total
+
+
+def signal_group(group: int, number: signal.Signals) -> None:
+    """Signals every process of the group that is still there."""
+    with contextlib.suppress(ProcessLookupError, PermissionError):
+        os.killpg(group, number)
+
+
+def reap_orphans(own: Collection[int]) -> None:
+    """Reaps child processes that have ended, except ``own``, whose exit codes are still asked for."""
+    with contextlib.suppress(ChildProcessError):
+        while (dead := os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG | os.WNOWAIT)) and dead.si_pid not in own:
+            os.waitpid(dead.si_pid, os.WNOHANG)
+
+
+def num_memory_kills(proc: Path = Path("/proc"), cgroups: Path = Path("/sys/fs/cgroup")) -> int:
+    """How many processes the kernel has killed in this memory group for want of memory; 0 where it does not say."""
+    for path in _memory_files(proc, cgroups):
+        with contextlib.suppress(OSError, ValueError):
+            for line in path.read_text().splitlines():
+                name, _, value = line.partition(" ")
+                if name == "oom_kill":
+                    return int(value)
+    return 0
+
+
+def _memory_files(proc: Path, cgroups: Path) -> list[Path]:
+    """Version 2 and version 1 of control groups; within a container the group is the root that is seen."""
+    found = [cgroups / "memory.events", cgroups / "memory" / "memory.oom_control"]
+    with contextlib.suppress(OSError):
+        for line in (proc / "self" / "cgroup").read_text().splitlines():
+            _, controllers, group = line.split(":", 2)
+            if not controllers:
+                found.insert(0, cgroups / group.strip("/") / "memory.events")
+            elif "memory" in controllers.split(","):
+                found.insert(0, cgroups / "memory" / group.strip("/") / "memory.oom_control")
+    return found
+
+
+def is_stopped(pid: int) -> bool:
+    """Whether a signal such as SIGSTOP has stopped the process."""
+    return _stat(pid)[:1] == ["T"]
+
+
+def kernel_state(pid: int) -> str:
+    """The state of the process, a letter, and where in the kernel it waits, as far as that is to be seen."""
+    state = "".join(_stat(pid)[:1])
+    with contextlib.suppress(OSError):
+        place = Path(f"/proc/{pid}/wchan").read_text()
+        return f"{state}, in {place}" if place.strip("0") else state
+    return state
+
+
+def _stat(pid: int) -> list[str]:
+    """From its third field on; empty for a process that is gone."""
+    with contextlib.suppress(OSError):
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    return []

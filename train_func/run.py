@@ -13,12 +13,18 @@ from dataclasses import dataclass, field
 from typing import Any, Self
 
 from train_func.errors import InvalidInput
-from train_func.fields import NamedFields, field_names
+from train_func.fields import (
+    NamedFields,
+    brief,
+    field_names,
+    learning_rate_fault,
+    parameter_faults,
+    text_fault,
+    whole_fault,
+)
 from train_func.inputs import held, is_named, with_addresses
 from train_func.plain import plain
-from train_func.task import Task
-from train_func.tasks import TASKS
-from train_func.validity import brief, learning_rate_fault, parameter_faults, text_fault, whole_fault
+from train_func.tasks import TASKS, Task
 
 RESULT_VERSION = 2  # part of every name: raise it when the same Run would train to other numbers
 RECORD_KEY = "train_func"  # beside the fields of a Run in what a function is called with

@@ -11,10 +11,10 @@ from typing import Any
 from tests.cluster.following import Followed, by_attempt
 from tests.cluster.kubectl import Kubectl, until
 from train_func import Cluster, Run, submit
-from train_func.attempt_records import EndRecord
 from train_func.client.diagnose import Diagnosis, JobMonitor
 from train_func.client.job import Job
 from train_func.client.stored_run import all_ends
+from train_func.records import EndRecord
 
 NUM_STEPS = 7 * 5  # 101 rows in batches of 16, five times
 ONCE = list(range(1, NUM_STEPS + 1))

@@ -10,7 +10,7 @@ from tests.cluster.restricted_pod import pod, said_by
 
 LOOK = """
 import getpass, importlib.metadata, importlib.util, json, os, shutil, subprocess, sys
-import torch, transformers, datasets, train_func.worker.training.session, train_func.client.submit
+import torch, transformers, datasets, train_func.worker.session, train_func.client.submit
 import kubernetes, kubeflow.training, boto3, minio
 
 def refused(path):

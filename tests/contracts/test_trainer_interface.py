@@ -5,7 +5,7 @@ import inspect
 
 import transformers
 
-from train_func.worker.training import trainer_interface as interface
+from train_func.worker.training import arguments as arguments_module
 from train_func.worker.training.arguments import DECIDED
 
 
@@ -17,20 +17,25 @@ def test_every_method_of_transformers_trainer_is_obeyed_refused_or_harmless():
         if inspect.isroutine(getattr(kind, name)) or isinstance(getattr(kind, name), property)
     }
     methods = {name for name in methods if name == "__init__" or not name.startswith("__")}
-    tables = [interface.OBEYED_METHODS, interface.HARMLESS_METHODS, set(interface.REFUSED_METHODS)]
-    assert methods | interface.FORMER_METHODS == set.union(*map(set, tables))
-    assert sum(map(len, tables)) == len(methods | interface.FORMER_METHODS)
+    tables = [arguments_module.OBEYED_METHODS, arguments_module.HARMLESS_METHODS, set(arguments_module.REFUSED_METHODS)]
+    assert methods | arguments_module.FORMER_METHODS == set.union(*map(set, tables))
+    assert sum(map(len, tables)) == len(methods | arguments_module.FORMER_METHODS)
 
 
 def test_every_parameter_of_transformers_trainer_is_obeyed_or_refused():
     parameters = set(inspect.signature(transformers.Trainer.__init__).parameters) - {"self"}
-    assert parameters == interface.OBEYED_PARAMETERS | set(interface.REFUSED_PARAMETERS)
-    assert not interface.OBEYED_PARAMETERS & set(interface.REFUSED_PARAMETERS)
+    assert parameters == arguments_module.OBEYED_PARAMETERS | set(arguments_module.REFUSED_PARAMETERS)
+    assert not arguments_module.OBEYED_PARAMETERS & set(arguments_module.REFUSED_PARAMETERS)
 
 
 def test_every_training_argument_is_obeyed_refused_harmless_or_decided_by_the_run():
     arguments = {field.name for field in dataclasses.fields(transformers.TrainingArguments)}
-    tables = [interface.OBEYED_ARGUMENTS, interface.HARMLESS_ARGUMENTS, set(interface.REFUSED_ARGUMENTS), set(DECIDED)]
+    tables = [
+        arguments_module.OBEYED_ARGUMENTS,
+        arguments_module.HARMLESS_ARGUMENTS,
+        set(arguments_module.REFUSED_ARGUMENTS),
+        set(DECIDED),
+    ]
     assert arguments <= set.union(*map(set, tables))
     assert sum(len(arguments & table) for table in tables) == len(arguments)
-    assert set(interface.REFUSED_ARGUMENTS) <= arguments
+    assert set(arguments_module.REFUSED_ARGUMENTS) <= arguments

@@ -15,8 +15,8 @@ from train_func.run import Run
 from train_func.tasks import ImageClassification
 from train_func.worker import Session, Trainer
 from train_func.worker.tasks.image_classification import ImageClassifier
+from train_func.worker.training.loader import seed_for
 from train_func.worker.training.plan import build_plan, facts_of
-from train_func.worker.training.randomness import seed_for
 
 RATE, EPOCHS, SEED = 0.05, 2, 5
 # name: rows to train on, batch size, micro-batch size, micro-batches per global batch, whether the module is our own

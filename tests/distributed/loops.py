@@ -8,7 +8,7 @@ from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
 from train_func.events import Note
-from train_func.worker.pod import reporting
+from train_func.worker.rank import reporting
 from train_func.worker.training import own_loop
 from train_func.worker.training.plan import build_plan
 

@@ -23,7 +23,7 @@ from train_func.exits import PeerFailed
 from train_func.records import RunRecord
 from train_func.storage import open_store
 from train_func.worker import Session, Trainer
-from train_func.worker.training import world
+from train_func.worker.rank import world
 
 NUM_ROWS = 51
 

@@ -13,9 +13,9 @@ import pytest
 from tests.distributed.pods import PROMPT, Job, await_handled, seconds_until_gone
 from tests.messages import unnamed
 from train_func import exits
-from train_func.attempt_records import Verdict
+from train_func.records import Verdict
 from train_func.storage import open_store
-from train_func.worker.pod.attempt_store import Attempts
+from train_func.worker.supervisor.budget import Attempts
 
 MEET = """
 def meet():

@@ -19,9 +19,9 @@ from tests.distributed.parity import Keeps, flat
 from train_func.errors import InvalidInput
 from train_func.worker import Trainer
 from train_func.worker.training import own_loop
-from train_func.worker.training.own_state import OwnState
+from train_func.worker.training.loader import seed_for
+from train_func.worker.training.own_loop import OwnState
 from train_func.worker.training.plan import build_plan, facts_of, rows_of
-from train_func.worker.training.randomness import seed_for
 
 IGNORED = -100
 CLASS_WEIGHTS = torch.tensor([0.2, 1.0, 5.0])

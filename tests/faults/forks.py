@@ -15,7 +15,7 @@ from pathlib import Path
 
 from tests.faults.trainings import LATER
 from train_func import failpoint as failpoints
-from train_func.worker.pod.rendezvous import reserved_port
+from train_func.worker.supervisor.group import reserved_port
 
 KILL, STOP = 1.0, 60.0  # seconds that the others have when one was killed, or has ended by itself
 LIMIT = 240.0  # seconds of an attempt; only a hang comes near it
@@ -62,7 +62,7 @@ def attempt(program, number, world_size, folder, *, failpoint=None, **others):
 
 
 def _rank(program, folder, work, environment, others):
-    from train_func.worker.pod import process_group, rank_main, stop_flag
+    from train_func.worker.rank import main, process_groups, stop_flag
 
     os.environ.update(environment)
     output = os.open(work / "output", os.O_WRONLY | os.O_CREAT)
@@ -72,8 +72,8 @@ def _rank(program, folder, work, environment, others):
     code = 70
     try:
         stop_flag.install()
-        process_group.observe()  # else a rank that is stopped may hang when its DDP model goes
-        code = rank_main._outcome(lambda: program(folder, **others)).exit_code
+        process_groups.observe()  # else a rank that is stopped may hang when its DDP model goes
+        code = main._outcome(lambda: program(folder, **others)).exit_code
     except BaseException:
         traceback.print_exc()
     finally:

@@ -26,7 +26,7 @@ from train_func.run import Run
 from train_func.tasks import CausalLM, ImageClassification
 from train_func.worker import Session, Trainer
 from train_func.worker.checkpoint.state import State
-from train_func.worker.training import world
+from train_func.worker.rank import world
 
 NUM_ROWS, EPOCHS, STEPS_PER_EPOCH = 101, 3, 7
 LATER = "TRAIN_FUNC_TEST_FAILPOINT_LATER"  # JSON: failpoints of the publication

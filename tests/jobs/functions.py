@@ -179,7 +179,7 @@ def grows_slowly(parameters):
 
     import psutil
 
-    from train_func.process_memory import unreclaimable_bytes
+    from train_func.process_tree import unreclaimable_bytes
 
     supervisor, hoard = psutil.Process().parent().parent(), []
     while True:
@@ -208,7 +208,7 @@ def loads_each(parameters):
     from pathlib import Path
 
     from train_func.records import RunRecord
-    from train_func.worker.pod import user_module
+    from train_func.worker.rank import source
 
     folder, work = Path(os.environ["TRAIN_FUNC_JOB_DIR"]), Path(os.environ["TRAIN_FUNC_WORK_DIR"])
     record = RunRecord.from_parameters(parameters)
@@ -216,7 +216,7 @@ def loads_each(parameters):
     for name, (sha256, returned) in wanted.items():
         (work / "source.py").write_bytes((folder / name).read_bytes())
         own = dataclasses.replace(record, source_sha256=sha256, function="train_func")
-        values = user_module.load(work, None, own)({})
+        values = source.load(work, None, own)({})
         assert hashlib.sha256(repr(values).encode(errors="surrogatepass")).hexdigest() == returned, name
     print(f"{len(wanted)} sources arrived and work", flush=True)
 

@@ -3,8 +3,8 @@
 from dataclasses import dataclass
 from typing import ClassVar
 
-from train_func.task import Task
-from train_func.validity import whole_fault
+from train_func.fields import whole_fault
+from train_func.tasks import Task
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -8,7 +8,7 @@ import torch
 from peft import LoraConfig, get_peft_model
 from transformers import LlamaConfig, LlamaForCausalLM
 
-from train_func.worker.training import adapted, trainer_state, weights
+from train_func.worker.training import state, weights
 
 SHAPE = {"hidden_size": 32, "intermediate_size": 48, "num_hidden_layers": 2, "num_attention_heads": 2}
 
@@ -58,9 +58,9 @@ def test_the_fingerprint_is_that_of_adapters_and_base(of_base):
 def test_the_base_is_hashed_once_for_a_restart_and_all_that_follows(hashed):
     model = a_model()
     of_base = sum(of.nbytes for of in model.parameters() if not of.requires_grad)
-    own = sum(of.nbytes for of in adapted.own_weights(model).values())
+    own = sum(of.nbytes for of in weights.own_weights(model).values())
     trainer = SimpleNamespace(model=model, accelerator=SimpleNamespace(unwrap_model=lambda of: of))
-    trainer_state.made_of(trainer)
+    state.made_of(trainer)
     for _ in range(2):
         weights.fingerprint(model)
     assert of_base <= sum(hashed) < 1.1 * of_base + 2 * own  # with names, types and shapes

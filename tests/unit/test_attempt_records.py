@@ -4,8 +4,8 @@ import json
 
 import pytest
 
-from train_func.attempt_records import LONGEST_TERMINATION, EndRecord, Failure, Lease, RankRecord, Termination, Verdict
 from train_func.errors import StorageFailed
+from train_func.records import LONGEST_TERMINATION, EndRecord, Failure, Lease, RankRecord, Termination, Verdict
 from train_func.result import Result
 
 LEASE = Lease(attempt=7, generation=2, pod="p", pod_uid="u", worker=0, submitted="s", started="t", formed=False)

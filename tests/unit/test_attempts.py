@@ -8,18 +8,17 @@ import time
 import pytest
 
 from tests.messages import unnamed
-from train_func.attempt_records import Failure, Verdict
 from train_func.errors import StorageFailed
-from train_func.records import RunRecord
+from train_func.records import Failure, RunRecord, Verdict
 from train_func.run import Run
 from train_func.storage import open_store
-from train_func.worker.pod import masks
-from train_func.worker.pod.attempt_store import Attempts
-from train_func.worker.pod.rank_end import Outcome, RankEnd, running
-from train_func.worker.pod.stop import Stop
-from train_func.worker.pod.store_wait import patient, patiently
-from train_func.worker.pod.timings import Timings
-from train_func.worker.pod.verdict import following, of_ranks
+from train_func.worker import masks
+from train_func.worker.environment import Timings
+from train_func.worker.rank.end import Outcome, RankEnd, running
+from train_func.worker.stop import Stop
+from train_func.worker.store_wait import patient, patiently
+from train_func.worker.supervisor.budget import Attempts
+from train_func.worker.supervisor.verdict import following, of_ranks
 
 QUICK = Timings(store_pause=0.01)
 

@@ -4,8 +4,8 @@ import datasets
 import pytest
 
 from tests.messages import unnamed
+from train_func.worker.publish.model import below_baseline
 from train_func.worker.tasks.metrics import Accuracy, NumberErrors
-from train_func.worker.training.baseline import below_baseline
 
 NUMBERS = [0.0, 100.0, 200.0, 300.0]  # of the held-out rows (50, 150) the mean squared distance from 150 is 5000
 CLASSES = [0, 0, 0, 1]

@@ -7,7 +7,7 @@ from torch.utils.checkpoint import checkpoint
 
 from tests.messages import unnamed
 from train_func.errors import InvalidInput
-from train_func.worker.training.batch_statistics import BatchStatistics, check_layers
+from train_func.worker.training.batch_norm import BatchStatistics, check_layers
 
 ROWS = (4, 3, 2, 5)
 
@@ -116,7 +116,7 @@ def test_an_error_in_a_pass_leaves_the_layers_as_they_were():
 
 
 def test_a_model_without_such_layers_exchanges_nothing(monkeypatch):
-    monkeypatch.setattr("train_func.worker.training.world.gather_tensors", None)
+    monkeypatch.setattr("train_func.worker.rank.world.gather_tensors", None)
     for model in (nn.Linear(3, 4), nn.GroupNorm(1, 3), model_of(track_running_stats=False)[1], nn.InstanceNorm1d(3)):
         statistics = BatchStatistics([model], 1)
         with statistics.watched(), statistics.micro_batch(0, counts=True):
@@ -187,7 +187,7 @@ def test_statistics_that_change_without_a_call_of_the_layer_are_refused_by_its_n
 
 def test_buffers_that_a_forward_pass_changes_are_told_once_by_name(monkeypatch):
     notes = []
-    monkeypatch.setattr("train_func.worker.training.world.note", notes.append)
+    monkeypatch.setattr("train_func.worker.rank.world.note", notes.append)
     model = nn.Sequential(nn.BatchNorm1d(3), nn.Flatten(), nn.utils.parametrizations.spectral_norm(nn.Linear(21, 4)))
     statistics = BatchStatistics([model], 3)
     with statistics.watched():
@@ -201,7 +201,7 @@ def test_buffers_that_a_forward_pass_changes_are_told_once_by_name(monkeypatch):
 
 
 def test_buffers_that_stay_as_they_are_are_not_told(monkeypatch):
-    monkeypatch.setattr("train_func.worker.training.world.note", None)
+    monkeypatch.setattr("train_func.worker.rank.world.note", None)
     model = model_of()
     model.register_buffer("scale", torch.ones(3))
     merged(model, range(4))

@@ -13,10 +13,10 @@ from train_func.errors import InvalidInput
 from train_func.records import RunRecord
 from train_func.run import Run
 from train_func.storage import open_store
-from train_func.task import StoredTask
-from train_func.worker.pod.card import TaskPart, render
-from train_func.worker.pod.pending import Pending
-from train_func.worker.pod.stop import Stop
+from train_func.tasks import StoredTask
+from train_func.worker.publish.card import TaskPart, render
+from train_func.worker.publish.pending import Pending
+from train_func.worker.stop import Stop
 
 COMMITS = {"model": "1f" * 20, "dataset": "2e" * 20}
 CONTENTS = {"model": "3d" * 32, "dataset": "4c" * 32}

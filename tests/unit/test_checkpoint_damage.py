@@ -12,10 +12,9 @@ import pytest
 import torch
 
 from tests.runs import a_run
-from train_func.attempt_records import Lease
 from train_func.errors import StorageFailed
 from train_func.exits import DATA, exit_of
-from train_func.records import RunRecord
+from train_func.records import Lease, RunRecord
 from train_func.storage import open_store
 from train_func.worker.checkpoint.manifest import FORMAT, FileEntry, Manifest
 from train_func.worker.checkpoint.state import State

@@ -9,8 +9,8 @@ import torch
 
 from tests.turns import Scheduled, Turns, at_call
 from tests.unit.test_checkpoint_damage import MEMORY, begin, checkpoints_of, record_in, steps_in
-from train_func.attempt_records import Lease
 from train_func.errors import StorageFailed
+from train_func.records import Lease
 from train_func.storage import open_store
 from train_func.worker.checkpoint.state import State
 from train_func.worker.checkpoint.store import TRAINING, Fenced, of_rank

@@ -12,10 +12,10 @@ from tests.twin_jobs import until
 from tests.unit.test_checkpoint_damage import begin, checkpoints_of, record_in, steps_in
 from train_func.events import CheckpointSaved, Note
 from train_func.storage import open_store
+from train_func.worker.checkpoint.ranks import Checkpointing, Parts
 from train_func.worker.checkpoint.saver import SHORTEST, Saver, Snapshot
 from train_func.worker.checkpoint.state import State
 from train_func.worker.checkpoint.store import BEST, FROZEN, TRAINING, Fenced, of_rank
-from train_func.worker.training.checkpointing import Checkpointing, Parts
 
 
 @pytest.fixture

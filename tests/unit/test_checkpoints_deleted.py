@@ -5,8 +5,8 @@ import pytest
 from tests.job_folder import write_job_folder
 from train_func.errors import StorageFailed
 from train_func.storage import open_store
-from train_func.worker.pod.pending import Pending
-from train_func.worker.pod.stop import Stop
+from train_func.worker.publish.pending import Pending
+from train_func.worker.stop import Stop
 
 OWN = [
     "a-run/checkpoints/0/1-7/manifest.json",

@@ -13,11 +13,11 @@ import pytest
 from tests.messages import unnamed
 from tests.recorded_jobs import RecordedJob, a_record
 from train_func import Local, TextClassification, attach
-from train_func.attempt_records import EndRecord, Failure, Lease, RankRecord
 from train_func.client.cli.job import LOGS
 from train_func.client.diagnose import explain
 from train_func.client.diagnose.incidents import incidents
 from train_func.client.job import Job
+from train_func.records import EndRecord, Failure, Lease, RankRecord
 from train_func.storage import open_store
 
 

@@ -8,10 +8,9 @@ from pathlib import Path
 import pytest
 
 from train_func.errors import InvalidInput
-from train_func.worker.pod.environment import read_environment
-from train_func.worker.pod.peers import NotFormed
-from train_func.worker.pod.rendezvous import meet
-from train_func.worker.pod.stop import Stop
+from train_func.worker.environment import read_environment
+from train_func.worker.stop import Stop
+from train_func.worker.supervisor.group import NotFormed, meet
 
 POD = {
     "TRAIN_FUNC_JOB_DIR": "/etc/train-func",

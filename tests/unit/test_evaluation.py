@@ -10,8 +10,9 @@ import torch
 
 from tests.distributed import small
 from train_func.worker import Trainer
+from train_func.worker.rank import world
 from train_func.worker.tasks.metrics import Accuracy
-from train_func.worker.training import evaluation, world
+from train_func.worker.training import evaluation
 
 NUM_ROWS = 40
 

@@ -8,7 +8,7 @@ import pytest
 
 from train_func import events
 from train_func.events import Evaluated, Event
-from train_func.worker.pod import reporting
+from train_func.worker.rank import reporting
 
 TOLD = [
     events.WorkerStarts(worker=1, num_workers=4, pod="a-run-worker-1", pod_uid="u", submitted="2026-01-02T03:04:05"),

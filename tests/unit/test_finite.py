@@ -16,7 +16,7 @@ from train_func.exits import exit_of, retryable
 from train_func.records import RunRecord
 from train_func.run import Run
 from train_func.worker import Session
-from train_func.worker.pod import sessions
+from train_func.worker.rank import sessions
 
 __all__ = ["a_record", "home", "model_folder", "reviews", "store"]  # fixtures
 

@@ -5,8 +5,8 @@ from dataclasses import replace
 import pytest
 
 from train_func import Run, exits
-from train_func.worker.pod.hang import Judge, Seen
-from train_func.worker.pod.progress_mark import Mark, Phase
+from train_func.worker.rank.marks import Mark, Phase
+from train_func.worker.supervisor.hangs import Judge, Seen
 
 LOOK = 0.25
 LIMIT = Run().hang_after

@@ -39,7 +39,7 @@ from train_func.exits import exit_of
 from train_func.records import RunRecord
 from train_func.storage import open_store
 from train_func.worker.inputs.named import bring
-from train_func.worker.training.loading import Loading
+from train_func.worker.loading import Loading
 
 home, commit = Path(sys.argv[1]), "0123456789" * 4
 (home / "rows.csv").write_text(sys.argv[2])

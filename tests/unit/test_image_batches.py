@@ -11,9 +11,8 @@ from tests.messages import unnamed
 from tests.tiny_images import encoded, image_of
 from train_func.errors import InvalidInput
 from train_func.worker.tasks.images import LEAST_AREA, ImageCollator, cut_out, decode, shape_of
+from train_func.worker.training.loader import PlanLoader, seed_for
 from train_func.worker.training.plan import build_plan, facts_of
-from train_func.worker.training.plan_loader import PlanLoader
-from train_func.worker.training.randomness import seed_for
 
 SIZE = 24
 

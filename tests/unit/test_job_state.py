@@ -5,11 +5,11 @@ import json
 import pytest
 
 from tests.messages import unnamed
-from train_func.attempt_records import EndRecord, Lease
 from train_func.client.backend import provisional
 from train_func.client.status import Condition, JobStatus
 from train_func.client.stored_run import state_in_store, state_of
 from train_func.errors import StorageFailed
+from train_func.records import EndRecord, Lease
 from train_func.run import Run
 from train_func.storage import open_store
 

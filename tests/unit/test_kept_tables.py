@@ -9,7 +9,8 @@ import pytest
 
 from tests.stored_runs import put_run
 from tests.unit.test_submitted_at_once import Room, train_func
-from train_func import Run, kept_tables, remove, submit
+from train_func import Run, remove, submit
+from train_func import tables as tables_module
 from train_func.client.remove import Removal
 from train_func.client.twin.local import Local
 from train_func.errors import InvalidInput
@@ -81,7 +82,7 @@ def test_what_runs_need_stays_until_the_last_of_them_is_removed(inputs, process,
     store = open_store((tmp_path / "store").as_uri())
     names = [put_run(store, Run(name=name)).name for name in ("first", "last")]
     for name in names:
-        assert kept_tables.keep(store.address, name, [inputs / "table/table.parquet", "elsewhere.csv"])
+        assert tables_module.keep(store.address, name, [inputs / "table/table.parquet", "elsewhere.csv"])
     holder.communicate()
     backend = Local(store=store.address)
     assert not Removal.of(names[0], backend).tables
@@ -94,8 +95,8 @@ def test_what_runs_need_stays_until_the_last_of_them_is_removed(inputs, process,
 
 def test_a_process_that_holds_the_table_of_a_removed_run_can_submit_it_again(inputs, process):
     holder = process("table")
-    kept_tables.keep("file:///store", "run", [inputs / "table/table.parquet"])
-    kept_tables.release("file:///store", "run")
+    tables_module.keep("file:///store", "run", [inputs / "table/table.parquet"])
+    tables_module.release("file:///store", "run")
     assert tables(inputs) == ["table"]
     holder.communicate()
     assert tables(inputs) == []
@@ -112,7 +113,7 @@ def test_a_submission_notes_its_tables_and_a_refused_one_does_not(inputs, tmp_pa
         submit(train_func, run, on=Room(store, {}, "red", meanwhile=refuse))
     assert not list(inputs.glob("*/run-*"))
     job = submit(train_func, run, on=Room(store, {}, "red"))
-    assert len(kept_tables.of_run(store.address, job.name)) == 1
+    assert len(tables_module.of_run(store.address, job.name)) == 1
 
 
 def test_a_table_below_a_folder_that_is_reached_by_a_link_is_one(inputs, tmp_path, monkeypatch):
@@ -120,6 +121,6 @@ def test_a_table_below_a_folder_that_is_reached_by_a_link_is_one(inputs, tmp_pat
     address = inputs / ("0" * 64) / "table.parquet"
     for home in (inputs.parent, tmp_path / "linked"):
         monkeypatch.setenv("TRAIN_FUNC_HOME", str(home))
-        assert kept_tables.is_one(str(address))
-        assert kept_tables.is_one(str(home / address.relative_to(inputs.parent)))
-    assert not kept_tables.is_one(str(tmp_path / "own.parquet"))
+        assert tables_module.is_one(str(address))
+        assert tables_module.is_one(str(home / address.relative_to(inputs.parent)))
+    assert not tables_module.is_one(str(tmp_path / "own.parquet"))

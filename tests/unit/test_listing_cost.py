@@ -8,16 +8,16 @@ from tests.s3_servers import only_these, s3_server
 from tests.stored_runs import put_run
 from tests.tcp_proxy import tcp_proxy
 from train_func import Local, attach
-from train_func.attempt_records import EndRecord
 from train_func.client import identity
 from train_func.client.backend import provisional
 from train_func.client.runs import stored_runs
 from train_func.client.stored_run import state_in_store
 from train_func.errors import InvalidInput, JobNotFound
+from train_func.records import EndRecord
 from train_func.run import Run
 from train_func.storage import open_store
 from train_func.worker.inputs.locate import Wanted, stored
-from train_func.worker.pod.publish import _newer
+from train_func.worker.publish.store import _newer
 
 RECORD = provisional(Run(workers=2), "s3://unnamed")
 NUM_RUNS = 7

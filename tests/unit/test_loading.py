@@ -8,11 +8,10 @@ from tests.tiny_images import SIZE, write_image_folder
 from train_func.errors import InvalidInput
 from train_func.records import RunRecord
 from train_func.run import Run
-from train_func.task import StoredTask
-from train_func.tasks import ImageClassification
+from train_func.tasks import ImageClassification, StoredTask
+from train_func.worker import loading
 from train_func.worker.tasks.images import ImageCollator
 from train_func.worker.tasks.protocol import Rows
-from train_func.worker.training import loading
 
 
 def test_a_changed_input_of_a_task_that_is_read_from_a_record_is_named():

@@ -5,7 +5,7 @@ import subprocess
 import sys
 
 from train_func import events
-from train_func.worker.pod.log_tee import BoundedLog, last_state
+from train_func.worker.supervisor.log import BoundedLog, last_state
 
 
 def test_a_short_log_is_kept_as_it_is():
@@ -49,7 +49,7 @@ PROGRAM = """
 import json, os, subprocess, sys, threading
 from train_func.errors import StorageFailed
 from train_func.events import Note
-from train_func.worker.pod.log_tee import LogTee
+from train_func.worker.supervisor.log import LogTee
 
 puts = []
 away = threading.Event()
@@ -96,7 +96,7 @@ def test_a_secret_that_is_a_part_of_a_number_or_of_a_pods_name_leaves_the_events
 import os
 from train_func.events import Reported, WorkerStarts
 from train_func.worker.pod import masks
-from train_func.worker.pod.log_tee import LogTee
+from train_func.worker.supervisor.log import LogTee
 masks.begin({"TRAIN_FUNC_SECRETS": "PIN USER", "PIN": "20261125", "USER": "team-of-alice"})
 log_tee = LogTee()
 submitted = "1970-01-01T00:00:00.20261125"
@@ -117,7 +117,7 @@ def test_no_line_of_a_rank_ends_its_stream_and_everything_before_the_end_is_read
     program = """
 import fcntl, os, subprocess, termios
 from train_func.events import Note
-from train_func.worker.pod.log_tee import LogTee
+from train_func.worker.supervisor.log import LogTee
 log_tee = LogTee()
 with open(log_tee.rank_output(0), "wb", buffering=0) as output:
     for number in range(101):
@@ -144,7 +144,7 @@ def test_streams_of_ranks_that_have_ended_leave_no_descriptor_open(tmp_path):
 import os, sys
 from pathlib import Path
 from train_func.events import Note
-from train_func.worker.pod.log_tee import LogTee
+from train_func.worker.supervisor.log import LogTee
 log_tee = LogTee()
 nums = []
 for attempt in range(3):
@@ -161,7 +161,7 @@ log_tee.close(Note(text="the end"), 0.5)
 def test_what_was_printed_before_a_flush_is_kept_by_it():
     program = """
 import os
-from train_func.worker.pod.log_tee import LogTee
+from train_func.worker.supervisor.log import LogTee
 log_tee, puts = LogTee(interval=1000.0), []
 log_tee.begin(puts.append)
 for number in range(20_000):
@@ -178,7 +178,7 @@ def test_a_store_that_never_answers_blocks_no_writer():
     program = """
 import threading, time
 from train_func.events import Note
-from train_func.worker.pod.log_tee import LogTee
+from train_func.worker.supervisor.log import LogTee
 log_tee = LogTee()
 log_tee.begin(lambda log: threading.Event().wait())
 for number in range(20_000):
@@ -198,7 +198,7 @@ def test_the_end_waits_for_nothing_once_everything_is_kept():
     program = """
 import os
 from train_func.events import Note
-from train_func.worker.pod.log_tee import LogTee
+from train_func.worker.supervisor.log import LogTee
 log_tee, puts = LogTee(interval=1000.0), []
 log_tee.begin(puts.append)
 print("the last line")

@@ -6,14 +6,13 @@ import time
 import pytest
 
 from train_func import events
-from train_func.attempt_records import EndRecord, Lease
 from train_func.client.logs import StoredLogs, joined
 from train_func.client.logs.stored import Seen, after
 from train_func.client.status import LogCut, LogLine, Pod
-from train_func.records import RunRecord
+from train_func.records import EndRecord, Lease, RunRecord
 from train_func.run import Run
 from train_func.storage import open_store
-from train_func.worker.pod.log_tee import BoundedLog
+from train_func.worker.supervisor.log import BoundedLog
 
 SUBMITTED = "2026-01-02T12:00:00+00:00"
 

@@ -13,8 +13,7 @@ from transformers import TrainingArguments
 from tests.messages import unnamed
 from tests.unit.test_session import a_record, home, model_folder, reviews, store, trainer_of
 from train_func.errors import InvalidInput
-from train_func.worker import Session, Trainer
-from train_func.worker.training import trainers
+from train_func.worker import Session, Trainer, trainers
 
 __all__ = ["a_record", "home", "model_folder", "reviews", "store"]  # fixtures
 

@@ -6,11 +6,11 @@ from types import SimpleNamespace
 
 import pytest
 
-from train_func.attempt_records import Verdict
-from train_func.worker.pod import peers
-from train_func.worker.pod.group_store import GroupStore, Host, RemoteStore
-from train_func.worker.pod.peers import Peers, PeersLost
-from train_func.worker.pod.stop import Stop
+from train_func.records import Verdict
+from train_func.worker.stop import Stop
+from train_func.worker.supervisor import group as group_module
+from train_func.worker.supervisor.group import Peers, PeersLost
+from train_func.worker.supervisor.group_store import GroupStore, Host, RemoteStore
 
 LIMIT = 60  # seconds
 KEY = b"of this job"
@@ -241,7 +241,7 @@ def test_a_group_that_stood_still_has_lost_nobody(group, monkeypatch):
     second.begin()
     first.look()
     clock = time.monotonic()
-    monkeypatch.setattr(peers, "time", SimpleNamespace(monotonic=lambda: clock, sleep=time.sleep))
+    monkeypatch.setattr(group_module, "time", SimpleNamespace(monotonic=lambda: clock, sleep=time.sleep))
     first.look()
     clock += 1000
     first.look()

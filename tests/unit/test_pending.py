@@ -12,19 +12,18 @@ from tests.job_folder import write_job_folder
 from tests.messages import unnamed
 from tests.runs import a_run
 from train_func import Run, exits
-from train_func.attempt_records import Verdict
+from train_func.records import Verdict
 from train_func.storage import open_store
-from train_func.worker.pod.environment import Environment
-from train_func.worker.pod.group_store import GroupStore
-from train_func.worker.pod.job_end import JobEnd
-from train_func.worker.pod.log_tee import LogTee
-from train_func.worker.pod.peers import Peers
-from train_func.worker.pod.pending import Pending
-from train_func.worker.pod.rank_end import Outcome, RankEnd
-from train_func.worker.pod.run_attempt import Attempt
-from train_func.worker.pod.stop import RESERVE, Stop
-from train_func.worker.pod.supervisor import Supervisor
-from train_func.worker.pod.verdict import stopped
+from train_func.worker.environment import Environment
+from train_func.worker.publish.pending import Pending
+from train_func.worker.rank.end import Outcome, RankEnd
+from train_func.worker.stop import RESERVE, Stop
+from train_func.worker.supervisor.attempt import Attempt, JobEnd
+from train_func.worker.supervisor.group import Peers
+from train_func.worker.supervisor.group_store import GroupStore
+from train_func.worker.supervisor.log import LogTee
+from train_func.worker.supervisor.main import Supervisor
+from train_func.worker.supervisor.verdict import stopped
 
 
 @pytest.fixture
@@ -306,7 +305,7 @@ def test_publishing_leaves_of_the_grace_period_what_is_kept_for_records(supervis
     attempt._store = attempt._attempts._store = store
     peers = SimpleNamespace(ranks_ended=lambda: None)
     monkeypatch.setattr(supervisor, "_prepare", lambda: attempt.finish(peers, []))
-    monkeypatch.setattr("train_func.worker.pod.supervisor.kill_descendants", lambda seconds: None)  # this test's own
+    monkeypatch.setattr("train_func.worker.supervisor.main.kill_descendants", lambda seconds: None)  # this test's own
     stop_asked_for(supervisor._stop, seconds=1000.0 - RESERVE)
     try:
         assert supervisor.run().exit_code == exits.STOPPED
@@ -317,7 +316,7 @@ def test_publishing_leaves_of_the_grace_period_what_is_kept_for_records(supervis
 
 def test_a_pause_before_another_attempt_keeps_no_other_worker_waiting_in_vain(supervisor, monkeypatch):
     pauses = []
-    monkeypatch.setattr("train_func.worker.pod.run_attempt.time.sleep", pauses.append)
+    monkeypatch.setattr("train_func.worker.supervisor.attempt.time.sleep", pauses.append)
     timings = supervisor._environment.timings
     for num_charged in (1, 2, 3, 20):
         attempt = supervisor._attempt

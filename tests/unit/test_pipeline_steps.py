@@ -11,7 +11,7 @@ from tests.unit.test_in_place import put_model
 from train_func import InvalidInput, JobFailed, Run, StorageFailed, attach
 from train_func.client.in_place import in_place
 from train_func.client.stored_run import mark_cancelled
-from train_func.event_line import now
+from train_func.events import now
 from train_func.pipeline import confusion, steps
 from train_func.pipeline.again import check_goes_on
 from train_func.storage import open_store

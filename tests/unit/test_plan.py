@@ -9,9 +9,13 @@ from datasets import Dataset
 from datasets.distributed import split_dataset_by_node
 
 from train_func.errors import InvalidInput
-from train_func.worker.training.epoch_batches import PAD_TO, WINDOW, assign_to_ranks, costs_of, cut_epochs
 from train_func.worker.training.plan import (
+    PAD_TO,
+    WINDOW,
+    assign_to_ranks,
     build_plan,
+    costs_of,
+    cut_epochs,
     facts_of,
     lengths_of,
     num_micro_batches,

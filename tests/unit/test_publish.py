@@ -12,7 +12,7 @@ from train_func.errors import StorageFailed
 from train_func.records import RunRecord
 from train_func.run import Run
 from train_func.storage import open_store
-from train_func.worker.pod.publish import complete, publish
+from train_func.worker.publish.store import complete, publish
 
 REPORT = {"step": 9, "num_steps": 9, "metrics": {"accuracy": 0.5}, "audit": {"world_size": 2}}
 
@@ -172,6 +172,6 @@ def test_a_damaged_copy_of_the_winner_is_not_published(store, make_folder):
 
 
 def test_the_supervisor_needs_no_torch_to_complete():
-    code = "import sys, train_func.worker.pod.publish; print('torch' in sys.modules)"
+    code = "import sys, train_func.worker.publish.store; print('torch' in sys.modules)"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "False"

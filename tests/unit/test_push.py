@@ -20,9 +20,9 @@ from tests.stored_runs import put_run
 from tests.tiny_hub import Repository, tiny_hub
 from tests.tiny_model import write_tiny_tokenizer
 from train_func.storage import open_store
-from train_func.worker.pod.card import TaskPart
-from train_func.worker.pod.pending import Pending
-from train_func.worker.pod.stop import Stop
+from train_func.worker.publish.card import TaskPart
+from train_func.worker.publish.pending import Pending
+from train_func.worker.stop import Stop
 
 TOKEN, OTHERS = "hf_" + "a" * 34, "hf_" + "b" * 34
 LOADS = """

@@ -13,8 +13,8 @@ import pyarrow.parquet as parquet
 import pytest
 
 from tests.messages import unnamed
-from train_func.counted import COUNTED
 from train_func.errors import InvalidInput
+from train_func.text import COUNTED
 from train_func.worker.inputs.locate import Wanted
 from train_func.worker.inputs.reader import class_names, read, read_source
 

@@ -26,7 +26,7 @@ from train_func.run import Run
 from train_func.storage import open_store
 from train_func.tasks import CausalLM
 from train_func.worker import Session, Trainer
-from train_func.worker.pod import sessions
+from train_func.worker.rank import sessions
 
 NAME = "a-run-0123"
 TEXTS = ("tasty fresh friendly", "terrible cold rude")

@@ -13,11 +13,11 @@ from train_func import Local, Run, attach, remove, runs
 from train_func.client.remove import ROUNDS, Removal
 from train_func.client.status import Condition, JobStatus
 from train_func.client.submission import SubmissionRecord
-from train_func.counted import sized
 from train_func.errors import InvalidInput, JobNotFound, StorageFailed
 from train_func.layout import MODEL_MANIFEST, SUMS, wheel_key
 from train_func.result import Result, write_sums
 from train_func.storage import open_store
+from train_func.text import sized
 
 SHARED, OWN = "a" * 64, "b" * 64
 

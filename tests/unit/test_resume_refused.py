@@ -10,13 +10,13 @@ from tests.messages import unnamed
 from tests.recorded_jobs import RecordedJob
 from tests.stored_runs import put_checkpoint, put_run
 from train_func import InvalidInput, Local, Run, StorageFailed
-from train_func.attempt_records import EndRecord, RankRecord
 from train_func.client.diagnose import explain
 from train_func.client.identity import stored
 from train_func.client.unfinished import resumed
+from train_func.records import EndRecord, RankRecord
 from train_func.storage import open_store
 from train_func.worker.checkpoint.store import Checkpoints
-from train_func.worker.pod.rank_end import of_error
+from train_func.worker.rank.end import of_error
 
 RUN, OTHER = Run(parameters={"lr": 0.1}), Run(parameters={"lr": 0.2})
 FAULT = "none can be used"

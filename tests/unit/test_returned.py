@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 import torch
 
-from train_func.worker.pod.returned import LARGEST_ARRAY, LARGEST_INTEGER, plain_result
+from train_func.worker.rank.values import LARGEST_ARRAY, LARGEST_INTEGER, plain_result
 
 
 @dataclass

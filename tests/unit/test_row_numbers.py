@@ -7,7 +7,7 @@ import pytest
 from tests.halves import judged
 from tests.messages import unnamed
 from train_func import InvalidInput
-from train_func.counted import COUNTED, in_rows
+from train_func.text import COUNTED, in_rows
 from train_func.worker.tasks.columns import judge_overlap, judge_texts
 from train_func.worker.tasks.labels import encode
 

@@ -20,8 +20,7 @@ from train_func.errors import InvalidInput
 from train_func.fields import field_names
 from train_func.records import RUN_FORMAT, RunRecord
 from train_func.run import NAME, RECORD_KEY, Run, name_of
-from train_func.task import Task
-from train_func.tasks import ImageClassification, TextClassification, TokenClassification
+from train_func.tasks import ImageClassification, Task, TextClassification, TokenClassification
 from train_func.version import VERSION
 
 VALID = {"model": "bert-base-cased", "dataset": "reviews.csv"}

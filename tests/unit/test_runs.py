@@ -9,12 +9,12 @@ from tests.messages import unnamed
 from tests.runs import a_run
 from tests.stored_runs import put_run, store_address
 from train_func import Local, Run, runs
-from train_func.attempt_records import EndRecord
 from train_func.client.cli import main
 from train_func.client.status import Condition, JobStatus
 from train_func.client.submission import SubmissionRecord
 from train_func.errors import InvalidInput
 from train_func.layout import RunKeys
+from train_func.records import EndRecord
 from train_func.result import Result
 from train_func.storage import open_store
 

@@ -24,16 +24,14 @@ from tests.halves import find_text_model
 from tests.messages import unnamed
 from tests.runs import a_run
 from tests.tiny_model import write_tiny_model
-from train_func.attempt_records import Lease
 from train_func.errors import InvalidInput, StorageFailed
 from train_func.events import RowsAudited
 from train_func.exits import FENCED, MODEL, Exit, exit_of
-from train_func.records import Numerics, RunRecord
+from train_func.records import Lease, Numerics, RunRecord
 from train_func.run import Run
 from train_func.storage import open_store
-from train_func.worker import Session, Trainer
-from train_func.worker.pod import sessions
-from train_func.worker.training import trainers, world
+from train_func.worker import Session, Trainer, trainers
+from train_func.worker.rank import sessions, world
 from train_func.worker.training.arguments import logging_steps_of
 from train_func.worker.training.plan import facts_of, row_ids_of
 from train_func.worker.training.weights import fingerprint

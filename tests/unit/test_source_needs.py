@@ -3,7 +3,7 @@
 import pytest
 
 from train_func.packed import Module, fold
-from train_func.worker.pod.source_needs import SourceNeeds
+from train_func.worker.rank.source import SourceNeeds
 
 
 def needs(tmp_path, body, *modules):
@@ -40,7 +40,7 @@ def test_a_function_waits_for_no_library_that_it_does_not_import(tmp_path):
     assert of_transformers == ("torch", "datasets", "accelerate", "transformers.trainer")
     of_us = needs(tmp_path, "import torch\nfrom train_func.worker import Session\n").of_template
     assert of_us[:4] == of_transformers
-    assert "train_func.worker.training.session" in of_us
+    assert "train_func.worker.session" in of_us
 
 
 def test_modules_that_travel_with_the_function_count(tmp_path):

@@ -7,7 +7,7 @@ import threading
 import pytest
 
 from train_func.client.source import locate_main
-from train_func.worker.pod.hang_watch import HangWatch
+from train_func.worker.supervisor.hangs import HangWatch
 
 LINE = "    told.wait()"
 CELLS = {"pieces": [{"origin": "cell In[1]", "line": 1, "first": 1, "last": 1, "text": LINE}]}

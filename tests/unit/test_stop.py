@@ -11,8 +11,8 @@ import time
 
 import pytest
 
-from train_func.worker.pod import stop_flag as flag
-from train_func.worker.pod.stop import RESERVE, Stop
+from train_func.worker.rank import stop_flag as stop_flag_module
+from train_func.worker.stop import RESERVE, Stop
 
 SIGNALS = {"term": signal.SIGTERM, "int": signal.SIGINT}
 
@@ -51,9 +51,9 @@ def test_only_an_interrupt_that_comes_twice_ends_the_work_at_once(sent, is_hurri
 def stop_flag(monkeypatch):
     """That of a rank whose function begins."""
     for name, value in {"_names": [], "_num_deferring": 0, "_is_stopped": False}.items():
-        monkeypatch.setattr(flag, name, value)
-    flag.install()
-    return flag
+        monkeypatch.setattr(stop_flag_module, name, value)
+    stop_flag_module.install()
+    return stop_flag_module
 
 
 def term():

@@ -10,7 +10,6 @@ import pytest
 from tests.api_servers import Answer, ApiServer, Authority, running, write_kubeconfig
 from tests.stored_runs import put_run
 from train_func import Cluster, InvalidInput, JobNotFound, Local, Run, attach, remove
-from train_func.attempt_records import SignOfLife
 from train_func.client import elsewhere as elsewhere_of
 from train_func.client import registry, submit
 from train_func.client.backend import Submission
@@ -20,8 +19,9 @@ from train_func.client.job import Job
 from train_func.client.source import pack
 from train_func.client.status import Condition, JobStatus
 from train_func.client.submission import SubmissionRecord
+from train_func.records import SignOfLife
 from train_func.storage import open_store
-from train_func.worker.pod.heartbeat import Heartbeat
+from train_func.worker.supervisor.heartbeat import Heartbeat
 
 
 def status(condition="Running"):

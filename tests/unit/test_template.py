@@ -11,7 +11,7 @@ ASKS = """
 import sys, types
 touched = {touched}
 sys.modules["torch"] = types.SimpleNamespace(cuda=types.SimpleNamespace(is_initialized=lambda: touched))
-from train_func.worker.pod.template import why_not
+from train_func.worker.rank.template import why_not
 print(why_not())
 """
 

@@ -15,7 +15,7 @@ from train_func.client.logs.numbering import Attempt, AttemptLine, headed
 from train_func.client.status import Event
 from train_func.errors import InvalidInput, JobFailed
 from train_func.storage import open_store
-from train_func.terminal import shown
+from train_func.text import shown
 
 CLEAR, TITLE, C1 = "\x1b[2J\x1b[H", "\x1b]0;owned\x07", "\x9b31m"
 BIDI, TAG = "\u202egnp.exe\u202c", "\U000e0041"

@@ -13,7 +13,7 @@ from train_func.errors import InvalidInput
 from train_func.run import name_of
 from train_func.worker.check import report_of
 from train_func.worker.tasks.text_classification import TextClassifier
-from train_func.worker.training.plan_loader import padded
+from train_func.worker.training.loader import padded
 
 SEVERAL, REGRESSION = "multi_label_classification", "regression"
 

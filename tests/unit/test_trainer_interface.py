@@ -12,8 +12,8 @@ from transformers.trainer_pt_utils import AcceleratorConfig
 from tests.distributed import small
 from train_func.errors import InvalidInput
 from train_func.worker import Trainer
+from train_func.worker.training.arguments import OBEYED_METHODS, REFUSED_ARGUMENTS, REFUSED_METHODS
 from train_func.worker.training.plan import build_plan, facts_of
-from train_func.worker.training.trainer_interface import OBEYED_METHODS, REFUSED_ARGUMENTS, REFUSED_METHODS
 
 # Asked only where a model, an optimizer or a device needs it, by transformers' own Trainer too.
 RARE = {"_defer_fsdp_gradient_reduction", "_mixed_mesh_grad_norm", "_sync_replicated_trainable_parameters"}

@@ -14,7 +14,7 @@ from tests.shipping import packed, record_of, ship
 from train_func.errors import InvalidInput, StorageFailed
 from train_func.packed import Module, fold, split_lines, unfold
 from train_func.storage import open_store
-from train_func.worker.pod import user_module
+from train_func.worker.rank import source as source_module
 
 TEXT = "class Box:\n    x = 1\ndef train_func(p):\n    if p:\n        raise KeyError(p)\n    return Box\n"
 
@@ -28,20 +28,20 @@ def test_a_changed_text_is_refused_with_both_hashes(source, tmp_path):
     (tmp_path / "source.py").write_bytes(source.text.encode() + b"\n")
     found = hashlib.sha256(source.text.encode() + b"\n").hexdigest()
     with pytest.raises(InvalidInput, match=rf"has SHA-256 {found}, and {source.sha256} was submitted") as refused:
-        user_module.load(tmp_path, None, record_of(source))
+        source_module.load(tmp_path, None, record_of(source))
     assert refused.value.cause == "source"
 
 
 def test_a_text_that_the_store_lacks_is_the_store_s_failure(source, tmp_path):
     with pytest.raises(StorageFailed) as failed:
-        user_module.load(tmp_path, open_store(f"file://{tmp_path / 'store'}"), record_of(source))
+        source_module.load(tmp_path, open_store(f"file://{tmp_path / 'store'}"), record_of(source))
     assert failed.value.reason in {"absent", "bucket"}
 
 
 def test_a_function_that_the_text_lacks_is_refused(source, tmp_path):
     (tmp_path / "source.py").write_bytes(source.text.encode())
     with pytest.raises(InvalidInput, match="'other'"):
-        user_module.load(tmp_path, None, dataclasses.replace(record_of(source), function="other"))
+        source_module.load(tmp_path, None, dataclasses.replace(record_of(source), function="other"))
 
 
 def test_a_text_of_another_format_is_no_packed_module():
@@ -52,7 +52,7 @@ def test_a_text_of_another_format_is_no_packed_module():
 def test_the_store_is_asked_only_when_the_job_folder_lacks_the_text(source, tmp_path):
     store = open_store(f"file://{tmp_path / 'store'}")
     (tmp_path / "source.py").write_bytes(source.text.encode())
-    assert user_module.load(tmp_path, store, record_of(source))({}).x == 1
+    assert source_module.load(tmp_path, store, record_of(source))({}).x == 1
     assert store.list("") == []
 
 
@@ -61,7 +61,7 @@ def test_nothing_is_written_beside_a_read_only_text(source, tmp_path):
     folder.mkdir()
     (folder / "source.py").write_bytes(source.text.encode())
     folder.chmod(0o555)
-    user_module.load(folder, None, record_of(source))
+    source_module.load(folder, None, record_of(source))
     assert [path.name for path in folder.iterdir()] == ["source.py"]
 
 
@@ -121,7 +121,7 @@ def test_what_is_folded_is_unfolded(ending):
 @pytest.mark.parametrize(
     ("module", "heavy"),
     [
-        ("train_func.worker.pod.user_module", ("torch", "train_func.client", "boto3")),
+        ("train_func.worker.rank.source", ("torch", "train_func.client", "boto3")),
         ("train_func.client.source", ("torch", "numpy", "IPython", "boto3")),
     ],
 )

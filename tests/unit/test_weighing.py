@@ -6,8 +6,8 @@ from torch import nn
 
 from tests.distributed import small
 from train_func.worker import Trainer
+from train_func.worker.training.loader import PLACE, Place
 from train_func.worker.training.plan import build_plan, facts_of
-from train_func.worker.training.plan_loader import PLACE, Place
 from train_func.worker.training.weighing import Items, Step, divisor
 
 

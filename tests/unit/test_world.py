@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from train_func.errors import InvalidInput, StorageFailed
-from train_func.worker.training import world
+from train_func.worker.rank import world
 
 
 def test_the_launcher_says_who_this_is():

@@ -14,7 +14,7 @@ from train_func.installing import pip_install
 from train_func.layout import CARD, MODEL_MANIFEST, PIPELINE
 from train_func.published_model import ADAPTERS, are_causal, merged, object_in, options_of, parts_of
 from train_func.records import RunRecord
-from train_func.terminal import shown
+from train_func.text import shown
 
 MERGED = "merged.json"  # beside a merged model: of which adapters it is made
 LIMIT_SECONDS = 3600  # a large base model may have to be downloaded

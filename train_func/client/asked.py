@@ -8,7 +8,7 @@ from typing import Any
 from train_func.fields import field_names
 from train_func.records import RunRecord
 from train_func.run import Run
-from train_func.task import KIND
+from train_func.tasks import KIND
 
 _LETTERS = 7  # of the hash of a source
 _GIVEN = ("parameters.", "inputs.", "packages")  # a run that lacks one of these differs from one that has it

@@ -15,7 +15,7 @@ from train_func.errors import JobNotFound
 from train_func.fields import refuse_unknown
 from train_func.records import RunRecord
 from train_func.storage import Store, open_store
-from train_func.terminal import shown
+from train_func.text import shown
 
 OTHER_SECONDS = 120.0  # longest wait for the job of another client that submits the same run
 LOOK_SECONDS = 0.2

@@ -5,11 +5,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from train_func.counted import listed
 from train_func.errors import InvalidInput
+from train_func.fields import brief
 from train_func.records import RunRecord
 from train_func.result import Result
-from train_func.validity import brief
+from train_func.text import listed
 
 # Words in the name of a metric; a name with words of both kinds, or of none, tells no direction.
 _LOWER = re.compile(

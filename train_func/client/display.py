@@ -8,7 +8,6 @@ from dataclasses import replace
 from train_func.client.diagnose import Diagnosis
 from train_func.client.logs import Attempt, AttemptLine
 from train_func.client.waiting_notice import WaitingNotice
-from train_func.counted import counted
 from train_func.events import (
     OF_RANK,
     AttemptStarts,
@@ -33,7 +32,7 @@ from train_func.events import (
     WorkerStarts,
 )
 from train_func.exits import retryable
-from train_func.terminal import shown
+from train_func.text import counted, shown
 
 PROGRESS_SECONDS = 5.0  # between two progress lines
 MOST_PRINTED = 50  # lines of rank 0 in that time

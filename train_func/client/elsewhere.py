@@ -7,7 +7,6 @@ person gives the job up. That takes a job that has shown no sign of life in the 
 import time
 from dataclasses import dataclass
 
-from train_func.attempt_records import BEAT_SECONDS, SignOfLife
 from train_func.client import registry
 from train_func.client.backend import Backend, BoundJob
 from train_func.client.status import JobStatus
@@ -15,6 +14,7 @@ from train_func.client.stored_run import FINISHED, OfRun, state_in_store, submit
 from train_func.client.submission import SubmissionRecord
 from train_func.errors import InvalidInput, StorageFailed, TrainFuncError
 from train_func.layout import RunKeys
+from train_func.records import BEAT_SECONDS, SignOfLife
 from train_func.storage import Readable, Store, find
 
 SILENT_SECONDS = 4 * BEAT_SECONDS  # without another sign of life, after which a job counts as silent

@@ -10,13 +10,13 @@ from typing import Any
 from train_func.client.packages.wheels import NOTHING, Resolved
 from train_func.client.preflight import Facts
 from train_func.client.source import Source
-from train_func.counted import counted
 from train_func.errors import InvalidInput, StorageFailed
 from train_func.inputs import key_of
 from train_func.layout import RunKeys, later_generations
 from train_func.records import Numerics, RunRecord
 from train_func.run import Run, name_of
 from train_func.storage import Readable, Store, find
+from train_func.text import counted
 
 _SPLIT = re.compile(r"\w+(\.\w+)*")  # as `datasets` names them
 

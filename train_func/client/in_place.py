@@ -13,15 +13,14 @@ from train_func.client.comparison import Comparison, Measured
 from train_func.client.in_place_record import FORMAT, InPlace, following, withdrawn
 from train_func.client.run_names import run_names
 from train_func.client.stored_run import published_result
-from train_func.counted import listed
 from train_func.errors import InvalidInput, StorageFailed
+from train_func.fields import brief
 from train_func.layout import MODEL_MANIFEST, MODELS, SUMS, ModelKeys, RunKeys
-from train_func.model_copy import copy_model, is_copied
 from train_func.records import RunRecord
-from train_func.result import Result
+from train_func.result import Result, copy_model, is_copied
 from train_func.run import NAME
 from train_func.storage import Store, find
-from train_func.validity import brief
+from train_func.text import listed
 
 TRIES = 10  # to swap, while other clients do
 _NAME = re.compile(r"[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?")

@@ -31,11 +31,11 @@ from train_func.client.stored_run import (
 from train_func.client.waiting_notice import WaitingNotice, hinted
 from train_func.client.watch import watch
 from train_func.errors import InvalidInput, JobNotFound, StorageFailed, TrainFuncError
+from train_func.fields import whole_fault
 from train_func.records import RunRecord
 from train_func.storage import Store
 from train_func.storage.retry import call_with_timeout
-from train_func.terminal import shown
-from train_func.validity import whole_fault
+from train_func.text import shown
 
 if TYPE_CHECKING:
     from train_func.client.history import History

@@ -16,7 +16,7 @@ from train_func.errors import InvalidInput, StorageFailed
 from train_func.published_model import are_adapters
 from train_func.records import RunRecord
 from train_func.storage import Store
-from train_func.terminal import shown
+from train_func.text import shown
 
 if TYPE_CHECKING:
     from transformers import Pipeline

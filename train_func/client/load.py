@@ -10,7 +10,6 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from train_func.counted import listed, sized
 from train_func.errors import InvalidInput
 from train_func.installing import pip_install
 from train_func.layout import PIPELINE
@@ -18,6 +17,7 @@ from train_func.published_model import loaded, options_of, parts_of, refused
 from train_func.records import RunRecord
 from train_func.result import Result
 from train_func.rgb import opened
+from train_func.text import listed, sized
 
 if TYPE_CHECKING:
     from transformers import Pipeline

@@ -8,10 +8,9 @@ from typing import Any
 
 from train_func.client import quantity
 from train_func.errors import InvalidInput
-from train_func.fields import NamedFields, field_names
+from train_func.fields import NamedFields, field_names, whole_fault
 from train_func.secret import secret_under
 from train_func.storage import scheme_of, schemes
-from train_func.validity import whole_fault
 
 LEAST_CPU, MOST_CPU = Decimal("0.01"), 1024
 _VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")

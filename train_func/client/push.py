@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from train_func.client.fetch import as_fetched, sha256_of
 from train_func.errors import Cause, InvalidInput, StorageFailed
+from train_func.fields import brief
 from train_func.layout import CARD, MODEL_MANIFEST
 from train_func.result import Result
-from train_func.validity import brief
 
 if TYPE_CHECKING:
     from huggingface_hub import HfApi

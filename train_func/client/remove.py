@@ -11,19 +11,18 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 
-from train_func import kept_tables
+from train_func import tables as tables_module
 from train_func.client import registry
 from train_func.client.backend import Backend, BoundJob
 from train_func.client.elsewhere import Elsewhere
 from train_func.client.fetch import as_fetched, remove_fetched
 from train_func.client.in_place import names_of
 from train_func.client.unknown_run import whole_name
-from train_func.counted import counted, listed, sized
 from train_func.errors import InvalidInput, StorageFailed
 from train_func.fields import refuse_unknown
 from train_func.layout import INPUTS, MODEL_MANIFEST, RUN, SHARED, SUMS, RunKeys, later_generations
 from train_func.storage import Entry, Object, Store, find, open_store
-from train_func.terminal import shown
+from train_func.text import counted, listed, shown, sized
 
 AT_ONCE = 8  # objects that are read or removed at the same moment
 ROUNDS = 3  # of removing: a worker may have written another file meanwhile
@@ -113,7 +112,7 @@ class Removal:
             num_generations=len(numbers),
             copy=copy,
             fetched=as_fetched(copy),
-            tables=tuple(kept_tables.of_run(store.address, name)),
+            tables=tuple(tables_module.of_run(store.address, name)),
         )
 
     def __str__(self) -> str:
@@ -129,7 +128,7 @@ class Removal:
             f"{self.name}: {_told([entry.size for entry in self.files])} in {self.store.address}/{self.name}/{inside}",
             f"inputs that no other run names: {carried}" if self.inputs else "",
             f"what was fetched to {self.copy}: {_told([*self.fetched.values()])}" if self.fetched else "",
-            f"tables saved for it in {kept_tables.folder()}, when no process holds them: {tables}"
+            f"tables saved for it in {tables_module.tables_folder()}, when no process holds them: {tables}"
             if self.tables
             else "",
         ]
@@ -140,7 +139,7 @@ class Removal:
         for job in self.jobs:
             job.delete()
         remove_fetched(self.copy)  # before the run: without it, no removal would find the copy again
-        kept_tables.release(self.store.address, self.name)
+        tables_module.release(self.store.address, self.name)
         left = self.files
         for _ in range(ROUNDS):
             with ThreadPoolExecutor(AT_ONCE) as pool:

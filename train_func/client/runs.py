@@ -15,7 +15,6 @@ from train_func.client.in_place import all_in_place
 from train_func.client.in_place_record import InPlace
 from train_func.client.stored_run import cause_of_failure, state_in_store, state_of
 from train_func.client.submission import SubmissionRecord
-from train_func.counted import listed
 from train_func.errors import InvalidInput, StorageFailed
 from train_func.fields import refuse_unknown
 from train_func.layout import SHARED
@@ -23,7 +22,7 @@ from train_func.records import RunRecord
 from train_func.result import Result
 from train_func.run import NAME
 from train_func.storage import Entry, Object, Store, open_store
-from train_func.terminal import shown
+from train_func.text import listed, shown
 
 if TYPE_CHECKING:
     import pandas as pd

@@ -4,7 +4,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Literal
 
-from train_func.terminal import shown
+from train_func.text import shown
 
 
 @dataclass(frozen=True)

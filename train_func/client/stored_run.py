@@ -7,13 +7,12 @@ from datetime import UTC, datetime
 from itertools import groupby
 from typing import Any, Protocol
 
-from train_func.attempt_records import EndRecord, Lease
 from train_func.client.status import JobStatus
 from train_func.errors import StorageFailed
 from train_func.exits import retryable
 from train_func.layout import RunKeys
 from train_func.metrics import Row, from_csv
-from train_func.records import RunRecord
+from train_func.records import EndRecord, Lease, RunRecord
 from train_func.result import Result
 from train_func.storage import Readable, Store, find
 

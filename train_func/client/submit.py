@@ -7,7 +7,7 @@ from datetime import UTC, datetime
 from functools import partial
 from typing import Any
 
-from train_func import kept_tables
+from train_func import tables
 from train_func.client import registry
 from train_func.client.attach import attached, is_leaving, of_other
 from train_func.client.backend import Backend, RunsAlready
@@ -28,7 +28,6 @@ from train_func.client.source.variables import left_behind
 from train_func.client.stored_run import FINISHED, goes_on_in
 from train_func.client.submission import SubmissionRecord
 from train_func.client.unfinished import resumed
-from train_func.counted import counted
 from train_func.errors import InvalidInput, StorageFailed, TrainFuncError
 from train_func.fields import refuse_unknown
 from train_func.layout import CELLS, INPUTS, PROBES, RUN, SOURCE
@@ -36,7 +35,7 @@ from train_func.records import RunRecord
 from train_func.run import Run
 from train_func.storage import Store, open_store
 from train_func.storage.retry import begin
-from train_func.terminal import shown
+from train_func.text import counted, shown
 
 LARGEST_CONFIG_MAP = 900_000  # bytes; Kubernetes allows 1 MiB with everything around it
 _told: set[str] = set()  # sources of which it was said that they save no state
@@ -238,11 +237,11 @@ def _start(
     if not claim.write(records):
         return False
     try:
-        kept = kept_tables.keep(record.store, record.name, addresses_of(record.run).values())
+        kept = tables.keep(record.store, record.name, addresses_of(record.run).values())
     except OSError as failure:
         claim.undo()
         raise InvalidInput(
-            f"the DataFrame of {record.name} cannot be kept in {kept_tables.folder()}: {failure}; see to room and "
+            f"the DataFrame of {record.name} cannot be kept in {tables.tables_folder()}: {failure}; see to room and "
             "rights there, or name another folder by TRAIN_FUNC_HOME"
         ) from None
     try:

@@ -15,7 +15,7 @@ from train_func.errors import InvalidInput, JobNotFound, StorageFailed
 from train_func.records import RunRecord
 from train_func.run import Run
 from train_func.storage import Store
-from train_func.terminal import shown
+from train_func.text import shown
 
 OF_PLAN = ("epochs", "batch_size", "seed")
 

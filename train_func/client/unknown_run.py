@@ -6,10 +6,10 @@ import re
 from train_func.client.in_place import all_in_place, newest_of
 from train_func.client.in_place_record import InPlace
 from train_func.client.run_names import run_names
-from train_func.counted import listed
 from train_func.errors import InvalidInput, JobNotFound
 from train_func.run import NAME
 from train_func.storage import Store
+from train_func.text import listed
 
 _POSSIBLE = re.compile(r"\w[\w.-]*")  # what may be meant as a name
 SIMILAR = 5  # names that are shown of those that a store holds

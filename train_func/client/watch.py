@@ -11,7 +11,7 @@ from train_func.client.display import Display
 from train_func.client.logs import AttemptLine
 from train_func.client.stored_run import FINISHED
 from train_func.events import Evaluated, Event, Reported, StepProgress
-from train_func.terminal import in_ipython
+from train_func.text import in_ipython
 
 LOOK_SECONDS = 0.5  # between two looks at the state while no worker says anything
 SUMMED_UP = (StepProgress, Reported, Evaluated)  # of each the last, where a job had ended before

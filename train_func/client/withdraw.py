@@ -4,7 +4,7 @@ from train_func.client import in_place, registry
 from train_func.client.backend import Backend
 from train_func.fields import refuse_unknown
 from train_func.storage import open_store
-from train_func.terminal import shown
+from train_func.text import shown
 
 
 @refuse_unknown

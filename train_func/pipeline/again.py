@@ -6,9 +6,9 @@ from datetime import UTC, datetime
 from train_func.client.job import Job
 from train_func.client.stored_run import all_ends, state_in_store, submitted
 from train_func.errors import Cause, InvalidInput, JobFailed
+from train_func.fields import brief
 from train_func.records import RunRecord
 from train_func.storage import Store, find
-from train_func.validity import brief
 
 # Ends that another try without a change would only repeat; what befell the workers or the cluster is tried again.
 FINAL: tuple[Cause, ...] = ("input", "source", "data", "model", "code", "memory", "deadline")

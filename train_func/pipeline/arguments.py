@@ -6,10 +6,10 @@ from collections.abc import Callable
 from train_func.client import registry
 from train_func.client.backend import Backend
 from train_func.client.submit import checked_run, packed
-from train_func.counted import sized
 from train_func.errors import SourceRefused
 from train_func.pipeline.carrying import carried, options_of
 from train_func.run import Run
+from train_func.text import sized
 
 MAX_BYTES = 112_000  # a step gets all it is given as one JSON argument of a program, of which Linux takes 131,072 bytes
 

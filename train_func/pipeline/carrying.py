@@ -17,9 +17,9 @@ from train_func.client.placement import SecretKey
 from train_func.client.preflight import Facts
 from train_func.client.submit import checked
 from train_func.errors import InvalidInput
+from train_func.fields import brief
 from train_func.inventory import normalised
 from train_func.run import Run
-from train_func.validity import brief
 
 _SECRET = {"secret", "key", "optional"}
 

@@ -5,9 +5,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from train_func.client.job import Job
-from train_func.counted import listed
 from train_func.errors import InvalidInput
 from train_func.storage import Store
+from train_func.text import listed
 from train_func.worker.inputs.cache import machine_cache
 from train_func.worker.tasks.protocol import Classifies, worker_half
 

@@ -10,9 +10,9 @@ from kfp import compiler, dsl
 from train_func.client.cluster.cluster import Cluster
 from train_func.client.placement import SecretKey
 from train_func.errors import InvalidInput
+from train_func.fields import brief
 from train_func.pipeline import components
 from train_func.storage import scheme_of
-from train_func.validity import brief
 
 RETRIES = 2  # of the step that trains: it attaches to the job that is there
 Dress = Callable[[Any], Any]  # gives a task what its pod needs

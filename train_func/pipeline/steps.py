@@ -19,11 +19,11 @@ from train_func.client.job import Job
 from train_func.client.source import Source
 from train_func.client.submit import started
 from train_func.errors import InvalidInput
-from train_func.event_line import now
+from train_func.events import now
+from train_func.fields import brief
 from train_func.pipeline.again import check_goes_on
 from train_func.pipeline.carrying import backend_of, carried, run_of
 from train_func.storage import open_store
-from train_func.validity import brief
 
 if TYPE_CHECKING:
     from kfp import dsl

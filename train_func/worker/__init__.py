@@ -10,12 +10,12 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from train_func.worker.inputs.reader import read
+    from train_func.worker.session import Session
     from train_func.worker.tasks.protocol import split
-    from train_func.worker.training.session import Session
     from train_func.worker.training.trainer import Trainer
 
 _HOMES = {
-    "Session": "train_func.worker.training.session",
+    "Session": "train_func.worker.session",
     "Trainer": "train_func.worker.training.trainer",
     "read": "train_func.worker.inputs.reader",
     "split": "train_func.worker.tasks.protocol",

@@ -4,8 +4,8 @@ import gc
 import os
 import sys
 
-from train_func.worker.pod import stacks
-from train_func.worker.pod.stop import Stop
+from train_func.worker.rank import stacks
+from train_func.worker.stop import Stop
 
 USAGE = """usage: python -u -m train_func.worker run     supervise the ranks of one pod, as its process 1
        python -u -m train_func.worker template  import what ranks import, and fork them; the supervisor starts it
@@ -22,19 +22,20 @@ def main(arguments: list[str]) -> int:
         stop = Stop()
         stop.install()  # before anything slow is imported
         stacks.listen()
-        from train_func.worker.pod.supervisor import supervise
+        from train_func.worker.supervisor.main import supervise
 
         supervise(os.environ, stop)
     if arguments == ["rank"]:
         from train_func.process_tree import die_with
 
         die_with(int(os.environ["TRAIN_FUNC_SUPERVISOR"]))  # before anything slow is imported
-        from train_func.worker.pod import rank_main, template
+        from train_func.worker.rank import main as main_module
+        from train_func.worker.rank import template
 
         template.tell_accelerate()
-        rank_main.main(os.environ)
+        main_module.main(os.environ)
     if arguments == ["template"]:
-        from train_func.worker.pod import template
+        from train_func.worker.rank import template
 
         return template.main(os.environ)
     if arguments == ["check"]:

@@ -14,11 +14,11 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from train_func.counted import counted
 from train_func.errors import Cause
 from train_func.inputs import key_of
 from train_func.run import Run
 from train_func.storage import open_store
+from train_func.text import counted
 from train_func.worker.inputs.cache import machine_cache
 from train_func.worker.inputs.findings import Findings
 from train_func.worker.inputs.named import find

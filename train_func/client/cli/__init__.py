@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from importlib.metadata import EntryPoint, entry_points
 
 from train_func.errors import TrainFuncError
-from train_func.terminal import shown
+from train_func.text import shown
 
 GROUP = "train_func.commands"
 COMMANDS = {

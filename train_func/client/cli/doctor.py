@@ -9,7 +9,7 @@ from train_func.errors import InvalidInput, TrainFuncError
 from train_func.layout import PROBES
 from train_func.run import Run
 from train_func.storage import open_store
-from train_func.terminal import shown
+from train_func.text import shown
 
 MISSING = 3
 

@@ -11,7 +11,7 @@ from train_func.client.backend import Backend
 from train_func.client.cli import FAILED, Command
 from train_func.client.job import Job
 from train_func.client.withdraw import withdraw
-from train_func.terminal import json_shown, shown
+from train_func.text import json_shown, shown
 
 
 def _watch(given: argparse.Namespace) -> int:

@@ -9,8 +9,7 @@ from train_func.client.cli import FAILED, Command
 from train_func.client.cli.job import add_backend, backend_of
 from train_func.client.remove import Removal
 from train_func.client.runs import StoredRun, stored_runs
-from train_func.counted import listed, sized
-from train_func.terminal import shown
+from train_func.text import listed, shown, sized
 
 HEADINGS = ("NAME", "TASK", "SUBMITTED", "STATE", "CAUSE", "IN PLACE", "SIZE", "METRICS", "NOTE")
 SELDOM = ("CAUSE", "IN PLACE", "NOTE")  # columns that are there only where one of the runs has something in them

@@ -12,7 +12,7 @@ from train_func.client.diagnose.starting import judge
 from train_func.client.kinds import KINDS
 from train_func.client.kinds.kind import Workers
 from train_func.client.kinds.pod import QUEUE_LABEL
-from train_func.counted import counted
+from train_func.text import counted
 
 KUEUE = "kueue.x-k8s.io"
 WEBHOOK_SECONDS = 3.0  # it answers within milliseconds; without a pod behind it the API server tries for ten seconds

@@ -30,7 +30,7 @@ from train_func.records import RunRecord
 from train_func.run import Run
 from train_func.storage import Store, scheme_of
 from train_func.storage.s3 import S3Store
-from train_func.terminal import shown
+from train_func.text import shown
 
 CPU, MEMORY = 2, "8Gi"
 GRACE_SECONDS = 30

@@ -15,11 +15,11 @@ from typing import Any
 from train_func.client import quantity
 from train_func.client.backend import Input
 from train_func.client.cluster.timings import Timings
-from train_func.counted import listed
 from train_func.errors import InvalidInput
 from train_func.layout import INPUTS
 from train_func.run import Run
 from train_func.storage import Store
+from train_func.text import listed
 
 LARGE = 32 << 20  # bytes; less is sent in no time
 SENT_AT_ONCE = 4  # files; a large one is sent by several threads of its own

@@ -11,7 +11,7 @@ from datetime import datetime
 
 from train_func.client.diagnose.diagnosis import Diagnosis, workers
 from train_func.client.status import Deletion, Pod
-from train_func.counted import counted, listed
+from train_func.text import counted, listed
 
 CONFIRMED = 20.0  # seconds after the grace period within which a node that answers has removed its pod
 _TAINT = "node.kubernetes.io/out-of-service=nodeshutdown:NoExecute"

@@ -9,7 +9,6 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from train_func import exits
-from train_func.attempt_records import EndRecord
 from train_func.client.backend import BoundJob
 from train_func.client.diagnose.diagnosis import Diagnosis
 from train_func.client.diagnose.incidents import (
@@ -31,9 +30,9 @@ from train_func.client.status import Event, JobStatus, Pod
 from train_func.client.stored_run import all_ends, goes_on_in, own_failures, refused_checkpoints
 from train_func.errors import CAUSES, Cause, JobFailed, StorageFailed
 from train_func.layout import MODEL_MANIFEST
-from train_func.records import RunRecord
+from train_func.records import EndRecord, RunRecord
 from train_func.storage import Store, find
-from train_func.terminal import in_ipython
+from train_func.text import in_ipython
 
 KILLED = ("killed", "preemption")  # causes on record when something outside the worker ended it
 CHANGES_THE_RUN = ("code", "divergence")  # causes whose remedy makes another run of it

@@ -11,11 +11,11 @@ from dataclasses import dataclass, replace
 from datetime import datetime
 
 from train_func import exits
-from train_func.attempt_records import Termination
 from train_func.client.diagnose.diagnosis import Diagnosis
 from train_func.client.kinds.reading import DELETED
 from train_func.client.status import ContainerEnd, Event, Pod
 from train_func.errors import Cause
+from train_func.records import Termination
 
 # Why the cluster ended a pod on purpose, by the reason in the pod's status or of an event about it. The reason
 # TaintManagerEviction is none: an event with it also tells that a pod stays after all.

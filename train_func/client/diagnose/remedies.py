@@ -4,9 +4,9 @@ import re
 from collections.abc import Sequence
 from pathlib import Path
 
-from train_func.attempt_records import Failure
 from train_func.errors import Cause
 from train_func.inputs import variable_of
+from train_func.records import Failure
 from train_func.run import Run
 
 AGAIN = "submit again: it goes on from its newest checkpoint, or begins anew where it saves none"

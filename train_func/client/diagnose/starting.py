@@ -4,14 +4,14 @@ import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 
-from train_func import events as worker_events
+from train_func import events as events_module
 from train_func.client import quantity
 from train_func.client.backend import BoundJob
 from train_func.client.diagnose.diagnosis import Diagnosis, create_secret, workers
 from train_func.client.status import Event, Pod
-from train_func.counted import counted
 from train_func.errors import Cause
 from train_func.events import WaitsForStore, WorkerStarts
+from train_func.text import counted
 
 _LEAD = re.compile(r'^Error creating: |\b(?:pods|Pod) "[^"]+" is (?:forbidden: )?')
 _QUOTA = re.compile(
@@ -267,7 +267,7 @@ class StoreWaits:
         lines = self._job.last_lines(pods)
         for pod in pods:
             line = lines.get(pod.uid, "")
-            event = worker_events.parse(line)
+            event = events_module.parse(line)
             self._waits[pod.uid] = event if isinstance(event, WaitsForStore) and not event.purpose else None
             is_past = line and not isinstance(event, (WaitsForStore, WorkerStarts))
             self._times[pod.uid] = MOST_TIMES if is_past else self._times.get(pod.uid, 0) + 1

@@ -6,13 +6,12 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 
 from train_func import events
-from train_func.attempt_records import EndRecord, Lease
 from train_func.client.logs.numbering import AttemptLine, Numbering, uid_in
 from train_func.client.status import LogCut, LogLine, Pod
 from train_func.errors import StorageFailed
 from train_func.events import LogGap, RanksRestart
 from train_func.layout import AttemptFile
-from train_func.records import RunRecord
+from train_func.records import EndRecord, Lease, RunRecord
 from train_func.storage import Store, find
 
 NUM_AT_ONCE = 16  # requests to the store

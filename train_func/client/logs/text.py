@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Iterator
 
-from train_func.terminal import shown
+from train_func.text import shown
 
 
 class LogText(Iterator[str]):

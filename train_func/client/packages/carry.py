@@ -8,7 +8,7 @@ from train_func.errors import InvalidInput
 from train_func.inventory import COMPUTES, Inventory
 from train_func.layout import wheel_key
 from train_func.storage import Store
-from train_func.terminal import shown
+from train_func.text import shown
 
 if TYPE_CHECKING:
     from train_func.client.packages.wheels import Resolved, Wheel

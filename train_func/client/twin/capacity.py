@@ -7,7 +7,7 @@ from train_func.client import quantity
 from train_func.client.twin.machine import Machine
 from train_func.client.twin.spec import Spec
 from train_func.client.twin.substitutes import GPU
-from train_func.counted import counted
+from train_func.text import counted
 
 
 def capacity_faults(manifest: Mapping[str, Any], machine: Machine) -> list[str]:

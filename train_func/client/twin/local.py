@@ -24,9 +24,8 @@ from train_func.client.twin.capacity import capacity_faults
 from train_func.client.twin.folder import JobFolder
 from train_func.client.twin.local_job import LocalJob, folder_of
 from train_func.client.twin.machine import Machine, identity
-from train_func.counted import counted
 from train_func.errors import InvalidInput
-from train_func.fields import NamedFields
+from train_func.fields import NamedFields, whole_fault
 from train_func.home import home
 from train_func.inputs import claim_of
 from train_func.installing import pip_install
@@ -34,7 +33,7 @@ from train_func.inventory import Inventory
 from train_func.records import RunRecord
 from train_func.run import Run
 from train_func.storage import Store, schemes_of
-from train_func.validity import whole_fault
+from train_func.text import counted
 
 IMAGE = "train-func"  # this interpreter stands in for it
 TRAINS_WITH = ("torch", "accelerate")  # the extra `local`

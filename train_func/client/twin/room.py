@@ -5,8 +5,8 @@ Too many do not fail: they crowd the machine until the kernel kills one process 
 
 from train_func.client import quantity
 from train_func.client.twin.machine import Machine
-from train_func.counted import counted
 from train_func.run import Run
+from train_func.text import counted
 
 # Measured with torch 2.13 on CPU, as memory that the kernel cannot drop: a supervisor has 14 MiB, the template of its
 # ranks and one rank together 545 MiB before its model, each further rank 50 to 80 MiB of its own.

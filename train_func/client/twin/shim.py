@@ -18,7 +18,7 @@ from typing import Any, NoReturn
 
 from train_func import process_tree
 from train_func.client.twin import processes
-from train_func.process_memory import FamilyMemory
+from train_func.process_tree import FamilyMemory
 
 TERMINATE = b"T"
 MEMORY_SECONDS = 0.05  # between two looks at the memory

@@ -21,8 +21,7 @@ from pathlib import Path
 
 import torch
 
-from train_func.event_line import Event
-from train_func.events import CheckpointSaved, Note
+from train_func.events import CheckpointSaved, Event, Note
 from train_func.failpoint import reach
 from train_func.worker.checkpoint.manifest import Manifest
 from train_func.worker.checkpoint.state import State
@@ -70,6 +69,8 @@ class Saver:
         self._copies_at_once = self._is_asked = self._is_given_up = self._is_told_of_others = False
         self.fenced: Fenced | None = None
         """That a later attempt has begun."""
+        self.has_failed = False
+        """Whether the last one could not be saved."""
 
     @property
     def is_busy(self) -> bool:
@@ -160,7 +161,7 @@ class Saver:
         else:
             seconds = time.monotonic() - begun
             size = sum(file.size for file in made.files.values())
-            self._took = seconds
+            self._took, self.has_failed = seconds, False
             self._say(CheckpointSaved(step=made.step, size=size, seconds=seconds))
             self._tell_of_others()
         finally:
@@ -180,7 +181,7 @@ class Saver:
             self._copied.set()
 
     def _tell(self, failure: Exception, step: int) -> None:
-        self.fenced = failure if isinstance(failure, Fenced) else None
+        self.fenced, self.has_failed = failure if isinstance(failure, Fenced) else None, True
         told = str(failure) if isinstance(failure, OSError) else f"{type(failure).__name__}: {failure}"
         self._say(Note(text=f"the checkpoint of step {step} was not saved: {told}"))
 

@@ -30,11 +30,10 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from train_func.attempt_records import Lease
 from train_func.errors import StorageFailed
 from train_func.failpoint import reach
 from train_func.layout import CHECKPOINT_MANIFEST, CheckpointId
-from train_func.records import RunRecord
+from train_func.records import Lease, RunRecord
 from train_func.storage import Entry, Store, find, scheme_of
 from train_func.storage.store import ignore
 from train_func.worker.checkpoint.manifest import FileEntry, Manifest

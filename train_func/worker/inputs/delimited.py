@@ -18,8 +18,8 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.csv as pacsv
 
-from train_func.counted import COUNTED, counted, listed
 from train_func.errors import InvalidInput
+from train_func.text import COUNTED, counted, listed
 
 _SPELLED = {b"train_func.spelled": b"1"}  # in the metadata of a field
 BLOCK = 16 << 20  # bytes; no row may be longer

@@ -13,8 +13,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.json as pajson
 
-from train_func.counted import counted, listed
 from train_func.errors import InvalidInput
+from train_func.text import counted, listed
 from train_func.worker.inputs.delimited import as_spelled
 
 BLOCK = 64 << 20  # bytes; no line may be longer

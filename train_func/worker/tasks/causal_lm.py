@@ -10,10 +10,10 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from train_func.counted import counted, listed
 from train_func.errors import InvalidInput
 from train_func.storage import Store
 from train_func.tasks import CausalLM
+from train_func.text import counted, listed
 from train_func.worker.inputs.findings import Findings
 from train_func.worker.inputs.model import FoundModel
 from train_func.worker.inputs.model_folder import ModelUse

@@ -13,8 +13,8 @@ import pyarrow.compute as pc
 from datasets import Dataset
 from jinja2 import TemplateError
 
-from train_func.counted import counted, in_rows
 from train_func.errors import Cause, InvalidInput
+from train_func.text import counted, in_rows
 from train_func.worker.tasks.conversations import ASSISTANT, USER
 from train_func.worker.tasks.tokens import BATCH, cached, id_columns, key_of
 

@@ -9,7 +9,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from tokenizers import Tokenizer
 
-from train_func.counted import are, in_rows, listed
+from train_func.text import are, in_rows, listed
 from train_func.worker.inputs.delimited import SEPARATORS, is_spelled
 from train_func.worker.inputs.findings import Findings
 from train_func.worker.inputs.model_folder import TOKENIZER

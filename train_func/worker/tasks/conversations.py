@@ -4,8 +4,8 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from train_func.counted import are, counted, in_rows, listed
 from train_func.tasks import CausalLM
+from train_func.text import are, counted, in_rows, listed
 from train_func.worker.inputs.findings import Findings
 from train_func.worker.tasks.columns import is_text, judge_overlap, judge_texts, plain
 from train_func.worker.tasks.train_eval_split import Sources, TrainEvalSplit, divide, where

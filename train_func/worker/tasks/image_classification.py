@@ -11,10 +11,10 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from train_func.counted import listed
 from train_func.errors import InvalidInput
 from train_func.layout import LABELS, SOURCE
 from train_func.tasks import SINGLE, ImageClassification
+from train_func.text import listed
 from train_func.worker.inputs.findings import Findings
 from train_func.worker.inputs.image_folder import IS_FOLDER, LABEL
 from train_func.worker.inputs.model_folder import ModelUse

@@ -21,9 +21,9 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from train_func.counted import COUNTED, MAX_SHOWN, counted, listed
 from train_func.errors import InvalidInput
 from train_func.rgb import upright_rgb
+from train_func.text import COUNTED, MAX_SHOWN, counted, listed
 from train_func.worker.inputs.cache import entry, loaded_entry
 from train_func.worker.inputs.image_folder import IS_FOLDER, STORED
 from train_func.worker.inputs.parquet_file import holds_bytes, values_of

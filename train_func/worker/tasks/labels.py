@@ -15,8 +15,8 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from train_func.counted import COUNTED, MAX_SHOWN, are, counted, in_rows, listed
 from train_func.errors import InvalidInput
+from train_func.text import COUNTED, MAX_SHOWN, are, counted, in_rows, listed
 from train_func.worker.tasks.columns import is_text, plain
 
 MAX_CLASSES = 1000

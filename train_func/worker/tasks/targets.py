@@ -12,9 +12,9 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from train_func.counted import COUNTED, MAX_SHOWN, are, counted, in_rows, listed
 from train_func.errors import InvalidInput
 from train_func.tasks import REGRESSION, SEVERAL, TextClassification
+from train_func.text import COUNTED, MAX_SHOWN, are, counted, in_rows, listed
 from train_func.worker.inputs.findings import Findings
 from train_func.worker.tasks.columns import are_spelled, is_text, names_of_classes, plain
 from train_func.worker.tasks.labels import NUMBER, Labels, encode, have_decimal_commas, number_in

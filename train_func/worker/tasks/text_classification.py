@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pyarrow as pa
 
-from train_func.counted import listed
 from train_func.tasks import REGRESSION, SEVERAL, SINGLE, TextClassification
+from train_func.text import listed
 from train_func.worker.inputs.findings import Findings
 from train_func.worker.inputs.model_folder import ModelUse
 from train_func.worker.tasks.columns import joined, judge_equal_texts, judge_overlap, judge_texts, plain

@@ -11,9 +11,9 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from train_func.counted import COUNTED, MAX_SHOWN, counted, in_rows, listed
 from train_func.errors import InvalidInput
 from train_func.tasks import TokenClassification
+from train_func.text import COUNTED, MAX_SHOWN, counted, in_rows, listed
 from train_func.worker.inputs.findings import Findings
 from train_func.worker.inputs.model_folder import ModelUse
 from train_func.worker.tasks.columns import are_spelled, is_text, judge_overlap, names_of_classes

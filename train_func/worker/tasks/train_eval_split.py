@@ -14,11 +14,11 @@ from typing import TYPE_CHECKING
 import numpy as np
 import pyarrow as pa
 
-from train_func import kept_tables
-from train_func.counted import counted
+from train_func import tables as tables_module
 from train_func.errors import InvalidInput
 from train_func.storage import Store
 from train_func.tasks import RowsTask
+from train_func.text import counted
 from train_func.worker.inputs.findings import Findings
 from train_func.worker.inputs.locate import Wanted, looks_like_path
 from train_func.worker.inputs.reader import Source, read_source
@@ -119,7 +119,7 @@ def _no_split(task: RowsTask, source: Source, training: str, others: list[str]) 
 def where(task: RowsTask, part: str) -> str:
     """How messages call the rows of a part, TRAINING or HELD_OUT."""
     field, address = ("dataset", task.dataset) if part == TRAINING else ("held_out", task.held_out)
-    if kept_tables.is_one(str(address)):
+    if tables_module.is_one(str(address)):
         return f"{field}: the DataFrame or Dataset that was given (its rows are counted from 1, whatever its index)"
     return f"{field}={address!r}"
 

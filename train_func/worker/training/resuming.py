@@ -17,14 +17,13 @@ from transformers.trainer_callback import TrainerCallback
 
 from train_func.errors import InvalidInput
 from train_func.failpoint import reach
-from train_func.worker.pod import progress_mark, stop_flag
-from train_func.worker.pod.progress_mark import Phase
-from train_func.worker.training import best, finite, trainer_state, weights, world
-from train_func.worker.training.adapted import load_own_weights, own_weights
+from train_func.worker.checkpoint.ranks import Checkpointing, Parts, Restored
+from train_func.worker.rank import marks, stop_flag, world
+from train_func.worker.rank.marks import Phase
+from train_func.worker.training import evaluation, state, weights
 from train_func.worker.training.audit import Coverage, check_same_plan
-from train_func.worker.training.checkpointing import Checkpointing, Parts, Restored
-from train_func.worker.training.control_flags import ACTIONS, STOPS, StopVotes, flags_of, set_flags
-from train_func.worker.training.trainer_state import kept_row_ids, row_ids_in
+from train_func.worker.training.state import ACTIONS, STOPS, StopVotes, flags_of, kept_row_ids, row_ids_in, set_flags
+from train_func.worker.training.weights import load_own_weights, own_weights
 
 if TYPE_CHECKING:
     from train_func.worker.training.plan import PlanFacts
@@ -76,18 +75,18 @@ class ResumingTrainer(transformers.Trainer):
         """To be put back where the training goes on."""
         self.callback_handler.callbacks.insert(0, _Moments(self))  # before any that draws
 
-    @progress_mark.within(Phase.OUTSIDE)
+    @marks.within(Phase.OUTSIDE)
     def train(
         self, resume_from_checkpoint: Any = None, trial: Any = None, ignore_keys_for_eval: list[str] | None = None
     ) -> Any:
         """Goes on from the newest verified checkpoint of the run, where there is one."""
         self.coverage, self._used, self._best, self._begun_at, self._loaded_step = [], [], None, 0, None
         self._stop_votes.clear()
-        progress_mark.begin()
+        marks.begin()
         world.on_all_ranks(lambda: _check_no_folder(resume_from_checkpoint))
         if (begin := type(self).checkpoints) is None:
             return self._train_checked(trial, ignore_keys_for_eval)
-        self._checkpointing = begin(trainer_state.made_of(self))
+        self._checkpointing = begin(state.made_of(self))
         with stop_flag.deferred():
             self._restored = restored = self._checkpointing.restore(self.args.device)
             if restored:
@@ -113,13 +112,13 @@ class ResumingTrainer(transformers.Trainer):
         begun: tuple[int, int] = super()._init_training_state(*args, **kwargs)
         if self._restored is None:
             return begun
-        trainer_state.restore_progress(self, self._restored.training, self._restored.rank)
+        state.restore_progress(self, self._restored.training, self._restored.rank)
         self.coverage = [Coverage(**of) for of in self._restored.training["coverage"]]
         self._stop_votes.ask(self._restored.rank["votes"])
         self._best, self._begun_at = self._restored.best, self._restored.step
-        progress_mark.begin(self._begun_at)
+        marks.begin(self._begun_at)
         if self._restored.training["epoch"] == self._facts.num_epochs:
-            trainer_state.restore_random(self._restored.rank["random"])
+            state.restore_random(self._restored.rank["random"])
         return self._restored.training["epoch"], 0
 
     def _evaluate(self, *args: Any, **kwargs: Any) -> dict[str, float]:
@@ -139,17 +138,17 @@ class ResumingTrainer(transformers.Trainer):
         restored = self._restored
         if restored is None or not restored.training["pending"]:
             return
-        trainer_state.restore_random(restored.rank["random"])
+        state.restore_random(restored.rank["random"])
         set_flags(self.control, ACTIONS, set(restored.training["pending"]))
         given = self.model, None, restored.training["epoch"], self._ignore_keys, time.time()
         self._maybe_log_save_evaluate(self._tr_loss, None, *given)
-        restored.rank["random"] = trainer_state.random_state()
+        restored.rank["random"] = state.random_state()
 
     def _prepare_for_training(self, *args: Any, **kwargs: Any) -> Any:
         prepared = super()._prepare_for_training(*args, **kwargs)
         self._exchanged = weights.Exchanged([self.model_wrapped])
         if self._restored:
-            trainer_state.restore(self, self._restored.training)
+            state.restore(self, self._restored.training)
             reach("training restored")
         return prepared
 
@@ -167,14 +166,14 @@ class ResumingTrainer(transformers.Trainer):
                 kwargs |= {"resume_from_checkpoint": "", "epochs_trained": epoch}
                 kwargs |= {"steps_trained_in_current_epoch": skipped}
         self._restored = restored = None
-        progress_mark.mark(Phase.OUTSIDE)  # until the first batch is loaded: processes that load may start first
+        marks.mark(Phase.OUTSIDE)  # until the first batch is loaded: processes that load may start first
         super()._run_epoch(*args, **kwargs)
         counts = self._counts()
         self._stop_votes.decide(counts[: len(STOPS)], self.control)
         self._save_and_stop(counts, epoch + 1, 0)
         if self._checkpointing:  # what callbacks are told next, and code behind the training, may change the weights
             self._checkpointing.before_update()
-        progress_mark.mark(Phase.OUTSIDE)
+        marks.mark(Phase.OUTSIDE)
 
     def _ends_before_epoch(self) -> bool:
         """Collective: whether the pending evaluation of the epoch before has ended the training."""
@@ -193,7 +192,7 @@ class ResumingTrainer(transformers.Trainer):
     def _load_rng_state(self, checkpoint: Any) -> None:
         """transformers asks when it has come to where a restored training goes on."""
         if self._random:
-            trainer_state.restore_random(self._random)
+            state.restore_random(self._random)
         self._random = None
 
     def _votes(self) -> list[int]:
@@ -232,7 +231,7 @@ class ResumingTrainer(transformers.Trainer):
 
     def _parts(self, epoch: int, num_steps: int, pending: Sequence[str] = ()) -> Parts:
         """``pending``: the actions of an evaluation that comes before anything else."""
-        finite.check([self.model], f"After step {self.state.global_step}, ")
+        weights.check_finite([self.model], f"After step {self.state.global_step}, ")
         place = {
             "plan": self._facts.identity,
             "epoch": epoch,
@@ -241,9 +240,9 @@ class ResumingTrainer(transformers.Trainer):
             "coverage": [dataclasses.asdict(of) for of in self.coverage],
         }
         used = kept_row_ids([row for row_ids in self._used for row in row_ids] if num_steps else [])
-        rank = trainer_state.of_rank(self, used, self._stop_votes.asked)
-        training, frozen = {**trainer_state.of_training(self), **place}, trainer_state.frozen(self.model)
-        return Parts(training, rank, trainer_state.lasting(self), frozen, self._best)
+        rank = state.of_rank(self, used, self._stop_votes.asked)
+        training, frozen = {**state.of_training(self), **place}, state.frozen(self.model)
+        return Parts(training, rank, state.lasting(self), frozen, self._best)
 
     def _save_checkpoint(self, model: Any, trial: Any) -> None:
         """What ``save_strategy`` asks for: a checkpoint between this step and the next, and the best weights kept."""
@@ -251,7 +250,7 @@ class ResumingTrainer(transformers.Trainer):
             self._checkpointing.ask()
         if self.state.best_global_step != self.state.global_step or not self.args.load_best_model_at_end:
             return
-        self.state.best_model_checkpoint = best.checkpoint_of(self)
+        self.state.best_model_checkpoint = evaluation.checkpoint_of(self)
         if world.rank() == 0:
             held = own_weights(self.accelerator.unwrap_model(self.model))
             self._best = (self.state.global_step, {name: of.detach().cpu().clone() for name, of in held.items()})
@@ -263,7 +262,7 @@ class ResumingTrainer(transformers.Trainer):
         if self._best:
             load_own_weights(model, self._best[1])
         weights.take_rank_zeros(model)
-        self._loaded_step = best.loaded_step(self)
+        self._loaded_step = evaluation.loaded_step(self)
 
     @property
     def weights_step(self) -> int:
@@ -279,12 +278,12 @@ class _Moments(TrainerCallback):
 
     def on_train_begin(self, *args: Any, **kwargs: Any) -> None:
         if restored := self._trainer._restored:
-            trainer_state.restore_losses(self._trainer, restored.training)
+            state.restore_losses(self._trainer, restored.training)
 
     def on_epoch_begin(self, *args: Any, **kwargs: Any) -> None:
         restored = self._trainer._restored
         if restored and not restored.training["num_steps"]:  # else when transformers has come to the step
-            trainer_state.restore_random(restored.rank["random"])
+            state.restore_random(restored.rank["random"])
 
     def on_epoch_end(self, *args: Any, **kwargs: Any) -> None:
         self._trainer.end_epoch()

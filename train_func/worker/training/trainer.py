@@ -4,6 +4,11 @@ Unlike transformers.Trainer it never distributes data over the ranks: the plan h
 items of the global batch (its rows, or its labelled tokens), whichever ranks they are on and however it is cut. A loss,
 the model's own or a user's, is a mean over the items of one micro-batch; what it counts in the step is decided where
 its gradients are computed, outside of all that users override.
+
+Progress: says now and then how far a training is, and gives the history its rows.
+
+A line of the log comes by the clock, a row of the history by the number of its step: the same run has the same rows on
+a fast machine and on a slow one.
 """
 
 import dataclasses
@@ -21,24 +26,84 @@ from torch.utils.data import DataLoader
 from transformers.trainer_callback import PrinterCallback, ProgressCallback, TrainerCallback
 from transformers.trainer_utils import PredictionOutput
 
-from train_func.counted import listed
 from train_func.errors import InvalidInput
-from train_func.events import Evaluated, TrainingStarts
+from train_func.events import Evaluated, StepProgress, TrainingStarts
 from train_func.failpoint import reach
-from train_func.worker.pod import progress_mark
-from train_func.worker.pod.progress_mark import Phase
+from train_func.text import listed
+from train_func.worker.rank import marks, world
+from train_func.worker.rank.marks import Phase
 from train_func.worker.tasks.metrics import Accuracy
 from train_func.worker.tasks.protocol import Metric, WorkerTask
-from train_func.worker.training import audit, best, evaluation, finite, trainer_interface, weights, world
+from train_func.worker.training import arguments, audit, evaluation, weights
 from train_func.worker.training.arguments import argument_faults, fitted, logging_steps_of
-from train_func.worker.training.batch_statistics import BatchStatistics, check_layers
-from train_func.worker.training.control_flags import Actions
+from train_func.worker.training.batch_norm import BatchStatistics, check_layers
+from train_func.worker.training.loader import Collator, Place, PlanLoader, padded, seed_for
 from train_func.worker.training.plan import PlanFacts, facts_of, row_ids_of, rows_of
-from train_func.worker.training.plan_loader import Collator, Place, PlanLoader, padded
-from train_func.worker.training.progress import Progress
-from train_func.worker.training.randomness import seed_for
 from train_func.worker.training.resuming import ResumingTrainer
+from train_func.worker.training.state import Actions
 from train_func.worker.training.weighing import MicroBatch, Step, divisor, items_of
+
+INTERVAL = 5.0  # seconds between two lines, at least
+MOST_ROWS = 1000  # of the history of a training, about; more where logging_steps asks for them
+
+
+class Progress:
+    """Times the training steps, evaluations left out, and says now and then where it is."""
+
+    def __init__(
+        self,
+        num_steps: int,
+        steps_per_epoch: int,
+        logging_steps: int = 0,
+        interval: float = INTERVAL,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        """``logging_steps``: there is a row for every so many steps at least; 0: for as many as make MOST_ROWS."""
+        self.num_steps, self.steps_per_epoch = num_steps, steps_per_epoch
+        thinned = math.ceil(num_steps / MOST_ROWS)
+        self._every = min(thinned, logging_steps or thinned)
+        self._interval, self._clock = interval, clock
+        self._started = self._said = clock()
+        self._steps = self._rows = 0
+        self._row_losses: list[float] = []
+        self._line_losses: list[float] = []
+
+    def leave_out(self, seconds: float) -> None:
+        """Time that was no training."""
+        self._started += seconds
+
+    def step(self, step: int, num_rows: int, loss: float) -> None:
+        """After step number ``step``, from 1, over ``num_rows`` rows of all ranks with this mean loss."""
+        now = self._clock()
+        self._steps += 1
+        self._rows += num_rows
+        self._row_losses.append(loss)
+        self._line_losses.append(loss)
+        is_line = now - self._said >= self._interval or self._steps == 1 or step == self.num_steps
+        is_row = step in (1, self.num_steps) or step % self._every == 0
+        if is_line or is_row:
+            losses = self._row_losses if is_row else self._line_losses
+            self._say(step, now - self._started, sum(losses) / len(losses), is_line=is_line, is_row=is_row)
+        if is_line:
+            self._said = now
+            self._line_losses = []
+        if is_row:
+            self._row_losses = []
+
+    def _say(self, step: int, seconds: float, loss: float, *, is_line: bool, is_row: bool) -> None:
+        left = seconds / self._steps * (self.num_steps - step)
+        world.log_rank0(
+            StepProgress(
+                step=step,
+                num_steps=self.num_steps,
+                epoch=step / self.steps_per_epoch,
+                loss=loss,
+                rows_per_second=self._rows / max(seconds, 1e-9),
+                seconds_left=left,
+                is_line=is_line,
+                is_row=is_row,
+            )
+        )
 
 
 class Trainer(ResumingTrainer):
@@ -54,8 +119,8 @@ class Trainer(ResumingTrainer):
     def __init__(self, model: Any = None, args: Any = None, **others: Any) -> None:
         """Raises InvalidInput naming what transformers' Trainer would use of this class and its arguments, and this one
         would not."""
-        faults = trainer_interface.faults_of(self, Trainer) + trainer_interface.parameter_faults(others)
-        if faults := faults + (trainer_interface.unused_argument_faults(args) if args else []):
+        faults = arguments.faults_of(self, Trainer) + arguments.parameter_faults(others)
+        if faults := faults + (arguments.unused_argument_faults(args) if args else []):
             raise InvalidInput(faults, cause="code")
         super().__init__(model, fitted(args), **others)
         self._of_task: tuple[Any, Any] = (None, None)
@@ -102,20 +167,20 @@ class Trainer(ResumingTrainer):
 
     def hyperparameter_search(self, *args: Any, **kwargs: Any) -> Any:
         """Raises InvalidInput: the second training of a search would go on from the checkpoint of the first."""
-        raise InvalidInput(f"trainer.hyperparameter_search: {trainer_interface.SEARCH}", cause="code")
+        raise InvalidInput(f"trainer.hyperparameter_search: {arguments.SEARCH}", cause="code")
 
     def end(self) -> None:
         """Raises InvalidInput: without the process group no rank knows the others, and each would publish."""
-        raise InvalidInput(f"trainer.end: {trainer_interface.END}", cause="code")
+        raise InvalidInput(f"trainer.end: {arguments.END}", cause="code")
 
     def _checked_facts(self) -> PlanFacts:
         facts = facts_of(self.train_dataset)
         rows_of(self.train_dataset)
         check_layers(self.model)
-        faults = argument_faults(self.args, facts) + best.saving_faults(self.args)
-        faults += trainer_interface.unused_argument_faults(self.args)
-        faults += trainer_interface.smoothing_faults(self.args, self.model)
-        if faults := faults + trainer_interface.faults_of(self, Trainer):
+        faults = argument_faults(self.args, facts) + evaluation.saving_faults(self.args)
+        faults += arguments.unused_argument_faults(self.args)
+        faults += arguments.smoothing_faults(self.args, self.model)
+        if faults := faults + arguments.faults_of(self, Trainer):
             raise InvalidInput(faults, cause="code")
         return facts
 
@@ -199,7 +264,7 @@ class Trainer(ResumingTrainer):
 
         def of_micro_batch(loss: torch.Tensor, **others: Any) -> None:
             if self.accelerator.sync_gradients:
-                progress_mark.mark(Phase.BACKWARD)
+                marks.mark(Phase.BACKWARD)
             backward(loss * self._share, **others)
 
         self.accelerator.backward = of_micro_batch
@@ -216,7 +281,7 @@ class Trainer(ResumingTrainer):
         ``num_items_in_batch``, which compute_loss, compute_loss_func and models get, is that of the micro-batch: a sum
         divided by it is the mean, as a loss that does not look at it is.
         """
-        progress_mark.mark(Phase.STEP)
+        marks.mark(Phase.STEP)
         part = self._step.now
         self._exchanged.check(part.place.step + 1)
         is_last: bool = self.accelerator.sync_gradients
@@ -245,7 +310,7 @@ class Trainer(ResumingTrainer):
         if not math.isfinite(loss):
             raise self._not_finite(place.step, loss)
         self._losses.clear()
-        progress_mark.step_done(place.step + 1)
+        marks.step_done(place.step + 1)
         assert self._progress is not None  # train made it
         self._progress.step(place.step + 1, place.batch_rows, loss)
         return total
@@ -254,8 +319,8 @@ class Trainer(ResumingTrainer):
         bad = [row for part, value in self._losses if not torch.isfinite(value) for row in part.place.row_ids]
         row_ids = sorted(row for of_rank in world.gather(bad) for row in of_rank)
         model = self.accelerator.unwrap_model(self.model)
-        faults = finite.faults_of(model, whole=True)
-        before = f". Before that step, {finite.told(faults, type(model).__name__)}" if faults else ""
+        faults = weights.infinite_faults(model, whole=True)
+        before = f". Before that step, {weights.told(faults, type(model).__name__)}" if faults else ""
         return InvalidInput(
             f"The loss of step {step + 1} of {self.state.max_steps} is {loss}, and so it is for micro-batches of these "
             f"row ids: {listed(row_ids, 50)}{before}. learning_rate={self.args.learning_rate:g} may be too "

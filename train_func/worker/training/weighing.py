@@ -15,8 +15,8 @@ from transformers import PreTrainedModel
 from transformers.loss.loss_utils import ForCausalLMLoss
 
 from train_func.errors import TrainFuncError
-from train_func.worker.training import world
-from train_func.worker.training.plan_loader import PLACE, Place
+from train_func.worker.rank import world
+from train_func.worker.training.loader import PLACE, Place
 
 IGNORED = -100  # the integer label that no loss counts, where the model does not name another
 NAMED_BY = ("semantic_loss_ignore_index", "loss_ignore_index")  # configs of models for semantic segmentation

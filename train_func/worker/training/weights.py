@@ -1,20 +1,78 @@
 """Weights: how those of a model are told apart, and the checks that all ranks train and hold the same ones.
 
 What is published is compared whole, once. An evaluation, which may come after every step, compares where the ranks are.
+
+Models with adapters of peft: what is saved of them is the adapters; their base stays as it was loaded.
+
+Weights that are no finite numbers: no checkpoint holds them, and they are not published.
 """
 
 import hashlib
-from collections.abc import Iterable
+import json
+import sys
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
+from typing import Any
+from weakref import WeakKeyDictionary
 
 import torch
 from torch import nn
+from torch.nn.modules.batchnorm import _NormBase
 from torch.nn.parallel import DistributedDataParallel
 
-from train_func.counted import counted, listed
 from train_func.errors import InvalidInput
-from train_func.worker.training import world
-from train_func.worker.training.adapted import base_sha256, has_adapters, own_weights
+from train_func.text import counted, listed
+from train_func.worker.rank import world
+
+_hashed: WeakKeyDictionary[nn.Module, tuple[list[tuple[str, int, int]], str]] = WeakKeyDictionary()
+
+
+def has_adapters(model: nn.Module) -> bool:
+    """Whether peft has put adapters beside frozen weights, which nothing trains."""
+    peft: Any = sys.modules.get("peft")  # where it was not imported, no model is of it
+    return peft is not None and isinstance(model, peft.PeftModel) and any(True for _ in _base(model))
+
+
+def _base(model: nn.Module) -> Iterator[tuple[str, nn.Parameter]]:
+    return ((name, of) for name, of in model.named_parameters(remove_duplicate=False) if not of.requires_grad)
+
+
+def own_weights(model: nn.Module) -> dict[str, Any]:
+    """The model's state dict; of one with adapters without its frozen weights."""
+    state: dict[str, Any] = model.state_dict()
+    if not has_adapters(model):
+        return state
+    frozen = {name for name, _ in _base(model)}
+    return {name: of for name, of in state.items() if name not in frozen}
+
+
+def load_own_weights(model: nn.Module, weights: Mapping[str, Any]) -> None:
+    """The inverse of ``own_weights``; raises RuntimeError, as torch does, where names are missing or too many."""
+    if not has_adapters(model):
+        model.load_state_dict(weights)
+        return
+    found = model.load_state_dict(weights, strict=False)
+    missing = set(found.missing_keys) - {name for name, _ in _base(model)}
+    if wrong := sorted(missing) + found.unexpected_keys:
+        raise RuntimeError(f"the adapters are not those of the model: {', '.join(wrong[:5])}")
+
+
+def base_sha256(model: nn.Module) -> str:
+    """Of the frozen weights: adapters that were trained on others are worth nothing on these.
+
+    Billions of them are hashed in many seconds, so once only, until they lie elsewhere or an operation changes them.
+    """
+    base = sorted(_base(model), key=lambda named: named[0])
+    state = [(name, value.data_ptr(), value._version) for name, value in base]
+    if (held := _hashed.get(model)) and held[0] == state:
+        return held[1]
+    digest = hashlib.sha256()
+    for name, value in base:
+        digest.update(f"{name} {value.dtype} {tuple(value.shape)}".encode())
+        digest.update(value.detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy().data)
+    _hashed[model] = state, digest.hexdigest()
+    return digest.hexdigest()
+
 
 ROUNDING = 1e-4  # of a parameter's length: ranks on unlike machines drift apart by less, one step on its own by more
 SAMPLED = 1024  # values of a tensor that a mark looks at
@@ -203,4 +261,100 @@ def _unused(model: nn.Module) -> InvalidInput:
         "ddp_find_unused_parameters=True to TrainingArguments, which looks for them in every step; or, when they are "
         "never used, take them out of training with parameter.requires_grad_(False)",
         cause="code",
+    )
+
+
+def check_finite(modules: Iterable[nn.Module], when: str, *, whole: bool = False) -> None:
+    """Raises InvalidInput (cause "divergence") where weights of one of the modules are not finite; ``when`` is shown.
+
+    ``whole``: weights that are not trained are looked at too, of which there may be billions below an adapter. They
+    may hold infinity, as a mask does, and so may a buffer that is no running statistic.
+    """
+    for module in modules:
+        _refuse(infinite_faults(module, whole=whole), type(module).__name__, when)
+
+
+def check_finite_tensors(tensors: Mapping[str, Any], when: str) -> list[str]:
+    """The same of a state dict, which does not say what is trained: refuses nan, and returns what holds infinity."""
+    found = _not_finite(tensors)
+    _refuse({name: word for name, word in found.items() if word == "nan"}, "the state dict", when)
+    return [name for name, word in found.items() if word != "nan"]
+
+
+def _refuse(faults: Mapping[str, str], owner: str, when: str) -> None:
+    if faults:
+        raise InvalidInput(f"{when}{told(faults, owner)}. They are neither saved nor published", cause="divergence")
+
+
+def told(faults: Mapping[str, str], owner: str) -> str:
+    """What is not finite, as a sentence without its point."""
+    names = listed([f"{name} ({word})" for name, word in faults.items()])
+    return f"{counted(len(faults), 'tensor')} of {owner} {'is' if len(faults) == 1 else 'are'} not finite: {names}"
+
+
+def infinite_faults(module: nn.Module, *, whole: bool = False) -> dict[str, str]:
+    """The weights and running statistics that are not finite, by name: "nan" or "infinity"."""
+    parameters = {name: of for name, of in module.named_parameters() if whole or of.requires_grad}
+    statistics = {
+        f"{path}.{name}" if path else name: value
+        for path, layer in module.named_modules()
+        if isinstance(layer, _NormBase)
+        for name, value in (("running_mean", layer.running_mean), ("running_var", layer.running_var))
+    }
+    frozen = {name for name, of in parameters.items() if not of.requires_grad}
+    found = _not_finite({**parameters, **statistics})
+    return {name: word for name, word in found.items() if word == "nan" or name not in frozen}
+
+
+def _not_finite(tensors: Mapping[str, Any]) -> dict[str, str]:
+    """Those that hold nan or infinity, by name, and which of the two. The device is asked once."""
+    bounds = {name: bound for name, value in tensors.items() if (bound := _bounds(value)) is not None}
+    seen: dict[str, list[bool]] = {}
+    for device in {of.device for of in bounds.values()}:
+        there = {name: of for name, of in bounds.items() if of.device == device}
+        flags = torch.stack([torch.stack([of.isnan().any(), of.isinf().any()]) for of in there.values()]).tolist()
+        seen |= dict(zip(there, flags, strict=True))
+    return {name: "nan" if seen[name][0] else "infinity" for name in bounds if any(seen[name])}
+
+
+def _bounds(value: Any) -> torch.Tensor | None:
+    """The lowest and the highest number, both nan where one is; None for what holds no floating-point numbers."""
+    if not isinstance(value, torch.Tensor) or not (value.is_floating_point() or value.is_complex()):
+        return None
+    local: Any = value.detach()
+    if hasattr(local, "to_local"):  # this rank's part of one that is sharded
+        local = local.to_local()
+    if local.layout != torch.strided:
+        local = local._values() if local.layout == torch.sparse_coo else local.values()
+    if local.is_complex():
+        local = torch.view_as_real(local)
+    if local.is_meta or not local.numel():
+        return None
+    if local.element_size() == 1:  # eight bits: no lowest and highest of those
+        local = local.float()
+    return torch.stack(torch.aminmax(local))
+
+
+def state_faults(state: Mapping[str, Any]) -> list[str]:
+    """What of a module's state dict cannot be published, and what to do; empty when all can be."""
+    return [f"its {name} is {fault}" for name, value in state.items() if (fault := _fault_of(value))]
+
+
+def _fault_of(value: Any) -> str:
+    if isinstance(value, torch.Tensor):
+        dense = "publish a state dict in which it is dense"
+        if value.is_quantized:
+            return f"a quantised tensor, which safetensors cannot hold: {dense} (dequantize()), or write it to a file"
+        sparse = f"a sparse tensor, which safetensors cannot hold: {dense} (to_dense()), or write it to a file"
+        return sparse if value.layout != torch.strided else ""
+    try:
+        is_plain = bool(json.loads(json.dumps(value, allow_nan=False)) == value)
+    except (TypeError, ValueError, RecursionError):
+        is_plain = False
+    if is_plain:
+        return ""
+    return (
+        f"an extra state of type {type(value).__name__}, which is neither a tensor nor plain JSON: let get_extra_state "
+        "return a tensor, or a dict of numbers, texts, lists and dicts; or publish a state dict without it, and write "
+        "it to a file"
     )

@@ -1,0 +1,89 @@
+"""Numbers, lists and rows as a person says them: 1 worker, 2 workers; a, b and 3 more; 66.5 MB; in rows 3, 8.
+
+What a terminal would obey is shown instead: text of workers, data and servers moves no cursor and hides nothing.
+
+For what is printed and for the messages of errors; text that is handed out as a value stays as it is.
+"""
+
+import json
+import re
+import sys
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    import numpy as np
+
+
+MAX_SHOWN = 5
+COUNTED = "(data rows are counted from 1, without the header)"  # lines of a file differ by header and line breaks
+
+
+def counted(number: int, noun: str) -> str:
+    """``noun`` is one whose plural ends in s."""
+    return f"{number} {noun}" if number == 1 else f"{number} {noun}s"
+
+
+def listed(values: Sequence[Any], at_most: int = 5, *, separator: str = ", ", show: Callable[[Any], str] = str) -> str:
+    """The first of them, and how many more there are."""
+    more = f" and {len(values) - at_most} more" if len(values) > at_most else ""
+    return separator.join(map(show, values[:at_most])) + more
+
+
+def sized(num_bytes: int) -> str:
+    """In the largest decimal unit that gives at least one."""
+    for unit, name in ((10**9, "GB"), (10**6, "MB"), (10**3, "kB")):
+        if num_bytes >= unit:
+            return f"{num_bytes / unit:,.1f} {name}"
+    return counted(num_bytes, "byte")
+
+
+def in_rows(rows: "Sequence[int] | np.ndarray") -> str:
+    """Where these are, given from 0, of which the first few are named."""
+    numbers = ", ".join(str(int(row) + 1) for row in rows[:MAX_SHOWN])
+    place = "in row" if len(rows) == 1 else "in rows" if len(rows) <= MAX_SHOWN else "first in rows"
+    return f"{place} {numbers} {COUNTED}"
+
+
+def are(number: int) -> str:
+    """The verb that goes with so many."""
+    return "is" if number == 1 else "are"
+
+
+# Control characters but tab and newline, marks that change the direction of text, invisible ones, and half characters.
+_OBEYED = re.compile(
+    r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u061c\u200b\u200e\u200f\u2028-\u202e\u2060-\u206f\ufeff\ufff9-\ufffb"
+    r"\ud800-\udfff\U000e0000-\U000e007f]"
+)
+
+
+def shown(text: str) -> str:
+    """``text`` with its lines and tabs, everything else that a terminal would obey written as Python writes it.
+
+    Of a progress bar, drawn again and again after carriage returns, the first and the last drawing are shown.
+    """
+    return _OBEYED.sub(_written, "\n".join(map(_drawn, text.split("\n"))))
+
+
+def json_shown(value: object) -> str:
+    """JSON with letters as they are, where stdout has them; what a terminal would obey is escaped as JSON does it."""
+    text = _OBEYED.sub(lambda found: json.dumps(found[0])[1:-1], json.dumps(value, indent=2, ensure_ascii=False))
+    try:
+        text.encode(sys.stdout.encoding or "ascii")
+    except UnicodeEncodeError:
+        return json.dumps(value, indent=2)
+    return text
+
+
+def in_ipython() -> bool:
+    """Whether a person types in IPython, as in a notebook; False in a program."""
+    return getattr(sys.modules.get("IPython"), "get_ipython", lambda: None)() is not None
+
+
+def _drawn(line: str) -> str:
+    drawings = [drawing for drawing in line.split("\r") if drawing]
+    return f"{drawings[0]} ... {drawings[-1]}" if len(drawings) > 2 else "\r".join(drawings)
+
+
+def _written(found: re.Match[str]) -> str:
+    return found[0].encode("unicode_escape").decode()

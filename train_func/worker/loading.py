@@ -1,0 +1,155 @@
+"""Loads rows, model and processor of a run's task: the same on all ranks, unchanged since the submission."""
+
+import json
+from collections.abc import Mapping
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+from datasets import Dataset
+
+from train_func.errors import Cause, InvalidInput
+from train_func.inputs import key_of, variable_of
+from train_func.layout import PIPELINE
+from train_func.records import RunRecord
+from train_func.storage import Store
+from train_func.worker.inputs.model import BASE, find_model
+from train_func.worker.inputs.named import bring, find, link
+from train_func.worker.publish.card import TaskPart, fields_of
+from train_func.worker.rank import world
+from train_func.worker.tasks.protocol import NotesModel, Rows, WorkerTask, worker_half
+
+
+class Loading:
+    """What the task of a run loads; every method is to be called on every rank."""
+
+    def __init__(self, record: RunRecord, store: Store, cache: Path) -> None:
+        self._record, self._store, self._cache = record, store, cache
+        self.processor: Any = None
+        """That which rows were encoded with last, or else of the model."""
+        self._encoded: tuple[Any, Any] = (None, None)
+        """Form of the training rows that ``data`` gave, and the processor that it was given."""
+
+    @cached_property
+    def task(self) -> WorkerTask:
+        """The worker half of the task; raises InvalidInput when the run has none."""
+        return worker_half(self._record.run, self._store, self._cache)
+
+    @cached_property
+    def rows(self) -> Rows:
+        """The rows to train on and those held out."""
+        found = world.on_all_ranks(self._read)
+        for note in found.notes:
+            world.note(note)
+        return found
+
+    def _read(self) -> Rows:
+        found = self.task.rows()
+        _check_unchanged(self._record, found.fingerprints, "data")
+        return found
+
+    def model(self, precision: str) -> tuple[Any, Any]:
+        """The model and its processor; ``precision``: as the run's Numerics have it."""
+        labels = self.rows.labels
+        world.on_all_ranks(self._fetch)
+        model, self.processor = world.on_all_ranks(lambda: self.task.load(labels, precision))
+        for note in self.task.model_notes if isinstance(self.task, NotesModel) else ():
+            world.note(note)
+        return model, self.processor
+
+    def _fetch(self) -> None:
+        found = self.task.fetch()
+        _check_unchanged(self._record, found, "model")
+
+    def data(self, processor: Any) -> tuple[Dataset, Dataset]:
+        """The rows to train on and those held out, as the model takes them."""
+        rows = self.rows
+        train, held_out = world.on_all_ranks(lambda: self._encode(rows, processor))
+        self._encoded = _form(train), processor
+        self.processor = processor or self.processor
+        return train, held_out
+
+    def _encode(self, rows: Rows, processor: Any) -> tuple[Dataset, Dataset]:
+        encoded, refusals = [], []
+        for side in (rows.train, rows.held_out):
+            try:
+                encoded.append(self.task.encode(side, processor))
+            except InvalidInput as refusal:
+                refusals.append(refusal)
+        if refusals:
+            raise InvalidInput([fault for each in refusals for fault in each.faults], cause=refusals[0].cause)
+        return encoded[0], encoded[1]
+
+    def collator(self, rows: Dataset) -> Any:
+        """What makes batches of ``rows``, where they are like those that ``data`` gave to train on, and the task says.
+
+        Some of those, or all in another order, are like them; with other columns, or in a format, they are not.
+        """
+        form, processor = self._encoded
+        return self.task.collator(processor, training=True) if _form(rows) == form else None
+
+    def input(self, name: str, environment: Mapping[str, str], folder: Path) -> Path:
+        """Where an input of the run is: brought by the supervisor, or else now, and linked in ``folder``."""
+        inputs = self._record.run.inputs
+        if name not in inputs:
+            raise InvalidInput(f"the run has no input {name!r}; it has: {', '.join(inputs) or 'none'}", cause="code")
+        if path := environment.get(variable_of(name)):
+            return Path(path)
+        return world.on_all_ranks(lambda: self._bring(name, inputs[name], folder / "inputs"))
+
+    def _bring(self, name: str, address: str, folder: Path) -> Path:
+        expected = self._record.fingerprints.get(key_of(name))
+        if expected is None:  # called without a submission, which would have fixed it
+            expected = find(name, address, self._store, self._cache).fingerprint
+        return link(bring(name, address, expected, self._store, self._cache), folder, name, expected)
+
+    def base(self) -> Path | None:
+        """The folder of the task's model, on which ``load`` puts adapters; None where the task names none.
+
+        Raises:
+            InvalidInput: it is not found, or has changed; StorageFailed: the store is away or denies.
+        """
+        fields = fields_of(self._record)
+        if not (address := fields.get("model")):
+            return None
+        return find_model(address, fields.get("model_revision", "main"), BASE, self._store, self._cache).folder
+
+    def use(self) -> dict[str, str]:
+        """Files that say how the model is used, by name; none where the function has not loaded the task's rows."""
+        return {PIPELINE: json.dumps(dict(self.task.pipeline()))} if self._has_rows else {}
+
+    def card_part(self) -> TaskPart | None:
+        """What the task says in the card of its model; None where the function has not loaded its rows."""
+        if not self._has_rows:
+            return None
+        rows, pipeline = self.rows, dict(self.task.pipeline())
+        return TaskPart(
+            text=self.task.card(rows.labels),
+            pipeline=pipeline,
+            num_train=len(rows.train),
+            num_held_out=len(rows.held_out),
+            fingerprints=dict(rows.fingerprints),
+            labels=() if pipeline else rows.labels,  # a model of a pipeline has them in its configuration
+        )
+
+    @property
+    def _has_rows(self) -> bool:
+        return "rows" in self.__dict__
+
+
+def _form(rows: Dataset) -> tuple[Any, Any]:
+    """The same for some of the rows, and in another order."""
+    return rows.features, rows.format
+
+
+def _check_unchanged(record: RunRecord, found: Mapping[str, str], cause: Cause) -> None:
+    """Raises InvalidInput when an input, by its field, has another fingerprint than at the submission."""
+    task = record.run.task and record.run.task.load()
+    faults = [
+        f"{getattr(task, field)} has changed since {record.name} was submitted: its fingerprint was "
+        f"{record.fingerprints[field]} and is {sha256}; submit again, as a new run"
+        for field, sha256 in found.items()
+        if record.fingerprints.get(field, sha256) != sha256
+    ]
+    if faults:
+        raise InvalidInput(faults, cause=cause)

@@ -1,1 +1,0 @@
-"""The pod: its supervisor, its ranks, and how each of them ends."""

@@ -1,0 +1,230 @@
+"""What is published of a training: the model, the files by which it is used, and the report on the training.
+
+The report says how far the training came, its metrics, and its audit.
+
+Baseline: what is said of a model that is worse than the same answer for every row, the best that training rows give.
+
+That is their most frequent class, or the mean of their numbers.
+"""
+
+import shutil
+import traceback
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import transformers
+from datasets import Dataset
+
+from train_func.errors import InvalidInput, TrainFuncError
+from train_func.layout import CARD
+from train_func.records import RunRecord
+from train_func.storage import Store
+from train_func.text import listed
+from train_func.worker.inputs.model_loading import without_progress_bars
+from train_func.worker.publish import module, reloading
+from train_func.worker.publish.store import take_source
+from train_func.worker.rank import reporting, world
+from train_func.worker.tasks.metrics import Accuracy, NumberErrors
+from train_func.worker.training import evaluation, weights
+from train_func.worker.training.metric_values import not_finite, to_json
+from train_func.worker.training.plan import rows_of
+from train_func.worker.training.trainer import Trainer
+
+_REMEDY = "it may need more epochs or another learning rate"
+
+
+def below_baseline(metric: object, train: Dataset, rows: Dataset, metrics: Mapping[str, Any]) -> str:
+    """What is to be known of a model that was measured on ``rows``; mostly empty."""
+    learnt, true = _labels(train), _labels(rows)
+    if learnt is None or true is None:
+        return ""
+    if isinstance(metric, Accuracy) and all(np.issubdtype(of.dtype, np.integer) for of in (learnt, true)):
+        return _below_majority(learnt, true, metrics.get("accuracy"))
+    return _below_mean(learnt, true, metrics.get("mse")) if isinstance(metric, NumberErrors) else ""
+
+
+def _below_majority(learnt: np.ndarray, true: np.ndarray, accuracy: float | None) -> str:
+    classes, counts = np.unique(learnt, return_counts=True)
+    baseline = float(np.mean(true == classes[counts.argmax()]))
+    if accuracy is None or accuracy >= baseline:
+        return ""
+    return (
+        f"the model is right less often than its majority-class baseline: accuracy {accuracy:.3f}, baseline "
+        f"{baseline:.3f}; {_REMEDY}"
+    )
+
+
+def _below_mean(learnt: np.ndarray, true: np.ndarray, mse: float | None) -> str:
+    baseline = float(np.mean((true - learnt.mean(dtype=np.float64)) ** 2))
+    if mse is None or mse <= baseline:
+        return ""
+    return (
+        f"the model predicts worse than the mean of its training rows: mse {mse:.4g}, baseline {baseline:.4g}; "
+        f"{_REMEDY}, or numbers that lie between -1 and 1 (docs/tasks.md)"
+    )
+
+
+def _labels(rows: Dataset) -> "np.ndarray | None":
+    """The column of one class, or number, per row, where there is one."""
+    name = next((name for name in ("label", "labels") if name in rows.column_names), None)
+    column = rows.with_format("arrow").select_columns([name])[:][name] if name and len(rows) else None
+    is_one = column is not None and (pa.types.is_integer(column.type) or pa.types.is_floating(column.type))
+    return column.to_numpy() if column is not None and is_one else None
+
+
+def write_publication(
+    folder: Path, trainer: Trainer, tokenizer: Any, record: RunRecord, use: Mapping[str, str]
+) -> list[str]:
+    """Writes model and tokenizer; returns notes on what there was not.
+
+    ``use``: the files of the task, by name, that say how the model is used. Raises OSError when the disk is full.
+    """
+    with without_progress_bars():
+        module.save_adapters(trainer.accelerator.unwrap_model(trainer.model), folder, record)
+    (folder / CARD).unlink(missing_ok=True)  # a form that peft and the Hub's mixin write; the card has what it asks for
+    notes = []
+    if tokenizer is None:
+        notes.append(
+            "no tokenizer is published, so the model has to be given one where it is used: give Trainer "
+            "processing_class=tokenizer"
+        )
+    else:
+        tokenizer.save_pretrained(folder)
+    for name, text in use.items():
+        (folder / name).write_text(text)
+    return notes
+
+
+def rehearse(
+    folder: Path,
+    trainer: Trainer,
+    tokenizer: Any,
+    record: RunRecord,
+    use: Mapping[str, str],
+    store: Store,
+    differs: Callable[[Path], str | None],
+) -> list[str]:
+    """Writes it all once before the first step, and removes it: what cannot be published is known before hours of work.
+
+    ``differs``: says how what is loaded from the folder is another model than the one that was saved there, if it is.
+
+    Raises:
+        InvalidInput: (cause "code") when the model or its tokenizer cannot be saved, or not all that is trained, or
+            they are another model when they are loaded again;
+            StorageFailed when the source cannot be read, OSError when the disk is full.
+    """
+    try:
+        folder.mkdir(parents=True)
+        model = trainer.accelerator.unwrap_model(trainer.model)
+        weights.check_finite([model], "Before the first step, ", whole=True)
+        module.check_all_published(model)
+        module.take_start(model, folder.with_name("adapters_at_first"))
+        with reloading.tried_adapters(model):
+            notes = [*write_publication(folder, trainer, tokenizer, record, use), *take_source(store, record, folder)]
+            try:
+                fault = differs(folder)
+            except reloading.NotLoaded as unknown:
+                return [*notes, f"whether the published model is the trained one is not known: {unknown}"]
+        if fault:
+            raise InvalidInput(f"refused before the first step: {fault}", cause="code")
+        return notes
+    except (TrainFuncError, OSError):
+        raise
+    except Exception as error:
+        raise InvalidInput(
+            f"{type(trainer.model).__name__} cannot be published after training, because saving it fails already now: "
+            f"{type(error).__name__}: {error}. session.publish needs a model with save_pretrained, such as those of "
+            "transformers, whose configuration is valid. Train any other torch.nn.Module in a loop over session.steps, "
+            "and give session.publish the module",
+            cause="code",
+        ) from error
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+def report_unmeasured(trainer: Trainer) -> dict[str, Any]:
+    """The report before the model is measured."""
+    audited: dict[str, Any] = {"world_size": world.size()}
+    if step := evaluation.loaded_step(trainer):
+        audited["best_step"] = step
+    audited["training"] = [coverage.counts("used_once") for coverage in trainer.coverage]
+    audited["held_out"] = None
+    state = trainer.state
+    return {"step": state.global_step, "num_steps": state.max_steps, "metrics": {}, "audit": audited}
+
+
+def rows_measured(trainer: Trainer, held_out: Dataset | None) -> dict[str, Any]:
+    """The data sets whose metrics are published, by what stands before the metrics' names.
+
+    ``held_out``: those of session.data. A function with rows of its own gives them as eval_dataset.
+    """
+    sets = trainer.eval_dataset
+    if held_out is not None:
+        return {"": evaluation.covering(sets, held_out)}
+    if isinstance(sets, dict):
+        return {f"{name}_": rows for name, rows in sets.items()}
+    return {} if sets is None else {"": sets}
+
+
+def report_measured(report: dict[str, Any], trainer: Trainer, held_out: Dataset | None) -> dict[str, Any]:
+    """Collective: ``report`` with the metrics of the weights that the model has now.
+
+    Measuring may run the first evaluation of all, and the user's code. When that raises, the model is published
+    without metrics, and the report has a ``note`` that names the error. Errors of callbacks are printed only.
+    """
+    found, fault = dict(report), None
+    try:
+        with _unfailing(trainer, "log"), _unfailing(trainer.callback_handler, "call_event"):
+            found |= _measured(trainer, rows_measured(trainer, held_out), report["audit"])
+    except Exception as error:
+        traceback.print_exception(error)
+        fault = f"{type(error).__name__}: {error}"
+    if fault := next((of_rank for of_rank in world.gather(fault) if of_rank), None):
+        return {**report, "note": f"no metrics are published: measuring the trained model failed with {fault}"}
+    return found
+
+
+@contextmanager
+def _unfailing(owner: Any, name: str) -> Iterator[None]:
+    """Until the end of the block, what the method of ``owner`` raises is printed, and its caller goes on."""
+    method = getattr(owner, name)
+
+    def unfailing(*args: Any, **kwargs: Any) -> Any:
+        try:
+            return method(*args, **kwargs)
+        except Exception as error:
+            traceback.print_exception(error)
+            reporting.note(f"a callback or tracker was not told what was measured: {type(error).__name__}: {error}")
+            return next((of for of in args if isinstance(of, transformers.TrainerControl)), None)
+
+    setattr(owner, name, unfailing)
+    try:
+        yield
+    finally:
+        setattr(owner, name, method)
+
+
+def _measured(trainer: Trainer, sets: dict[str, Any], audited: dict[str, Any]) -> dict[str, Any]:
+    # A rank that fails on one of the sets fails all ranks before the next.
+    made = {prefix: world.on_all_ranks(partial(trainer.measured_on, rows)) for prefix, rows in sets.items()}
+    metrics = {f"{prefix}{name}": value for prefix, of in made.items() for name, value in of.metrics.items()}
+    counts = [of.coverage.counts("in_metric_once") for of in made.values()]
+    held_out = {name: sum(of[name] for of in counts) for name in counts[0]} if counts else None
+    train = rows_of(trainer.train_dataset)
+    given = {} if trainer.compute_metrics else {prefix: made[prefix].metrics for prefix in sets}  # they are its own
+    notes = [below_baseline(trainer.metric, train, sets[prefix], metrics) for prefix, metrics in given.items()]
+    notes.append(evaluation.better_before(trainer, metrics))
+    return {**_told(metrics, notes), "audit": {**audited, "held_out": held_out}}
+
+
+def _told(metrics: Mapping[str, Any], notes: Sequence[str]) -> dict[str, Any]:
+    """The metrics as JSON, and what a person should know of them as the note."""
+    odd = not_finite(metrics)
+    is_null = f"metrics that are no finite numbers, and null in the result: {listed(odd)}" if odd else ""
+    note = "; ".join(filter(None, [is_null, *notes]))
+    return {"metrics": to_json(metrics), **({"note": note} if note else {})}

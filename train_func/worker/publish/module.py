@@ -1,0 +1,276 @@
+"""What an own loop publishes: a module or its state dict as safetensors, a folder, or files.
+
+Extra state of a module (``get_extra_state``) that is no tensor is plain JSON beside its weights.
+
+The files of a model that is published: of one with adapters these alone, with a base that can be found.
+"""
+
+import json
+import shutil
+from collections.abc import Callable, Container, Iterator, Mapping
+from contextlib import contextmanager, suppress
+from pathlib import Path, PurePath
+from typing import Any
+from weakref import WeakKeyDictionary
+
+import torch
+from safetensors.torch import _remove_duplicate_names, save_file, save_model
+from torch import nn
+from transformers import AutoConfig
+
+from train_func.errors import InvalidInput
+from train_func.published_model import ADAPTERS, RULES
+from train_func.records import RunRecord
+from train_func.result import name_fault
+from train_func.text import listed
+from train_func.worker.publish.card import fields_of, hub_id, public
+from train_func.worker.rank import world
+from train_func.worker.training import weights
+from train_func.worker.training.loader import undisturbed
+from train_func.worker.training.weights import has_adapters, state_faults
+
+BASE = "base_model_name_or_path"
+CHANGE_BASE = ("pissa", "olora", "corda", "lora_ga")  # how init_lora_weights begins that subtract themselves from it
+_starts: WeakKeyDictionary[nn.Module, Path] = WeakKeyDictionary()
+
+
+def save_adapters(model: Any, folder: Path, record: RunRecord) -> None:
+    """As ``model.save_pretrained(folder)``; adapters name their base without a path of this machine."""
+    if not has_adapters(model):
+        model.save_pretrained(folder)
+        return
+    with _with_local_base(model), undisturbed():
+        if start := _starts.get(model):
+            model.save_pretrained(folder, path_initial_model_for_weight_conversion=str(start))
+        else:
+            model.save_pretrained(folder)
+    if how := getattr(model.get_base_model(), "generation_config", None):
+        with suppress(ValueError):  # one that its own base has wrong
+            how.save_pretrained(folder)
+    for name, of in model.peft_config.items():
+        path = (folder if name == "default" else folder / name) / ADAPTERS
+        config = {**json.loads(path.read_text()), BASE: _public_base(getattr(of, BASE), record)}
+        path.write_text(json.dumps(config, indent=2, sort_keys=True))
+
+
+@contextmanager
+def _with_local_base(model: Any) -> Iterator[None]:
+    """peft looks up how large the vocabulary of the base is: in the files that were loaded, and not on the Hub."""
+    configs = list(model.peft_config.values())
+    named = [getattr(of, BASE) for of in configs]
+    try:
+        for of in configs:
+            setattr(of, BASE, getattr(model.get_base_model(), "name_or_path", None))
+        yield
+    finally:
+        for of, name in zip(configs, named, strict=True):
+            setattr(of, BASE, name)
+
+
+def _public_base(name: str | None, record: RunRecord) -> str | None:
+    """The id of the base on the Hub, or its address; of a folder the name alone, which is no id of the Hub."""
+    if name is None:
+        return None
+    is_of_task, fingerprint = name == fields_of(record).get("model"), record.fingerprints.get("model", "")
+    if is_of_task and (known := hub_id(name, fingerprint)):
+        return known
+    shown = str(public(name))
+    is_folder = shown != name or (is_of_task and fingerprint and "://" not in shown)
+    return f"./{PurePath(shown).name}" if is_folder else shown
+
+
+def check_all_published(model: nn.Module) -> None:
+    """Raises InvalidInput (cause "code") where the published adapters would not be the trained model on its base.
+
+    That is where weights are trained beside them that are published without them, or the base is changed.
+    """
+    if not has_adapters(model):
+        return
+    from peft import PeftType, get_peft_model_state_dict
+
+    adapted: Any = model
+    if any(of.peft_type != PeftType.LORA for of in adapted.peft_config.values()):
+        return  # other kinds publish tensors that they make of the trained ones
+    for of in adapted.peft_config.values():
+        _check_base_kept(of)
+    with _with_local_base(adapted):
+        states = [get_peft_model_state_dict(adapted, adapter_name=name) for name in adapted.peft_config]
+    kept = {of.data_ptr() for state in states for of in state.values()}
+    left = [name for name, of in model.named_parameters() if of.requires_grad and of.data_ptr() not in kept]
+    if left:
+        raise InvalidInput(
+            f"trained beside the adapters, and not published with them: {listed(left)}; the metrics would be those of "
+            "another model than the published one. Freeze them with requires_grad_(False), name their layers in "
+            "modules_to_save of peft's LoraConfig, or train all weights without adapters",
+            cause="code",
+        )
+    if lost := _resized(adapted.get_base_model(), kept):
+        raise InvalidInput(
+            f"tokens were added to the model, and their weights in {listed(lost)} are not published: peft leaves them "
+            "out where one of the embeddings and the head has adapters. Give both of them adapters, or none",
+            cause="code",
+        )
+
+
+def _check_base_kept(config: Any) -> None:
+    start, kasa = getattr(config, "init_lora_weights", True), getattr(config, "kasa_config", None)
+    if start == "loftq" or kasa:
+        given = "kasa_config" if kasa else f"init_lora_weights={start!r}"
+        raise InvalidInput(
+            f"LoraConfig({given}) changes the weights of the base, which are not published: on the base as it is, the "
+            "published adapters would be another model than the one that was measured. Leave it out, or train in a "
+            "loop over session.steps, and publish the whole model with session.publish(model.merge_and_unload())",
+            cause="code",
+        )
+
+
+def take_start(model: nn.Module, folder: Path) -> None:
+    """Keeps in ``folder``, before the first step, adapters of which peft has subtracted the start from the base.
+
+    What is published of them then is adapters of the base as it is: what was trained without that start.
+    """
+    if not has_adapters(model) or model in _starts:
+        return
+    adapted: Any = model
+    config = adapted.peft_config.get("default")
+    if str(getattr(config, "init_lora_weights", "")).lower().startswith(CHANGE_BASE):
+        with _with_local_base(adapted):
+            adapted.save_pretrained(folder)
+        _starts[model] = folder
+
+
+def _resized(base: Any, kept: Container[int]) -> list[str]:
+    """The layers that have other numbers of tokens than in the files that were loaded, and are not published."""
+    try:
+        before = AutoConfig.from_pretrained(base.name_or_path, **RULES).get_text_config().vocab_size
+    except (OSError, ValueError, AttributeError):  # it was made without files
+        return []
+    ends = [base.get_input_embeddings(), base.get_output_embeddings()]
+    return [
+        name
+        for name, of in base.named_modules()
+        if any(of is end for end in ends) and len(of.weight) != before and of.weight.data_ptr() not in kept
+    ]
+
+
+WEIGHTS, EXTRA = "model.safetensors", "extra_state.json"
+ALLOWED = (
+    "a Trainer, a torch.nn.Module, a state dict, an object with save_pretrained, or a file, a folder or a list of them "
+    "is expected"
+)
+
+
+def writer(what: object, record: RunRecord) -> tuple[Callable[[Path], None], bool]:
+    """What writes ``what`` into a folder, and whether that is a whole model.
+
+    Raises:
+        InvalidInput: (cause "code") it cannot be published, or a file of it is not there; (cause "divergence") its
+            weights are not finite.
+    """
+    if isinstance(what, nn.Module):
+        weights.check_finite([bare(what)], "session.publish: ", whole=True)
+        return _of_module(bare(what), record), True
+    if isinstance(what, Mapping):
+        tensors = _tensors(what)
+        if infinite := weights.check_finite_tensors(tensors, "session.publish: "):
+            world.note(f"the published state dict holds infinity, which only a mask should: {listed(infinite)}")
+        return (lambda folder: save_file(tensors, folder / WEIGHTS)), True
+    if isinstance(what, (str, Path)):
+        return _copies([Path(what)]), False
+    if isinstance(what, (list, tuple)) and what and all(isinstance(one, (str, Path)) for one in what):
+        return _copies([Path(one) for one in what]), False
+    if callable(save := getattr(what, "save_pretrained", None)):
+        return (lambda folder: _save(save, folder)), False
+    raise _refused(f"session.publish was given {type(what).__name__}: {ALLOWED}. Save it to a file, and publish that")
+
+
+def _save(save: Callable[[Path], object], folder: Path) -> None:
+    save(folder)
+
+
+def bare(module: nn.Module) -> nn.Module:
+    """The module inside of what wraps it for several ranks, or for torch.compile."""
+    while True:
+        inner = getattr(module, "_orig_mod", None)
+        if inner is None and isinstance(module, nn.parallel.DistributedDataParallel | nn.DataParallel):
+            inner = module.module
+        if not isinstance(inner, nn.Module):
+            return module
+        module = inner
+
+
+def _of_module(module: nn.Module, record: RunRecord) -> Callable[[Path], None]:
+    if callable(getattr(module, "save_pretrained", None)):  # transformers, peft: with their configuration
+        return lambda folder: save_adapters(module, folder, record)
+    state = module.state_dict()
+    if faults := state_faults(state):
+        raise _refused([f"session.publish was given {type(module).__name__}: {fault}" for fault in faults])
+    extra = {name: value for name, value in state.items() if not isinstance(value, torch.Tensor)}
+
+    def write(folder: Path) -> None:
+        if extra:
+            (folder / EXTRA).write_text(json.dumps(extra, indent=1) + "\n")
+        if extra or _has_parts(state):
+            save_file(_copied(state), folder / WEIGHTS)
+        else:
+            save_model(module, str(folder / WEIGHTS))  # shared tensors are stored once
+
+    return write
+
+
+def _has_parts(state: Mapping[str, torch.Tensor]) -> bool:
+    """Whether tensors are parts of one that none of them is whole, which save_model refuses."""
+    try:
+        _remove_duplicate_names(dict(state))
+    except RuntimeError:
+        return True
+    return False
+
+
+def _copied(state: Mapping[str, Any]) -> dict[str, torch.Tensor]:
+    """Its tensors, copied, because safetensors refuses tensors that share memory."""
+    tensors = {name: value for name, value in state.items() if isinstance(value, torch.Tensor)}
+    return {name: value.detach().cpu().clone().contiguous() for name, value in tensors.items()}
+
+
+def _tensors(state: Mapping[Any, Any]) -> dict[str, torch.Tensor]:
+    others = [name for name, value in state.items() if not (isinstance(name, str) and isinstance(value, torch.Tensor))]
+    if others or not state:
+        named = ", ".join(f"{name!r} ({type(state[name]).__name__})" for name in others[:5])
+        raise _refused(
+            f"session.publish was given a dict with {named or 'nothing'}: of a state dict, tensors by name are "
+            "expected; give the numbers beside it as metrics=..., and return other values or write them to a file"
+        )
+    if faults := state_faults(state):
+        raise _refused([f"session.publish was given a state dict: {fault}" for fault in faults])
+    return _copied(state)
+
+
+def _copies(paths: list[Path]) -> Callable[[Path], None]:
+    """Copies of files, each under its name, and of what folders hold, each under its name from there."""
+    found: dict[str, Path] = {}
+    for path in paths:
+        if path.is_dir():
+            inside = [of for of in sorted(path.rglob("*")) if of.is_file()]
+            found |= {of.relative_to(path).as_posix(): of for of in inside}
+        elif path.is_file():
+            found[path.name] = path
+        else:
+            raise _refused(f"session.publish was given {str(path)!r}: no file or folder is there")
+    hidden = [name for name in found if any(part.startswith(".") for part in name.split("/"))]
+    wanted = {name: path for name, path in found.items() if name not in hidden}
+    if faults := [fault for name in wanted if (fault := name_fault(name, wanted))]:
+        raise _refused(faults)
+    if not wanted:
+        raise _refused(f"session.publish was given {', '.join(map(str, paths))}: there is no file in it")
+
+    def write(folder: Path) -> None:
+        for name, path in wanted.items():
+            (folder / name).parent.mkdir(parents=True, exist_ok=True)
+            shutil.copyfile(path, folder / name)
+
+    return write
+
+
+def _refused(faults: str | list[str]) -> InvalidInput:
+    return InvalidInput(faults, cause="code")

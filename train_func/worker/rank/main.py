@@ -1,0 +1,168 @@
+"""One rank: a process that runs train_func once, says how it ended, and leaves without unloading anything."""
+
+import contextlib
+import faulthandler
+import json
+import logging
+import os
+import sys
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from importlib.util import find_spec
+from pathlib import Path
+from tempfile import mkdtemp
+from typing import NoReturn
+
+from train_func.call import call_of
+from train_func.errors import InvalidInput, StorageFailed
+from train_func.events import LostPeers, RankStops
+from train_func.records import RunRecord
+from train_func.storage import Store, open_store
+from train_func.worker import masks
+from train_func.worker.attempt_setup import write_setup
+from train_func.worker.rank import marks, output, process_groups, reporting, sessions, stacks, stop_flag
+from train_func.worker.rank import source as source_module
+from train_func.worker.rank.end import Outcome, of_error
+from train_func.worker.rank.source import SourceNeeds
+from train_func.worker.rank.values import plain_result
+
+LONGEST_WAIT_FOR_GROUPS = 30.0  # seconds; ranks that come later than that find no rank 0
+
+
+def main(environ: Mapping[str, str]) -> NoReturn:
+    """Runs the shipped function and exits; the exit code is that of exits.py or the function's own."""
+    had_torch = "torch" in sys.modules  # of the template
+    masks.begin(environ)
+    faulthandler.enable()
+    stacks.answer(environ.get(stacks.VARIABLE))
+    _configure_logging()
+    stop_flag.hold()
+    stop_flag.install()
+    stop_flag.watch(_leave)
+    process_groups.observe()
+    if folder := environ.get(output.VARIABLE):
+        os.chdir(folder)  # a script saves by relative paths: what rank 0 leaves there is published
+    if path := environ.get("TRAIN_FUNC_EVENTS"):
+        with contextlib.suppress(OSError):  # its events are printed then
+            reporting.report_through(path)
+    if path := environ.get(marks.VARIABLE):
+        with contextlib.suppress(OSError):  # nothing is judged then
+            marks.open_memory(path)
+    outcome = _outcome(lambda: _run(environ))
+    has_torch = _uses_torch(environ) if had_torch else "torch" in sys.modules
+    world_size = int(environ.get("WORLD_SIZE", "1"))
+    outcome = replace(outcome, separate=process_groups.separate(world_size, has_torch=has_torch))
+    outcome.write(Path(environ["TRAIN_FUNC_OUTCOME_FILE"]))
+    logging.shutdown()
+    sys.stdout.flush()
+    sys.stderr.flush()
+    if environ.get("RANK") == "0" and not outcome.exit_code:
+        process_groups.wait_until_formed(LONGEST_WAIT_FOR_GROUPS)
+    os._exit(outcome.exit_code)  # gloo may abort while the interpreter unloads, after everything went well
+
+
+def _uses_torch(environ: Mapping[str, str]) -> bool:
+    source = Path(environ["TRAIN_FUNC_JOB_DIR"]) / source_module.FILE
+    return sessions.here.opened or SourceNeeds.of(source).names_torch
+
+
+def _configure_logging() -> None:
+    """Warnings go where all else is printed, until the function configures logging of its own."""
+    last = logging.StreamHandler(sys.stdout)
+    last.setLevel(logging.WARNING)
+    last.setFormatter(logging.Formatter("%(levelname)s %(name)s: %(message)s"))
+    logging.lastResort = last
+
+
+def _outcome(run: Callable[[], object]) -> Outcome:
+    try:
+        stop_flag.accept()
+        outcome = _finished(run())
+    except SystemExit as error:
+        outcome = _finished(None) if error.code in (None, 0) else _failed(error)
+    except BaseException as error:
+        outcome = _failed(error)
+    stop_flag.ignore()
+    if not outcome.exit_code and stop_flag.has_interrupted():
+        return _failed(stop_flag.StopSignal("SIGTERM, which the function has caught"))
+    return outcome
+
+
+def _finished(value: object) -> Outcome:
+    """The outcome of a function that returned.
+
+    A training of which rank 0, whose files and value are the result, keeps nothing is a fault of the function.
+    """
+    here, is_first = sessions.here, os.environ.get("RANK", "0") == "0"
+    if is_first and here.trained and not here.published and value is None and not output.files():
+        return _failed(
+            InvalidInput(
+                "a Trainer has trained to its end in a Session, and nothing of it is kept: call "
+                "session.publish(trainer) on every rank, as the last step inside `with Session(parameters)`, or let "
+                f"rank 0 leave files in the folder that {output.VARIABLE} names, or return what is to be kept",
+                cause="code",
+            )
+        )
+    returned, left_out = plain_result(value) if is_first else ({}, [])
+    done = Outcome(0, None, here.opened, follows=False, failure=None, returned=returned, left_out=tuple(left_out))
+    early = [f"the loop over session.steps was left {loop}" for loop in here.loops if not loop.is_done]
+    return replace(done, notes=(*here.notes, *early[:1]), left_steps=here.left_steps())
+
+
+def _failed(error: BaseException) -> Outcome:
+    stop_flag.ignore()
+    here, has_peers = sessions.here, os.environ.get("WORLD_SIZE", "1") != "1"
+    outcome = of_error(error, session=here.opened, has_peers=has_peers)
+    outcome = replace(outcome, notes=tuple(here.notes), left_steps=here.left_steps(error))
+    match error:
+        case stop_flag.StopSignal():
+            reporting.say(RankStops(why=f"{error}"))
+        case SystemExit():
+            print(error.code if isinstance(error.code, str) else f"sys.exit({error.code})", file=sys.stderr)
+        case _ if outcome.follows and (told := outcome.failure):
+            first = told.message.partition("\n")[0]
+            reporting.say(LostPeers(error=f"{told.type}: {first}", traceback=told.traceback))
+        case _:
+            stacks.print_traceback(error)
+    return outcome
+
+
+def _leave(error: stop_flag.StopSignal) -> NoReturn:
+    """While the main thread is in native code."""
+    print(f"stopped by {error}, in native code", file=sys.stderr, flush=True)  # an event may wait for a lock
+    outcome = replace(of_error(error, session=sessions.here.opened), notes=tuple(sessions.here.notes))
+    outcome.write(Path(os.environ["TRAIN_FUNC_OUTCOME_FILE"]))
+    os._exit(outcome.exit_code)
+
+
+def load(environ: Mapping[str, str]) -> tuple[Callable[..., object], RunRecord, Store]:
+    """The shipped function, from now on importable by its module, its run, and the store of that."""
+    job_dir = Path(environ["TRAIN_FUNC_JOB_DIR"])
+    record = RunRecord.from_dict(json.loads((job_dir / "run.json").read_text()))
+    store = open_store(record.store)
+    return source_module.load(job_dir, store, record), record, store
+
+
+def _run(environ: Mapping[str, str]) -> object:
+    function, record, store = load(environ)
+    job_dir = Path(environ["TRAIN_FUNC_JOB_DIR"])
+    if found := source_module.share_with_processes(job_dir, store, record, Path(mkdtemp(prefix="modules-"))):
+        os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, [found, os.environ.get("PYTHONPATH")]))
+        sys.path.insert(0, found)  # those of joblib take over the path of this process
+    if environ.get("RANK") == "0" and "TRAIN_FUNC_ATTEMPT" in environ:
+        try:
+            write_setup(store, record, int(environ["TRAIN_FUNC_ATTEMPT"]), int(environ["WORLD_SIZE"]), None)
+        except StorageFailed as failure:  # a function that needs no store goes on without it
+            reporting.note(f"with what this attempt computes could not be recorded: {failure}")
+    if record.module != source_module.MAIN:  # else its spec says so already
+        sys.modules["__main__"].__spec__ = find_spec(__name__)
+    del sys.argv[1:]  # those of this program, which a script that parses its arguments would take for its own
+    values, named = call_of(function, record.parameters(), is_whole=record.run.task is not None)
+    return function(*values, **named)
+
+
+# A process started with multiprocessing runs this module as its main one, and so finds what it is to call.
+if __name__ == "__mp_main__" and load(os.environ)[1].module == source_module.MAIN:
+    globals().update(
+        {name: value for name, value in vars(sys.modules["__main__"]).items() if not name.startswith("__")}
+    )

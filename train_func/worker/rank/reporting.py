@@ -1,0 +1,59 @@
+"""Where the events of this process go: from a rank to its supervisor, from a supervisor to its log, else to people."""
+
+import contextlib
+import os
+import stat
+import threading
+from collections.abc import Callable
+
+from train_func import events
+from train_func.events import Event, StepProgress
+from train_func.worker import masks
+from train_func.worker.rank import marks
+
+LONGEST = 60_000  # bytes of an event on its way to the supervisor, which reads lines of up to 64 KiB
+Say = Callable[[Event], object]
+
+
+def _print(event: Event) -> None:
+    if not isinstance(event, StepProgress) or event.is_line:
+        print(event, flush=True)
+
+
+_sink: list[Say] = [_print]
+
+
+def say(event: Event) -> None:
+    """Says it at once; without a supervisor as words."""
+    marks.touch()
+    _sink[0](event)
+
+
+def note(text: str) -> None:
+    """Says what a person should know."""
+    say(events.Note(text=text))
+
+
+def report_to(sink: Say) -> None:
+    """From now on the events of this process go there."""
+    _sink[0] = sink
+
+
+def report_through(path: str) -> None:
+    """From now on the events of this rank go to its supervisor, through the pipe that it has made for them."""
+    pipe = os.open(path, os.O_WRONLY | os.O_NONBLOCK)  # fails instead of waiting where no supervisor reads
+    if not stat.S_ISFIFO(os.fstat(pipe).st_mode):
+        raise OSError(f"{path} is no pipe")
+    os.set_blocking(pipe, True)
+
+    lock = threading.Lock()
+
+    def send(event: Event) -> None:
+        # The supervisor cuts what its log cannot hold; the history has all. No event ends a rank: where no supervisor
+        # reads any more, it is the supervisor's end that does.
+        with lock, contextlib.suppress(Exception):
+            data = events.line(masks.mask(event), LONGEST).encode() + b"\n"
+            while data:
+                data = data[os.write(pipe, data) :]
+
+    report_to(send)

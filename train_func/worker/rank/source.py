@@ -1,0 +1,200 @@
+"""Loads the function that was shipped: the packed module, verified, imported under a name of its own.
+
+What packed source says of the processes that run it: what the template imports before they run.
+"""
+
+import ast
+import hashlib
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from importlib.abc import ExecutionLoader, MetaPathFinder
+from importlib.machinery import ModuleSpec
+from importlib.util import module_from_spec, spec_from_loader
+from pathlib import Path
+from types import ModuleType
+from typing import TYPE_CHECKING, Any, Self
+
+from train_func.errors import InvalidInput
+from train_func.packed import Module, unfold
+from train_func.records import RunRecord
+
+if TYPE_CHECKING:
+    from train_func.storage import Store
+
+
+FILE = "source.py"
+MAIN = "__main__"
+OF_PROCESSES = "train_func.worker.rank.main"  # what processes of multiprocessing run to have the same main module
+
+
+def load(job_dir: Path, store: "Store", record: RunRecord) -> Callable[..., object]:
+    """The function of ``record``, out of ``source.py`` in the job folder or, when it is not there, in the store.
+
+    Its module has the name that it has where it was written, so that pickles of its classes open there and here; its
+    tracebacks say ``source.py``.
+
+    Raises:
+        InvalidInput: cause "source": the text is not the one that was submitted, or lacks the function.
+        StorageFailed: when the store cannot be read.
+    """
+    path = job_dir / FILE
+    data = _data(job_dir, store, record)
+    found = hashlib.sha256(data).hexdigest()
+    if found != record.source_sha256:
+        raise InvalidInput(
+            f"{path} has SHA-256 {found}, and {record.source_sha256} was submitted: the text was changed or cut short "
+            "on its way. Submit again with fresh=True, and see who writes to the job's ConfigMap or store",
+            cause="source",
+        )
+    module = _imported(data.decode(), path, record.module)
+    function = getattr(module, record.function, None)
+    if not callable(function):
+        raise InvalidInput(
+            f"{path} defines no function {record.function!r}, which run.json names; both are written by one submit. "
+            "Submit again with fresh=True",
+            cause="source",
+        )
+    return function  # type: ignore[no-any-return]
+
+
+def _data(job_dir: Path, store: "Store", record: RunRecord) -> bytes:
+    path = job_dir / FILE
+    return path.read_bytes() if path.is_file() else store.get(record.keys.source).data
+
+
+def _imported(text: str, path: Path, name: str) -> ModuleType:
+    packed = unfold(text)
+    shipped = {module.name: module for module, _ in packed.modules}
+    finder = _Shipped({**shipped, name: Module(name, is_package=False, path="", text=text)}, path)
+    for shipped_name in finder.modules:  # one of this name that is not the user's may have been imported
+        sys.modules.pop(shipped_name, None)
+    sys.meta_path.insert(0, finder)
+    spec = ModuleSpec(OF_PROCESSES if name == MAIN else name, finder, origin=str(path))
+    module = module_from_spec(spec)
+    module.__name__, module.__file__, module.__package__ = name, str(path), packed.package
+    sys.modules[name] = module
+    finder.exec_module(module)
+    return module
+
+
+def share_with_processes(job_dir: Path, store: "Store", record: RunRecord, folder: Path) -> str:
+    """Writes the modules that came with the function into ``folder``, where new processes find them by PYTHONPATH.
+
+    The processes of joblib get what stands in the main module by value, and import everything else.
+    """
+    text = _data(job_dir, store, record).decode()
+    modules = [module for module, _ in unfold(text).modules]
+    if record.module != MAIN:
+        modules.append(Module(record.module, False, record.module.replace(".", "/") + ".py", text))
+    for module in modules:
+        path = folder / FILE / module.path  # a folder of this name, so that tracebacks lead to the cells
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(module.text.encode())
+    return str(folder / FILE) if modules else ""
+
+
+class _Shipped(MetaPathFinder, ExecutionLoader):
+    """Imports the packed module, and the local modules folded into it, from memory."""
+
+    def __init__(self, modules: dict[str, Module], path: Path) -> None:
+        self.modules = modules
+        self.path = path
+
+    def find_spec(
+        self, fullname: str, path: Sequence[str] | None, target: ModuleType | None = None
+    ) -> ModuleSpec | None:
+        return spec_from_loader(fullname, self) if fullname in self.modules else None
+
+    def get_filename(self, fullname: str) -> str:
+        """``.../source.py``, or ``.../source.py/package/module.py`` for a module folded into it."""
+        return str(self.path / self.modules[fullname].path)
+
+    def get_source(self, fullname: str) -> str:
+        """The text, which tracebacks quote."""
+        return self.modules[MAIN if fullname == OF_PROCESSES else fullname].text
+
+    def is_package(self, fullname: str) -> bool:
+        return self.modules[fullname].is_package
+
+    def get_data(self, path: str) -> Any:
+        """Files beside a module do not travel."""
+        raise FileNotFoundError(
+            f"{path} was not shipped: of local modules only the Python text travels. Read data through session.data "
+            "or from the store"
+        )
+
+
+_OF_TRANSFORMERS = ("torch", "datasets", "accelerate", "transformers.trainer")
+_OF_US = (*_OF_TRANSFORMERS, "train_func.worker.session", "train_func.worker.training.trainer")
+# By the library that the source imports: what a training with it imports, each module after what it needs.
+_IMPORTS = {
+    "torch": ("torch",),
+    "lightning": ("torch",),
+    "accelerate": ("torch", "accelerate"),
+    "transformers": _OF_TRANSFORMERS,
+    "train_func": _OF_US,
+}
+_TORCH = _IMPORTS.keys() - {"train_func"}
+_WRITES = frozenset({"update", "setdefault", "pop", "clear", "putenv", "unsetenv"})
+
+
+@dataclass(frozen=True)
+class SourceNeeds:
+    """Of the function and the modules that travel with it."""
+
+    libraries: frozenset[str] = frozenset()
+    """What it imports, by the first part of the names."""
+    writes_environment: bool = False
+    """Whether it may set variables, which libraries read when they are imported."""
+
+    @classmethod
+    def of(cls, source: Path) -> Self:
+        """Nothing where it cannot be read: the rank says what is wrong with it."""
+        try:
+            text = source.read_text()
+            trees = [ast.parse(part) for part in (text, *(module.text for module, _ in unfold(text).modules))]
+        except (OSError, SyntaxError, ValueError):
+            return cls()
+        nodes = [node for tree in trees for node in ast.walk(tree)]
+        return cls(
+            libraries=frozenset(name.partition(".")[0] for node in nodes for name in _imported_names(node)),
+            writes_environment=any(map(_writes_environment, nodes)),
+        )
+
+    @property
+    def names_torch(self) -> bool:
+        """Whether it imports torch, or what is used to train with it."""
+        return not _TORCH.isdisjoint(self.libraries)
+
+    @property
+    def of_template(self) -> tuple[str, ...]:
+        """The modules that a template imports for it, in their order; none where no template serves it."""
+        if self.writes_environment:
+            return ()
+        wanted = {module for library, modules in _IMPORTS.items() if library in self.libraries for module in modules}
+        return tuple(module for module in _OF_US if module in wanted)
+
+
+def _imported_names(node: ast.AST) -> Iterator[str]:
+    if isinstance(node, ast.Import):
+        yield from (alias.name for alias in node.names)
+    if isinstance(node, ast.ImportFrom) and node.module:
+        yield node.module
+
+
+def _writes_environment(node: ast.AST) -> bool:
+    match node:
+        case ast.Subscript(value=value, ctx=ast.Store() | ast.Del()):
+            return _is_environment(value)
+        case ast.Call(func=ast.Attribute(value=value, attr=name)) if name in _WRITES:
+            return _is_environment(value) or name in ("putenv", "unsetenv")
+        case ast.AugAssign(target=target):
+            return _is_environment(target)
+    return False
+
+
+def _is_environment(node: ast.AST) -> bool:
+    return (isinstance(node, ast.Attribute) and node.attr == "environ") or (
+        isinstance(node, ast.Name) and node.id == "environ"
+    )

@@ -1,0 +1,174 @@
+"""The template: a process that has imported what ranks import, and forks them, so that a rank begins at once.
+
+The supervisor starts it while the group forms, and keeps it for the attempts after a rank was lost. It imports this
+package and Hugging Face's, never the user's module. Before each fork it makes sure that it has one thread and that CUDA
+is untouched, because neither survives a fork; else it refuses, and the supervisor starts the rank as a new program.
+"""
+
+import array
+import contextlib
+import ctypes
+import gc
+import importlib
+import json
+import os
+import random
+import signal
+import socket
+import sys
+import traceback
+from collections.abc import Mapping
+from typing import Any, NoReturn
+
+from train_func.process_tree import die_with
+from train_func.worker.rank import stop_flag
+
+SOCKET = "TRAIN_FUNC_TEMPLATE"  # the descriptor on which the supervisor asks
+MODULES = "TRAIN_FUNC_TEMPLATE_IMPORTS"  # with spaces between them
+LONGEST = 2**20  # bytes of a request
+QUIET = {
+    # OpenBLAS and Arrow start threads when they are imported. https://github.com/apache/arrow/issues/31219
+    "OPENBLAS_NUM_THREADS": "1",
+    "JE_ARROW_MALLOC_CONF": "background_thread:false",
+    # A library that asks for GPUs when it is imported would otherwise ask the CUDA runtime, which no fork survives.
+    "PYTORCH_NVML_BASED_CUDA_CHECK": "1",
+}
+GPUS = ("/dev/nvidiactl", "/dev/kfd", "/dev/dxg")  # of NVIDIA, of AMD, of WSL
+_SET_NAME = 15  # PR_SET_NAME
+
+
+def main(environ: Mapping[str, str]) -> int:
+    """Serves the supervisor until it closes the socket."""
+    supervisor = int(environ["TRAIN_FUNC_SUPERVISOR"])
+    die_with(supervisor)
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)  # its end is the supervisor's to decide; a rank sets its own
+    asked = socket.socket(fileno=int(os.environ.pop(SOCKET)))
+    # As Python's documentation of gc.freeze has it: searching what the imports make, and what stays, costs a sixth of
+    # them, and what a collection frees would be written to by every rank.
+    gc.disable()
+    for module in os.environ.pop(MODULES).split():
+        with contextlib.suppress(ImportError):  # an image without it: the ranks that need it say so
+            importlib.import_module(module)
+    for name in QUIET:
+        os.environ.pop(name, None)  # not meant for the ranks
+    gc.freeze()  # else each collection of a rank would copy the memory that it shares with the template
+    asked.send(b"ready")
+    while True:
+        request, descriptors = _receive(asked)
+        if not request:
+            return 0
+        reason = why_not()
+        answer = {"refused": reason} if reason else {"pid": _fork(request, descriptors, supervisor, asked)}
+        asked.send(json.dumps(answer).encode())
+        for descriptor in descriptors:
+            os.close(descriptor)
+
+
+def is_forked_from_cuda() -> bool:
+    """Whether the template has asked the CUDA runtime of anything, after which it works in no fork of it."""
+    native: Any = sys.modules.get("torch._C")
+    return bool(native and getattr(native, "_cuda_isInBadFork", lambda: False)())
+
+
+def why_not() -> str:
+    """Why this process must not fork; empty when it may."""
+    if (num := len(os.listdir("/proc/self/task"))) != 1:  # noqa: PTH208
+        return f"it has {num} threads"
+    torch: Any = sys.modules.get("torch")
+    return "CUDA is initialized" if torch is not None and torch.cuda.is_initialized() else ""
+
+
+def _receive(asked: socket.socket) -> tuple[dict[str, Any], list[int]]:
+    size = array.array("i").itemsize
+    data, ancillary, _, _ = asked.recvmsg(LONGEST, socket.CMSG_SPACE(size))
+    descriptors = array.array("i")
+    for _, _, content in ancillary:
+        descriptors.frombytes(content)
+    return (json.loads(data) if data else {}), list(descriptors)
+
+
+def _fork(request: Mapping[str, Any], descriptors: list[int], supervisor: int, asked: socket.socket) -> int:
+    """Makes a rank, a child of the supervisor; returns its process id, or 0 when it has died at once."""
+    heard, tell = os.pipe()
+    between = os.fork()
+    if between == 0:
+        os.close(heard)
+        if os.fork():
+            os._exit(0)  # the rank is an orphan now, which the supervisor adopts
+        try:
+            asked.close()
+            _be_rank(request, descriptors, supervisor, tell)
+        except BaseException:
+            traceback.print_exc()
+        finally:
+            os._exit(os.EX_SOFTWARE)
+    os.close(tell)
+    os.waitpid(between, 0)
+    with os.fdopen(heard, "rb") as answer:
+        return int(answer.read() or b"0")
+
+
+def _be_rank(request: Mapping[str, Any], descriptors: list[int], supervisor: int, tell: int) -> NoReturn:
+    os.setsid()
+    while os.getppid() != supervisor:
+        os.kill(supervisor, 0)  # raises where it is gone, and another process adopts this one
+        os.sched_yield()
+    die_with(supervisor)
+    if is_forked_from_cuda():
+        os._exit(os.EX_SOFTWARE)
+    stop_flag.hold()
+    signal.signal(signal.SIGTERM, signal.SIG_DFL)
+    for own in (1, 2):
+        os.dup2(descriptors[0], own)
+    os.close(descriptors[0])
+    os.write(tell, str(os.getpid()).encode())
+    os.close(tell)
+    _name(f"rank {request['variables']['RANK']}")
+    os.environ.update(request["variables"])
+    tell_accelerate()
+    _seed_anew()
+    with contextlib.suppress(ImportError, ValueError):  # slower at worst
+        _let_blas_compute(int(os.environ.get("OPENBLAS_NUM_THREADS") or os.environ["OMP_NUM_THREADS"]))
+    gc.enable()
+    gc.set_threshold(700, 10, 100)
+    from train_func.worker.rank import main as main_module
+
+    main_module.main(os.environ)
+
+
+def tell_accelerate() -> None:
+    """Without it accelerate, and transformers' Trainer with it, sees a world of one rank where there is no GPU."""
+    torch: Any = sys.modules.get("torch")
+    hidden = os.environ.get("CUDA_VISIBLE_DEVICES") in ("", "-1")
+    has_gpu = torch.cuda.device_count() if torch else not hidden and any(map(os.path.exists, GPUS))
+    if not has_gpu:
+        os.environ.setdefault("ACCELERATE_USE_CPU", "1")
+
+
+def _seed_anew() -> None:
+    """Of new programs no two draw the same numbers; after a fork only Python's own generator sees to that by itself.
+
+    datasets, for one, names the files of its cache by a generator of its own.
+    """
+    numpy: Any = sys.modules.get("numpy")
+    kinds = (random.Random, numpy.random.RandomState) if numpy else (random.Random,)
+    for module in list(sys.modules.values()):
+        for value in list(getattr(module, "__dict__", {}).values()):
+            kind = type(value)  # isinstance asks the value, and what torch has deprecated warns when it is asked
+            if issubclass(kind, kinds) and not issubclass(kind, random.SystemRandom):
+                value.seed()
+    if numpy:
+        numpy.random.seed()
+
+
+def _let_blas_compute(num_threads: int) -> None:
+    """What the template has kept from starting threads may have them now."""
+    if num_threads > 1 and "numpy" in sys.modules:
+        from threadpoolctl import threadpool_limits
+
+        threadpool_limits(num_threads, user_api="blas")
+
+
+def _name(name: str) -> None:
+    """As ``ps -o comm`` and ``top`` show it."""
+    ctypes.CDLL(None).prctl(_SET_NAME, name.encode(), 0, 0, 0)

@@ -1,0 +1,365 @@
+"""Session: what train_func works with: the ranks, the store, the model, the data, the plan, and publishing.
+
+Every method is to be called on every rank, and succeeds on all of them or raises on all of them. Only ``report``, and
+``publish`` of anything but a Trainer, concern one rank alone: it alone raises, and the supervisor ends the others.
+
+Calling: train_func called as it is, in a notebook or by another launcher, without a submitted job.
+"""
+
+import inspect
+import itertools
+import json
+import shutil
+import socket
+import tempfile
+import weakref
+from collections.abc import Callable, Generator, Iterator, Mapping
+from contextlib import ExitStack
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self
+
+import torch
+import transformers
+from datasets import Dataset
+from torch import nn
+
+from train_func.errors import InvalidInput
+from train_func.events import BeginsAnew, Reported, SessionOpened
+from train_func.home import home
+from train_func.layout import RUN
+from train_func.records import Numerics, RunRecord
+from train_func.run import RECORD_KEY
+from train_func.storage import Store, open_store
+from train_func.worker.checkpoint.ranks import Trainings
+from train_func.worker.inputs.cache import machine_cache
+from train_func.worker.loading import Loading
+from train_func.worker.publish import module
+from train_func.worker.publish.pending import Publishing
+from train_func.worker.publish.store import complete
+from train_func.worker.rank import marks, reporting, sessions, world
+from train_func.worker.rank.marks import Phase
+from train_func.worker.supervisor.budget import Attempts
+from train_func.worker.trainers import Trainers
+from train_func.worker.training import audit, numerics, own_loop
+from train_func.worker.training.arguments import made
+from train_func.worker.training.metric_values import reported
+from train_func.worker.training.own_loop import OwnState
+from train_func.worker.training.plan import build_plan, row_ids_of
+from train_func.worker.training.trainer import Trainer
+
+ATTEMPT = 1  # of every call, which is a generation of its own
+
+
+def record_of(parameters: Mapping[str, Any], environment: Mapping[str, str]) -> tuple[RunRecord, bool]:
+    """The record inside the parameters of train_func, and whether it was called without a launcher.
+
+    Raises:
+        InvalidInput: when ``parameters`` are no Run, or several processes, or a pod, have no store to publish to.
+    """
+    if (job := environment.get("TRAIN_FUNC_JOB_DIR")) and RECORD_KEY not in parameters:
+        return RunRecord.from_dict(json.loads(Path(job, RUN).read_text())), False  # it gave its parameters as they are
+    record = RunRecord.from_parameters(parameters, environment.get("TRAIN_FUNC_STORE", ""))
+    launched = "RANK" in environment or "TRAIN_FUNC_ATTEMPT" in environment
+    if not record.store and launched:
+        raise InvalidInput(
+            "session.publish needs a store, and this run has none: submit it, or set TRAIN_FUNC_STORE for every "
+            "process, for example to file:///tmp/models (a folder inside a pod is gone with the pod)"
+        )
+    is_call = not launched and (not record.source_sha256 or not record.store)
+    return (record if record.store else replace(record, store=(home(environment) / "store").as_uri())), is_call
+
+
+def begin_call(store: Store, record: RunRecord, *, is_call: bool) -> tuple[RunRecord, int]:
+    """The record and the number of an attempt that no supervisor has begun.
+
+    Raises:
+        InvalidInput: the run has a result already.
+    """
+    if is_call:
+        return claim_attempt(store, record), ATTEMPT
+    if complete(store, record):
+        raise InvalidInput(
+            f"{record.name} has a result in {store.address} already: fetch the model from {record.keys.model} there, "
+            "or train a new generation with fresh=True"
+        )
+    return record, Attempts(store, record, worker=0, pod=socket.gethostname()).claim().attempt
+
+
+def claim_attempt(store: Store, record: RunRecord) -> RunRecord:
+    """The record with the next unused generation, so that a call neither finds nor replaces a result."""
+    for generation in itertools.count(1):
+        own = replace(record, generation=generation)
+        if store.names(own.keys.prefix):
+            continue
+        if Attempts(store, own, worker=0, pod=socket.gethostname()).claim().attempt == ATTEMPT:
+            reporting.note(
+                f"train_func was called without a launcher: one rank, generation {generation}; it publishes to "
+                f"{store.address}/{own.keys.model}"
+            )
+            return own
+    raise AssertionError("numbers do not end")
+
+
+class Session:
+    """``with Session(parameters) as session:`` inside train_func, on every rank.
+
+    Without a launcher it is a world of one rank, so that the function can be called as it is:
+    ``train_func({**run.to_dict(), **run.parameters})``, or without a task, where own values may be named like fields
+    of Run, ``train_func({**run.parameters, "train_func": run.to_dict()})``. Each such call is a generation of its own,
+    and says where it publishes: in the store that TRAIN_FUNC_STORE names, else in the folder ``store`` of
+    TRAIN_FUNC_HOME.
+    """
+
+    def __init__(self, parameters: Mapping[str, Any] | None = None) -> None:
+        """Raises InvalidInput when these are not the parameters that train_func was called with.
+
+        Under another launcher, such as torchrun, they may be a plain dict of Run's fields; TRAIN_FUNC_STORE then names
+        the store, and has to.
+        """
+        self.record, self._is_call = record_of(parameters or {}, world.environment())
+        run = self.record.run
+        self.run = replace(run, task=run.task and run.task.load())
+        self._own_state: OwnState | None = None
+        self._own_loop: weakref.ref[Generator[Any, Any, Any]] | None = None  # not held: to end where it is left
+
+    def __enter__(self) -> Self:
+        sessions.here.opened = True
+        with ExitStack() as opening:  # what is open already is closed again when the rest cannot be
+            self._enter(opening, world.environment())
+            self._open = opening.pop_all()
+        opened = partial(SessionOpened, run=self.record.name, attempt=self.attempt, world_size=self.world_size)
+        threads = torch.get_num_threads()
+        world.log_rank0(opened(device=str(self.device), num_threads=threads))
+        return self
+
+    def _enter(self, opening: ExitStack, environment: Mapping[str, str]) -> None:
+        self.world = world.World.from_environment(environment)
+        if self.world.init_process_group():
+            opening.callback(world.destroy_process_group)
+        if threads := environment.get("OMP_NUM_THREADS"):
+            torch.set_num_threads(int(threads))
+        self._work = Path(tempfile.mkdtemp(prefix="session-", dir=environment.get("TRAIN_FUNC_WORK_DIR")))
+        opening.callback(shutil.rmtree, self._work, ignore_errors=True)
+        cache = machine_cache(environment)
+        cache.mkdir(parents=True, exist_ok=True)
+        self.store: Store = open_store(self.record.store)
+        self.attempt: int = world.on_rank_zero(lambda: self._attempt(environment.get("TRAIN_FUNC_ATTEMPT")))
+        folder = Path(environment.get("TRAIN_FUNC_WORK_DIR") or self._work)
+        is_supervised = "TRAIN_FUNC_OUTCOME_FILE" in environment
+        self._publishing = Publishing(folder, self.store, self.record, self.attempt, is_supervised=is_supervised)
+        self._loading = Loading(self.record, self.store, cache)
+        num_ranks = max(self.run.workers * self.world.local_size, self.world_size)
+        self.numerics: Numerics = world.on_rank_zero(
+            lambda: numerics.numerics_of(self.record, self.store, self.attempt, self.world_size, num_ranks)
+        )
+        if self.run.task:  # without one a plan may never be asked for
+            numerics.check_ranks(self.record, self.world_size, self.numerics)
+        Trainer.task = world.on_all_ranks(lambda: self._loading.task if self.run.task else None)
+        opening.callback(setattr, Trainer, "task", None)
+        self._trainings = Trainings(self.store, self.record, self.attempt, self.numerics, self._work / "checkpoint")
+        Trainer.checkpoints = None if self._is_call else self._trainings.begin  # of a call none would be found again
+        opening.callback(setattr, Trainer, "checkpoints", None)
+        self._trainers = Trainers(self.store, self.record, self.attempt, self._work, self._loading, self._publishing)
+        opening.enter_context(self._trainers.watched())
+        opening.callback(marks.mark, Phase.OUTSIDE)  # also where an error has left the steps
+        transformers.set_seed(self.run.seed)
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        with self._open:  # closes it in any case, and waits for no other rank, which may have failed
+            if self.rank == 0 and error is None:
+                self._publishing.finish()
+            self._trainers.keep_tracked(error)
+
+    def _attempt(self, given: str | None) -> int:
+        if given:
+            return int(given)
+        self.record, attempt = begin_call(self.store, self.record, is_call=self._is_call)
+        return attempt
+
+    @property
+    def rank(self) -> int:
+        """Number of this process, from 0."""
+        return world.rank()
+
+    @property
+    def world_size(self) -> int:
+        """Number of processes that train together."""
+        return world.size()
+
+    @property
+    def device(self) -> torch.device:
+        """Where this rank computes."""
+        return torch.device("cuda", torch.cuda.current_device()) if torch.cuda.is_available() else torch.device("cpu")
+
+    @property
+    def labels(self) -> tuple[str, ...]:
+        """Names of the classes, in the order of their numbers."""
+        return self._loading.rows.labels
+
+    def model(self) -> tuple[Any, Any]:
+        """The model with a head for the labels of the data, the same on all ranks, and its tokenizer or processor.
+
+        None for the model where the task names none, and the function makes its own.
+        """
+        return self._loading.model(self.numerics.precision)
+
+    def data(self, tokenizer: Any) -> tuple[Dataset, Dataset]:
+        """All training and all held-out rows, tokenised, the same on all ranks; ``row_id`` tells them apart."""
+        train, held_out = self._loading.data(tokenizer)
+        self._trainers.train_ids, self._trainers.held_out = row_ids_of(train), held_out
+        return train, held_out
+
+    def input(self, name: str) -> Path:
+        """The file or folder that ``inputs`` of the Run names so, as it was submitted."""
+        return self._loading.input(name, world.environment(), self._work)
+
+    def plan(self, train: Dataset) -> Dataset:
+        """The micro-batches of all epochs over ``train``, any ``datasets.Dataset``; split it over the ranks once.
+
+        Epochs, batch size and seed are those of the Run.
+
+        Raises:
+            InvalidInput: (cause "code", on every rank) when the ranks hold different rows, or none by number, or a
+                global batch has too few for all ranks.
+        """
+        numerics.check_ranks(self.record, self.world_size, self.numerics)
+        audit.check_rows_alike(train, self._trainers.train_ids, "training")
+        return build_plan(
+            train,
+            seed=self.run.seed,
+            num_epochs=self.run.epochs,
+            batch_size=self.run.batch_size,
+            micro_batch_size=self.numerics.micro_batch_size,
+            num_micro_batches=self.numerics.num_micro_batches,
+            world_size=self.world_size,
+        )
+
+    def steps(
+        self,
+        plan: Dataset,
+        collate: Callable[[list[dict[str, Any]]], Any] | None = None,
+        *,
+        shifts_labels: bool | None = None,
+    ) -> Iterator[own_loop.OwnStep]:
+        """The optimizer's steps of a loop of your own over this rank's part of a plan::
+
+            plan = split_dataset_by_node(session.plan(rows), session.rank, session.world_size)
+            for step in session.steps(plan):
+                for batch, weight in step:
+                    (weight * loss_of(ddp_model, batch)).backward()
+                optimizer.step(), optimizer.zero_grad()
+
+        After every epoch each row has been given once. A batch is a dict of columns, of which those of
+        numbers, and of lists of one length, are tensors; of the rows of ``session.data`` it may be what the task makes.
+        ``collate`` makes another batch of rows, which are dicts. BatchNorm layers of models that ``session.checkpoint``
+        was given keep the running statistics of all ranks, the same at any number of them.
+
+        ``shifts_labels``: whether the loss compares each token with the label of the next, as that of a causal language
+        model does; the first label of a row does not count then. The models of transformers that
+        ``session.checkpoint`` was given tell it by themselves, where the labels are the tokens.
+
+        Raises:
+            InvalidInput: (cause "code", on every rank) when ``plan`` was not split once, is not the one that the
+                checkpoint was saved with, rows were left out, or labels may be shifted and nothing tells whether they
+                are; on one rank, when rows cannot be made a batch.
+        """
+        state, self._own_state = self._own_state, None
+        if state is None and self.attempt > 1:
+            why = "no attempt saves this loop, because session.checkpoint was not called before it"
+            world.log_rank0(BeginsAnew(attempt=self.attempt, why=why))
+        of_task = self._loading.collator
+        loop = own_loop.steps(plan, self.device, collate, state, of_task, shifts_labels=shifts_labels)
+        self._own_loop = weakref.ref(loop)
+        return loop
+
+    def checkpoint(self, *objects: Any, **named: Any) -> None:
+        """What the next ``session.steps`` saves between its steps, and goes on from after a restart.
+
+        Models, optimizers, schedulers, and whatever else has ``state_dict`` and ``load_state_dict``. They get the
+        state of the newest checkpoint here, so that the loop goes on behind it with the step that comes next::
+
+            session.checkpoint(model, optimizer)
+            for step in session.steps(plan):
+
+        Raises:
+            InvalidInput: (cause "code", on every rank) naming those without such methods; (on the rank that calls it)
+                when it is called within the loop, or again before it.
+            StorageFailed: reason "damaged" when there are checkpoints, and none can be used.
+        """
+        if self._is_within_loop():
+            raise InvalidInput(
+                "session.checkpoint was called within the loop of session.steps: call it before the loop, with what is "
+                "to be saved; the loop saves it as often as Run(checkpoint_every=...) says",
+                cause="code",
+            )
+        if self._own_state:
+            raise InvalidInput(
+                "session.checkpoint was called again before session.steps, which saves the objects of one call: give "
+                "all of them to one, as in session.checkpoint(model, optimizer)",
+                cause="code",
+            )
+        numbered = {str(number): of for number, of in enumerate(objects)}
+        self._own_state = OwnState(self._trainings, {**numbered, **named}, self.device)
+
+    def _is_within_loop(self) -> bool:
+        loop = self._own_loop() if self._own_loop else None  # in this frame, which no traceback keeps
+        return loop is not None and inspect.getgeneratorstate(loop) in (inspect.GEN_SUSPENDED, inspect.GEN_RUNNING)
+
+    def report(self, step: int, **metrics: Any) -> None:
+        """Says how far a loop of your own is: ``watch`` shows it and ``job.history()`` keeps it. Of rank 0 alone.
+
+        Args:
+            step: number of the step, from 1.
+            metrics: numbers, or tensors and arrays that hold one; nan and inf too.
+
+        Raises:
+            InvalidInput: (cause "code") naming all that are no numbers.
+        """
+        number, found = reported(step, metrics)
+        world.log_rank0(Reported(step=number, metrics=found))
+
+    def arguments(self, **own: Any) -> dict[str, Any]:
+        """What TrainingArguments needs and the run, the plan and the machine decide, and ``own`` beside it.
+
+        As in ``TrainingArguments(**session.arguments(save_strategy="epoch", ...))``.
+
+        Raises:
+            InvalidInput: (cause "code") naming all of ``own`` that is decided already.
+        """
+        return made(self._work, self.run, self.numerics, own, is_launched=self.world.launched)
+
+    @marks.within(Phase.OUTSIDE)
+    def publish(self, what: Any, metrics: Mapping[str, Any] | None = None) -> None:
+        """Publishes files as the result of the run; called again, it adds further ones.
+
+        They go to the store under the attempt at once, and are the result when all ranks have come to the end of
+        train_func. A store that is away is waited for, up to 15 minutes or the deadline.
+
+        A Trainer: on every rank. Training has come to its end when ``trainer.train()`` has returned, also where a
+        callback ended it early. From then on the model is not lost however the function ends. Where its metrics cannot
+        be computed, the model is published without them, and with a note that says why.
+
+        Args:
+            what: a Trainer; or, of rank 0, a ``torch.nn.Module``, a state dict, an object with ``save_pretrained``, a
+                file, a folder, or a list of those. A model replaces the one that was published before it.
+            metrics: plain JSON, published beside those of a Trainer.
+
+        Raises:
+            InvalidInput: when it cannot be published, training has not come to its end, or the ranks have not trained
+                one model; on rank 0 alone where it is no Trainer.
+            StorageFailed: what the store says.
+        """
+        if isinstance(what, transformers.Trainer):
+            self._trainers.publish(what)
+        elif self.rank == 0:
+            self._publishing.add(*module.writer(what, self.record), self._loading.card_part())
+            if isinstance(what, nn.Module):
+                self._publishing.note(self._trainers.difference_of_module(module.bare(what)) or "")
+        if self.rank == 0 and metrics:
+            self._publishing.report(metrics)
+        sessions.here.published = True

@@ -1,0 +1,285 @@
+"""The attempts of a run in the store: who claims the next number, how they ended, and when there are enough.
+
+An attempt is charged unless it was stopped from outside. Numbers go on as long as the generation lasts; the count
+begins anew with each submission.
+"""
+
+import json
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from typing import TypeVar
+
+from train_func import exits
+from train_func.errors import StorageFailed
+from train_func.events import now
+from train_func.layout import RunKeys
+from train_func.records import EndRecord, Lease, RunRecord, Verdict, digest_of
+from train_func.storage import Store, find
+from train_func.text import counted
+from train_func.worker import masks
+from train_func.worker.rank.end import RankEnd, records_of
+
+Record = TypeVar("Record", bound=Lease)
+LOOK_SECONDS = 0.5
+
+
+@dataclass(frozen=True)
+class Account:
+    """The attempts that the starts so far leave over."""
+
+    num_started: int
+    """Attempts of this submission."""
+    num_charged: int
+    max_attempts: int
+    last: Verdict | None
+    """The newest charged end that is known."""
+
+    @property
+    def spent(self) -> bool:
+        return self.num_charged >= self.max_attempts
+
+    @property
+    def at_most(self) -> int:
+        """Attempts that this submission may have in all if none is stopped from outside from now on."""
+        return self.num_started + self.max_attempts - self.num_charged
+
+    def verdict(self, worker: int, own: Verdict | None = None) -> Verdict:
+        """The final verdict of a run that is out of attempts."""
+        last = own or self.last
+        ended = f"The last one: {last.message}" if last else "The last one left no record, as after SIGKILL"
+        message = (
+            f"{self.num_charged} of {counted(self.max_attempts, 'attempt')} made no progress. {ended}. "
+            "Fix the cause and submit again, or allow more with max_attempts"
+        )
+        cause, hangs = (last.cause, last.hangs) if last else ("killed", None)
+        return Verdict(exits.SPENT, cause, message, worker, hangs=hangs)
+
+
+def newest_submission(store: Store, record: RunRecord) -> str:
+    """The time of the newest submission of the run, as its record in the store says."""
+    found = find(store, record.keys.run)
+    try:
+        return str(json.loads(found.data)["submitted"]) if found else record.submitted
+    except (ValueError, LookupError, TypeError):  # what is wrong with the record is said where it is read
+        return record.submitted
+
+
+class Refused(Exception):
+    """The attempt may not begin."""
+
+    def __init__(self, verdict: Verdict) -> None:
+        super().__init__(verdict.message)
+        self.verdict = verdict
+
+
+class Attempts:
+    """The attempts of one generation of one run, seen by one worker."""
+
+    def __init__(self, store: Store, record: RunRecord, *, worker: int, pod: str, pod_uid: str = "") -> None:
+        self._store = store
+        self._record = record
+        self._worker = worker
+        self._pod = pod
+        self._pod_uid = pod_uid
+        self._unanswered: Lease | None = None
+        self._marks: dict[int, str] = {}  # of the ends that this process has written, by attempt
+
+    def check_wanted(self, seconds: float) -> None:
+        """Raises StorageFailed, reason "conflict", where the job was cancelled, or the run was submitted again.
+
+        ``seconds``: for the record of another client, which may have been slower to start a job, to be put back.
+        """
+        run, own = self._record.name, self._record.submitted
+        if not own:  # started by another launcher
+            return
+        if find(self._store, self._keys.cancelled):
+            raise StorageFailed(
+                f"{run} was cancelled after this job of it was submitted, as {self._store.address}/"
+                f"{self._keys.cancelled} says: nothing is trained; submit it again to go on",
+                reason="conflict",
+            )
+        end = time.monotonic() + seconds
+        while (newest := newest_submission(self._store, self._record)) != own:
+            if time.monotonic() > end:
+                raise StorageFailed(
+                    f"{run} was submitted again at {newest}, after this job of it, which was submitted at {own} and "
+                    f"trains nothing any more: {self._store.address}/{self._keys.submission} says where the new one is",
+                    reason="conflict",
+                )
+            time.sleep(LOOK_SECONDS)
+
+    def claim(self) -> Lease:
+        """Takes the next free number; of several claimants at once each gets its own.
+
+        Called again after a failure of the store, it takes none twice: the answer to the last one may have been lost.
+        """
+        number = max(self._ended(), default=0) + 1
+        unanswered, self._unanswered = self._unanswered, None
+        if unanswered and unanswered.attempt < number and self._lease_of(unanswered.attempt) == unanswered:
+            return unanswered
+        while not self._put(lease := self.lease(number)):
+            number += 1
+        return lease
+
+    def claim_unformed(self) -> Lease:
+        """Returns the number for the end of this worker if no group has formed: one for all workers that end so."""
+        number = max(self._ended(), default=1)
+        while not self._put(lease := self.lease(number, formed=False)) and not self._may_join(number):
+            number += 1
+        return lease
+
+    def _put(self, lease: Lease) -> bool:
+        try:
+            self._store.put(self._keys.attempt(lease.attempt).lease, lease.to_json(), if_absent=True)
+        except StorageFailed as failure:
+            if failure.reason != "conflict":
+                self._unanswered = lease
+                raise
+            return False
+        return True
+
+    def _may_join(self, number: int) -> bool:
+        """Whether no group has formed under it either, and this worker has not ended under it yet."""
+        lease = self._lease_of(number)
+        if lease is None or lease.formed or lease.submitted != self._record.submitted:
+            return False
+        return all(end.worker != self._worker for end in self._ended().get(number, {}).values())
+
+    def lease(self, number: int, *, formed: bool = True) -> Lease:
+        """This worker's claim of a number."""
+        record = self._record
+        return Lease(
+            attempt=number,
+            generation=record.generation,
+            pod=self._pod,
+            pod_uid=self._pod_uid,
+            worker=self._worker,
+            submitted=record.submitted,
+            started=now(),
+            formed=formed,
+        )
+
+    def account(self, current: int | None = None, step: int = 0) -> Account:
+        """Counts the attempts of this submission; ``current`` is counted however its workers end, behind ``step``.
+
+        An attempt that saved a checkpoint beyond the step at which the ones before it had failed has made progress, and
+        the count begins anew. Of an attempt whose checkpoints later ones have replaced that is not known: it is not
+        charged. Without the time of the submission a final end before tells of a new one: a worker writes down that it
+        is done and may be lost with its group all the same.
+        """
+        ended = self._ended()
+        numbers = sorted(self._of_submission(ended, current))
+        saved = self._newest_saved()
+        failed_at, num_charged = (0, 0), 0
+        last: Sequence[EndRecord] = ()
+        for number in numbers:
+            ends = sorted(ended[number].values(), key=lambda end: not end.root_cause)
+            if any(end.exit_code == exits.STOPPED for end in ends):
+                continue
+            training, _ = newest = saved.get(number, (failed_at[0], 0))
+            if newest > failed_at:
+                num_charged, last = 0, ()
+            elif number in saved or number > max(saved, default=0):
+                num_charged, last = num_charged + 1, ends or last
+            done = step if number == current else max((end.step for end in ends), default=0)
+            failed_at = max(failed_at, (training, done))
+        return Account(len(numbers), num_charged, self._record.run.max_attempts, self._read_first(last))
+
+    def _of_submission(self, ended: Mapping[int, Mapping[str, EndRecord]], current: int | None) -> Iterator[int]:
+        """Yields the numbers of the attempts of this submission, the newest first."""
+        submitted = self._record.submitted
+        for number in sorted(ended, reverse=True):
+            lease = self._lease_of(number) if number != current else None
+            if lease and lease.submitted != submitted and not lease.formed:
+                continue  # of a superseded job, whose worker may end after the attempts of this one began
+            if number != current:
+                is_final = any(not exits.retryable(end.exit_code) for end in ended[number].values())
+                if lease is None or lease.submitted != submitted or (is_final and not submitted):
+                    return
+            yield number
+
+    def _newest_saved(self) -> dict[int, tuple[int, int]]:
+        """Returns the training and the step of the newest complete checkpoint of each attempt that has one."""
+        newest: dict[int, tuple[int, int]] = {}
+        for entry in self._store.list(f"{self._keys.checkpoints}/"):
+            if saved := self._keys.checkpoint_id(entry.key):
+                newest[saved.attempt] = max(newest.get(saved.attempt, (0, 0)), (saved.training, saved.step))
+        return newest
+
+    def end_keys(self) -> set[str]:
+        """Returns one key for each end record there is now."""
+        return {key for ends in self._ended().values() for key in ends}
+
+    def past_ends(self) -> set[str]:
+        """Returns the keys of end records that say nothing of the job: all but failures of this submission.
+
+        A worker that has written down that it is done may be lost with its group, and start again.
+        """
+        failed = {key for key, end in self._final().items() if self._record.submitted and end.exit_code}
+        return self.end_keys() - failed
+
+    def final_end(self, known: set[str]) -> Verdict | None:
+        """Returns a final verdict on this submission whose key is not among those ``known``."""
+        return self._read_first([end for key, end in self._final().items() if key not in known])
+
+    def _final(self) -> dict[str, EndRecord]:
+        """Returns the final ends of this submission, without those of workers that a later attempt has fenced off."""
+        found = {key: end for ends in self._ended().values() for key, end in sorted(ends.items())}
+        ours = {key: end for key, end in found.items() if end.submitted == digest_of(self._record.submitted)}
+        return {key: end for key, end in ours.items() if not end.retryable and end.exit_code != exits.FENCED}
+
+    def root_of(self, number: int) -> Verdict | None:
+        """The verdict on this attempt by the worker it began with, when that worker has recorded its end."""
+        ends = self._ended().get(number, {}).values()
+        return self._read_first([end for end in ends if end.root_cause and end.exit_code != 0])
+
+    def is_published(self) -> bool:
+        """Whether the run has a result; a worker that starts again then has nothing left to do."""
+        return bool(self._store.list(self._record.keys.result))
+
+    def write_end(self, lease: Lease, verdict: Verdict, ends: list[RankEnd], step: int = 0) -> None:
+        """Writes this worker's end record; ``step``: the last that was done."""
+        claim = {**asdict(lease), "worker": self._worker, "pod": self._pod, "pod_uid": self._pod_uid}
+        record = EndRecord(**{**asdict(verdict), **claim}, ended=now(), ranks=records_of(ends), step=step)
+        keys = self._keys.attempt(lease.attempt)
+        self._store.put(keys.end(self._worker), masks.mask(record).to_json())
+        mark, before = keys.end_mark(record.facts), self._marks.get(lease.attempt)
+        self._store.put(mark, b"")
+        self._marks[lease.attempt] = mark
+        if before and before != mark:
+            self._store.delete(before)
+
+    def put_log(self, number: int, log: bytes) -> None:
+        """Replaces this worker's log of the attempt."""
+        self._store.put(self._keys.attempt(number).log(self._worker), log)
+
+    @property
+    def _keys(self) -> RunKeys:
+        return self._record.keys
+
+    def _ended(self) -> dict[int, dict[str, EndRecord]]:
+        """Returns the ends of each number that has a lease, by their keys, with the facts that one listing has."""
+        keys = [entry.key for entry in self._store.list(f"{self._keys.attempts}/")]
+        files = filter(None, map(self._keys.attempt_file, keys))
+        ended: dict[int, dict[str, EndRecord]] = {file.attempt: {} for file in files if file.worker is None}
+        for key in keys:
+            number, facts = self._keys.end_mark(key) or (0, "")
+            if number in ended and (end := EndRecord.of_facts(number, facts)):
+                ended[number][key] = end
+        return ended
+
+    def _read_first(self, ends: Sequence[EndRecord]) -> EndRecord | None:
+        """Reads the whole record of the first of these ends, with its message."""
+        return self._read(EndRecord, self._keys.attempt(ends[0].attempt).end(ends[0].worker)) if ends else None
+
+    def _lease_of(self, number: int) -> Lease | None:
+        return self._read(Lease, self._keys.attempt(number).lease)
+
+    def _read(self, kind: type[Record], key: str) -> Record | None:
+        """Returns None if another version of this package wrote it."""
+        data = self._store.get(key).data
+        try:
+            return kind.from_json(data, key)
+        except StorageFailed:
+            return None

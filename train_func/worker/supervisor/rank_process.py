@@ -1,0 +1,157 @@
+"""A rank as its supervisor sees it: a child process, forked by the template or, where that cannot be, a new program."""
+
+import array
+import json
+import os
+import select
+import signal
+import socket
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Collection, Mapping
+from pathlib import Path
+from typing import Protocol
+
+from train_func.process_tree import kill_descendants
+from train_func.worker.rank.source import SourceNeeds
+from train_func.worker.rank.template import LONGEST, MODULES, QUIET, SOCKET
+
+START_SECONDS = 180.0  # for the template's imports on a slow machine; then ranks are started without it
+ANSWER_SECONDS = 30.0  # for a fork
+KILL_SECONDS = 2.0  # for what was forked and did not answer
+
+
+class RankProcess(Protocol):
+    """What is asked of it; subprocess.Popen has all of it."""
+
+    @property
+    def pid(self) -> int: ...
+    def poll(self) -> int | None: ...
+    def send_signal(self, number: int) -> None: ...
+    def wait(self, timeout: float) -> int: ...
+
+
+class _Forked:
+    """A child of this process that it has not started itself. Exit codes are as those of Popen."""
+
+    def __init__(self, pid: int) -> None:
+        self.pid = pid
+        self._exit_code: int | None = None
+        self._lock = threading.Lock()
+
+    def poll(self) -> int | None:
+        with self._lock:
+            if self._exit_code is None:
+                try:
+                    pid, status = os.waitpid(self.pid, os.WNOHANG)
+                except ChildProcessError:  # this process has killed it, and asked for no exit code
+                    pid, status = self.pid, signal.SIGKILL
+                if pid:
+                    self._exit_code = os.waitstatus_to_exitcode(status)
+            return self._exit_code
+
+    def send_signal(self, number: int) -> None:
+        if self.poll() is None:
+            os.kill(self.pid, number)
+
+    def wait(self, timeout: float) -> int:
+        end = time.monotonic() + timeout
+        while (code := self.poll()) is None:
+            if time.monotonic() > end:
+                raise subprocess.TimeoutExpired(f"rank in process {self.pid}", timeout)
+            time.sleep(0.01)
+        return code
+
+
+class Template:
+    """The template of this pod, from ``start`` on; a rank that it cannot make is started as a new program."""
+
+    def __init__(self, num_threads: int) -> None:
+        self._num_threads = num_threads
+        self._process: subprocess.Popen[bytes] | None = None
+        self._asks: socket.socket | None = None
+        self._until = 0.0  # it says that it is ready
+        self._is_ready = False
+
+    @property
+    def pid(self) -> int | None:
+        """Of its process."""
+        return self._process.pid if self._process else None
+
+    def start(self, source: Path) -> None:
+        """Starts it unless it runs, or nothing that it could import would serve the function in ``source``."""
+        if (self._process and self._process.poll() is None) or not (modules := SourceNeeds.of(source).of_template):
+            return
+        asks, asked = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        self._until = time.monotonic() + START_SECONDS
+        variables = {
+            "TRAIN_FUNC_SUPERVISOR": str(os.getpid()),
+            "OMP_NUM_THREADS": str(self._num_threads),
+            SOCKET: str(asked.fileno()),
+            MODULES: " ".join(modules),
+        }
+        self._process = subprocess.Popen(
+            _program("template"), env=os.environ | QUIET | variables, pass_fds=[asked.fileno()], start_new_session=True
+        )
+        asked.close()
+        self._asks, self._is_ready = asks, False
+
+    def is_ready(self) -> bool:
+        """Whether ranks can be started; returns at once."""
+        if self._asks is None or self._is_ready:
+            return True
+        if time.monotonic() > self._until:
+            self._give_up("its imports take too long", [])
+            return True
+        readable, _, _ = select.select([self._asks], [], [], 0)
+        if readable:
+            self._is_ready = bool(self._asks.recv(LONGEST))
+        return bool(readable)
+
+    def rank(self, variables: Mapping[str, str], output: str, others: Collection[int]) -> RankProcess:
+        """Starts a rank.
+
+        Args:
+            variables: of its environment, beside those of this process.
+            output: path of the pipe to which it prints.
+            others: process ids of the ranks that were started before.
+        """
+        if pid := self._forked(variables, output, others):
+            return _Forked(pid)
+        with open(output, "wb") as to:  # noqa: PTH123
+            return subprocess.Popen(
+                _program("rank"), env=os.environ | dict(variables), stdout=to, stderr=to, start_new_session=True
+            )
+
+    def _forked(self, variables: Mapping[str, str], output: str, others: Collection[int]) -> int:
+        if self._asks is None:
+            return 0
+        self._asks.settimeout(ANSWER_SECONDS)
+        users = {name: os.environ[name] for name in QUIET if name in os.environ}
+        request = json.dumps({"variables": users | dict(variables)}).encode()
+        descriptor = os.open(output, os.O_WRONLY)
+        try:
+            rights = array.array("i", [descriptor])
+            self._asks.sendmsg([request], [(socket.SOL_SOCKET, socket.SCM_RIGHTS, rights)])
+            answer = json.loads(self._asks.recv(LONGEST) or b"{}")
+        except (OSError, ValueError) as error:
+            answer = {"refused": f"{type(error).__name__}: {error}"}
+        finally:
+            os.close(descriptor)
+        if not (pid := int(answer.get("pid", 0))):
+            self._give_up(answer.get("refused", "it has ended"), others)
+        return pid
+
+    def _give_up(self, reason: str, others: Collection[int]) -> None:
+        """Ends it, and a rank that it may have forked without an answer in time."""
+        print(f"ranks start as new programs: the template cannot fork: {reason}")
+        if self._asks:
+            self._asks.close()
+            self._asks = None
+        kill_descendants(KILL_SECONDS, spare=others)
+
+
+def _program(name: str) -> list[str]:
+    return [sys.executable, "-u", "-m", "train_func.worker", name]

@@ -1,0 +1,317 @@
+"""The ranks of one worker: starts them, watches them and their peers, and leaves none behind.
+
+The memory guard: a rank is killed before the kernel would kill its whole worker, and with it who could say why.
+
+Where a container needs more than its limit, a node of today kills all of its processes at once, the supervisor too:
+https://github.com/kubernetes/kubernetes/pull/117793. The guard leaves it alive, and ranks start again in their pods.
+"""
+
+import contextlib
+import os
+import shutil
+import signal
+import subprocess
+import threading
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from functools import partial
+from pathlib import Path
+from tempfile import mkdtemp
+
+from train_func import exits
+from train_func.process_tree import FamilyMemory, descendants, kill_descendants, send, signal_group, unreclaimable_bytes
+from train_func.worker.environment import Environment
+from train_func.worker.publish import trackers
+from train_func.worker.rank import output, stacks
+from train_func.worker.rank.end import Outcome, RankEnd, left, running
+from train_func.worker.stop import RESERVE, Stop
+from train_func.worker.supervisor.group import BEAT, Group, PeersLost, reserved_port
+from train_func.worker.supervisor.hangs import Hang, HangWatch
+from train_func.worker.supervisor.log import LogTee
+from train_func.worker.supervisor.rank_process import RankProcess, Template
+from train_func.worker.supervisor.verdict import of_ranks, stopped
+
+SHARE, AT_MOST = 0.05, 512 * 2**20  # of the limit, and bytes, that are left when the guard acts
+
+
+def limit_of(memory: int) -> int:
+    """Bytes from which on the guard acts in a worker that may have ``memory``.
+
+    The page tables and buffers of the kernel count in the limit too, and are not seen here.
+    """
+    return memory - min(int(SHARE * memory), AT_MOST)
+
+
+def kill_largest(ranks: Sequence[int]) -> None:
+    """Kills the one of these processes that has, with its descendants, the most memory."""
+    send(max(ranks, key=lambda rank: unreclaimable_bytes([rank, *descendants(rank)])), signal.SIGKILL)
+
+
+LONGEST_EXIT = 30.0  # seconds for a process whose rank has failed: to free the memory of a GPU takes a while
+
+
+class Launcher:
+    """The ranks of one attempt of a complete group."""
+
+    def __init__(
+        self,
+        environment: Environment,
+        log_tee: LogTee,
+        stop: Stop,
+        group: Group,
+        template: Template,
+        hang_after: float,
+    ) -> None:
+        """``hang_after``: seconds without progress of a rank that are a hang."""
+        self._environment = environment
+        self._patience, self._grace = environment.timings.patience, environment.grace - RESERVE
+        self._log_tee = log_tee
+        self._stop = stop
+        self._group = group
+        self._template = template
+        self._folder = Path(mkdtemp(prefix="ranks-", dir=environment.temporary_dir))
+        self._processes: dict[int, RankProcess] = {}  # by local rank
+        self._is_complete = False
+        self._hangs = HangWatch(environment.num_workers * environment.num_ranks, hang_after)
+        self._memory = FamilyMemory(limit_of(environment.memory)) if environment.memory else None
+        self.out_of_memory = False
+        """Whether a rank was killed because this worker came too near to its memory limit."""
+        self.hang: Hang | None = None
+        """Why ``run`` has returned False, where it was one."""
+        self._gate = threading.Lock()
+        self._seen: list[int] = []  # local ranks in the order in which they were seen dead
+        self._asked: set[int] = set()
+        self.has_ranks = False
+        self.step = 0
+        """The last step of the training that was done, once all ranks have ended; 0 where none was told."""
+
+    def run(self, variables: Mapping[str, str]) -> bool:
+        """Whether all ranks of this worker have ended well, and none has hung; in any case none is left.
+
+        Args:
+            variables: of the ranks, beside those that say who each of them is.
+
+        Raises:
+            Stopped: on a signal.
+            PeersLost: another worker has ended badly.
+        """
+        with self._gate:
+            self._stop.check()
+            self.has_ranks = True
+        try:
+            with self._meeting_point() as (address, port):
+                self._start(variables, address, port)
+                return self._watch()
+        finally:
+            self._end_ranks()
+
+    def ends(self) -> list[RankEnd]:
+        """How the ranks ended, or how they stand."""
+        return [
+            RankEnd(
+                rank=self._rank(local_rank),
+                exit_code=process.poll(),
+                outcome=Outcome.read(self._outcome(local_rank)),
+                was_signalled=local_rank in self._asked,
+                order=self._seen.index(local_rank) if local_rank in self._seen else len(self._seen),
+                unfinished=running(self._outcome(local_rank)).exists(),  # asked for after its exit code
+                stacks=self._hangs.stacks_of(self._rank(local_rank)),
+                left=_text_of(left(self._outcome(local_rank))),
+            )
+            for local_rank, process in self._processes.items()
+        ]
+
+    def pids(self) -> set[int]:
+        """Process ids whose exit codes belong to this launcher; none before all ranks were started."""
+        return {process.pid for process in self._processes.values()} if self._is_complete else set()
+
+    def may_leave(self) -> bool:
+        """Whether there is no rank and, after a signal, never will be."""
+        with self._gate:
+            return not self.has_ranks
+
+    def _start(self, variables: Mapping[str, str], address: str, port: int) -> None:
+        while not self._template.is_ready():
+            self._look_around()
+        for local_rank in range(self._environment.num_ranks):
+            own = self._who(local_rank, address, port) | dict(variables) | self._files(local_rank)
+            output_of_rank = self._log_tee.rank_output(self._rank(local_rank))
+            others = [process.pid for process in self._processes.values()]
+            self._processes[local_rank] = self._template.rank(own, output_of_rank, others)
+        self._is_complete = True
+
+    def _watch(self) -> bool:
+        while True:
+            self._look_around()
+            self._look()
+            if self._failed_ends():
+                self._await_root()
+                self._tell_root()
+                return False
+            if not (alive := self._alive()):
+                return True
+            if self._memory and not self.out_of_memory and self._memory.exceeds():
+                self.out_of_memory = True
+                kill_largest([process.pid for process in alive.values()])
+            pids = {self._rank(local_rank): process.pid for local_rank, process in alive.items()}
+            if stacks.are_asked_for():
+                self._hangs.print_stacks(pids)
+            if (hang := self._hangs.look(pids, self._group.peers)) and self._tells_first(hang):
+                self.hang = hang
+                self._hangs.print_stacks(pids)
+                return False
+
+    def _tells_first(self, hang: Hang) -> bool:
+        """Has the other workers print their stacks while all ranks still hang; False where one has said an end before.
+
+        The first of these ranks to end, or to go on, would bring about the ends of others, without a stack.
+        """
+        worker, timings = self._environment.worker, self._environment.timings
+        if self._group.peers.tell(hang.verdict(worker)).worker != worker:
+            return False  # the next look finds it
+        if self._environment.num_workers > 1:
+            self._stop.pause(BEAT + 3 * timings.look)
+        return True
+
+    def _look_around(self) -> None:
+        """Pauses, unless there is a signal or a peer was lost."""
+        if self._stop.requested:
+            self._group.peers.tell(stopped(self._environment.worker, self._stop.name))
+        self._stop.check()
+        try:
+            self._group.peers.look()
+        except PeersLost as lost:
+            if lost.verdict and lost.verdict.exit_code == exits.STOPPED:
+                self._patience = self._grace  # the ranks of all workers save together
+            if lost.verdict and lost.verdict.exit_code == exits.HANG:
+                self._hangs.print_stacks({self._rank(local): rank.pid for local, rank in self._alive().items()})
+            raise
+        time.sleep(self._environment.timings.look)
+
+    @contextlib.contextmanager
+    def _meeting_point(self) -> Iterator[tuple[str, int]]:
+        """Where the ranks meet: at rank 0, which listens at a port that is free."""
+        if self._environment.worker:
+            address, _, at = self._group.peers.hear_meeting_point().rpartition(":")
+            yield address, int(at)
+            return
+        with reserved_port() as port:
+            self._group.peers.tell_meeting_point(f"{self._group.address}:{port}")
+            yield self._group.address, port
+
+    def _who(self, local_rank: int, address: str, port: int) -> dict[str, str]:
+        """The variables of torchrun, by which torch, Accelerate and Lightning know the rank.
+
+        https://docs.pytorch.org/docs/2.13/elastic/run.html#environment-variables
+        """
+        environment = self._environment
+        rank, world_size = self._rank(local_rank), environment.num_workers * environment.num_ranks
+        return {
+            "RANK": str(rank),
+            "WORLD_SIZE": str(world_size),
+            "LOCAL_RANK": str(local_rank),
+            "LOCAL_WORLD_SIZE": str(environment.num_ranks),
+            "GROUP_RANK": str(environment.worker),
+            "GROUP_WORLD_SIZE": str(environment.num_workers),
+            "ROLE_NAME": "rank",
+            "ROLE_RANK": str(rank),
+            "ROLE_WORLD_SIZE": str(world_size),
+            "MASTER_ADDR": address,
+            "MASTER_PORT": str(port),
+            "TORCHELASTIC_RESTART_COUNT": "0",
+            "TORCHELASTIC_MAX_RESTARTS": "0",
+            "TORCHELASTIC_RUN_ID": environment.rendezvous_id,
+            "TORCHELASTIC_USE_AGENT_STORE": "False",
+            "TORCH_NCCL_ASYNC_ERROR_HANDLING": os.environ.get("TORCH_NCCL_ASYNC_ERROR_HANDLING", "1"),
+            "OMP_NUM_THREADS": str(environment.num_threads),
+        }
+
+    def _files(self, local_rank: int) -> dict[str, str]:
+        """Where its outcome, events and files go."""
+        environment, rank = self._environment, self._rank(local_rank)
+        tracks = trackers.without_key if rank else partial(trackers.begin, environment.work_dir)
+        variables = {
+            **tracks(environ=os.environ),
+            **self._hangs.variables(rank),
+            "TRAIN_FUNC_OUTCOME_FILE": str(self._outcome(local_rank)),
+            "TRAIN_FUNC_SUPERVISOR": str(os.getpid()),
+            output.VARIABLE: str(output.begin(environment.work_dir, rank)),
+        }
+        trace = self._folder / f"{local_rank}.trace"
+        with contextlib.suppress(OSError):  # as below
+            self._log_tee.rank_trace(rank, trace, partial(self._hangs.hear, rank))
+            variables[stacks.VARIABLE] = str(trace)
+        pipe = self._folder / f"{local_rank}.events"
+        with contextlib.suppress(OSError):  # a file system without pipes: the rank prints what it says
+            self._log_tee.rank_events(rank, pipe)
+            variables["TRAIN_FUNC_EVENTS"] = str(pipe)
+        running(self._outcome(local_rank)).touch()
+        return variables
+
+    def _rank(self, local_rank: int) -> int:
+        return self._environment.worker * self._environment.num_ranks + local_rank
+
+    def _outcome(self, local_rank: int) -> Path:
+        return self._folder / f"{local_rank}.json"
+
+    def _look(self) -> None:
+        for local_rank, process in self._processes.items():
+            if local_rank not in self._seen and process.poll() is not None:
+                self._seen.append(local_rank)
+
+    def _alive(self) -> dict[int, RankProcess]:
+        return {rank: process for rank, process in self._processes.items() if process.poll() is None}
+
+    def _failed_ends(self) -> list[RankEnd]:
+        return [end for end in self.ends() if end.failed and (end.exit_code is not None or end.has_own_fault)]
+
+    def _leaving(self) -> set[int]:
+        """Local ranks that have failed by themselves and said so, whether or not their processes have gone."""
+        return {rank for rank, end in zip(self._processes, self.ends(), strict=True) if end.has_own_fault}
+
+    def _await_root(self) -> None:
+        """A rank that lost its peer may be seen dead before the peer that is still writing down why it failed."""
+        end = time.monotonic() + self._patience
+        while self._alive() and all(end.follows for end in self._failed_ends()) and time.monotonic() < end:
+            self._stop.pause(0.05)
+            self._look()
+
+    def _tell_root(self) -> None:
+        """At once, where a rank has said it: while its process goes, its peers fail too, in other workers as well."""
+        roots = [end for end in self._failed_ends() if not end.follows]
+        found = of_ranks(roots, worker=self._environment.worker, out_of_memory=False)
+        if found and all(end.has_own_fault for end in roots):
+            self._group.peers.tell(found)
+
+    def _end_ranks(self) -> None:
+        """Asks the ranks to stop, kills those that do not in time, and whatever any of them has started."""
+        leaving, begun = self._leaving(), time.monotonic()
+        self._asked |= set(self._alive()) - leaving
+        for process in self._alive().values():
+            with contextlib.suppress(ProcessLookupError):
+                process.send_signal(signal.SIGTERM)
+        while self._alive() and time.monotonic() < self._until(begun):
+            time.sleep(0.02)
+        for process in self._processes.values():
+            signal_group(process.pid, signal.SIGKILL)
+        for local_rank, process in self._processes.items():
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                process.wait(LONGEST_EXIT if local_rank in leaving else self._patience)
+        template = self._template.pid
+        kill_descendants(self._patience, spare=() if template is None else (template,))  # what has left their groups
+        for folder in self._environment.work_dir.glob("session-*"):  # of a rank that was killed; they may be large
+            shutil.rmtree(folder, ignore_errors=True)
+        self._log_tee.ranks_ended()
+        self.step = self._hangs.close()
+        self.has_ranks = False
+
+    def _until(self, begun: float) -> float:
+        """When ranks that were asked to stop then are killed."""
+        return self._stop.work_until if self._stop.requested else begun + self._patience
+
+
+def _text_of(path: Path) -> str:
+    """Returns the content of the file; empty if there is none."""
+    with contextlib.suppress(OSError):
+        return path.read_text()
+    return ""

@@ -1,0 +1,112 @@
+"""From the ends of a worker's ranks to the one exit of the worker: what came first, and what merely followed."""
+
+import signal
+from collections.abc import Sequence
+from dataclasses import replace
+
+from train_func import exits
+from train_func.records import Verdict
+from train_func.worker.rank.end import RankEnd
+
+
+def of_ranks(ends: Sequence[RankEnd], *, worker: int, out_of_memory: bool) -> Verdict | None:
+    """The verdict on a worker whose ranks have ended so; None when no rank failed by itself.
+
+    ``out_of_memory``: processes of this worker were killed for want of memory, by the kernel or before it had to.
+    """
+    failed = [end for end in ends if end.failed]
+    if not failed:
+        return None
+    roots = [end for end in failed if not end.follows]
+    is_aborted = bool(roots) and all(end.outcome is None and end.left_steps for end in roots)
+    left = left_steps(ends, worker=worker)
+    if left and any(end.went_on for end in ends) and (is_aborted or not roots):
+        return left
+    if is_aborted:  # whether other workers' ranks went on, is theirs to say
+        roots = []
+    if any(end.outcome and end.outcome.failure for end in roots):  # a backend aborts a rank whose peer has gone
+        roots = [end for end in roots if end.outcome or end.exit_code != -signal.SIGABRT]
+    if roots:
+        return _of_root(min(roots, key=_when), worker, out_of_memory)
+    first = min(failed, key=_when)
+    return Verdict(exits.PEER, "peer", f"rank {first.rank} lost its peers: {_words(first)}", worker, root_cause=False)
+
+
+def left_steps(ends: Sequence[RankEnd], *, worker: int) -> Verdict | None:
+    """The verdict on a worker with a rank that has left its loop over session.steps, if other ranks went on."""
+    end = next((end for end in ends if end.left_steps), None)
+    if end is None:
+        return None
+    message = (
+        f"rank {end.rank} left the loop over session.steps {end.left_steps}, while other ranks went on and waited for "
+        "it. A break, a return, or an exception that is caught outside of the loop, leaves it on one rank alone: leave "
+        "it on all ranks in the same step, by a value that is the same on all of them, as after "
+        "torch.distributed.all_reduce(value)"
+    )
+    return Verdict(exits.CODE, "code", message, worker)
+
+
+def stopped(worker: int, signal_name: str) -> Verdict:
+    """The verdict on a worker that was asked to stop."""
+    return Verdict(exits.STOPPED, "preemption", f"the worker was asked to stop by {signal_name}", worker)
+
+
+def following(root: Verdict | None, own: Verdict) -> Verdict:
+    """The verdict on a worker that only lost its peer, naming the peer's when that is known.
+
+    After a final one it is final too: started again, the worker would wait for a group that never forms.
+    """
+    if root is None:
+        return own
+    if own.exit_code == exits.SPENT:
+        return own if root.worker == own.worker else replace(own, root_cause=False, follows=root.worker)
+    if root.exit_code == exits.SPENT:
+        return replace(root, worker=own.worker, root_cause=False, follows=root.worker)
+    code = exits.PEER if root.retryable else root.exit_code
+    message = f"worker {root.worker} had ended: {root.message}"
+    return Verdict(code, "peer", message, own.worker, root_cause=False, follows=root.worker)
+
+
+def _when(end: RankEnd) -> tuple[str, int]:
+    """By the time of the exception; a rank without one died at once, before others could notice."""
+    failure = end.outcome.failure if end.outcome else None
+    return (failure.time if failure else "", end.order)
+
+
+def _of_root(end: RankEnd, worker: int, out_of_memory: bool) -> Verdict:
+    if end.outcome and end.has_own_fault:  # however its process went then
+        return Verdict(end.outcome.exit_code, end.outcome.cause, f"rank {end.rank}: {_words(end)}", worker)
+    if end.exit_code is None or end.exit_code < 0:
+        return _of_signal(end, worker, out_of_memory)
+    if end.exit_code == 0:
+        message = (
+            f"rank {end.rank} left with exit code 0 before train_func had returned (os._exit, or native code that ends "
+            "the process), so that nothing tells whether its work was done; let train_func return instead"
+        )
+        return Verdict(exits.CODE, "code", message, worker)
+    if end.outcome is None:
+        message = f"rank {end.rank} left with exit code {end.exit_code} and no exception (os._exit, or native code)"
+        return Verdict(end.exit_code, "code", message, worker)
+    if end.outcome.exit_code == exits.STOPPED:
+        message = f"rank {end.rank} was told to stop by a signal that its supervisor had not sent"
+        return Verdict(exits.KILLED, "killed", message, worker)
+    return Verdict(end.outcome.exit_code, end.outcome.cause, f"rank {end.rank}: {_words(end)}", worker)
+
+
+def _of_signal(end: RankEnd, worker: int, out_of_memory: bool) -> Verdict:
+    if end.exit_code is None:
+        return Verdict(exits.KILLED, "killed", f"rank {end.rank} hangs inside the kernel", worker)
+    name = signal.Signals(-end.exit_code).name
+    if name == "SIGKILL" and out_of_memory:
+        message = (
+            f"rank {end.rank} was killed: the worker needed more memory than its limit. Another attempt would need as "
+            "much: give each worker more, with memory=... of Local or Cluster, or let the function hold less at once, "
+            "as with a lower micro_batch_size"
+        )
+        return Verdict(exits.CODE, "memory", message, worker)
+    return Verdict(exits.KILLED, "killed", f"rank {end.rank} was killed by {name}", worker)
+
+
+def _words(end: RankEnd) -> str:
+    failure = end.outcome.failure if end.outcome else None
+    return f"{failure.type}: {failure.message}" if failure else f"exit code {end.exit_code}"

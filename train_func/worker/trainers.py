@@ -1,0 +1,259 @@
+"""The Trainers of a session: checked before their first step, published, their trackers kept.
+
+transformers' own Trainer is refused: it deals rows over the ranks by itself, saves into a folder of the pod, and its
+loss and metric depend on the number of ranks.
+"""
+
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from functools import partial
+from pathlib import Path
+from typing import Any, NoReturn
+
+import transformers
+from datasets import Dataset
+from torch import nn
+from transformers import DataCollatorWithPadding
+from transformers.trainer_callback import TrainerCallback
+
+from train_func.errors import InvalidInput
+from train_func.records import RunRecord
+from train_func.storage import Store
+from train_func.worker.attempt_setup import versions
+from train_func.worker.loading import Loading
+from train_func.worker.publish import model as model_module
+from train_func.worker.publish import reloading, tracking
+from train_func.worker.publish.card import render
+from train_func.worker.publish.pending import Publishing
+from train_func.worker.publish.store import check_unpublished
+from train_func.worker.rank import sessions, world
+from train_func.worker.training import evaluation, weights
+from train_func.worker.training.arguments import learning_rate_note
+from train_func.worker.training.audit import RowIds
+from train_func.worker.training.loader import undisturbed
+from train_func.worker.training.plan import GIVEN, TRAINER
+from train_func.worker.training.trainer import Trainer
+
+TRACKING_SECONDS, STOPPED_SECONDS = 60.0, 5.0  # for files of report_to, at the end and after a signal
+
+
+class Trainers:
+    """All that a function makes while its session is open."""
+
+    def __init__(
+        self, store: Store, record: RunRecord, attempt: int, work: Path, loading: Loading, publishing: Publishing
+    ) -> None:
+        """``work``: folder of this rank."""
+        self._store, self._record, self._attempt, self._work = store, record, attempt, work
+        self._loading, self._publishing = loading, publishing
+        self.train_ids: RowIds | None = None
+        """Of the rows that the session gave to train on."""
+        self.held_out: Dataset | None = None
+        self._begun: list[Trainer] = []
+        self._ended: list[Trainer] = []
+
+    @contextmanager
+    def watched(self) -> Iterator[None]:
+        """Within, no Trainer of this process trains unchecked."""
+        train = transformers.Trainer.train
+
+        def refusing_train(trainer: transformers.Trainer, *args: Any, **kwargs: Any) -> Any:
+            if not isinstance(trainer, Trainer):
+                _refuse(trainer)
+            return train(trainer, *args, **kwargs)
+
+        transformers.Trainer.train, Trainer.checks = refusing_train, self
+        try:
+            with tracking.writes_to(self._work):
+                yield
+        finally:
+            transformers.Trainer.train, Trainer.checks = train, None
+
+    def before_training(self, trainer: Trainer) -> None:
+        """Collective. Whatever would keep the result from being published is found now."""
+        self._begun.append(trainer)
+        self._ended = [ended for ended in self._ended if ended is not trainer]
+        if note := learning_rate_note(trainer, self._record.run):
+            world.note(note)
+
+        def rehearse() -> list[str]:
+            check_unpublished(self._store, self._record, self._attempt)
+            tokenizer, use = self._tokenizer_of(trainer), self._loading.use()
+            if card := self._loading.card_part():
+                render(self._record, card, {}, self._attempt, versions())
+            given = (trainer, tokenizer, self._record, use, self._store)
+            differs = partial(self._difference, trainer) if self._attempt == 1 else lambda folder: None
+            return model_module.rehearse(self._work / "rehearsal", *given, differs)
+
+        for note in world.on_rank_zero(rehearse):
+            world.note(note)
+        _Rehearsal(trainer, model_module.rows_measured(trainer, self.held_out))
+
+    def after_training(self, trainer: Trainer) -> None:
+        """Collective. Raises InvalidInput (cause "divergence") where the trained weights are not finite."""
+        if trainer.args.load_best_model_at_end:
+            evaluation.tell_best(trainer)
+        model = trainer.accelerator.unwrap_model(trainer.model)
+        after = f"After step {trainer.state.global_step}, "
+        world.on_all_ranks(partial(weights.check_finite, [model], after, whole=True))
+        self._ended.append(trainer)
+        sessions.here.trained = True
+
+    def _difference(self, trainer: Trainer, folder: Path) -> str | None:
+        """How the model that is loaded from a folder differs from that of the Trainer, which was saved there."""
+        model = trainer.accelerator.unwrap_model(trainer.model)
+        inputs = reloading.inputs_of(trainer, self.held_out)
+        return reloading.difference(model, folder, inputs, self._loading.base)
+
+    def difference_of_module(self, module: nn.Module) -> str | None:
+        """The same of a module that a loop of the function's own has published; None also where there is none."""
+        if self.held_out is None or not callable(getattr(module, "save_pretrained", None)):
+            return None
+        try:
+            collate = self._loading.collator(self.held_out) or DataCollatorWithPadding(self._loading.processor)
+        except InvalidInput:  # it was given no processor, and makes its batches itself
+            return None
+        inputs = reloading.batch_of(collate, self.held_out)
+        try:
+            return reloading.difference(module, self._publishing.folder, inputs, self._loading.base)
+        except reloading.NotLoaded as unknown:
+            return f"whether the published model is the trained one is not known: {unknown}"
+
+    def _tokenizer_of(self, trainer: Trainer) -> Any:
+        return trainer.processing_class or self._loading.processor
+
+    def publish(self, trainer: transformers.Trainer) -> None:
+        """Collective: what ``Session.publish`` does with a Trainer."""
+        if not isinstance(trainer, Trainer):
+            _refuse(trainer)
+        world.on_all_ranks(lambda: self._check_ended(trainer))
+        model = trainer.accelerator.unwrap_model(trainer.model)
+        weights.agree(model, trainer.state.global_step)  # what is published is what every rank has trained
+        begun = model_module.report_unmeasured(trainer)
+
+        def keep() -> None:
+            tokenizer, use = self._tokenizer_of(trainer), self._loading.use()
+            given = {"trainer": trainer, "tokenizer": tokenizer, "record": self._record, "use": use}
+            write = partial(model_module.write_publication, **given)
+            self._publishing.keep(write, begun, self._loading.card_part())
+
+        world.on_rank_zero(keep)
+        whole = model_module.report_measured(begun, trainer, self.held_out)
+        if fault := world.on_rank_zero(lambda: self._fault_of_published(trainer)):
+            whole = {**begun, "note": f"no metrics are published: {fault}"}
+        world.on_rank_zero(lambda: self._publishing.measured(whole))
+        sessions.here.may_leave()
+
+    def _check_ended(self, trainer: Trainer) -> None:
+        """Raises InvalidInput unless the last training has ended, at its last step or where a callback ended it."""
+        state = trainer.state
+        if state.global_step == 0 or not any(ended is trainer for ended in self._ended):
+            raise InvalidInput(
+                f"session.publish was called after step {state.global_step} of {state.max_steps or 'none'}: a model is "
+                "published when its training has come to an end; call trainer.train() first and let it return",
+                cause="code",
+            )
+
+    def _fault_of_published(self, trainer: Trainer) -> str | None:
+        try:
+            return self._difference(trainer, self._publishing.folder)
+        except reloading.NotLoaded:  # which the rehearsal has told
+            return None
+
+    def keep_tracked(self, error: BaseException | None) -> None:
+        """On rank 0, at the end, which ``error`` may have brought: what trackers wrote goes to the store."""
+        if world.rank() or not self._begun:
+            return
+        seconds = TRACKING_SECONDS if error is None or isinstance(error, Exception) else STOPPED_SECONDS
+        if line := tracking.keep(self._work, self._begun, self._store, self._record, self._attempt, seconds):
+            world.note(line)
+
+
+def _refuse(trainer: transformers.Trainer) -> NoReturn:
+    kind = type(trainer)
+    is_derived = kind is not transformers.Trainer
+    name = f"{kind.__name__}, which is derived from transformers.Trainer," if is_derived else "transformers.Trainer"
+    derive = f", derive {kind.__name__} from it," if is_derived else ""
+    raise InvalidInput(
+        f"{name} cannot be used within a Session: it deals its rows over the ranks by itself and saves into a folder "
+        f"of the pod. Write `from train_func.worker import Trainer` in the place of transformers' Trainer{derive} and "
+        f"give it {GIVEN[TRAINER]}. Or leave the Session out: without one transformers.Trainer trains as it is",
+        cause="code",
+    )
+
+
+class _Rehearsal(TrainerCallback):
+    """All that is going to be measured is measured before the first step, of few rows, and forgotten.
+
+    Once, when a training has begun: the state, the device and the trackers of an evaluation are there by then.
+
+    Collective. Whatever measuring all rows raises keeps the training from its first step, on every rank.
+    """
+
+    def __init__(self, trainer: Trainer, published: Mapping[str, Dataset]) -> None:
+        """``published``: the sets whose metrics are published; beside them are those that the training evaluates."""
+        self._trainer, self._published = trainer, published
+        trainer.pop_callback(_Rehearsal)
+        trainer.add_callback(self)  # behind all others, which have begun then
+
+    def on_train_begin(self, *args: Any, **kwargs: Any) -> None:
+        """Raises InvalidInput (cause "code") too when no evaluation has the metric by which the best is chosen."""
+        self._trainer.remove_callback(self)
+        with undisturbed():
+            _rehearse(self._trainer, self._published)
+
+
+def _rehearse(trainer: Trainer, published: Mapping[str, Dataset]) -> None:
+    evaluated = _evaluated(trainer)
+    for rows in published.values():
+        if not any(rows is of_training for of_training in evaluated.values()):
+            _names(trainer, rows, "eval")
+    names = {name for prefix, rows in evaluated.items() for name in _names(trainer, rows, prefix)}
+    best = trainer.args.metric_for_best_model
+    wanted = f"eval_{str(best).removeprefix('eval_')}"
+    if best is None or not evaluated or wanted in names:
+        return
+    names = {name for prefix, rows in evaluated.items() for name in _names(trainer, rows, prefix, whole=True)}
+    if wanted not in names:
+        _refuse_metric(trainer, names)
+
+
+def _evaluated(trainer: Trainer) -> dict[str, Any]:
+    """The sets that are evaluated while the model trains, by the prefix of their metrics."""
+    args, sets = trainer.args, trainer.eval_dataset
+    evaluates = args.eval_strategy != "no" or args.save_strategy == "best" or args.load_best_model_at_end
+    if sets is None or not evaluates:
+        return {}
+    return {f"eval_{name}": rows for name, rows in sets.items()} if isinstance(sets, dict) else {"eval": sets}
+
+
+def _names(trainer: Trainer, rows: Dataset, prefix: str, *, whole: bool = False) -> set[str]:
+    """Of the metrics of the batch with the longest rows.
+
+    A metric that cannot be computed of so few, such as one that needs every class, is tried on all rows.
+    """
+    few = rows if whole else evaluation.longest_batch(trainer, rows)
+    try:
+        return evaluation.names(trainer, few, prefix)
+    except Exception:
+        if len(few) == len(rows):
+            raise
+        return evaluation.names(trainer, rows, prefix)
+
+
+def _refuse_metric(trainer: Trainer, names: set[str]) -> None:
+    known = ", ".join(sorted(name.removeprefix("eval_") for name in names))
+    remedy = "name one of these" + (", or give Trainer compute_metrics" if trainer.compute_metrics is None else "")
+    fault = f"TrainingArguments(metric_for_best_model={trainer.args.metric_for_best_model!r}): the metrics are {known}"
+    if _adds_metrics(trainer):
+        world.note(f"{fault}, unless the training's own evaluate or on_evaluate adds it")
+    else:
+        raise InvalidInput(f"{fault}; {remedy}", cause="code")
+
+
+def _adds_metrics(trainer: Trainer) -> bool:
+    """Whether code of the user's sees the metrics of an evaluation before the best is chosen, and may add to them."""
+    if getattr(trainer.evaluate, "__func__", None) is not Trainer.evaluate:
+        return True
+    own = (of for of in trainer.callback_handler.callbacks if not type(of).__module__.startswith("transformers."))
+    return any(getattr(of.on_evaluate, "__func__", None) is not TrainerCallback.on_evaluate for of in own)
