@@ -25,7 +25,7 @@ ENVIRONMENT_READERS = {
     "storage/s3.py": "endpoint and credentials",
     "pipeline/components.py": "the image of the steps",
     "pipeline/confusion.py": "the cache of this person",
-    "kept_tables.py": "where the tables of a notebook are saved",
+    "tables.py": "where the tables of a notebook are saved",
     "worker": "the process edge of the pod",
 }
 
