@@ -17,7 +17,7 @@ def train_func(parameters):
     from transformers import TrainerCallback, TrainingArguments
     from tests.distributed import small
     from train_func.worker import Session, Trainer
-    from train_func.worker.pod import progress_mark
+    from train_func.worker.rank import marks as progress_mark
 
     class Hangs(TrainerCallback):
         def on_step_end(self, args, state, control, **kwargs):

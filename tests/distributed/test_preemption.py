@@ -18,7 +18,7 @@ def train_func(parameters):
     from datasets import Dataset
     from datasets.distributed import split_dataset_by_node
     from train_func.worker import Session
-    from train_func.worker.pod import stop_flag
+    from train_func.worker.rank import stop_flag
 
     with Session(parameters) as session:
         rows = Dataset.from_dict({"x": [[float(number)] for number in range(40)]})
@@ -89,7 +89,7 @@ AWAITS_SIGNAL = SOURCE.replace(
                 time.sleep(0.01)  # else the steps that are left may be done before the signal comes
 """,
 ).replace(
-    "    from datasets.dist", "    import time\n    from train_func.worker.pod import stop_flag\n    from datasets.dist"
+    "    from datasets.dist", "    import time\n    from train_func.worker.rank import stop_flag\n    from datasets.dist"
 )
 
 

@@ -242,7 +242,7 @@ def train_func(parameters):
     import random, subprocess
     import numpy, torch
     from datasets.fingerprint import generate_random_fingerprint
-    from train_func.worker.pod import process_group
+    from train_func.worker.rank import process_groups as process_group
     import os, signal
     drawn = [generate_random_fingerprint(), str(random.random()), str(numpy.random.rand())]
     child = subprocess.Popen(["sleep", "600"], start_new_session=True)

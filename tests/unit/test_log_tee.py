@@ -95,7 +95,7 @@ def test_a_secret_that_is_a_part_of_a_number_or_of_a_pods_name_leaves_the_events
     program = """
 import os
 from train_func.events import Reported, WorkerStarts
-from train_func.worker.pod import masks
+from train_func.worker import masks
 from train_func.worker.supervisor.log import LogTee
 masks.begin({"TRAIN_FUNC_SECRETS": "PIN USER", "PIN": "20261125", "USER": "team-of-alice"})
 log_tee = LogTee()

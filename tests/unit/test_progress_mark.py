@@ -27,7 +27,7 @@ def test_a_supervisor_reads_what_another_process_marks():
     shared = SharedMark()
     assert shared.read() == Mark()
     program = (
-        "import sys; from train_func.worker.pod import progress_mark as p\n"
+        "import sys; from train_func.worker.rank import marks as p\n"
         "p.open_memory(sys.argv[1]); p.begin(); p.step_done(7); p.mark(p.Phase.EVALUATION); p.batch_evaluated()"
     )
     before = time.monotonic()

@@ -103,7 +103,7 @@ def test_what_a_function_does_after_its_last_step_is_interrupted_too(stop_flag):
 
 FORKS = """
 import os, signal, time
-from train_func.worker.pod import stop_flag
+from train_func.worker.rank import stop_flag
 
 told = []
 
