@@ -1,9 +1,7 @@
-"""An event: what a worker says while it runs, as one line of its log, which this module alone writes and reads.
+"""Events: what a worker says while it runs, each one line of its log, which this module alone writes and reads.
 
 The line is MARK, words for a person, a tab, and the same as JSON. The mark occurs in no other line, because the
-supervisor escapes it in everything that is printed. The kinds of events are in ``events.py``.
-
-What a worker says while it runs: the kinds of events, and what writes and reads them.
+supervisor escapes it in everything that is printed.
 """
 
 import json

@@ -1,6 +1,6 @@
-"""Names that people give: a misspelt or missing field or argument is refused with the one that was meant.
+"""Fields and arguments that people give: a misspelt name is refused with the one that was meant, and values are judged.
 
-What is wrong with one value of a Run or of its task: what was given and what is allowed; None when nothing is.
+What judges a value returns what is wrong with it, what was given and what is allowed, or None.
 """
 
 import ast

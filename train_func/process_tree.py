@@ -1,9 +1,4 @@
-"""Process trees on Linux: who belongs to whom, and how none of them is left behind.
-
-The memory of this process's descendants on Linux, and whether it has come to a limit.
-
-What a supervisor asks of Linux: signals to a group, the end of orphans, memory kills, how a process fares.
-"""
+"""Processes on Linux: who belongs to whom, how none is left behind, and how much memory they hold together."""
 
 import contextlib
 import ctypes

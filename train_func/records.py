@@ -1,8 +1,7 @@
-"""The records of a run in its store, as dataclasses; each says of which format it is.
+"""The records of a run in its store: what was asked for, and of each attempt its lease and how every worker ended.
 
-The records of an attempt: who claimed its number, how each worker ended, and what a pod says when it terminates.
-
-Each is written and read here alone, with a format version; a record of another format is refused by its name.
+Each is a dataclass that is written and read here alone, with a format version; a record of another format is refused by
+its name.
 """
 
 import hashlib

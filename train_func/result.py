@@ -1,10 +1,8 @@
 """The result of a run, ``result.json`` and the manifest of its model: written with a format version, read strictly.
 
-A store is not believed to hold what it should.
-
-Copies a published model to the folder that its readers know, such that the folder is a model only when it is whole.
-
-Files first, then ``SHA256SUMS``, then the manifest, which is deleted before the first file is replaced.
+A store is not believed to hold what it should. A published model is copied to the folder that its readers know such
+that the folder is a model only when it is whole: files first, then ``SHA256SUMS``, then the manifest, which is deleted
+before the first file is replaced.
 """
 
 import hashlib

@@ -1,13 +1,9 @@
-"""Kept tables: for how long a saved table is needed, which is by processes that hold its Run, and by submitted runs.
-
-Below ``inputs/<SHA-256>/`` of TRAIN_FUNC_HOME each run that was submitted with the table has a file, and each process
-that has made a Run of it holds a lock, which the kernel lets go of when the process dies. Without either it is removed
-when a process that has saved tables ends, or saves another one. Where files cannot be locked, tables stay.
-
-Saves a table that a notebook holds, once and by content, so that a Run names it like any other file.
+"""Tables that a notebook holds, saved once and by content, so that a Run names one like any other file.
 
 The same rows, in the same order and of the same types, give the same file: ``inputs/<SHA-256>/table.parquet`` below
-TRAIN_FUNC_HOME.
+TRAIN_FUNC_HOME. Beside it each run that was submitted with the table has a file, and each process that has made a Run
+of it holds a lock, which the kernel lets go of when the process dies. Without either it is removed when a process that
+has saved tables ends, or saves another one. Where files cannot be locked, tables stay.
 """
 
 import atexit

@@ -1,8 +1,7 @@
-"""Task: what kind of training a Run asks for. The task is plain data; its worker half, named in it, does the work.
+"""Tasks: what kind of training a Run asks for, and what is trained on what. A task is plain data.
 
-The tasks of this package: each says what is trained on what, and is registered in TASKS.
-
-Their bases have what several tasks share, and judge it: HubModelTask a model, RowsTask rows beside it, TextTask texts.
+Its worker half, named in it, does the work. The bases have what several tasks share, and judge it: HubModelTask has a
+model, RowsTask rows beside it, TextTask texts. A task of this package is registered in TASKS.
 """
 
 from __future__ import annotations

@@ -1,8 +1,7 @@
-"""Numbers, lists and rows as a person says them: 1 worker, 2 workers; a, b and 3 more; 66.5 MB; in rows 3, 8.
+"""Text for people: numbers, lists and rows as a person says them, and nothing in it that a terminal would obey.
 
-What a terminal would obey is shown instead: text of workers, data and servers moves no cursor and hides nothing.
-
-For what is printed and for the messages of errors; text that is handed out as a value stays as it is.
+1 worker, 2 workers; a, b and 3 more; 66.5 MB; in rows 3, 8. Text of workers, data and servers moves no cursor and hides
+nothing where it is printed or stands in an error; text that is handed out as a value stays as it is.
 """
 
 import json

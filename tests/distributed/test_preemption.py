@@ -89,7 +89,8 @@ AWAITS_SIGNAL = SOURCE.replace(
                 time.sleep(0.01)  # else the steps that are left may be done before the signal comes
 """,
 ).replace(
-    "    from datasets.dist", "    import time\n    from train_func.worker.rank import stop_flag\n    from datasets.dist"
+    "    from datasets.dist",
+    "    import time\n    from train_func.worker.rank import stop_flag\n    from datasets.dist",
 )
 
 

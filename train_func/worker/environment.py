@@ -1,7 +1,4 @@
-"""What the pod tells the worker: its environment, read once and checked as a whole.
-
-How long a worker waits for its ranks, its peers and its store, and how often it looks.
-"""
+"""What the pod tells the worker: its environment, read once and checked as a whole, and how long it waits for what."""
 
 import hmac
 import socket

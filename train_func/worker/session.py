@@ -1,9 +1,8 @@
 """Session: what train_func works with: the ranks, the store, the model, the data, the plan, and publishing.
 
 Every method is to be called on every rank, and succeeds on all of them or raises on all of them. Only ``report``, and
-``publish`` of anything but a Trainer, concern one rank alone: it alone raises, and the supervisor ends the others.
-
-Calling: train_func called as it is, in a notebook or by another launcher, without a submitted job.
+``publish`` of anything but a Trainer, concern one rank alone: it alone raises, and the supervisor ends the others. A
+function that was not submitted, as one that is called in a notebook, has a Session too: its run is made of its call.
 """
 
 import inspect

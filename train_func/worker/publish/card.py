@@ -1,8 +1,7 @@
 """The card of a published model, README.md in the Hub's format: what it is, how good, how to load and to reproduce it.
 
-It is written by the process that publishes, which knows the metrics and the attempt. Loads no torch.
-
-The front matter of a model's card, as the Hub reads it: what kind of model, made of what, with which metrics.
+Its front matter tells the Hub what kind of model it is, made of what, with which metrics. It is written by the process
+that publishes, which knows the metrics and the attempt. Loads no torch.
 """
 
 import math

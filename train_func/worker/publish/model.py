@@ -1,10 +1,7 @@
 """What is published of a training: the model, the files by which it is used, and the report on the training.
 
-The report says how far the training came, its metrics, and its audit.
-
-Baseline: what is said of a model that is worse than the same answer for every row, the best that training rows give.
-
-That is their most frequent class, or the mean of their numbers.
+The report says how far the training came, its metrics, and its audit. A note tells of a model that is worse than the
+same answer for every row, the best that training rows give: their most frequent class, or the mean of their numbers.
 """
 
 import shutil

@@ -1,8 +1,7 @@
-"""What an own loop publishes: a module or its state dict as safetensors, a folder, or files.
+"""What a loop of the function's own publishes: a module or its state dict as safetensors, a folder, or files.
 
-Extra state of a module (``get_extra_state``) that is no tensor is plain JSON beside its weights.
-
-The files of a model that is published: of one with adapters these alone, with a base that can be found.
+Extra state of a module (``get_extra_state``) that is no tensor is plain JSON beside its weights. Of a model with
+adapters these alone are published, with the name of a base that can be found.
 """
 
 import json

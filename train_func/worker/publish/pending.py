@@ -2,9 +2,7 @@
 
 Rank 0 adds to it, and sends what it adds to the store under the attempt. When all ranks of all workers have ended well,
 the supervisor makes it the result, and waits for a store that is away. What ends the attempt before is followed by
-another one, which goes on from the newest checkpoint and publishes then.
-
-How rank 0 publishes: files are kept in the pod and sent to the store, and become the result when all is done.
+another one, which goes on from the newest checkpoint and publishes then. Without a supervisor rank 0 makes the result.
 """
 
 import contextlib

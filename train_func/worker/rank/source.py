@@ -1,6 +1,6 @@
-"""Loads the function that was shipped: the packed module, verified, imported under a name of its own.
+"""The function that was shipped: its packed module is verified and imported under a name of its own.
 
-What packed source says of the processes that run it: what the template imports before they run.
+Before that, its text says what the template imports: the libraries that it names. Loads no torch.
 """
 
 import ast

@@ -1,8 +1,7 @@
 """One attempt as this worker lives it: it gets its number, is finished together, and ends on record.
 
-The end of the job as a worker sees it that still waits for its group, which then never forms.
-
-The start of an attempt: what worker 0 says to the others before any rank starts.
+Worker 0 claims the number in the store and tells the others how the attempt starts. While a worker still waits for its
+group, it looks whether the job is over, as the group then never forms.
 """
 
 import contextlib

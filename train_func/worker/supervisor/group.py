@@ -1,6 +1,8 @@
-"""What the supervisors of one group tell each other through the store of worker 0: signs of life, ends, verdicts.
+"""The group of the workers of a job: how they meet, and what their supervisors tell each other.
 
-Brings the workers together: worker 0 hosts the store, the others find it, and all answer before any rank starts.
+Worker 0 hosts the store of the group, the others find it, and all answer before any rank starts. They tell each other
+signs of life, ends and verdicts. A worker that ends badly ends the attempt for all, until the ranks of all workers have
+ended well: from then on only worker 0 counts, which publishes.
 """
 
 import contextlib

@@ -1,9 +1,8 @@
-"""Hangs: judges from the marks of a worker's ranks whether one of them makes no progress, and names it.
+"""Hangs: from the marks of a worker's ranks it is judged whether one of them makes no progress, and which.
 
 Nothing is judged before the first step of an attempt and the first batch of its evaluations, which may compile for
-minutes, nor outside of the steps, as in a save. A rank whose steps are long is given longer. Loads no torch.
-
-Watches the ranks of one worker for hangs, together with the other workers, and has their stacks printed.
+minutes, nor outside of the steps, as in a save. A rank whose steps are long is given longer. The workers agree that all
+ranks hang before one is told, and the stacks of all are printed. Loads no torch.
 """
 
 import time

@@ -1,8 +1,7 @@
-"""The worker's own output: at once to the real stdout, and bounded to the store every few seconds.
+"""The worker's own output, at once to the real stdout and bounded to the store; beside it the history of the attempt.
 
-Keeps the history of an attempt in the store while it runs: as CSV, in a new file when one is long.
-
-With bounded memory; no failure of it is one of the run.
+Both are kept every few seconds, with bounded memory: the history as CSV, in a new file when one is long. No failure of
+either is one of the run.
 """
 
 import contextlib

@@ -1,9 +1,8 @@
 """The ranks of one worker: starts them, watches them and their peers, and leaves none behind.
 
-The memory guard: a rank is killed before the kernel would kill its whole worker, and with it who could say why.
-
-Where a container needs more than its limit, a node of today kills all of its processes at once, the supervisor too:
-https://github.com/kubernetes/kubernetes/pull/117793. The guard leaves it alive, and ranks start again in their pods.
+A rank is killed before the kernel would kill its whole worker for memory, and with it who could say why: where a
+container needs more than its limit, a node of today kills all of its processes at once, the supervisor too
+(https://github.com/kubernetes/kubernetes/pull/117793). The supervisor stays alive, and says what helps.
 """
 
 import contextlib

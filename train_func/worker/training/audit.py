@@ -1,12 +1,9 @@
 """The audit: counts the use of every row by its id, and names the call that has split data once too often.
 
 Before the first step it checks what every rank was given and the order in which its loader will serve it; after every
-epoch, what the training steps have used.
-
-Samples of rows: what ranks compare of data sets without row ids, at a cost that no number or size of rows raises.
-
-The ``_fingerprint`` of a data set decides nothing here: it names the files and functions that rows come from. One file
-in two caches has two, and a function that draws at random has one on all ranks.
+epoch, what the training steps have used. Of data sets without row ids the ranks compare samples of rows, at a cost that
+no number or size of rows raises. The ``_fingerprint`` of a data set decides nothing here: it names the files and
+functions that rows come from. One file in two caches has two, and a function that draws at random has one on all ranks.
 """
 
 import hashlib

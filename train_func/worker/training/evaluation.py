@@ -1,11 +1,8 @@
 """Evaluation: every held-out row once in the metric, dealt over the ranks, the same result on all of them.
 
-Batches do not depend on the number of ranks, so neither does the metric.
-
-The best of all evaluations: what loading it at the end needs, and which weights a training has ended with.
-
-transformers' ``best_global_step`` is the step of the best evaluation, whether its weights were saved or not; those that
-it loads are of ``best_model_checkpoint``, the newest best one that was saved.
+Batches do not depend on the number of ranks, so neither does the metric. The best of all evaluations is known by its
+step: transformers' ``best_global_step`` is that step, whether its weights were saved or not; the weights that it loads
+at the end are of ``best_model_checkpoint``, the newest best one that was saved.
 """
 
 import math

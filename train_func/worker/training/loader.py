@@ -1,6 +1,6 @@
 """The loader of one rank's part of the plan: entry after entry, epoch after epoch, distributed no further.
 
-Randomness that depends on the place in the plan, not on the number of ranks nor on what was drawn before.
+What is drawn at random depends on the place in the plan, not on the number of ranks nor on what was drawn before.
 """
 
 import random

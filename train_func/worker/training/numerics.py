@@ -1,6 +1,4 @@
-"""Numerics: precision and micro-batches, measured once per run, recorded, and kept by every later attempt.
-
-The cut of a run's global batches into micro-batches: made by its first attempt, kept by every later one.
+"""Numerics: precision and the cut into micro-batches, decided by the first attempt and kept by every later one.
 
 Only a submission that asks for a lower ``micro_batch_size``, as after one that ran out of memory, cuts the same batches
 into smaller parts and goes on from where the run was.

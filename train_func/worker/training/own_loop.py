@@ -1,6 +1,6 @@
-"""The steps of an own loop: this rank's micro-batches of a plan with their weights, and the audit of every epoch.
+"""The steps of a loop of one's own: this rank's micro-batches of a plan with their weights, and the audit of each epoch.
 
-The state of a loop of one's own: the objects that a checkpoint keeps, and where in the plan the loop is.
+Between two steps a checkpoint keeps the objects that the loop has named, and where in the plan it is.
 """
 
 import contextlib

@@ -1,11 +1,8 @@
 """The plan: the micro-batches of a whole run as a data set, which is split once over the ranks.
 
 A global batch, and the micro-batches it is cut into, depend on the seed, the epoch, the lengths of the rows and the
-batch size alone; the world size only decides which rank works on which micro-batch.
-
-Which rows form the global batches of an epoch, how each is cut into micro-batches, and which rank takes which.
-
-Arithmetic on arrays only. Cost is counted in tokens after padding, the work of a matrix product.
+batch size alone; the world size only decides which rank works on which micro-batch. The work of a micro-batch is
+counted in tokens after padding, the work of a matrix product, and balanced over the ranks by arithmetic on arrays.
 """
 
 import hashlib

@@ -1,11 +1,10 @@
 """The state of a Trainer between two steps: what a checkpoint keeps of it, and how a new one goes on from that.
 
-Control flags: all ranks log, evaluate, save and stop after the same step, whichever rank's callback asked for it.
-
-transformers reads the flags that callbacks set on each rank by itself. Clocks and files differ between ranks; a rank
-that evaluates or leaves the loop alone waits forever for the others. Here a flag takes effect once the ranks have
-counted it together: requests to act (``Actions``) after a step, an epoch, a log and an evaluation; votes to stop
-(``StopVotes``) along with the items of the next step, or at the end of an epoch.
+All ranks log, evaluate, save and stop after the same step, whichever rank's callback asked for it. transformers reads
+the flags that callbacks set on each rank by itself. Clocks and files differ between ranks; a rank that evaluates or
+leaves the loop alone waits forever for the others. Here a flag takes effect once the ranks have counted it together:
+requests to act (``Actions``) after a step, an epoch, a log and an evaluation; votes to stop (``StopVotes``) along with
+the items of the next step, or at the end of an epoch.
 """
 
 import dataclasses

@@ -5,9 +5,7 @@ items of the global batch (its rows, or its labelled tokens), whichever ranks th
 the model's own or a user's, is a mean over the items of one micro-batch; what it counts in the step is decided where
 its gradients are computed, outside of all that users override.
 
-Progress: says now and then how far a training is, and gives the history its rows.
-
-A line of the log comes by the clock, a row of the history by the number of its step: the same run has the same rows on
+A line of progress comes by the clock, a row of the history by the number of its step: the same run has the same rows on
 a fast machine and on a slow one.
 """
 

@@ -1,10 +1,8 @@
 """Weights: how those of a model are told apart, and the checks that all ranks train and hold the same ones.
 
 What is published is compared whole, once. An evaluation, which may come after every step, compares where the ranks are.
-
-Models with adapters of peft: what is saved of them is the adapters; their base stays as it was loaded.
-
-Weights that are no finite numbers: no checkpoint holds them, and they are not published.
+Of a model with adapters of peft only these are compared and saved; their base stays as it was loaded. No checkpoint
+holds weights that are no finite numbers, and they are not published.
 """
 
 import hashlib
