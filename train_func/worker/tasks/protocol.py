@@ -267,13 +267,12 @@ class WorkerHalf(Generic[AnyRowsTask]):
 
 
 def _program(half: type) -> str:
-    """SHA-256 of the modules that read, judge and divide the rows of a worker half."""
-    folders = [*map(Path, inputs.__path__), Path(__file__).parent]
-    own = (getattr(sys.modules[kind.__module__], "__file__", None) for kind in half.__mro__)
-    files = {file for folder in folders for file in folder.glob("*.py")} | {Path(file) for file in own if file}
+    """SHA-256 of the modules that read, judge and divide the rows of a worker half, and of those beside them."""
+    own = (sys.modules[kind.__module__] for kind in half.__mro__ if issubclass(kind, WorkerHalf))
+    folders = {Path(folder) for folder in inputs.__path__} | {Path(module.__file__ or "").parent for module in own}
     digest = hashlib.sha256()
-    for file in sorted(files):
-        digest.update(file.read_bytes() if file.is_file() else os.fsencode(file))
+    for file in sorted(file for folder in folders for file in folder.glob("*.py")):
+        digest.update(file.read_bytes())
     return digest.hexdigest()
 
 
