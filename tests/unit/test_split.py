@@ -1,6 +1,7 @@
 """Training and held-out rows of a run: disjoint, in proportion, and the same whenever and wherever they are made."""
 
 import csv
+import importlib
 import subprocess
 import sys
 from pathlib import Path
@@ -402,3 +403,26 @@ def test_rows_that_are_refused_are_refused_every_time(rows, refusal):
     path = Path(rows(40))
     path.write_text(path.read_text() + ",1\n" * 20)
     assert refusal(str(path)) == refusal(str(path))
+
+
+OWN_HALF = """
+from train_func.worker.tasks.text_classification import TextClassifier
+
+class Half(TextClassifier):
+    def split(self, sources, findings):
+        findings.note({note!r})
+        return super().split(sources, findings)
+"""
+
+
+def test_rows_of_a_half_of_ones_own_are_made_again_when_its_module_has_changed(rows, tmp_path, monkeypatch):
+    (tmp_path / "own").mkdir()
+    monkeypatch.syspath_prepend(tmp_path / "own")
+    run, notes = a_run(dataset=rows(40)), []
+    for note in ("first", "first", "another"):
+        (tmp_path / "own" / "half_that_notes.py").write_text(OWN_HALF.format(note=note))
+        monkeypatch.delitem(sys.modules, "half_that_notes", raising=False)
+        half = importlib.import_module("half_that_notes").Half(run.task, run.seed, None, tmp_path / "cache")
+        notes.append(half.rows().notes)
+    assert notes == [["first"], ["first"], ["another"]]
+    assert len(stored(tmp_path)) == 4

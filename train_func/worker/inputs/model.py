@@ -1,6 +1,5 @@
 """Brings the folder of a task's model to this machine, and refuses one that cannot be loaded."""
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -53,7 +52,7 @@ def find_model(
     if not place.is_dir():
         raise wanted.fault("is a file; the folder with config.json, tokenizer and weights is expected")
     sizes = sizes_of(place)
-    num_bytes = _judged(place, str(place), sizes, use)
+    num_bytes = judge(place, str(place), sizes, use)
     loaded = [name for name in sizes if is_loaded(name)]
     parts = fingerprint.of_each(place, loaded, cache)
     sha256 = fingerprint.of_parts(parts)
@@ -64,12 +63,5 @@ def _on_hub(wanted: Wanted, use: ModelUse, *, weights: bool) -> FoundModel:
     from train_func.worker.inputs.hub import fetch_model  # imports huggingface_hub, which takes time
 
     fetched = fetch_model(wanted, LOADED if weights else DESCRIBED)
-    num_bytes = _judged(fetched.folder, str(wanted), fetched.sizes, use)
+    num_bytes = judge(fetched.folder, str(wanted), fetched.sizes, use)
     return FoundModel(fetched.folder, str(wanted), fetched.commit, num_bytes, fetched.notes, commit=fetched.commit)
-
-
-def _judged(folder: Path, where: str, sizes: Mapping[str, int], use: ModelUse) -> int:
-    faults, num_bytes = judge(folder, where, sizes, use)
-    if faults:
-        raise InvalidInput(faults, cause="model")
-    return num_bytes

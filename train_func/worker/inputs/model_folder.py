@@ -17,6 +17,8 @@ from typing import Any
 from safetensors import SafetensorError, safe_open
 from tokenizers import Tokenizer
 
+from train_func.errors import InvalidInput
+
 CONFIG, TOKENIZER = "config.json", "tokenizer.json"
 IMAGE_PROCESSORS = ("preprocessor_config.json", "processor_config.json")
 WHOLE, INDEX = "model.safetensors", "model.safetensors.index.json"
@@ -61,12 +63,15 @@ def _matches(name: str, patterns: tuple[str, ...]) -> bool:
     return any(fnmatch.fnmatchcase(name, pattern) for pattern in patterns)
 
 
-def judge(folder: Path, where: str, sizes: Mapping[str, int], use: ModelUse) -> tuple[list[str], int]:
-    """Faults, and the bytes of the weights that are loaded.
+def judge(folder: Path, where: str, sizes: Mapping[str, int], use: ModelUse) -> int:
+    """The bytes of the weights that are loaded.
 
     Args:
         where: the name of the model in messages.
         sizes: bytes of all its files by name, also of weights that are not in ``folder`` yet.
+
+    Raises:
+        InvalidInput: (cause "model") it cannot be loaded, with all that is wrong in it.
     """
     faults = _missing(where, sizes, needs_tokenizer=use.max_length is not None)
     if use.needs_image_processor and sizes and not set(IMAGE_PROCESSORS) & set(sizes):
@@ -74,8 +79,9 @@ def judge(folder: Path, where: str, sizes: Mapping[str, int], use: ModelUse) -> 
             f"{where}: no {IMAGE_PROCESSORS[0]}: it says how images become numbers; save the model's image processor "
             "beside it with processor.save_pretrained"
         )
-    config, wrong = _config(folder, where, use) if CONFIG in sizes else ({}, [])
-    faults += wrong
+    config = _json(folder / CONFIG)
+    if CONFIG in sizes and (fault := _config_fault(config, where, use)):
+        faults.append(fault)
     faults += _wrong_shards(folder, where, sizes) if INDEX in sizes else []
     faults += [fault for name in sizes if name.endswith(".safetensors") and (fault := _wrong_weights(folder / name))]
     if use.max_length is not None:
@@ -88,7 +94,9 @@ def judge(folder: Path, where: str, sizes: Mapping[str, int], use: ModelUse) -> 
             )
         if TOKENIZER in sizes:
             faults += _wrong_vocabulary(folder / TOKENIZER, where, config.get("vocab_size"))
-    return faults, _weight_bytes(folder, sizes)
+    if faults:
+        raise InvalidInput(faults, cause="model")
+    return _weight_bytes(folder, sizes)
 
 
 def _missing(where: str, sizes: Mapping[str, int], *, needs_tokenizer: bool) -> list[str]:
@@ -121,25 +129,24 @@ def _no_weights(where: str, sizes: Mapping[str, int]) -> str:
     return f"{where}: no weights: {WHOLE} (or {INDEX} and the files it names) is expected{found}"
 
 
-def _config(folder: Path, where: str, use: ModelUse) -> tuple[dict[str, Any], list[str]]:
-    config = _json(folder / CONFIG)
+def _config_fault(config: Mapping[str, Any], where: str, use: ModelUse) -> str | None:
     if not config:
-        return {}, [f"{where}: {CONFIG} is no JSON object; copy the model again"]
+        return f"{where}: {CONFIG} is no JSON object; copy the model again"
     kind = config.get("model_type")
     if kind is None:
-        return config, [f"{where}: {CONFIG} has no model_type; save the model with transformers' save_pretrained"]
+        return f"{where}: {CONFIG} has no model_type; save the model with transformers' save_pretrained"
     is_supported = supports(use.table, kind)
     if "auto_map" in config and is_supported is not True:
         own = "needs Python code of its own from the model's folder, which is not run here"
-        return config, [f"{where}: model_type {kind!r} {own}; take a model whose type transformers knows"]
+        return f"{where}: model_type {kind!r} {own}; take a model whose type transformers knows"
     if is_supported is False:
         missing = f"the installed transformers has no {use.purpose} of model_type {kind!r}"
-        return config, [f"{where}: {missing}; {use.advice}"]
+        return f"{where}: {missing}; {use.advice}"
     is_decoder = config.get("is_decoder") or config.get("is_encoder_decoder")
     if use.encoders and not is_decoder and supports(use.encoders, kind):
         sees = f"a model of model_type {kind!r} without is_decoder in {CONFIG} sees the tokens that it has to predict"
-        return config, [f"{where}: {sees}, and is no {use.purpose}; {use.advice}"]
-    return config, []
+        return f"{where}: {sees}, and is no {use.purpose}; {use.advice}"
+    return None
 
 
 def supports(table: str, model_type: str) -> bool | None:

@@ -21,6 +21,7 @@ from train_func.errors import InvalidInput
 from train_func.run import Run
 from train_func.storage import Store
 from train_func.tasks import RowsTask
+from train_func.worker import inputs
 from train_func.worker.inputs.cache import loaded_entry, machine_cache
 from train_func.worker.inputs.findings import Findings
 from train_func.worker.inputs.model import FoundModel, find_model
@@ -216,6 +217,11 @@ class WorkerHalf(Generic[AnyRowsTask]):
 
     def rows(self) -> Rows:
         """Of the processes of a machine one reads, judges and divides the rows and writes them; all map its files."""
+        self.loaded = self._stored_rows()
+        pa.default_memory_pool().release_unused()  # else the process that has read them keeps what that took
+        return self.loaded
+
+    def _stored_rows(self) -> Rows:
         findings = Findings()
         sources = find_sources(self.task, self.store, self.cache, findings)
 
@@ -225,10 +231,9 @@ class WorkerHalf(Generic[AnyRowsTask]):
 
         stored = loaded_entry(self.cache, f"rows/{self._key(sources)}", write, StoredSplit.load)
         findings.note(*stored.notes)
-        self.loaded = Rows(
+        return Rows(
             stored.train, stored.held_out, sources.fingerprints, stored.labels, findings.notes, stored.first_held_out
         )
-        return self.loaded
 
     def _key(self, sources: Sources) -> str:
         """SHA-256 over everything that decides the rows of both sides, and the program that makes them."""
@@ -262,12 +267,11 @@ class WorkerHalf(Generic[AnyRowsTask]):
 
 
 def _program(half: type) -> str:
-    """SHA-256 of the modules that read, judge and divide the rows of a worker half."""
-    own = Path(__file__).parent
-    files = {*own.glob("*.py"), *(own.parent / "inputs").glob("*.py")}
-    files |= {Path(file) for kind in half.__mro__ if (file := getattr(sys.modules[kind.__module__], "__file__", None))}
+    """SHA-256 of the modules that read, judge and divide the rows of a worker half, and of those beside them."""
+    own = (sys.modules[kind.__module__] for kind in half.__mro__ if issubclass(kind, WorkerHalf))
+    folders = {Path(folder) for folder in inputs.__path__} | {Path(module.__file__ or "").parent for module in own}
     digest = hashlib.sha256()
-    for file in sorted(files):
+    for file in sorted(file for folder in folders for file in folder.glob("*.py")):
         digest.update(file.read_bytes())
     return digest.hexdigest()
 

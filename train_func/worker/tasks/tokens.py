@@ -33,7 +33,7 @@ def tokenise(dataset: Dataset, tokenizer: Any, max_length: int, cache: Path) -> 
     """``text``, or pairs of it and ``text_pair``, as token ids, beside ``label`` and ``row_id``.
 
     Args:
-        dataset: columns text, text_pair where there are pairs, label, row_id, as ``split_rows`` makes them.
+        dataset: columns text, text_pair where there are pairs, label, row_id, as TextClassifier divides them.
         tokenizer: of transformers.
         max_length: tokens after which a text is cut, special ones included; of a pair the longer text is cut first.
 
@@ -94,7 +94,7 @@ def tokenise_words(dataset: Dataset, tokenizer: Any, max_length: int, cache: Pat
     """``tokens`` as token ids, beside ``labels``, a tag or NO_TAG for each of them, and ``row_id``.
 
     Args:
-        dataset: columns tokens, tags, row_id, as ``split_tagged_rows`` makes them.
+        dataset: columns tokens, tags, row_id, as TokenClassifier divides them.
         tokenizer: of transformers, one that tells which word a token comes from.
         max_length: tokens after which a sentence is cut, special ones included.
     """

@@ -1,4 +1,4 @@
-"""The steps of a loop of one's own: this rank's micro-batches of a plan with their weights, and the audit of each epoch.
+"""The steps of a loop of one's own: this rank's micro-batches of a plan, their weights, and the audit of each epoch.
 
 Between two steps a checkpoint keeps the objects that the loop has named, and where in the plan it is.
 """
