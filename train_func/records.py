@@ -9,11 +9,10 @@ from train_func.errors import InvalidInput
 from train_func.fields import field_names
 from train_func.layout import RunKeys
 from train_func.run import RECORD_KEY, Run, name_of
-from train_func.tasks import TextClassification
 from train_func.validity import brief
 from train_func.version import VERSION
 
-RUN_FORMAT = 2  # 1: before there were tasks; of those the fields of Run and of TextClassification stood side by side
+RUN_FORMAT = 2
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -71,25 +70,6 @@ class RunRecord:
         if strange or plain["format"] != RUN_FORMAT:
             raise InvalidInput(_other_format(plain, strange))
         return cls(**{**plain, "run": Run.from_dict(plain["run"])})
-
-    @classmethod
-    def read(cls, plain: Mapping[str, Any]) -> Self:
-        """The record of a run of any format up to this one, to look at it: what it has left, and how it ended.
-
-        Raises:
-            InvalidInput: as ``from_dict``.
-        """
-        return cls._of_format_1(plain) if plain.get("format", 1) == 1 else cls.from_dict(plain)
-
-    @classmethod
-    def _of_format_1(cls, plain: Mapping[str, Any]) -> Self:
-        """Its Run had the fields of its only kind of task beside its own."""
-        others = {name: plain[name] for name in plain if name in field_names(cls)}
-        given = {name: value for name, value in plain["run"].items() if name in field_names(Run)}
-        task = {name: value for name, value in plain["run"].items() if name not in given}
-        run = Run.recorded({"inputs": {}, **given, "task": TextClassification(**task)})
-        found = {"dataset": plain["data_fingerprint"], "model": plain["model_fingerprint"]}
-        return cls(**{**others, "run": run, "fingerprints": found, "format": 1})
 
     def parameters(self) -> dict[str, Any]:
         """What ``train_func`` is called with: own values as they are; with a task also the Run, and the record.

@@ -121,14 +121,6 @@ class Run(NamedFields):
         task = given.get("task")
         return cls(**{**given, "task": Task.from_dict(task) if isinstance(task, Mapping) else task})
 
-    @classmethod
-    def recorded(cls, given: Mapping[str, Any]) -> Self:
-        """A Run that another version of this package has accepted: the rules of this one do not apply to it."""
-        run = cls.__new__(cls)
-        for name, value in given.items():
-            object.__setattr__(run, name, value)
-        return run
-
     def with_task(self, changes: Mapping[str, Any]) -> Self:
         """The Run with other values in fields of its task."""
         return dataclasses.replace(self, task=self.task and dataclasses.replace(self.task, **changes))
@@ -230,7 +222,7 @@ def name_of(
     return f"{readable}-{hashlib.sha256(json.dumps(decides, sort_keys=True).encode()).hexdigest()[:HASH_LENGTH]}"
 
 
-NAME = re.compile(rf"[a-z][a-z0-9-]*-([0-9a-f]{{10}}|[0-9a-f]{{{HASH_LENGTH}}})")  # of a run; 10 digits: of format 1
+NAME = re.compile(rf"[a-z][a-z0-9-]*-[0-9a-f]{{{HASH_LENGTH}}}")  # of a run
 
 
 def _slug(address: str) -> str:

@@ -189,15 +189,15 @@ def test_every_option_that_cannot_work_is_named_at_once():
             priority_class=3,
             store_secret="My Secret",
             hub_secret="",
-            environment={"TRAIN_FUNC_X": "1", "N": 3, "API_KEY": "0123456789abcdef"},
+            environment={"TRAIN_FUNC_X": "1", "PYTHONHASHSEED": "7", "N": 3, "API_KEY": "0123456789abcdef"},
             grace_seconds=0,
         )
     )
     names = [re.split(r"[=:[]", fault)[0] for fault in found]
     options = (
         "cpu gpu grace_seconds memory disk store_secret hub_secret namespace queue priority_class "
-        "service_account spot node_selector tolerations tolerations environment environment environment image store "
-        "s3_endpoint"
+        "service_account spot node_selector tolerations tolerations environment environment environment environment "
+        "image store s3_endpoint"
     )
     assert names == options.split()
     assert "0123456789abcdef" not in "\n".join(found)
@@ -330,12 +330,12 @@ def test_an_image_of_the_environment_that_no_node_could_pull_is_called_by_its_na
 def test_a_run_that_the_store_does_not_hold_is_answered_with_the_most_similar_names(tmp_path):
     backend = Local(store=(tmp_path / "store").as_uri())
     store = open_store(backend.store_address())
-    for name in ("tiny-reviews-0123456789", *(f"run-{number:010x}" for number in range(20))):
+    for name in ("tiny-reviews-0123456789ab", *(f"run-{number:012x}" for number in range(20))):
         store.put(f"{name}/run.json", b"{}")
     store.put("inputs/tiny-review/rows.csv", b"no run")
-    nearest = r"of its 21 the nearest: tiny-reviews-0123456789, (run-\w+, ){3}run-\w+\. Another"
+    nearest = r"of its 21 the nearest: tiny-reviews-0123456789ab, (run-\w+, ){3}run-\w+\. Another"
     with pytest.raises(JobNotFound, match=nearest):
-        attach("tiny-review-0123456789", on=backend)
+        attach("tiny-review-0123456789ab", on=backend)
 
 
 @pytest.mark.parametrize("name", ["", "/", "../run", 5])

@@ -1,7 +1,5 @@
 """The table of the runs in a store: what each asked for, how it ended, what it gave, and how large it is."""
 
-import shutil
-from pathlib import Path
 from types import SimpleNamespace
 
 import pandas as pd
@@ -20,7 +18,6 @@ from train_func.layout import RunKeys
 from train_func.result import Result
 from train_func.storage import open_store
 
-RECORDED = Path(__file__).parents[1] / "recorded/store_of_format_1"
 FIRST, SECOND = "2026-01-02T03:04:05.000+00:00", "2026-03-04T05:06:07.000+00:00"
 
 
@@ -256,14 +253,6 @@ def test_a_call_without_submit_and_foreign_folders_are_named(store, capsys):
     assert unnamed(out, name, "run.json", "data") == []
     assert "inputs" not in out
     assert "probes" not in out
-
-
-def test_runs_of_format_1_are_listed(tmp_path):
-    shutil.copytree(RECORDED, tmp_path / "store")
-    found = table(open_store((tmp_path / "store").as_uri())).sort_index()
-    assert [*found["task"]] == ["TextClassification"] * 2
-    assert [*found["state"]] == ["Succeeded", "Failed"]
-    assert found["metrics.accuracy"].iloc[0] == 0.5
 
 
 def test_a_beginning_that_is_no_text_is_refused(store):

@@ -251,3 +251,68 @@ def test_a_missing_part_of_a_local_package_is_refused(project):
         pack(function)
     (fault,) = refused.value.faults
     assert unnamed(fault, "'own_pack.lost'", "interpreter") == []
+
+
+OF_A_FILE = """
+from dataclasses import dataclass
+def rate(x=1): return x
+@dataclass
+class Config:
+    epochs: int = 1
+    def twice(self): return 2 * self.epochs
+"""
+
+
+@pytest.mark.parametrize(
+    ("said", "says"),
+    [
+        ("return x", "return x + 1"),
+        ("x=1", "x=2"),
+        ("epochs: int = 1", "epochs: int = 2"),
+        ("2 * self.epochs", "3 * self.epochs"),
+        (OF_A_FILE, ""),
+        (OF_A_FILE, "# with a comment\n" + OF_A_FILE),
+    ],
+)
+def test_a_module_that_was_edited_after_its_import_is_refused_until_it_is_loaded_again(
+    project, tmp_path, monkeypatch, said, says
+):
+    function = project(
+        {
+            "part.py": "import edited\ndef train_func(): return edited.rate(), (one := edited.Config()).twice(), one\n",
+            "edited.py": OF_A_FILE,
+        }
+    )
+    pack(function)
+    (tmp_path / "edited.py").write_text(OF_A_FILE.replace(said, says) + "# edited\n")
+    with pytest.raises(SourceRefused) as refused:
+        pack(function)
+    assert all(fault.startswith("edited.py") and "importlib.reload" in fault for fault in refused.value.faults)
+    if says:
+        importlib.reload(sys.modules["edited"])
+        expected = function()
+        arrived, _ = shipped(function, tmp_path, monkeypatch)
+        assert repr(arrived()) == repr(expected)
+
+
+def test_a_function_that_was_imported_before_its_module_was_loaded_again_is_refused(project, tmp_path):
+    files = {"part.py": "from edited import rate as own\ndef train_func(): return own()\n", "edited.py": OF_A_FILE}
+    function = project(files)
+    (tmp_path / "edited.py").write_text(OF_A_FILE.replace("return x", "return x + 1"))
+    importlib.reload(sys.modules["edited"])
+    with pytest.raises(SourceRefused) as refused:
+        pack(function)
+    assert unnamed(str(refused.value), "part.py, line 1", "run the import again") == []
+    assert pack(importlib.reload(sys.modules["part"]).train_func)
+
+
+def test_values_set_in_an_unchanged_module_arrive(project, tmp_path, monkeypatch):
+    function = project(
+        {
+            "part.py": "import own\ndef train_func(): return own.RATE, own.f()\n",
+            "own.py": "RATE = 1\ndef f(): return RATE\n",
+        }
+    )
+    sys.modules["own"].RATE = 5
+    arrived, _ = shipped(function, tmp_path, monkeypatch)
+    assert arrived() == (5, 5)

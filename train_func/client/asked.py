@@ -47,7 +47,7 @@ def _asked(record: RunRecord) -> dict[str, Any]:
     task = run.task.to_dict() if run.task else {}
     flat = {f"task.{name}": value for name, value in task.items() if name != KIND}
     for name in field_names(Run):
-        value = getattr(run, name, None)  # a run of format 1 has fewer
+        value = getattr(run, name)
         if isinstance(value, Mapping):
             flat |= {f"{name}.{key}": own for key, own in value.items()}
         elif name not in ("task", "workers", "name"):

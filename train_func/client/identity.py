@@ -101,7 +101,7 @@ def stored(store: Readable, name: str, generation: int) -> RunRecord:
     key = RunKeys(name, generation).run
     data = store.get(key).data
     try:
-        return RunRecord.read(json.loads(data))
+        return RunRecord.from_dict(json.loads(data))
     except InvalidInput:
         raise
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:

@@ -21,7 +21,7 @@ _LABEL = re.compile(r"([a-z0-9]([a-z0-9.-]*[a-z0-9])?/)?[A-Za-z0-9]([\w.-]{0,61}
 _LABEL_VALUE = re.compile(r"([A-Za-z0-9]([\w.-]{0,61}[A-Za-z0-9])?)?")
 _TOLERATION = {"key", "operator", "value", "effect", "tolerationSeconds"}
 # Set by the manifest or by the operator; Kubernetes lets the last duplicate win, so a second value would be lost.
-_RESERVED = re.compile(r"TRAIN_FUNC_.*|PET_.*|PYTHONUNBUFFERED|HOME|USER|TMPDIR|HF_HOME|HF_TOKEN")
+_RESERVED = re.compile(r"TRAIN_FUNC_.*|PET_.*|PYTHONUNBUFFERED|PYTHONHASHSEED|HOME|USER|TMPDIR|HF_HOME|HF_TOKEN")
 
 
 @dataclass(frozen=True, kw_only=True)

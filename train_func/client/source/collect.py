@@ -10,13 +10,15 @@ from types import ModuleType
 from typing import Any
 
 from train_func.client.source.changes import changed_within
-from train_func.client.source.faults import MAX_BYTES, too_large, undefined
+from train_func.client.source.faults import MAX_BYTES, outdated, too_large, undefined
 from train_func.client.source.function import Root
 from train_func.client.source.literals import Secret, secrets_in
 from train_func.client.source.modules import Modules
+from train_func.client.source.order import order_namesakes
 from train_func.client.source.part import BUILTINS, Part
 from train_func.client.source.piece import Piece
 from train_func.client.source.registries import settle_registries
+from train_func.client.source.repeats import Repeats
 from train_func.client.source.space import Space
 from train_func.client.source.statements import Text, parsed
 from train_func.client.source.uses import OF_A_MODULE, uses_of
@@ -27,22 +29,32 @@ from train_func.secret import may_hold_secret
 
 
 class Collection:
-    """What ``root`` needs; ``faults`` lists every reason why it cannot travel."""
+    """What ``root`` needs; ``faults`` lists every reason why it cannot travel.
 
-    def __init__(self, root: Root, is_there: Callable[[str], bool], also: Iterable[str]) -> None:
+    ``first``: a collection of the same, made before, which knows the names that code looks up. Only under these may an
+    object be written, so that no other name of a notebook changes the text.
+    """
+
+    def __init__(
+        self, root: Root, is_there: Callable[[str], bool], also: Iterable[str], first: "Collection | None" = None
+    ) -> None:
         self.function = root.name
         self.modules = Modules(is_there)
-        self.writer = Writer()
+        self.repeats: Repeats = first.repeats if first else Repeats()
+        self.writer = Writer(None if first else self.repeats)
         self.faults: list[str] = []
         self.secrets: list[Secret] = []
         self.missing: list[tuple[str, Part, Piece, int]] = []
         self.parts: dict[str, Part] = {}
-        self.unimported: dict[str, str] = {}
+        self.unimported: dict[str, str] = first.unimported if first else {}
+        self._used = {part.name: sorted(part.of_name) for part in first.all_parts} if first else {}
         self._waiting: deque[tuple[Part, Piece]] = deque()
         self._size = 0
         self._names: dict[str, dict[int, list[str]]] = {}
         self.module = str(root.space.live.get("__name__", "__main__"))
         self.own = Part(self, root.space, "")
+        if root.space.is_outdated(root.value):
+            self.faults.append(outdated(root.name, root.space.texts[0].origin))
         self.root = self.own.statement(root.statement, root.value)
         self.own.of_name[root.name] = [self.root]
         for name in also:
@@ -51,8 +63,9 @@ class Collection:
                 self._whole(name, self.root, root.statement.first)
         while self._waiting:
             self._look_up(*self._waiting.popleft())
-        for part in self.all_parts:
+        for part in self.all_parts if first else ():
             settle_registries(part)
+            order_namesakes(part.pieces, part.of_name)
         self._accuse_missing()
 
     @property
@@ -81,10 +94,10 @@ class Collection:
             self.secrets.append(Secret(secret.what, shown, place, secret.value))
 
     def names_of(self, part: Part, value: object) -> list[str]:
-        """The names of a module that hold a mutable object."""
+        """The names of a module that hold a mutable object, of those that code looks up."""
         if part.name not in self._names:
             names: dict[int, list[str]] = {}
-            for name in sorted(name for name in part.space.live if isinstance(name, str) and not name.startswith("_")):
+            for name in (one for one in self._used.get(part.name, ()) if one in part.space.live):
                 names.setdefault(id(part.space.live[name]), []).append(name)
             self._names[part.name] = names
         return self._names[part.name].get(id(value), [])
@@ -124,7 +137,7 @@ class Collection:
             if isinstance(node, ast.ImportFrom):
                 home = part.space.absolute(node)
                 if home in self.modules.local:
-                    self._from(home, node, piece, bound)
+                    self._from(home, node, part, piece, bound)
             elif isinstance(node, ast.Import):
                 for alias in node.names:
                     if alias.name in self.modules.local:
@@ -152,7 +165,7 @@ class Collection:
             if module in self.modules.local:
                 self._attribute(module, chain, piece, line)
 
-    def _from(self, home: str, node: ast.ImportFrom, piece: Piece, bound: dict[str, str]) -> None:
+    def _from(self, home: str, node: ast.ImportFrom, part: Part, piece: Piece, bound: dict[str, str]) -> None:
         for alias in node.names:
             if alias.name == "*":
                 self._whole(home, piece, node.lineno)
@@ -161,6 +174,8 @@ class Collection:
                 self._part(f"{home}.{alias.name}")
             else:
                 self._part(home).need(alias.name, piece, node.lineno)
+                if self._part(home).space.is_outdated(part.space.live.get(alias.asname or alias.name)):
+                    self.faults.append(outdated(alias.name, piece.place(node.lineno)))
 
     def _binds(self, module: str, name: str) -> bool:
         held = self._part(module).space.live.get(name)
@@ -209,6 +224,8 @@ class Collection:
 
     def _live(self, name: str) -> Mapping[str, Any] | None:
         """What the module holds; one that was not needed yet is imported now, once for all workers."""
+        if name in self.unimported:
+            return None
         try:
             return vars(sys.modules.get(name) or importlib.import_module(name))
         except Exception as error:

@@ -1,6 +1,9 @@
 """What is said of what cannot travel."""
 
+from types import ModuleType
+
 from train_func.client.source.values import ALLOWED, NoValueError
+from train_func.tables import is_table
 
 MAX_BYTES = 50_000_000
 IPYTHON_ONLY = frozenset({"get_ipython", "display", "In", "Out", "__IPYTHON__"})
@@ -23,8 +26,15 @@ def no_value(name: str, place: str, why: NoValueError, value: object, function: 
     origin = f" (its text is in {file}: import it from there)" if file and not file.startswith("<") else ""
     return (
         f"{place}: {name!r} is {why}{origin}; a name travels as its value, which may be made of {ALLOWED}. "
-        f"Build it inside {function}"
+        f"{remedy(name, value, f'Build it inside {function}')}"
     )
+
+
+def remedy(name: str, value: object, otherwise: str) -> str:
+    """What to do with something that does not travel under that name."""
+    if is_table(value):
+        return f"Give it as Run(inputs={{{name!r}: {name}}}), which lets it travel as a Parquet file"
+    return "Import it inside the code that uses it" if isinstance(value, ModuleType) else otherwise
 
 
 def of_a_machine(name: str, place: str, fact: str, function: str) -> str:
@@ -32,6 +42,14 @@ def of_a_machine(name: str, place: str, fact: str, function: str) -> str:
     return (
         f"{place}: {name!r} says what this machine or process is ({fact}), and a worker is another one. "
         f"Compute it inside {function}"
+    )
+
+
+def outdated(name: str, file: str) -> str:
+    """The fault of a function or a class whose file was edited and not loaded again."""
+    return (
+        f"{file}: {name!r} is not what its file says now: the file was changed after it was imported. "
+        "Restart the kernel, or use importlib.reload and run the import again; then submit again"
     )
 
 

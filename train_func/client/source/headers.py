@@ -9,15 +9,17 @@ import ast
 import copy
 import dataclasses
 import enum
+import re
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from types import FunctionType
 from typing import Any
 
-from train_func.client.source.space import layers
+from train_func.client.source.piece import ImportStatement
+from train_func.client.source.space import Space, layers
 from train_func.client.source.statements import Definition, Statement, from_byte, parsed
 from train_func.client.source.uses import bound_in_class
-from train_func.client.source.values import is_mutable
+from train_func.client.source.values import is_mutable, is_plain
 from train_func.packed import split_lines
 
 ABSENT = object()
@@ -32,9 +34,7 @@ class Computed:
     value: object
     is_default: bool = False
     attribute: str = ""
-    """How the module reaches it, as ``Config.rate``; empty for a default."""
-    is_compared: bool = False
-    """Whether the class holds the very value that its body assigns, unless code has changed it since."""
+    """How the module reaches it, as ``Config.rate``; empty for a default, and for a field."""
     is_changed: bool = False
     """Whether the expression is a literal that says something else."""
 
@@ -80,7 +80,9 @@ def _to_see(found: Iterable[Computed], live: Mapping[str, Any]) -> Iterator[Comp
         literal = _literal(one.node)
         if literal is ABSENT:
             yield one
-        elif one.is_compared and one.value is not ABSENT and repr(literal) != repr(one.value):
+        elif one.value is ABSENT or (is_mutable(one.value) and not one.attribute):
+            continue  # what the calls have changed of a default begins anew
+        elif repr(literal) != repr(one.value):
             yield replace(one, is_changed=True)
 
 
@@ -172,7 +174,7 @@ def _assigned(
             yield Computed(field, target.id, found)
         elif not _is_auto(value):
             attribute = f"{path}.{_mangled(target.id, node)}" if is_own else ""
-            yield Computed(value, target.id, found, attribute=attribute, is_compared=is_own)
+            yield Computed(value, target.id, found, attribute=attribute)
     elif isinstance(target, ast.Tuple) and isinstance(value, ast.Tuple) and len(target.elts) == len(value.elts):
         for one, part in zip(target.elts, value.elts, strict=True):
             yield from _assigned(node, kind, one, part, path)
@@ -320,8 +322,50 @@ def mutable_defaults(value: object) -> list[object]:
 
 
 def is_successor(held: object, value: object) -> bool:
-    """Whether ``held`` is the class of a cell that was executed again after it had made ``value``."""
-    if not (isinstance(held, type) and isinstance(value, type)) or held.__qualname__ != value.__qualname__:
-        return False
-    kinds = ("__dataclass_fields__", "_fields", "__members__")
-    return all([*getattr(held, kind, ())] == [*getattr(value, kind, ())] for kind in kinds)
+    """Whether ``held`` is the class of an unchanged cell that was executed again after it had made ``value``."""
+    return isinstance(held, type) and isinstance(value, type) and _content(held) == _content(value)
+
+
+def _content(kind: type) -> dict[str, object]:
+    """What tells a class from another one of its name: its bases, its code, and what it holds of plain values."""
+    bases = [_content(one) if one.__module__ == kind.__module__ else one for one in kind.__bases__]
+    parts = {name: _sign(one) for name, one in vars(kind).items() if name != "__static_attributes__"}
+    return {"": (kind.__qualname__, bases), **parts}
+
+
+def _sign(value: object) -> object:
+    if isinstance(value, type):
+        return value.__module__, value.__qualname__
+    codes = [(one.__code__, _shown(one.__defaults__), _shown(one.__kwdefaults__)) for one in layers(value)]
+    if codes:
+        return codes, [id(one) for one in mutable_defaults(value)]
+    return _shown(value) if is_plain(value) else type(value).__qualname__
+
+
+def _shown(value: object) -> str:
+    return re.sub(r" at 0x[0-9a-fA-F]+", "", repr(value))
+
+
+def bound_since(statement: Statement, space: Space) -> Iterator[str]:
+    """The faults of a definition that was made of a base or by a decorator which is another one by now."""
+    for name in _made_of(statement.node):
+        binders = space.binders.get(name.id, [])
+        before = [one for one in binders if statement.comes_after(one)]
+        if before and before[-1].source != binders[-1].source and not isinstance(binders[-1].node, ImportStatement):
+            yield (
+                f"{statement.place(name.lineno)}: {name.id!r} was bound again after this was defined "
+                f"({binders[-1].place()}). Run this cell again, or give one of the two another name"
+            )
+
+
+def _made_of(node: ast.stmt) -> Iterator[ast.Name]:
+    """The names in the bases and decorators of a definition, and in the decorators of its methods."""
+    if not isinstance(node, Definition):
+        return
+    inner = [one for one in node.body if isinstance(one, Definition) and isinstance(node, ast.ClassDef)]
+    decorators = [one for each in (node, *inner) for one in each.decorator_list]
+    bases = [*node.bases, *(word.value for word in node.keywords)] if isinstance(node, ast.ClassDef) else []
+    own = {one.name for one in inner}
+    for one in (name for each in (*decorators, *bases) for name in ast.walk(each)):
+        if isinstance(one, ast.Name) and one.id not in own:
+            yield one

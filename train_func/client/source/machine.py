@@ -181,19 +181,21 @@ def _unpacked(target: ast.expr, value: ast.expr, name: str) -> Iterator[ast.expr
 
 def _put_into(node: ast.stmt, name: str) -> Iterator[ast.expr]:
     """The expressions whose values a statement puts into what ``name`` holds, as ``name["device"] = device``."""
-    if isinstance(node, Definition) or name in binds(node):
+    if isinstance(node, Definition):
         return
+    found: list[ast.expr] = []
     targets = node.targets if isinstance(node, ast.Assign) else [getattr(node, "target", None)]
     value = getattr(node, "value", None)
     if value is not None and any(
         isinstance(one, ast.Subscript | ast.Attribute) and root_of(one) == name for one in targets
     ):
-        yield value
+        found.append(value)
     call = value if isinstance(node, ast.Expr) and isinstance(value, ast.Call) else None
     if call and isinstance(call.func, ast.Attribute) and call.func.attr in CHANGERS and root_of(call.func) == name:
-        yield from [*call.args, *(word.value for word in call.keywords)]
-    for inner in _statements_in(node):
-        yield from _put_into(inner, name)
+        found += [*call.args, *(word.value for word in call.keywords)]
+    found += [one for inner in _statements_in(node) for one in _put_into(inner, name)]
+    if found and name not in binds(node):  # which is slow
+        yield from found
 
 
 def _returned(node: ast.stmt) -> Iterator[ast.expr]:

@@ -4,10 +4,10 @@ It depends on the texts alone and not on when cells were executed, so that the s
 where two pieces need each other's functions does the order of execution decide.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 
 from train_func.client.source.piece import Piece
-from train_func.client.source.statements import Text
+from train_func.client.source.statements import Definition, Text
 
 
 def ordered(pieces: list[Piece], root: Piece | None) -> list[Piece]:
@@ -26,6 +26,18 @@ def ordered(pieces: list[Piece], root: Piece | None) -> list[Piece]:
         waiting.remove(ready)
         done.append(ready)
     return done
+
+
+def order_namesakes(pieces: list[Piece], of_name: Mapping[str, list[Piece]]) -> None:
+    """Lets a definition whose name holds something newer come before that, with the other names that it has."""
+    for piece in pieces:
+        name = piece.node.name if isinstance(piece.node, Definition) else ""
+        newer = of_name.get(name, [])
+        if piece in newer:
+            continue
+        others = [one for one in pieces if piece in one.now and one.source.endswith(f" = {name}\n")]
+        for one in newer:
+            one.now += [piece, *others]
 
 
 def _ranks(root: Piece | None, pieces: list[Piece]) -> dict[Text, int]:

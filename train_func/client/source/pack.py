@@ -80,7 +80,7 @@ def pack(
         SourceRefused: when anything of it cannot travel; every reason, each with its cell and line.
     """
     root = find(function, parameters)
-    collection = Collection(root, is_there, also)
+    collection = Collection(root, is_there, also, first=Collection(root, is_there, also))
     faults = [*collection.faults, *collection.modules.faults, *_nothing_published(collection)]
     secrets = _secrets(collection)
     for secret in secrets:

@@ -8,10 +8,11 @@ from types import BuiltinFunctionType, FunctionType, MethodType, ModuleType
 from typing import Protocol
 
 from train_func.client.source.changes import empty_of, set_within
-from train_func.client.source.faults import IPYTHON_ONLY, no_value, of_a_machine, of_ipython
+from train_func.client.source.faults import IPYTHON_ONLY, no_value, of_a_machine, of_ipython, outdated, remedy
 from train_func.client.source.headers import (
     ABSENT,
     attributes_added,
+    bound_since,
     computed_by,
     computed_in,
     is_literal,
@@ -24,6 +25,7 @@ from train_func.client.source.headers import (
 )
 from train_func.client.source.machine import of_this_machine, of_this_machine_by
 from train_func.client.source.piece import ImportStatement, Piece
+from train_func.client.source.repeats import Repeats
 from train_func.client.source.space import Space
 from train_func.client.source.statements import Definition, Statement, Text, parsed
 from train_func.client.source.uses import OF_A_MODULE
@@ -39,6 +41,7 @@ class Whole(Protocol):
     faults: list[str]
     missing: list[tuple[str, "Part", Piece, int]]
     unimported: dict[str, str]
+    repeats: Repeats
     writer: Writer
 
     def follow(self, part: "Part", piece: Piece) -> None:
@@ -75,7 +78,7 @@ class Part:
 
     def need(self, name: str, user: Piece, line: int, *, is_certain: bool = True) -> list[Piece]:
         """The pieces that bind ``name``, which ``user`` looks up in ``line``."""
-        if name in OF_A_MODULE:
+        if name in OF_A_MODULE or any(name == alias for alias, _ in self._generated.values()):
             return []
         if name not in self.of_name:
             self.of_name[name] = []
@@ -102,6 +105,9 @@ class Part:
                 return None
             return []  # a block that went the other way, and the use may be as conditional
         value = live[name]
+        if self.space.is_outdated(value):
+            self.collection.faults.append(outdated(name, self.space.texts[0].origin))
+            return None
         if binder and isinstance(binder.node, ImportStatement) and self.space.gives(binder.node, name):
             return [self.statement(binder)]
         located = self._definition_of(name, value, binder)
@@ -165,10 +171,8 @@ class Part:
         place = binder.place() if binder else user.place(line)
         text, first = (binder.text, binder.first) if binder else (user.text, line)
         names = self.collection.names_of(self, value) if is_mutable(value) else []
-        if names and names[0] != name:
-            held = self.need(names[0], user, line, is_certain=False)
-            if held:
-                return [self._alias(name, names[0], held[0], binder)]
+        if names and names[0] != name and (held := self.need(names[0], user, line, is_certain=False)):
+            return [self._alias(name, names[0], held[0], binder)]
         if fact := of_this_machine_by(name, self.space):
             self.collection.faults.append(of_a_machine(name, place, fact, self.collection.function))
             return None
@@ -176,10 +180,8 @@ class Part:
         if isinstance(written, NoValueError):
             self.collection.faults.append(no_value(name, place, written, value, self.collection.function))
             return None
-        expression, needed = written
-        piece = Piece(text, first, f"{name} = {expression}\n", f"{name} = ...\n", statement=binder)
-        piece.original = binder.source if binder else piece.original
-        piece.now += needed
+        original = binder.source if binder else f"{name} = ...\n"
+        piece = Piece(text, first, f"{name} = {written[0]}\n", original, statement=binder, now=written[1])
         self.collection.look_for_secrets(piece, place)
         self.values[name] = piece
         return [self.add(piece)]
@@ -249,7 +251,7 @@ class Part:
                 continue  # of the client nothing works in a worker
             if module == "builtins":
                 return self.builtin(name)
-            self.collection.need_in(module, name.partition(".")[0], *self._user())
+            self.collection.need_in(module, name.partition(".")[0], *self._using[-1])
             return f"{self.module(module)}.{name}"
         return None
 
@@ -283,9 +285,7 @@ class Part:
             alias = self._free(f"_{name}")
             made = Piece(statement.text, statement.first, f"{alias} = {name}\n", f"{alias} = {name}\n", now=[piece])
             self._generated[key] = alias, self.add(made)
-        alias, made = self._generated[key]
-        self._written[-1].append(made)
-        return alias
+        return self._use(key)
 
     def _lambda(self, value: FunctionType) -> str | None:
         found = None if value.__closure__ else self.space.lambda_of(value.__code__)
@@ -303,9 +303,7 @@ class Part:
             piece = Piece(text, node.lineno, source, source, node=parsed(source).body[0], now=needed)
             self.collection.look_for_secrets(piece, text.place(node.lineno))
             self._generated[key] = alias, self.add(piece)
-        alias, piece = self._generated[key]
-        self._written[-1].append(piece)
-        return alias
+        return self._use(key)
 
     def _defaults_of(
         self, node: ast.Lambda, value: FunctionType, text: Text
@@ -326,41 +324,49 @@ class Part:
         key = f"import {name}"
         if key not in self._generated:
             alias = self._free("_" + name.replace(".", "_"))
-            _, text, line = self._user()
+            _, text, line = self._using[-1]
             source = f"import {name} as {alias}\n"
             piece = Piece(text, line, source, source, node=parsed(source).body[0], is_import=True)
             self._generated[key] = alias, self.add(piece)
-        alias, piece = self._generated[key]
-        self._written[-1].append(piece)
-        return alias
+        return self._use(key)
 
     def builtin(self, name: str) -> str:
         """The name by which this module has the builtin ``name``."""
         return f"{self.module('builtins')}.{name}" if name in self.space.live else name
 
     def shared(self, value: object) -> str | None:
-        """The name of this module that holds the very object; of several the first in the alphabet."""
-        names = self.collection.names_of(self, value)
-        if not names:
-            return None
+        """The name of this module for an object that several values hold; of several the first in the alphabet."""
         user, text, line = self._using[-1]
-        pieces = self.need(names[0], user or Piece(text, line, "", ""), line)
-        self._written[-1] += pieces
-        return names[0] if pieces else None
+        if names := self.collection.names_of(self, value):
+            pieces = self.need(names[0], user or Piece(text, line, "", ""), line)
+            self._written[-1] += pieces
+            return names[0] if pieces else None
+        if not self.collection.repeats.holds(value, self.name):
+            return None
+        key = f"object {id(value)}"
+        if key not in self._generated:
+            written = self.write(value, text, line, is_named=True)
+            if isinstance(written, NoValueError):
+                raise written
+            alias = self._free("_shared")
+            made = Piece(text, line, f"{alias} = {written[0]}\n", text.lines[line - 1], now=written[1])
+            self.collection.look_for_secrets(made, text.place(line))
+            self._generated[key] = alias, self.add(made)
+        return self._use(key)
 
     def helper(self, wanted: str, text: str) -> str:
         """The name of a function of this package that the expressions call."""
         if wanted not in self._generated:
             alias = self._free(f"_{wanted}")
-            _, origin, line = self._user()
+            _, origin, line = self._using[-1]
             source = text.format(name=alias)
             self._generated[wanted] = alias, self.add(Piece(origin, line, source, source))
-        alias, piece = self._generated[wanted]
+        return self._use(wanted)
+
+    def _use(self, key: str) -> str:
+        alias, piece = self._generated[key]
         self._written[-1].append(piece)
         return alias
-
-    def _user(self) -> tuple[Piece | None, Text, int]:
-        return self._using[-1]
 
     def _free(self, name: str) -> str:
         used = {alias for alias, _ in self._generated.values()} | self.space.binders.keys()
@@ -385,6 +391,7 @@ class Part:
             piece = Piece.of(statement)
             self._of_statement[id(statement)] = piece
             if isinstance(statement.node, Definition):
+                self.collection.faults += bound_since(statement, self.space)
                 self._see_header(statement, value, piece)
             self.add(piece)
             if isinstance(statement.node, Definition) and not statement.is_indented:
@@ -428,9 +435,13 @@ class Part:
             if not one.is_code and (fact := of_this_machine(one.node, self.space)):
                 self.collection.faults.append(of_a_machine(one.name, place, fact, self.collection.function))
                 continue
+            if one.is_changed and not one.attribute and self.space.is_file:
+                self.collection.faults.append(outdated(statement.node.name, statement.text.origin))
+                continue
             written = self.write(one.value, statement.text, one.node.lineno, is_named=False)
             if isinstance(written, NoValueError):
-                if (one.calls or one.is_changed) and not one.is_code:
+                is_other = one.calls or one.is_changed or isinstance(one.node, ast.Name | ast.Attribute)
+                if is_other and not one.is_code:
                     self.collection.faults.append(
                         no_value(one.name, place, written, one.value, self.collection.function)
                     )
@@ -439,13 +450,14 @@ class Part:
             given = Piece(statement.text, one.node.lineno, f"({one.name.replace(', ', '_')}) = {expression}\n", "")
             self.collection.look_for_secrets(given, place)
             is_filled = bool(one.attribute) and hasattr(one.value, "clear")  # by definitions, as a registry is
-            if is_filled or one.is_changed:
+            is_set = one.is_changed and bool(one.attribute)
+            if is_filled or is_set:
                 self._set_at_the_end(one.attribute, expression, given, [piece, *needed])
             if is_filled and any(each.is_definition for each in needed):
                 written = self.write(empty_of(one.value), statement.text, one.node.lineno, is_named=True)
                 assert not isinstance(written, NoValueError)
                 expression, needed = written
-            if not one.is_changed:
+            if not is_set:
                 texts[one.node] = expression
                 piece.now += needed
         if texts:
@@ -475,13 +487,14 @@ class Part:
             if isinstance(written, NoValueError):
                 if attribute in unbound and attribute in set_within(statement.node):
                     continue  # its own methods make it where it lacks
+                todo = remedy(attribute, held, f"Set it inside {self.collection.function}")
                 self.collection.faults.append(
                     f"{by.place()}: {attribute!r} of {name!r} is {written}; what is set on a function or a class "
-                    f"travels as its value, which may be made of {ALLOWED}. Set it inside {self.collection.function}"
+                    f"travels as its value, which may be made of {ALLOWED}. {todo}"
                 )
                 continue
             expression, needed = written
             made = Piece(by.text, by.first, f"{name}.{attribute} = {expression}\n", by.source, statement=by)
-            made.now += [piece, *needed]
+            made.now = [piece, *needed]
             self.collection.look_for_secrets(made, by.place())
             self.add(made)

@@ -6,9 +6,11 @@ import ast
 import inspect
 import linecache
 import sys
+import warnings
 from collections import defaultdict
 from collections.abc import Iterator, Mapping
 from functools import cached_property
+from importlib.machinery import SourceFileLoader
 from pathlib import Path
 from types import CodeType, FunctionType, ModuleType
 from typing import Any
@@ -30,7 +32,7 @@ class Space:
         self.texts = texts
         self.package: str = (live.get("__package__") or "") if file else ""
         self._known: dict[str, Text | None] = {file: texts[0]} if file else {}
-        self._is_notebook = file is None
+        self.is_file = file is not None
 
     @classmethod
     def of(cls, live: Mapping[str, Any], file: str | None) -> "Space | None":
@@ -82,7 +84,7 @@ class Space:
             timed = [text for text in self.texts if text.line > 1 and _key(code) in text.functions]
             return timed[-1] if timed else None
         if file not in self._known:
-            self._known[file] = self._remembered(file) if self._is_notebook else None
+            self._known[file] = None if self.is_file else self._remembered(file)
         return self._known[file]
 
     def _remembered(self, file: str) -> Text | None:
@@ -116,6 +118,27 @@ class Space:
             return None
         definitions = [one for text in self.texts for one in text.definitions if isinstance(one.node, ast.ClassDef)]
         return next((one for one in reversed(definitions) if _name_of(one.node) == value.__qualname__), None)
+
+    def is_outdated(self, value: object) -> bool:
+        """Whether a file no longer says what a function or a class of it does; a cell never changes."""
+        return self._codes is not None and any(
+            code not in self._codes for code in _codes(value, self.live) if not code.co_filename.startswith("<")
+        )
+
+    @cached_property
+    def _codes(self) -> frozenset[CodeType] | None:
+        """All code of the file as it is now; None for cells, and for a loader that changes code."""
+        if not self.is_file or type(self.live.get("__loader__")) is not SourceFileLoader:
+            return None
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            code = compile(self.texts[0].tree, "<file>", "exec", dont_inherit=True)
+        found, waiting = set[CodeType](), [code]
+        while waiting:
+            inner = [one for one in waiting.pop().co_consts if isinstance(one, CodeType)]
+            found |= {*inner}
+            waiting += inner
+        return frozenset(found)
 
     def lambda_of(self, code: CodeType) -> tuple[Text, ast.Lambda] | None:
         """The expression that a lambda was compiled from."""

@@ -5,14 +5,12 @@ import re
 import warnings
 from dataclasses import dataclass
 from functools import cached_property
-from typing import get_args
 
 from train_func.packed import split_lines
 
 MAX_SHOWN = 80  # characters of a line inside a message
 _NOTHING_AFTER = re.compile(r"[ \t\f]*;?[ \t\f]*(?:#[^\r\n]*)?(?:\r\n|\r|\n)?")
 Definition = ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef
-DEFINITIONS = get_args(Definition)
 
 
 @dataclass(frozen=True, eq=False)

@@ -2,9 +2,8 @@
 
 What has an expression: None, numbers, text, bytes, lists, tuples, sets, dicts, paths, dates, patterns, enums,
 dataclasses, plain objects of own classes, named tuples, types, loggers, functions and classes by name, arrays and
-tensors. Nothing is computed a
-second time: no code of the user runs in such an expression. Equal values have equal texts in every kernel, because the
-text names the run; so sets are written in the order of their texts.
+tensors. Nothing is computed a second time: no code of the user runs in such an expression. Equal values have equal
+texts in every kernel, because the text names the run; so sets are written in the order of their texts.
 """
 
 import abc
@@ -18,6 +17,7 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import Any, Protocol
 
 from train_func.client.source.modules import is_installed
+from train_func.client.source.repeats import Repeats
 
 MAX_ARRAY_BYTES = 1 << 20  # of all arrays and tensors of a function together
 MAX_DEPTH = 60  # Python itself reads about 90 brackets within each other
@@ -63,6 +63,8 @@ class NoValueError(Exception):
 
 class Home(Protocol):
     """The module that the expressions stand in."""
+
+    name: str
 
     def reference(self, value: object) -> str | None:
         """The expression that names a function or a class where the module runs, or None."""
@@ -110,9 +112,10 @@ def full_name(kind: type) -> str:
 
 
 class Writer:
-    """Writes the values of one function; counts the bytes of its arrays."""
+    """Writes the values of one function; counts the bytes of its arrays. ``repeats``: to be filled, in a first pass."""
 
-    def __init__(self) -> None:
+    def __init__(self, repeats: Repeats | None) -> None:
+        self.repeats = repeats
         self._array_bytes: dict[int, int] = {}
         self._arrays: list[object] = []  # they live as long as their ids count
 
@@ -164,6 +167,8 @@ class _Expression:
             raise NoValueError(f"{_an(type(value))} that holds itself")
         if len(self.path) >= MAX_DEPTH:
             raise NoValueError(f"{_an(type(value))} within {MAX_DEPTH} others")
+        if (first := self.writer.repeats) and is_mutable(value) and first.meets_again(value, self.home.name):
+            return "None"
         self.path.append(id(value))
         try:
             text = self._text(value)
@@ -199,9 +204,15 @@ class _Expression:
     def _named(self, value: object) -> str:
         text = self.home.reference(value)
         if text is None:
+            if isinstance(owner := getattr(value, "__self__", None), type):
+                self._named(owner)  # which may be why
             shown = getattr(value, "__qualname__", None) or repr(value)
             if getattr(value, "__closure__", None):
                 raise NoValueError(f"the function {shown!r}, which was made by a call of another one")
+            if isinstance(value, type) and _is_written_here(value):
+                raise NoValueError(
+                    f"the class {shown!r}, which was defined again since: run the cell that made this again"
+                )
             raise NoValueError(f"{shown!r} of {getattr(value, '__module__', None)}, which has no name to import it by")
         return text
 
@@ -268,11 +279,6 @@ class _Expression:
     def _own_object(self, value: object) -> str:
         kind = type(value)
         name = self._named(kind)
-        held: object = sys.modules.get(kind.__module__)
-        for part in kind.__qualname__.split("."):
-            held = getattr(held, part, None)
-        if held is not kind:
-            raise NoValueError(f"{_an(kind)} of a class that was defined again since; run the cell that makes it again")
         state = object.__getattribute__(value, "__dict__")
         base = "dict" if isinstance(value, dict) else "list" if isinstance(value, list) else "object"
         fields = "None" if state is value else self._dict(state)
@@ -350,8 +356,7 @@ class _Expression:
         if "numpy.dtype" in kinds:
             return self._dtype(value)
         if "numpy.generic" in kinds and type(value).__module__ == "numpy":
-            one = value.dtype.type is type(value)
-            if not one:
+            if value.dtype.type is not type(value):
                 raise NoValueError(_an(type(value)))
             return f"{self._array(value, value.dtype, value.reshape(1).tobytes())}[0]"
         if kinds[0] == "numpy.ndarray":
