@@ -43,8 +43,6 @@ class Training:
         arguments = TrainingArguments(str(folder / "trainer"), save_total_limit=2, report_to=[])
         self.trainer = Trainer(model=model, args=arguments)
         self.trainer.create_optimizer_and_scheduler(1000)
-        for name in state._SUMS:
-            setattr(self.trainer, name, 0.0)
         record = RunRecord(
             run=Run(checkpoint_every=3600),
             name="a-run",
@@ -88,7 +86,7 @@ class Training:
         return sum(file.size for file in manifest.files.values())
 
     def _parts(self) -> Parts:
-        rank = state.of_rank(self.trainer, [], [])
+        rank = state.of_rank(self.trainer)
         return Parts(state.of_training(self.trainer), rank, state.lasting(self.trainer))
 
     def _stands_still(self, call) -> None:

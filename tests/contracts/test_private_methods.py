@@ -1,34 +1,44 @@
-"""What of other libraries is replaced though it is private: a new version of theirs is read for these names first."""
+"""What of transformers is private and used all the same: a new version of it is read for these names first."""
+
+import ast
+import inspect
+from pathlib import Path
 
 import transformers
+from accelerate.state import GradientState
 
-from train_func.worker.training.resuming import ResumingTrainer
+from train_func.worker.training import trainer as module
 from train_func.worker.training.trainer import Trainer
 
-OF_TRANSFORMERS = {
-    "_build_accelerator_args",
+REPLACED = {"_get_num_items_in_batch", "_inner_training_loop"}
+CALLED = {
+    "_clip_grad_norm",
+    "_determine_best_metric",
     "_evaluate",
-    "_get_num_items_in_batch",
-    "_load_best_model",
-    "_maybe_log_save_evaluate",
-    "_run_epoch",
-}
-OF_RESUMING = {
-    "_evaluate",
+    "_get_collator_with_removed_columns",
+    "_get_grad_norm",
+    "_get_learning_rate",
     "_init_training_state",
-    "_load_best_model",
-    "_load_rng_state",
+    "_loss_shifts_labels",
+    "_memory_tracker",
     "_prepare_for_training",
-    "_run_epoch",
-    "_save_checkpoint",
+    "_prepare_inputs",
 }
 
 
-def private_names(ours, theirs):
-    names = {name for name in vars(ours) if name.startswith("_") and not name.startswith(("__", "_abc_"))}
-    return {name for name in names if hasattr(theirs, name)}
+def private_names_in(path):
+    nodes = ast.walk(ast.parse(Path(path).read_text()))
+    names = {node.attr for node in nodes if isinstance(node, ast.Attribute)}
+    return {name for name in names if name.startswith("_") and not name.startswith("__")}
 
 
 def test_the_private_methods_that_are_replaced_are_these():
-    assert private_names(Trainer, transformers.Trainer) == OF_TRANSFORMERS
-    assert private_names(ResumingTrainer, transformers.Trainer) == OF_RESUMING
+    ours = {name for name in vars(Trainer) if name.startswith("_") and not name.startswith(("__", "_abc_"))}
+    assert {name for name in ours if hasattr(transformers.Trainer, name)} == REPLACED
+
+
+def test_the_private_names_that_are_used_are_these():
+    theirs = set(vars(transformers.Trainer)) | private_names_in(inspect.getsourcefile(transformers.Trainer))
+    own = {name for name in vars(Trainer) if not hasattr(transformers.Trainer, name)}
+    assert (private_names_in(module.__file__) & theirs) - own - REPLACED == CALLED | {"_set_sync_gradients"}
+    assert hasattr(GradientState, "_set_sync_gradients")

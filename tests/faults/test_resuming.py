@@ -80,19 +80,15 @@ def test_a_training_that_a_pending_evaluation_ends_early_does_no_further_step(tm
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("is_last", [False, True])
-def test_where_ranks_are_killed_while_they_measure_what_is_saved_others_do_unless_none_can_follow(
-    tmp_path, monkeypatch, is_last
-):
-    monkeypatch.setenv("TRAIN_FUNC_LAST_ATTEMPT", str(int(is_last)))
+def test_where_ranks_are_killed_while_they_measure_what_is_saved_others_do(tmp_path):
     first = {"point": "publication kept", "rank": 0, "attempt": 1}
     second = {"point": "evaluation", "rank": 1, "attempt": 2}  # the model is measured for its publication
-    codes = attempts(tmp_path, (2, first), (2, second), *([] if is_last else [(2, None)]), waits=True)
-    assert [codes[0][0], codes[1][1], codes[2:]] == [-9, -9, [] if is_last else [[0, 0]]]
-    for number in range(2, len(codes) + 1):
+    codes = attempts(tmp_path, (2, first), (2, second), (2, None), waits=True)
+    assert [codes[0][0], codes[1][1], codes[2]] == [-9, -9, [0, 0]]
+    for number in (2, 3):
         assert not re.search(r"^step \d+ is done", output(tmp_path, number), re.MULTILINE)
     metrics = json.loads(open_store((tmp_path / "store").as_uri()).get("a-run/model/metrics.json").data)
-    assert set(metrics) == (set() if is_last else {"accuracy", "loss", "rows"})
+    assert set(metrics) == {"accuracy", "loss", "rows"}
 
 
 @pytest.mark.slow

@@ -13,6 +13,8 @@ from train_func.errors import InvalidInput
 from train_func.worker.tasks.images import LEAST_AREA, ImageCollator, cut_out, decode, shape_of
 from train_func.worker.training.loader import PlanLoader, seed_for
 from train_func.worker.training.plan import build_plan, facts_of
+from train_func.worker.training.steps import micro_batch_of
+from train_func.worker.training.weighing import Items
 
 SIZE = 24
 
@@ -150,7 +152,8 @@ def batches_of(processor, rows, num_workers):
         world_size=1,
     )
     collator = ImageCollator(processor, augment=True)
-    return [*PlanLoader(plan, facts_of(plan), collator, num_workers=num_workers, pin_memory=False)]
+    loader = PlanLoader(plan, facts_of(plan), collator, num_workers=num_workers, pin_memory=False)
+    return [micro_batch_of(batch, Items()).batch for batch in loader]
 
 
 def test_processes_that_load_make_the_same_batches(processor):

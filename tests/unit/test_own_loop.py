@@ -46,7 +46,7 @@ def plan_of(rows, batch_size=3):
 
 def saved(state):
     """What another attempt restores of it."""
-    return SimpleNamespace(training=copy.deepcopy(state.keeping.parts().training))
+    return SimpleNamespace(training=copy.deepcopy(state.parts().training))
 
 
 def test_an_optimizer_that_accelerate_has_prepared_is_kept_and_restored():

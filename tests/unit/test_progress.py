@@ -5,7 +5,7 @@ import pytest
 from tests.recorded_jobs import Clock
 from train_func.metrics import row_of
 from train_func.worker.rank import reporting
-from train_func.worker.training.trainer import Progress
+from train_func.worker.training.progress import Progress
 
 
 @pytest.fixture

@@ -16,7 +16,7 @@ from train_func.worker.training.arguments import OBEYED_METHODS, REFUSED_ARGUMEN
 from train_func.worker.training.plan import build_plan, facts_of
 
 # Asked only where a model, an optimizer or a device needs it, by transformers' own Trainer too.
-RARE = {"_defer_fsdp_gradient_reduction", "_mixed_mesh_grad_norm", "_sync_replicated_trainable_parameters"}
+RARE = {"_mixed_mesh_grad_norm", "_sync_replicated_trainable_parameters"}
 DEFAULTS = {field.name: field.default for field in dataclasses.fields(TrainingArguments)}
 OTHER_VALUES = {
     "accelerator_config": AcceleratorConfig(split_batches=True),

@@ -1,30 +1,16 @@
 """How much a micro-batch counts in its step."""
 
-import pytest
 import torch
 from torch import nn
 
 from tests.distributed import small
 from train_func.worker import Trainer
-from train_func.worker.training.loader import PLACE, Place
 from train_func.worker.training.plan import build_plan, facts_of
-from train_func.worker.training.weighing import Items, Step, divisor
+from train_func.worker.training.weighing import divisor
 
 
 def test_nothing_is_ever_divided_by_nought():
     assert [divisor(items, torch.device("cpu")).item() for items in (0, 1, 7)] == [1, 1, 7]
-
-
-@pytest.mark.parametrize("has_labels", [True, False])
-def test_a_step_knows_where_the_loop_stands_and_keeps_it_to_itself(has_labels):
-    places = [Place(0, micro, 3, row_ids) for micro, row_ids in enumerate([(), (5, 9), (1,)])]
-    labels = [torch.zeros(max(len(place.row_ids), 1), dtype=torch.long) for place in places]
-    made = [{"labels": of if has_labels else object(), PLACE: place} for place, of in zip(places, labels, strict=True)]
-    step = Step(made, Items(), torch.device("cpu"))
-    assert step.weight == 3
-    assert len(step) == 3
-    seen = [(set(inputs), step.now.place.micro, step.now.weight) for inputs in step]
-    assert seen == [({"labels"}, 0, 0), ({"labels"}, 1, 2), ({"labels"}, 2, 1)]
 
 
 class Rows:

@@ -6,15 +6,13 @@ same answer for every row, the best that training rows give: their most frequent
 
 import shutil
 import traceback
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
-import transformers
 from datasets import Dataset
 
 from train_func.errors import InvalidInput, TrainFuncError
@@ -25,7 +23,7 @@ from train_func.text import listed
 from train_func.worker.inputs.model_loading import without_progress_bars
 from train_func.worker.publish import module, reloading
 from train_func.worker.publish.store import take_source
-from train_func.worker.rank import reporting, world
+from train_func.worker.rank import world
 from train_func.worker.tasks.metrics import Accuracy, NumberErrors
 from train_func.worker.training import evaluation, weights
 from train_func.worker.training.metric_values import not_finite, to_json
@@ -176,34 +174,13 @@ def report_measured(report: dict[str, Any], trainer: Trainer, held_out: Dataset 
     """
     found, fault = dict(report), None
     try:
-        with _unfailing(trainer, "log"), _unfailing(trainer.callback_handler, "call_event"):
-            found |= _measured(trainer, rows_measured(trainer, held_out), report["audit"])
+        found |= _measured(trainer, rows_measured(trainer, held_out), report["audit"])
     except Exception as error:
         traceback.print_exception(error)
         fault = f"{type(error).__name__}: {error}"
     if fault := next((of_rank for of_rank in world.gather(fault) if of_rank), None):
         return {**report, "note": f"no metrics are published: measuring the trained model failed with {fault}"}
     return found
-
-
-@contextmanager
-def _unfailing(owner: Any, name: str) -> Iterator[None]:
-    """Until the end of the block, what the method of ``owner`` raises is printed, and its caller goes on."""
-    method = getattr(owner, name)
-
-    def unfailing(*args: Any, **kwargs: Any) -> Any:
-        try:
-            return method(*args, **kwargs)
-        except Exception as error:
-            traceback.print_exception(error)
-            reporting.note(f"a callback or tracker was not told what was measured: {type(error).__name__}: {error}")
-            return next((of for of in args if isinstance(of, transformers.TrainerControl)), None)
-
-    setattr(owner, name, unfailing)
-    try:
-        yield
-    finally:
-        setattr(owner, name, method)
 
 
 def _measured(trainer: Trainer, sets: dict[str, Any], audited: dict[str, Any]) -> dict[str, Any]:

@@ -133,6 +133,17 @@ def fitted(args: transformers.TrainingArguments | None) -> transformers.Training
     return args
 
 
+def check_no_folder(checkpoint: Any) -> None:
+    """Raises InvalidInput (cause "code") where a training is to go on from a folder."""
+    if isinstance(checkpoint, bool | None):
+        return
+    raise InvalidInput(
+        f"trainer.train(resume_from_checkpoint={checkpoint!r}): the training goes on from the newest checkpoint of its "
+        "run by itself: leave the argument out. Weights to begin with belong into the model",
+        cause="code",
+    )
+
+
 def argument_faults(args: transformers.TrainingArguments, facts: PlanFacts) -> list[str]:
     """What in ``args`` does not fit the plan that is to be trained on."""
     wanted = {
@@ -197,17 +208,17 @@ _SCHEDULE = "transformers does not call it either: override create_optimizer or 
 
 OBEYED_METHODS = _names(
     """
-    __init__ _build_accelerator_args _clip_grad_norm _defer_fsdp_gradient_reduction _determine_best_metric
-    _evaluate _finalize_training _finish_current_push _get_collator_with_removed_columns _get_grad_norm
-    _get_learning_rate _has_mixed_mesh_grads _hp_search_setup _load_best_model _maybe_log_save_evaluate
-    _mixed_mesh_grad_norm _move_model_to_device _prepare_context_parallel_inputs _prepare_for_training
-    _prepare_input _prepare_inputs _report_to_hp_search _save_checkpoint _set_signature_columns_if_needed
-    _sync_replicated_trainable_parameters _track_num_input_tokens _validate_args _wrap_model add_callback
-    autocast_smart_context_manager compute_loss compute_loss_context_manager create_accelerator_and_postprocess
-    create_optimizer create_scheduler evaluate floating_point_ops get_cp_size get_decay_parameter_names
-    get_optimizer_cls_and_kwargs get_sp_size get_total_train_batch_size get_tp_size get_train_dataloader
-    is_local_process_zero is_world_process_zero log num_examples pop_callback predict prediction_step
-    remove_callback set_initial_training_values store_flos train training_step
+    __init__ _build_accelerator_args _clip_grad_norm _determine_best_metric _evaluate
+    _get_collator_with_removed_columns _get_grad_norm _get_learning_rate _has_mixed_mesh_grads
+    _hp_search_setup _init_training_state _mixed_mesh_grad_norm _move_model_to_device
+    _prepare_context_parallel_inputs _prepare_for_training _prepare_input _prepare_inputs
+    _report_to_hp_search _set_signature_columns_if_needed _sync_replicated_trainable_parameters
+    _validate_args _wrap_model add_callback autocast_smart_context_manager compute_loss
+    compute_loss_context_manager create_accelerator_and_postprocess create_optimizer create_scheduler
+    evaluate floating_point_ops get_cp_size get_decay_parameter_names get_optimizer_cls_and_kwargs
+    get_sp_size get_total_train_batch_size get_tp_size get_train_dataloader is_local_process_zero
+    is_world_process_zero log num_examples pop_callback predict prediction_step remove_callback
+    set_initial_training_values store_flos train training_step
     """
 )
 # Called by users alone, or only with an argument that is refused.
@@ -223,23 +234,23 @@ REFUSED_METHODS: Mapping[str, str] = {
     "_remove_unused_columns": "the collator leaves them out: override _get_collator_with_removed_columns, or set "
     "remove_unused_columns=False",
     **dict.fromkeys(("get_eval_dataloader", "get_test_dataloader", "evaluation_loop", "prediction_loop"), _EVALUATION),
-    **dict.fromkeys(("_inner_training_loop", "_run_epoch", "get_batch_samples", "_init_training_state"), _LOOP),
+    **dict.fromkeys(
+        _names(
+            """
+            _defer_fsdp_gradient_reduction _finalize_training _inner_training_loop _maybe_log_save_evaluate _run_epoch
+            _track_num_input_tokens get_batch_samples
+            """
+        ),
+        _LOOP,
+    ),
     "_get_num_items_in_batch": _ITEMS,
     **dict.fromkeys(
-        (
-            "_get_output_dir",
-            "_issue_warnings_after_load",
-            "_load_callback_state",
-            "_load_from_checkpoint",
-            "_load_optimizer_and_scheduler",
-            "_load_rng_state",
-            "_load_scaler",
-            "_push_from_checkpoint",
-            "_save",
-            "_save_optimizer_and_scheduler",
-            "_save_rng_state",
-            "_save_scaler",
-            "save_model",
+        _names(
+            """
+            _finish_current_push _get_output_dir _issue_warnings_after_load _load_best_model _load_callback_state
+            _load_from_checkpoint _load_optimizer_and_scheduler _load_rng_state _load_scaler _push_from_checkpoint
+            _save _save_checkpoint _save_optimizer_and_scheduler _save_rng_state _save_scaler save_model
+            """
         ),
         _CHECKPOINTS,
     ),

@@ -23,6 +23,7 @@ from train_func.errors import InvalidInput
 from train_func.events import RowsAudited
 from train_func.text import listed
 from train_func.worker.rank import world
+from train_func.worker.training.loader import entries_of
 from train_func.worker.training.plan import (
     CALL,
     GIVEN,
@@ -284,11 +285,12 @@ def check_loader(loader: DataLoader[Any], num_entries: int) -> None:
         InvalidInput: (cause "code", on every rank) when something distributes the part over the ranks again.
     """
     whole = np.arange(num_entries)
-    served = world.gather(served_by(loader))
-    if all(np.array_equal(part, whole) for part in served):
+    served, is_known = world.gather(served_by(loader)), all(world.gather(entries_of(loader) is not None))
+    if is_known and all(np.array_equal(part, whole) for part in served):
         return
-    again = isinstance(loader, DataLoaderShard)
-    pattern = "Accelerate's prepare deals them over the ranks again" if again else pattern_of(whole, served)
+    pattern = pattern_of(whole, served) if is_known else f"nothing tells {type(loader).__name__} where an epoch begins"
+    if isinstance(loader, DataLoaderShard):
+        pattern = "Accelerate's prepare deals them over the ranks again"
     raise InvalidInput(
         "The loader of get_train_dataloader does not serve the ranks' parts of the plan as they are: "
         f"{pattern}. The plan was split already: return the loader of train_func.worker.Trainer "

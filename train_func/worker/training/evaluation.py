@@ -6,6 +6,7 @@ at the end are of ``best_model_checkpoint``, the newest best one that was saved.
 """
 
 import math
+import traceback
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -22,7 +23,7 @@ from transformers.trainer_utils import PredictionOutput
 
 from train_func.errors import InvalidInput
 from train_func.events import RowsAudited
-from train_func.worker.rank import marks, world
+from train_func.worker.rank import marks, reporting, world
 from train_func.worker.rank.marks import Phase
 from train_func.worker.tasks.protocol import Metric
 from train_func.worker.training import audit
@@ -104,6 +105,16 @@ def measure(trainer: transformers.Trainer, rows: Dataset, ignore_keys: list[str]
     plain_names = {name.removeprefix("eval_"): value for name, value in metrics.items()}
     named = _with_prefix(metrics, prefix)
     return Measured(trainer.state.global_step, used, rows._fingerprint, plain_names, named, made.coverage)
+
+
+@contextmanager
+def printed() -> Iterator[None]:
+    """What those raise who are told of metrics is printed, and no more."""
+    try:
+        yield
+    except Exception as error:
+        traceback.print_exception(error)
+        reporting.note(f"a callback or tracker was not told what was measured: {type(error).__name__}: {error}")
 
 
 def names(trainer: transformers.Trainer, rows: Dataset, prefix: str) -> set[str]:

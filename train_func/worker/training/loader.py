@@ -76,40 +76,27 @@ class Place:
 
 
 class PlanLoader(DataLoader[Any]):
-    """Serves the micro-batches of one epoch; transformers says which by ``set_epoch``."""
+    """Serves the micro-batches of one epoch; its sampler knows which."""
 
     def __init__(self, part: Dataset, facts: PlanFacts, collator: Collator, **others: Any) -> None:
         """``others``: what torch's loader takes for its processes and their memory."""
-        self._entries = _EntriesOfEpoch(facts.steps_per_epoch * facts.accumulation)
+        entries = EntriesOfEpoch(facts.steps_per_epoch * facts.accumulation)
         super().__init__(
             part,
-            batch_sampler=BatchSampler(self._entries, batch_size=1, drop_last=False),
+            batch_sampler=BatchSampler(entries, batch_size=1, drop_last=False),
             collate_fn=_Collate(collator, facts.seed),
             generator=torch.Generator(),  # its own, so that it draws nothing from the process's
             **others,
         )
 
-    def __iter__(self) -> Iterator[Any]:  # type: ignore[override]  # torch names its own class
-        """The batches; raises what a collator has raised, also in another process, where torch would keep its text."""
-        return _raising(super().__iter__())
 
-    def set_epoch(self, epoch: int, skipped: int = 0) -> None:
-        """``epoch``: the one to serve next, from 0, without its first ``skipped`` entries."""
-        self._entries.epoch, self._entries.skipped = epoch, skipped
-
-
-def _raising(batches: Iterator[Any]) -> Iterator[Any]:
-    for batch in batches:
-        if isinstance(batch, TrainFuncError):
-            raise batch
-        yield batch
-
-
-class _EntriesOfEpoch(Sampler[int]):
+class EntriesOfEpoch(Sampler[int]):
     """Where the entries of an epoch stand in the part."""
 
     def __init__(self, num_entries: int) -> None:
-        self.num_entries, self.epoch, self.skipped = num_entries, 0, 0
+        self.num_entries = num_entries
+        self.epoch = self.skipped = 0
+        """The one to serve next, from 0, and how many of its first entries not to serve."""
 
     def __iter__(self) -> Iterator[int]:
         return iter(range(self.epoch * self.num_entries + self.skipped, (self.epoch + 1) * self.num_entries))
@@ -119,7 +106,10 @@ class _EntriesOfEpoch(Sampler[int]):
 
 
 class _Collate:
-    """Turns an entry of the plan into padded tensors, its random choices seeded by its place; or into an error."""
+    """Turns an entry of the plan into padded tensors, its random choices seeded by its place.
+
+    Or into what the collator has raised: torch would keep no more than its text of another process.
+    """
 
     def __init__(self, collator: Collator, seed: int) -> None:
         self.collator, self.seed = collator, seed
@@ -135,6 +125,12 @@ class _Collate:
             return error
         batch[PLACE] = place
         return batch
+
+
+def entries_of(loader: Any) -> EntriesOfEpoch | None:
+    """Those that a loader serves, also of one that Accelerate has put around it; None where it serves no plan."""
+    sampler = getattr(getattr(loader, "batch_sampler", None), "sampler", None)
+    return sampler if isinstance(sampler, EntriesOfEpoch) else None
 
 
 def take_row_ids(features: list[dict[str, Any]]) -> tuple[Any, ...]:

@@ -31,7 +31,7 @@ from train_func.worker.training.batch_norm import BatchStatistics, check_layers
 from train_func.worker.training.loader import Collator, PlanLoader
 from train_func.worker.training.plan import STEPS, PlanFacts, as_tensors, facts_of, rows_of
 from train_func.worker.training.state import frozen, load_optimizer
-from train_func.worker.training.steps import BATCH, Keeping, Step, Steps
+from train_func.worker.training.steps import BATCH, Step, Steps
 from train_func.worker.training.weighing import LABELS, Items, is_shift_in_doubt, items_of_loop
 from train_func.worker.training.weights import (
     Exchanged,
@@ -59,8 +59,8 @@ class OwnState:
         """Names of the weights that every attempt loads and none trains, below adapters."""
         world.on_all_ranks(self._check_states)
         self.exchanged = Exchanged(objects.values())
-        self._checkpointing: Checkpointing = trainings.begin(_made_of(self._objects))
-        self._restored: Restored | None = self._checkpointing.restore(device)
+        self.checkpointing: Checkpointing = trainings.begin(_made_of(self._objects))
+        self._restored: Restored | None = self.checkpointing.restore(device)
         if self._restored:
             for name, of in self._objects.items():
                 _load(of, self._restored.training["objects"][name])
@@ -98,12 +98,8 @@ class OwnState:
                 for fault in state_faults(states[name]):
                     world.note(f"session.publish({type(of).__name__}) will be refused: {fault}")
 
-    @property
-    def keeping(self) -> Keeping:
-        """What Steps saves of it."""
-        return Keeping(self._checkpointing, self._parts)
-
-    def _parts(self) -> Parts:
+    def parts(self) -> Parts:
+        """What is saved between two steps."""
         objects = {name: self._state(name, of) for name, of in self._objects.items()}
         # Nothing counts as lasting: a loop may change its weights at any moment, also by their .data.
         return Parts({"objects": objects}, {}, frozen=frozenset().union(*map(frozen, self.models)))
@@ -122,11 +118,11 @@ class OwnState:
     def end(self, step: int) -> None:
         """Collective, when all steps are done: what was begun is saved."""
         world.on_all_ranks(partial(weights.check_finite, self.models, f"After step {step}, "))
-        world.on_rank_zero(self._checkpointing.close)
+        world.on_rank_zero(self.checkpointing.close)
 
     def close(self) -> None:
         """When the loop is left, in whatever way: what was begun is saved. Not collective."""
-        self._checkpointing.close()
+        self.checkpointing.close()
 
 
 def _has_state(of: Any) -> bool:
@@ -229,11 +225,13 @@ def steps(
     loader = PlanLoader(part, facts, _Wrapping(collate or _stacked))
     models = state.models if state else []
     items = items_of_loop(models, shifts_labels=shifts_labels)
-    keeping, restored = (state.keeping, state.take_restored(facts)) if state else (None, None)
+    restored = state.take_restored(facts) if state else None
     for model in models:
         world.on_all_ranks(partial(check_layers, model))
-    statistics, exchanged = BatchStatistics(models, facts.accumulation), state.exchanged if state else None
-    all_steps = Steps(part, facts, items or Items(), models, device, statistics, exchanged, keeping, restored)
+    exchanged, checkpointing = (state.exchanged, state.checkpointing) if state else (None, None)
+    statistics, parts = BatchStatistics(models, facts.accumulation), state.parts if state else None
+    given = (part, facts, items or Items(), models, device, statistics, exchanged)
+    all_steps = Steps(*given, checkpointing, parts, restored)
     del restored
     gradients, is_first = _FirstGradients(), True
     with contextlib.ExitStack() as left:

@@ -3,13 +3,13 @@
 All ranks log, evaluate, save and stop after the same step, whichever rank's callback asked for it. transformers reads
 the flags that callbacks set on each rank by itself. Clocks and files differ between ranks; a rank that evaluates or
 leaves the loop alone waits forever for the others. Here a flag takes effect once the ranks have counted it together:
-requests to act (``Actions``) after a step, an epoch, a log and an evaluation; votes to stop (``StopVotes``) along with
-the items of the next step, or at the end of an epoch.
+requests to act (``Actions``) after a step, an epoch, a log and an evaluation; votes to stop (``STOPS``) along with the
+items of the next step, or at the end of an epoch (see Steps).
 """
 
 import dataclasses
 import random
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -37,86 +37,21 @@ class Actions:
     because every exchange waits for the device.
     """
 
-    def __init__(self, callbacks: CallbackHandler) -> None:
-        """Requests that ``callbacks`` make in ``on_log`` are put off until the ranks count them; transformers would
-        follow them at once."""
-        self._callbacks = callbacks
-        self._differ = True
-        self._put_off: set[str] = set()
-        call_event = callbacks.call_event
+    def __init__(self, callbacks: CallbackHandler, device: torch.device) -> None:
+        self._callbacks, self._device, self._differ = callbacks, device, True
 
-        def collected(event: str, args: Any, state: Any, control: TrainerControl, **kwargs: Any) -> TrainerControl:
-            before = flags_of(control, ACTIONS)
-            after: TrainerControl = call_event(event, args, state, control, **kwargs)
-            if event == "on_step_begin":
-                self._put_off.clear()  # as transformers takes back its flags
-            elif event == "on_log":
-                new = flags_of(after, ACTIONS) - before
-                self._put_off |= new
-                set_flags(after, ACTIONS, flags_of(after, ACTIONS) - new)
-            return after
-
-        callbacks.call_event = collected
-
-    def begin(self, device: torch.device) -> None:
+    def begin(self) -> None:
         """Collective, before an epoch: finds out whether any rank has callbacks by which ranks may differ."""
         own = sum(not is_of_libraries(callback) for callback in self._callbacks.callbacks)
-        self._differ = bool(world.total(torch.tensor(own, device=device)))
+        self._differ = bool(world.total(torch.tensor(own, device=self._device)))
 
-    def agree(self, control: TrainerControl, device: torch.device) -> None:
+    def agree(self, control: TrainerControl) -> None:
         """Collective: sets the flags of ``control`` that a callback has set on any rank."""
         if not self._differ:
             return
-        own = flags_of(control, ACTIONS) | self._put_off
-        self._put_off.clear()
-        counts = world.total(torch.tensor([int(flag in own) for flag in ACTIONS], device=device)).tolist()
+        own = [int(getattr(control, flag)) for flag in ACTIONS]
+        counts = world.total(torch.tensor(own, device=self._device)).tolist()
         set_flags(control, ACTIONS, {flag for flag, count in zip(ACTIONS, counts, strict=True) if count})
-
-
-class StopVotes:
-    """This rank's votes, one per flag, since they were last counted."""
-
-    def __init__(self) -> None:
-        self._asked: set[str] = set()
-
-    def collect(self, callbacks: CallbackHandler) -> None:
-        """From now on, flags that ``callbacks`` set become votes after every event."""
-        call_event = callbacks.call_event
-
-        def collected(*args: Any, **kwargs: Any) -> TrainerControl:
-            control: TrainerControl = call_event(*args, **kwargs)
-            self._asked |= flags_of(control, STOPS)
-            set_flags(control, STOPS, set())
-            return control
-
-        callbacks.call_event = collected
-
-    @property
-    def asked(self) -> list[str]:
-        """The flags that this rank votes for."""
-        return sorted(self._asked)
-
-    def ask(self, flags: Sequence[str]) -> None:
-        """Votes for ``flags``."""
-        self._asked |= set(flags)
-
-    def cast(self) -> list[int]:
-        """One number per flag, to be added up over the ranks."""
-        return [int(flag in self._asked) for flag in STOPS]
-
-    def decide(self, counts: Sequence[int], control: TrainerControl) -> bool:
-        """Sets the flags of ``control`` that any rank has voted for; returns whether there is one.
-
-        ``counts``: those of ``cast``, summed over all ranks.
-        """
-        decided = {flag for flag, count in zip(STOPS, counts, strict=True) if count}
-        self.clear()
-        set_flags(control, STOPS, decided)
-        return bool(decided)
-
-    def clear(self) -> None:
-        """Forgets the votes."""
-        self._asked.clear()
 
 
 def is_of_libraries(callback: Any) -> bool:
@@ -136,8 +71,38 @@ def set_flags(control: TrainerControl, flags: Sequence[str], chosen: set[str]) -
 
 
 LIBRARIES = {"torch", "transformers", "peft", "train_func"}
-# What transformers sums up of the losses between two logs, and over the training.
-_SUMS = ("_tr_loss", "_total_loss_scalar", "_globalstep_last_logged", "_initial_global_step")
+
+
+@dataclasses.dataclass
+class Losses:
+    """What is summed up of the losses of steps."""
+
+    since_log: torch.Tensor
+    total: float = 0.0
+    """Of those before."""
+    step: int = 0
+    """That was logged last."""
+
+    def mean_since_log(self, step: int) -> float:
+        """The mean of those since the last log, which is that of ``step`` from now on."""
+        since = self.since_log.item()
+        mean = since / (step - self.step)
+        self.since_log.zero_()
+        self.total, self.step = self.total + since, step
+        return mean
+
+    def mean(self, num_steps: int) -> float:
+        """The mean of all."""
+        return (self.total + self.since_log.item()) / max(num_steps, 1)
+
+    def kept(self) -> dict[str, float]:
+        """As a checkpoint keeps them."""
+        return {"since_log": self.since_log.item(), "total": self.total, "step": self.step}
+
+    def restore(self, kept: Mapping[str, float]) -> None:
+        """The inverse of ``kept``."""
+        self.since_log.fill_(kept["since_log"])
+        self.total, self.step = kept["total"], int(kept["step"])
 
 
 def made_of(trainer: "Trainer") -> dict[str, Any]:
@@ -159,7 +124,6 @@ def of_training(trainer: "Trainer") -> dict[str, Any]:
         "scheduler": trainer.lr_scheduler.state_dict(),
         "scaler": scaler.state_dict() if scaler else None,
         "progress": kept,
-        "losses": {name: float(getattr(trainer, name)) for name in _SUMS},
     }
 
 
@@ -193,21 +157,16 @@ def frozen(model: torch.nn.Module) -> frozenset[int]:
     return frozenset(of.data_ptr() for of in model.parameters() if not of.requires_grad)
 
 
-def of_rank(trainer: "Trainer", used: Any, votes: list[str]) -> dict[str, Any]:
-    """What each rank has for itself; ``used``: ids of the rows it has used in the epoch.
+def of_rank(trainer: "Trainer") -> dict[str, Any]:
+    """What each rank has for itself.
 
     Raises:
         InvalidInput: (cause "code") a callback's state holds what is neither a tensor nor plain, which it names.
     """
     callbacks = [[type(of).__name__, of.state().get("attributes", {})] for of in _stateful(trainer)]
     State.of({f"{name}[{number}]": kept for number, (name, kept) in enumerate(callbacks)}, "callbacks")
-    return {
-        "used": used,
-        "votes": votes,
-        "callbacks": callbacks,
-        "flos": float(trainer.current_flos),
-        "random": random_state(),
-    }
+    votes = sorted(flags_of(trainer.control, STOPS))
+    return {"votes": votes, "callbacks": callbacks, "flos": float(trainer.current_flos)}
 
 
 def restore(trainer: "Trainer", training: dict[str, Any]) -> None:
@@ -260,13 +219,6 @@ def restore_progress(trainer: "Trainer", training: dict[str, Any], rank: dict[st
             of_callbacks.remove(found)
             for name, value in found[1].items():
                 setattr(callback, name, value)
-
-
-def restore_losses(trainer: "Trainer", training: dict[str, Any]) -> None:
-    """Puts back the sums of losses, which transformers sets to nothing when it begins."""
-    for name in _SUMS:
-        kept, now = training["losses"][name], getattr(trainer, name)
-        setattr(trainer, name, torch.full_like(now, kept) if isinstance(now, torch.Tensor) else type(now)(kept))
 
 
 def random_state() -> dict[str, Any]:

@@ -38,7 +38,7 @@ from train_func.worker.rank.marks import Phase
 from train_func.worker.training import audit, weights
 from train_func.worker.training.audit import Coverage
 from train_func.worker.training.batch_norm import BatchStatistics
-from train_func.worker.training.loader import PLACE, Place, seed_for
+from train_func.worker.training.loader import PLACE, Place, entries_of, seed_for
 from train_func.worker.training.plan import PlanFacts, row_ids_of, rows_of
 from train_func.worker.training.state import kept_row_ids, random_state, restore_random, row_ids_in
 from train_func.worker.training.weighing import Items
@@ -47,23 +47,11 @@ from train_func.worker.training.weights import Exchanged
 BATCH = "batch_of_the_loop"  # under which a collator holds a batch of any class beside the labels that weigh it
 
 
-@dataclass(frozen=True)
-class Keeping:
-    """What a training is saved with, and goes on from."""
+class Control(Protocol):
+    """How a training is ended before its plan is; transformers' TrainerControl is one. Each rank sets its own flags."""
 
-    checkpointing: Checkpointing
-    parts: Callable[[], Parts]
-    """Its state between two steps, without what Steps knows of it."""
-
-
-class Votes(Protocol):
-    """Those by which a training ends before its plan does."""
-
-    def cast(self) -> list[int]:
-        """Of this rank, to be added up over the ranks."""
-
-    def decide(self, counts: Sequence[int]) -> tuple[bool, bool]:
-        """Whether the training, and whether the epoch, is to end; ``counts``: those of ``cast``, of all ranks."""
+    should_training_stop: bool
+    should_epoch_stop: bool
 
 
 @dataclass(frozen=True)
@@ -84,7 +72,7 @@ class MicroBatch:
 def micro_batch_of(inputs: Any, items: Items) -> MicroBatch:
     """Takes off ``inputs`` where in the plan they stand, which is not for the user's code to see.
 
-    Raises what the collator has raised, where the loader that gives it in place of a batch was replaced.
+    Raises what the collator has raised, which the loader gives in place of a batch.
     """
     if isinstance(inputs, TrainFuncError):
         raise inputs
@@ -116,11 +104,14 @@ class Step:
 
     def __iter__(self) -> Iterator[tuple[Any, float]]:
         for part in self.parts:
-            self.use(part)
+            self._steps.use(part)
             if self.is_last(part):
                 marks.mark(Phase.OWN)
-            with self.computing(part):
-                yield self._steps.fit(part), self.share(part)
+            batch = part.batch
+            if not part.num_items and isinstance(batch, Mapping):
+                batch = self._steps.items.with_labels(copy(batch))  # whose loss counts nothing, and would be nan
+            with self._steps.computing(part):
+                yield batch, self.share(part)
         self.end()
 
     def is_last(self, part: MicroBatch) -> bool:
@@ -130,15 +121,6 @@ class Step:
     def share(self, part: MicroBatch) -> float:
         """Of the mean over this micro-batch in that over the global batch, times the ranks that DDP divides by."""
         return part.weight / self.weight * world.size()
-
-    def use(self, part: MicroBatch) -> None:
-        """Notes that its rows are used."""
-        marks.mark(Phase.STEP)
-        self._steps.use(part)
-
-    def computing(self, part: MicroBatch) -> AbstractContextManager[None]:
-        """Around forward and backward of a micro-batch, which are seeded by its place."""
-        return self._steps.computing(part)
 
     def end(self) -> None:
         """Collective, behind the last micro-batch."""
@@ -158,20 +140,22 @@ class Steps:
         device: torch.device,
         statistics: BatchStatistics,
         exchanged: Exchanged | None,
-        keeping: Keeping | None,
+        checkpointing: Checkpointing | None,
+        parts: Callable[[], Parts] | None,
         restored: Restored | None,
-        votes: Votes | None = None,
+        control: Callable[[], Control] | None = None,
     ) -> None:
-        """``models`` are not saved when they are not finite; ``votes``: those of the training's own."""
-        self.facts, self.statistics = facts, statistics
-        self._items, self._models, self._device, self._exchanged = items, models, device, exchanged
-        self._keeping, self._votes = keeping, votes
+        """``models`` are not saved when they are not finite; ``parts``: the state between two steps, without what is
+        known here; ``control``: on which this rank votes, if it can."""
+        self.facts, self.statistics, self.items = facts, statistics, items
+        self._models, self._device, self._exchanged = models, device, exchanged
+        self._checkpointing, self._own_parts, self._control = checkpointing, parts, control
         self._expected = row_ids_of(rows_of(part))
         self.loop = sessions.Loop(facts.num_epochs * facts.steps_per_epoch, 0)
         self.epoch = self.num_done = 0
         """The epoch that is gone on with, from 0, and how many steps of it are done."""
-        self.is_broken_off = False
-        """Whether the epoch is, by a vote."""
+        self.is_broken_off = self._is_ended = False
+        """Whether the epoch is, by a vote, and whether the training is."""
         self.coverage: list[Coverage] = []
         """One per epoch that was gone through to its end."""
         self._used: list[Any] = []
@@ -213,7 +197,9 @@ class Steps:
         if not self.num_done:
             self.restore_random()
         accumulation = self.facts.accumulation
-        loader.set_epoch(self.epoch, self.num_done * accumulation)
+        entries = entries_of(loader)
+        assert entries is not None  # as audit.check_loader has seen
+        entries.epoch, entries.skipped = self.epoch, self.num_done * accumulation
         batches = iter(loader)
         while self.num_done < self.facts.steps_per_epoch:
             step = self._next([*islice(batches, accumulation)])
@@ -223,40 +209,42 @@ class Steps:
             self.count(step)  # also where the loop has left it in its middle
 
     def _next(self, loaded: Sequence[Any]) -> Step:
-        parts = [micro_batch_of(inputs, self._items) for inputs in loaded]
+        parts = [micro_batch_of(inputs, self.items) for inputs in loaded]
         weight, to_save, to_end = self._exchange(sum(part.weight for part in parts))
         self.restore_random()
         if self.num_done:
             self._save(to_save)
-            self.is_broken_off = any(self._ends(to_end))
+            self.is_broken_off = self._ends(to_end)
             if self.is_broken_off:  # no optimizer's step comes next, which would wait for the copy
                 self.before_update()
         return Step(self.done + 1, self.epoch + 1, parts[0].place.batch_rows, max(weight, 1), parts, self)
 
     def _exchange(self, weight: int = 0) -> tuple[int, list[int], list[int]]:
         """The sums over all ranks: of the weights, of the votes to save and stop, and of those to end."""
-        to_save = self._keeping.checkpointing.votes() if self._keeping else []
-        to_end = self._votes.cast() if self._votes else []
+        to_save = self._checkpointing.votes() if self._checkpointing else []
+        own = self._control() if self._control else None
+        to_end = [int(own.should_training_stop), int(own.should_epoch_stop)] if own else []
         counts: list[int] = world.total(torch.tensor([weight, *to_save, *to_end], device=self._device)).tolist()
         return counts[0], counts[1 : 1 + len(to_save)], counts[1 + len(to_save) :]
 
-    def _ends(self, counts: Sequence[int]) -> tuple[bool, bool]:
-        return self._votes.decide(counts) if self._votes else (False, False)
+    def _ends(self, counts: Sequence[int]) -> bool:
+        """Whether the epoch ends here: a flag that any rank has set is set on all of them."""
+        if self._control is None:
+            return False
+        control, (training, epoch) = self._control(), map(bool, counts)
+        control.should_training_stop, control.should_epoch_stop = training, epoch
+        self._is_ended = training
+        return training or epoch
 
     def use(self, part: MicroBatch) -> None:
         """Notes that the rows of a micro-batch are used."""
+        marks.mark(Phase.STEP)
         if self._exchanged:
             self._exchanged.check(part.place.step + 1)
         self._used.extend(part.place.row_ids)
 
-    def fit(self, part: MicroBatch) -> Any:
-        """The batch, whose loss is a number also where no label counts."""
-        if part.num_items or not isinstance(part.batch, Mapping):
-            return part.batch
-        return self._items.with_labels(copy(part.batch))
-
     def computing(self, part: MicroBatch) -> AbstractContextManager[None]:
-        """Around forward and backward of a micro-batch."""
+        """Around forward and backward of a micro-batch, which are seeded by its place."""
         seed_for("forward", self.facts.seed, part.place.step, part.place.micro)
         return self.statistics.micro_batch(part.place.micro, counts=bool(part.weight))
 
@@ -265,8 +253,8 @@ class Steps:
         self.loop.num_done = step.number
         self.num_done = step.parts[0].place.step % self.facts.steps_per_epoch + 1
 
-    def end_epoch(self, *, is_last: bool = False) -> None:
-        """Behind its last step: its rows are counted. ``is_last``: no epoch follows.
+    def end_epoch(self) -> None:
+        """Behind its last step: its rows are counted.
 
         Raises:
             InvalidInput: (cause "code", on every rank) when not every row was used once.
@@ -278,30 +266,30 @@ class Steps:
             used = np.asarray(self._used, dtype=self._expected.dtype)
             self.coverage.append(audit.check_epoch(self.epoch + 1, self._expected, used))
         self._used = []
-        self.epoch, self.num_done = self.facts.num_epochs if is_last else self.epoch + 1, 0
+        self.epoch, self.num_done = self.facts.num_epochs if self._is_ended else self.epoch + 1, 0
 
     def meet(self) -> None:
         """Between two epochs: saves and stops, where that was voted for, and in any case saves the end."""
         _, to_save, to_end = self._exchange()
-        if self._ends(to_end)[0]:
+        self._ends(to_end)
+        if self._is_ended:
             self.epoch = self.facts.num_epochs
         self._save(to_save)
         self.before_update()  # what comes next may change the weights
 
     def _save(self, counts: Sequence[int]) -> None:
-        if self._keeping:
-            self._keeping.checkpointing.decide(counts, self.done, self._parts, is_over=self.is_over)
+        if self._checkpointing:
+            self._checkpointing.decide(counts, self.done, self._parts, is_over=self.is_over)
 
     def save_before(self, seconds: float, pending: Sequence[str]) -> None:
         """Before an evaluation that takes so long, where it is worth it; ``pending``: the actions that come first when
         this is gone on with."""
-        if self._keeping:
-            self._keeping.checkpointing.save_before(seconds, self.done, partial(self._parts, pending))
+        if self._checkpointing:
+            self._checkpointing.save_before(seconds, self.done, partial(self._parts, pending))
 
     def _parts(self, pending: Sequence[str] = ()) -> Parts:
-        assert self._keeping is not None
         weights.check_finite(self._models, f"After step {self.done}, ")
-        own = self._keeping.parts()
+        own = self._own_parts() if self._own_parts else Parts({}, {})
         place = {"plan": self.facts.identity, "epoch": self.epoch, "num_steps": self.num_done, "pending": [*pending]}
         training = {**own.training, **place, "coverage": [asdict(of) for of in self.coverage]}
         rank = {**own.rank, "used": kept_row_ids(self._used), "random": random_state()}
@@ -309,5 +297,5 @@ class Steps:
 
     def before_update(self) -> None:
         """To be called before anything changes the weights: returns when the state that is being saved was copied."""
-        if self._keeping:
-            self._keeping.checkpointing.before_update()
+        if self._checkpointing:
+            self._checkpointing.before_update()

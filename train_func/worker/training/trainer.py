@@ -1,118 +1,75 @@
 """Trainer: transformers' own, trained on a part of the plan, every row once per epoch, at any world size.
 
-Unlike transformers.Trainer it never distributes data over the ranks: the plan has done so. A step is the mean over the
-items of the global batch (its rows, or its labelled tokens), whichever ranks they are on and however it is cut. A loss,
-the model's own or a user's, is a mean over the items of one micro-batch; what it counts in the step is decided where
-its gradients are computed, outside of all that users override.
-
-A line of progress comes by the clock, a row of the history by the number of its step: the same run has the same rows on
-a fast machine and on a slow one.
+Unlike transformers.Trainer it never distributes data over the ranks: the plan has done so. Its loop is one over Steps,
+in which transformers' callbacks, schedules, logs and evaluations have the places that they have in transformers' own. A
+loss, the model's own or a user's, is a mean over the items of one micro-batch; what it counts in the step is decided
+where its gradients are computed, outside of all that users override.
 """
 
+import contextlib
 import dataclasses
+import inspect
 import math
 import time
-from collections.abc import Callable, Iterator
-from itertools import islice
-from typing import Any, ClassVar
+from collections.abc import Callable
+from functools import partial
+from typing import Any, ClassVar, Protocol
 
-import numpy as np
 import torch
+import transformers
+from accelerate.utils.memory import clear_device_cache
 from datasets import Dataset
 from torch import nn
 from torch.utils.data import DataLoader
-from transformers.trainer_callback import PrinterCallback, ProgressCallback, TrainerCallback
-from transformers.trainer_utils import PredictionOutput
+from transformers.integrations.neftune import deactivate_neftune
+from transformers.trainer_callback import PrinterCallback, ProgressCallback
+from transformers.trainer_utils import PredictionOutput, TrainOutput, speed_metrics
+from transformers.training_args import OptimizerNames
 
 from train_func.errors import InvalidInput
-from train_func.events import Evaluated, StepProgress, TrainingStarts
+from train_func.events import Evaluated, TrainingStarts
 from train_func.failpoint import reach
-from train_func.text import listed
-from train_func.worker.rank import marks, world
+from train_func.worker.checkpoint.ranks import Checkpointing, Parts, Restored
+from train_func.worker.rank import marks, stop_flag, world
 from train_func.worker.rank.marks import Phase
 from train_func.worker.tasks.metrics import Accuracy
 from train_func.worker.tasks.protocol import Metric, WorkerTask
-from train_func.worker.training import arguments, audit, evaluation, weights
+from train_func.worker.training import arguments, audit, evaluation, state, weights
 from train_func.worker.training.arguments import argument_faults, fitted, logging_steps_of
+from train_func.worker.training.audit import Coverage, check_same_plan
 from train_func.worker.training.batch_norm import BatchStatistics, check_layers
-from train_func.worker.training.loader import Collator, Place, PlanLoader, padded, seed_for
-from train_func.worker.training.plan import PlanFacts, facts_of, row_ids_of, rows_of
-from train_func.worker.training.resuming import ResumingTrainer
-from train_func.worker.training.state import Actions
-from train_func.worker.training.weighing import MicroBatch, Step, divisor, items_of
-
-INTERVAL = 5.0  # seconds between two lines, at least
-MOST_ROWS = 1000  # of the history of a training, about; more where logging_steps asks for them
+from train_func.worker.training.loader import Collator, PlanLoader, padded
+from train_func.worker.training.plan import PlanFacts, facts_of, rows_of
+from train_func.worker.training.progress import Progress
+from train_func.worker.training.state import ACTIONS, Actions, Losses, flags_of, set_flags
+from train_func.worker.training.steps import MicroBatch, Step, Steps
+from train_func.worker.training.weighing import divisor, items_of
 
 
-class Progress:
-    """Times the training steps, evaluations left out, and says now and then where it is."""
+class Checks(Protocol):
+    """What a session does around a training; both methods are collective, and raise to refuse it."""
 
-    def __init__(
-        self,
-        num_steps: int,
-        steps_per_epoch: int,
-        logging_steps: int = 0,
-        interval: float = INTERVAL,
-        clock: Callable[[], float] = time.monotonic,
-    ) -> None:
-        """``logging_steps``: there is a row for every so many steps at least; 0: for as many as make MOST_ROWS."""
-        self.num_steps, self.steps_per_epoch = num_steps, steps_per_epoch
-        thinned = math.ceil(num_steps / MOST_ROWS)
-        self._every = min(thinned, logging_steps or thinned)
-        self._interval, self._clock = interval, clock
-        self._started = self._said = clock()
-        self._steps = self._rows = 0
-        self._row_losses: list[float] = []
-        self._line_losses: list[float] = []
+    def before_training(self, trainer: Any) -> None:
+        """Before the first step of an attempt."""
 
-    def leave_out(self, seconds: float) -> None:
-        """Time that was no training."""
-        self._started += seconds
-
-    def step(self, step: int, num_rows: int, loss: float) -> None:
-        """After step number ``step``, from 1, over ``num_rows`` rows of all ranks with this mean loss."""
-        now = self._clock()
-        self._steps += 1
-        self._rows += num_rows
-        self._row_losses.append(loss)
-        self._line_losses.append(loss)
-        is_line = now - self._said >= self._interval or self._steps == 1 or step == self.num_steps
-        is_row = step in (1, self.num_steps) or step % self._every == 0
-        if is_line or is_row:
-            losses = self._row_losses if is_row else self._line_losses
-            self._say(step, now - self._started, sum(losses) / len(losses), is_line=is_line, is_row=is_row)
-        if is_line:
-            self._said = now
-            self._line_losses = []
-        if is_row:
-            self._row_losses = []
-
-    def _say(self, step: int, seconds: float, loss: float, *, is_line: bool, is_row: bool) -> None:
-        left = seconds / self._steps * (self.num_steps - step)
-        world.log_rank0(
-            StepProgress(
-                step=step,
-                num_steps=self.num_steps,
-                epoch=step / self.steps_per_epoch,
-                loss=loss,
-                rows_per_second=self._rows / max(seconds, 1e-9),
-                seconds_left=left,
-                is_line=is_line,
-                is_row=is_row,
-            )
-        )
+    def after_training(self, trainer: Any) -> None:
+        """After the last step, when the best weights were loaded."""
 
 
-class Trainer(ResumingTrainer):
+class Trainer(transformers.Trainer):
     """Takes what transformers.Trainer takes; ``train_dataset`` is this rank's part of ``session.plan(train)``.
 
     ``eval_dataset`` is given whole on every rank; ``compute_metrics``, when given, gets all its rows in their order.
     """
 
+    control: Any
     data_collator: Any
     task: ClassVar[WorkerTask | None] = None
     """Of the session that is open in this process: the function makes its Trainer without naming it."""
+    checkpoints: ClassVar[Callable[[Any], Checkpointing] | None] = None
+    """Begins those of one training, told what it is made of; of that session too."""
+    checks: ClassVar[Checks | None] = None
+    """Those of that session."""
 
     def __init__(self, model: Any = None, args: Any = None, **others: Any) -> None:
         """Raises InvalidInput naming what transformers' Trainer would use of this class and its arguments, and this one
@@ -121,6 +78,9 @@ class Trainer(ResumingTrainer):
         if faults := faults + (arguments.unused_argument_faults(args) if args else []):
             raise InvalidInput(faults, cause="code")
         super().__init__(model, fitted(args), **others)
+        ddp = self.accelerator.ddp_handler
+        ddp.gradient_as_bucket_view = True
+        ddp.find_unused_parameters = bool(self.args.ddp_find_unused_parameters)  # transformers takes None for yes
         self._of_task: tuple[Any, Any] = (None, None)
         if others.get("data_collator") is None:
             made = [self.task and self.task.collator(self.processing_class, training=is_on) for is_on in (True, False)]
@@ -128,40 +88,80 @@ class Trainer(ResumingTrainer):
             self.data_collator, self._of_task = training, (training, held_out)
         for printing in (PrinterCallback, ProgressCallback):
             self.remove_callback(printing)
-        self.add_callback(_AfterEpoch(self._audit_epoch))
         self.evaluations: list[evaluation.Measured] = []
         """In their order."""
-        self._actions = Actions(self.callback_handler)
         own = self.task.num_items if self.task else None
         self.items = items_of(self.model, shifts_labels=self._loss_shifts_labels, own=own)
         self.metric: Metric | None = self.task.metric() if self.task else Accuracy()
         self.rows_evaluated = 0
         """Of the batch that an evaluation has come to."""
         self._ignore_keys: list[str] | None = None
-        self._progress: Progress | None = None
-        self._epoch, self._is_broken_off = 0, False
-        self._losses: list[tuple[MicroBatch, torch.Tensor]] = []
+        self._forget()
 
+    def _forget(self) -> None:
+        """All of a training that there was."""
+        self._steps: Steps | None = None
+        self._step: Step | None = None
+        """That is under way, and the micro-batch of it, and the losses of those before."""
+        self._part: MicroBatch | None = None
+        self._of_parts: list[tuple[MicroBatch, torch.Tensor]] = []
+        self._progress: Progress | None = None
+        self._checkpointing: Checkpointing | None = None
+        self._restored: Restored | None = None
+        """Until all of it has found its place."""
+        self._best: tuple[int, dict[str, torch.Tensor]] | None = None
+        """On rank 0: the step of the best evaluation and its weights."""
+        self._loaded_step: int | None = None
+        """When the best weights were loaded at the end, the step that they are of."""
+        self._evaluation_seconds = math.inf
+        """That the evaluation before has taken; nobody knows of the first."""
+
+    @property
+    def coverage(self) -> list[Coverage]:
+        """One per epoch that was trained to its end."""
+        return self._steps.coverage if self._steps else []
+
+    @property
+    def weights_step(self) -> int:
+        """The step that the model's weights are of, which seeds what is drawn where they are measured."""
+        return self.state.global_step if self._loaded_step is None else self._loaded_step
+
+    @marks.within(Phase.OUTSIDE)
     def train(
         self, resume_from_checkpoint: Any = None, trial: Any = None, ignore_keys_for_eval: list[str] | None = None
     ) -> Any:
-        """Raises InvalidInput before the first step when the plan, the loader or the arguments do not fit together,
+        """Goes on from the newest verified checkpoint of the run, where there is one.
+
+        Raises InvalidInput before the first step when the plan, the loader or the arguments do not fit together,
         at a step whose loss is not finite, and after an epoch that did not use every row once."""
         if trial is not None:
             self.hyperparameter_search()
-        self._facts = world.on_all_ranks(self._checked_facts)
-        audit.check_plan_part(self.train_dataset, self._facts)
-        audit.check_loader(self.get_train_dataloader(), self._facts.steps_per_epoch * self._facts.accumulation)
-        self._expected = row_ids_of(rows_of(self.train_dataset))
-        num_steps = self._facts.num_epochs * self._facts.steps_per_epoch
-        self._progress = Progress(num_steps, self._facts.steps_per_epoch, logging_steps_of(self.args, num_steps))
-        self._losses = []
+        world.on_all_ranks(partial(arguments.check_no_folder, resume_from_checkpoint))
+        self._forget()
         self._ignore_keys = ignore_keys_for_eval
+        facts = self._facts = world.on_all_ranks(self._checked_facts)
+        audit.check_plan_part(self.train_dataset, facts)
+        audit.check_loader(self.get_train_dataloader(), facts.steps_per_epoch * facts.accumulation)
+        num_steps = facts.num_epochs * facts.steps_per_epoch
+        self._progress = Progress(num_steps, facts.steps_per_epoch, logging_steps_of(self.args, num_steps))
         precision = next((of for of in ("bf16", "fp16") if getattr(self.args, of)), "fp32")
-        self._statistics = BatchStatistics([self.model], self._facts.accumulation)
         world.log_rank0(TrainingStarts(num_steps=num_steps, precision=precision))
-        with self._statistics.watched():
-            return super().train(resume_from_checkpoint, trial, ignore_keys_for_eval)
+        marks.begin()
+        begin, checks = type(self).checkpoints, type(self).checks
+        with stop_flag.deferred() if begin else contextlib.nullcontext():
+            if begin:
+                self._checkpointing = begin(state.made_of(self))
+                self._restored = self._checkpointing.restore(self.args.device)
+            if self._restored:
+                world.on_all_ranks(partial(check_same_plan, self._restored, facts))
+            if checks:
+                checks.before_training(self)
+            result = super().train(None, None, ignore_keys_for_eval)
+            if checks:
+                checks.after_training(self)
+            if self._checkpointing:
+                world.on_rank_zero(self._checkpointing.close)
+        return result
 
     def hyperparameter_search(self, *args: Any, **kwargs: Any) -> Any:
         """Raises InvalidInput: the second training of a search would go on from the checkpoint of the first."""
@@ -205,72 +205,107 @@ class Trainer(ResumingTrainer):
         """Rows of all ranks in an epoch."""
         return facts_of(dataloader.dataset).num_rows
 
-    def get_batch_samples(self, epoch_iterator: Iterator[Any], num_batches: int, device: torch.device) -> Any:
-        """This rank's micro-batches of a step, and no number of items: each micro-batch has its own.
+    def _inner_training_loop(self, *args: Any, **kwargs: Any) -> TrainOutput:
+        """In the place of transformers' own: what that does, with the steps of Steps, and gone on with between two."""
+        self.accelerator.free_memory()
+        loader = self.get_train_dataloader()
+        num_epochs, num_steps, _, num_rows, *_, max_steps = self.set_initial_training_values(self.args, loader)
+        self._init_training_state(max_steps, num_steps, num_epochs, None, None)
+        restored, self._restored = self._restored, None
+        if restored:
+            state.restore_progress(self, restored.training, restored.rank)
+            self._best = restored.best
+        model, loader = self._prepare_for_training(max_steps, loader, None)
+        if restored:
+            state.restore(self, restored.training)
+            reach("training restored")
+        statistics, exchanged = BatchStatistics([self.model], self._facts.accumulation), weights.Exchanged([model])
+        given = (self.train_dataset, self._facts, self.items, [self.model], self.args.device, statistics, exchanged)
+        self._steps = steps = Steps(*given, self._checkpointing, self._parts, restored, lambda: self.control)
+        self._actions = Actions(self.callback_handler, self.args.device)
+        self._losses = Losses(torch.zeros((), device=self.args.device))
+        self._started, begun = time.time(), steps.done
+        model.zero_grad()
+        with statistics.watched():
+            self.control = self.callback_handler.on_train_begin(self.args, self.state, self.control)
+            if restored:
+                self._go_on(restored.training, restored.rank["votes"])
+            elif self.args.eval_on_start:
+                self._evaluated(skip_scheduler=True)
+            del restored
+            while not steps.is_over:
+                self._train_epoch(steps, model, loader)
+            steps.restore_random()
+        done = steps.done - begun
+        metrics = speed_metrics("train", self._started, num_samples=num_rows * done / max(max_steps, 1), num_steps=done)
+        self.store_flos()
+        metrics |= {"total_flos": self.state.total_flos, "train_loss": self._losses.mean(self.state.global_step)}
+        self._memory_tracker.stop_and_update_metrics(metrics)
+        self.log(metrics)
+        return self._end_training(metrics)
 
-        No micro-batches where the ranks have voted to stop; votes from before an epoch count after its first step.
-        """
-        step = Step(islice(epoch_iterator, num_batches), self.items, device, self._votes())
-        epoch, num_steps = divmod(step.now.place.step, self._facts.steps_per_epoch)
-        self._place = (epoch, num_steps)
-        if self._decide(step.votes, epoch, num_steps):
-            self._is_broken_off = True
-            return [], None
-        self._step, self._place = step, (epoch, num_steps + 1)  # as soon as it is done
-        return step, None
+    def _go_on(self, training: dict[str, Any], votes: list[str]) -> None:
+        """What comes first behind a checkpoint: an evaluation that was to come next then."""
+        assert self._steps is not None
+        self._losses.restore(training["losses"])
+        for flag in votes:
+            setattr(self.control, flag, True)
+        if not training["pending"]:
+            return
+        self._steps.restore_random()
+        set_flags(self.control, ACTIONS, set(training["pending"]))
+        self._act()
+        self._steps.keep_random()
+        if not self._steps.num_done:
+            self._steps.meet()
 
-    def _run_epoch(self, *args: Any, **kwargs: Any) -> None:
-        self._epoch, self._is_broken_off = kwargs["epoch"] + 1, False
-        self._actions.begin(self.args.device)
-        super()._run_epoch(*args, **kwargs)
+    def _train_epoch(self, steps: Steps, model: nn.Module, loader: Any) -> None:
+        if not steps.num_done:
+            steps.restore_random()
+        has_voted = bool(steps.num_done) and self.control.should_epoch_stop
+        self.control = self.callback_handler.on_epoch_begin(self.args, self.state, self.control)
+        self.control.should_epoch_stop |= has_voted  # transformers takes it back where an epoch begins
+        self._actions.begin()
+        marks.mark(Phase.OUTSIDE)  # until the first batch is loaded: processes that load may start first
+        norm = rate = None
+        for step in steps.of_epoch(loader):
+            norm, rate = self._train_step(steps, step, model)
+        steps.end_epoch()
+        self.control = self.callback_handler.on_epoch_end(self.args, self.state, self.control)
+        self._act(norm, rate)
+        steps.meet()
+        marks.mark(Phase.OUTSIDE)
 
-    def _maybe_log_save_evaluate(self, *args: Any, **kwargs: Any) -> None:
-        self._actions.agree(self.control, self.args.device)
-        logs = self.control.should_log
-        super()._maybe_log_save_evaluate(*args, **kwargs)
-        if logs:  # and callbacks that were told of it may have asked for more
-            self._actions.agree(self.control, self.args.device)
-            super()._maybe_log_save_evaluate(*args, **kwargs)
-
-    def _evaluate(self, *args: Any, **kwargs: Any) -> dict[str, float]:
-        metrics: dict[str, float] = super()._evaluate(*args, **kwargs)
-        self._actions.agree(self.control, self.args.device)
-        return metrics
-
-    def _load_best_model(self) -> None:
-        """What was measured at the step of the best was measured of the weights that are loaded here."""
-        super()._load_best_model()
-        for number, of in enumerate(self.evaluations):
-            mark = weights.after_loading(of.weights, self.model, self.weights_step)
-            self.evaluations[number] = dataclasses.replace(of, weights=mark)
-
-    def _get_num_items_in_batch(self, batch_samples: list[Any], device: torch.device) -> torch.Tensor:
-        """What losses of these batches are to be divided by, were they sums; transformers asks in evaluations."""
-        return divisor(sum(self.items.count(inputs, self.rows_evaluated) for inputs in batch_samples), device)
-
-    def _build_accelerator_args(self, **kwargs: Any) -> dict[str, Any]:
-        built: dict[str, Any] = super()._build_accelerator_args(**kwargs)
-        ddp = built["kwargs_handlers"][0]
-        ddp.gradient_as_bucket_view = True
-        ddp.find_unused_parameters = bool(self.args.ddp_find_unused_parameters)  # transformers takes None for yes
-        return built
-
-    def create_accelerator_and_postprocess(self) -> None:
-        """Every loss, the model's or the user's, goes through the accelerator's backward, and gets its weight there."""
-        super().create_accelerator_and_postprocess()
-        backward = self.accelerator.backward
-
-        def of_micro_batch(loss: torch.Tensor, **others: Any) -> None:
-            if self.accelerator.sync_gradients:
-                marks.mark(Phase.BACKWARD)
-            backward(loss * self._share, **others)
-
-        self.accelerator.backward = of_micro_batch
-
-    @property
-    def _share(self) -> float:
-        """Of the micro-batch's mean in the mean over the global batch, times the ranks that DDP divides by."""
-        return self._step.now.weight / self._step.weight * world.size()
+    def _train_step(self, steps: Steps, step: Step, model: nn.Module) -> tuple[Any, float]:
+        """Returns the length of its gradient, and its learning rate."""
+        self._step = step
+        self.control = self.callback_handler.on_step_begin(self.args, self.state, self.control)
+        for part in step.parts:
+            self._part, is_last = part, step.is_last(part)
+            self.accelerator.gradient_state._set_sync_gradients(is_last)
+            with contextlib.nullcontext() if is_last else self.accelerator.no_sync(model=model):
+                self._losses.since_log += self.training_step(model, part.batch, None)
+            self.current_flos += float(self.floating_point_ops(part.batch))
+            if not is_last:
+                self.control = self.callback_handler.on_substep_end(self.args, self.state, self.control)
+        norm = self._clip_grad_norm(model) if self.args.max_grad_norm > 0 else None
+        norm = self._get_grad_norm(model, grad_norm=norm)
+        reach("update")
+        steps.before_update()
+        self.control = self.callback_handler.on_pre_optimizer_step(self.args, self.state, self.control)
+        self.optimizer.step()
+        reach("updated")
+        self.control = self.callback_handler.on_optimizer_step(self.args, self.state, self.control)
+        rate = self._get_learning_rate()
+        takes_metrics = "metrics" in inspect.signature(self.lr_scheduler.step).parameters  # behind an evaluation
+        if not (takes_metrics or self.accelerator.optimizer_step_was_skipped):
+            self.lr_scheduler.step()
+        model.zero_grad()
+        self.state.global_step = step.number
+        self.state.epoch = step.epoch - 1 + steps.num_done / self._facts.steps_per_epoch
+        self.control = self.callback_handler.on_step_end(self.args, self.state, self.control)
+        self._act(norm, rate)
+        return norm, rate
 
     def training_step(self, model: nn.Module, inputs: dict[str, Any], num_items_in_batch: Any = None) -> torch.Tensor:
         """Forward and backward over one micro-batch. The last of a step returns the loss of the whole step, the same
@@ -279,59 +314,130 @@ class Trainer(ResumingTrainer):
         ``num_items_in_batch``, which compute_loss, compute_loss_func and models get, is that of the micro-batch: a sum
         divided by it is the mean, as a loss that does not look at it is.
         """
-        marks.mark(Phase.STEP)
-        part = self._step.now
-        self._exchanged.check(part.place.step + 1)
-        is_last: bool = self.accelerator.sync_gradients
-        self._used.append(part.place.row_ids)
+        steps, step, part = self._steps, self._step, self._part
+        assert steps is not None and step is not None and part is not None
+        steps.use(part)
+        is_last = step.is_last(part)
         if not part.weight and not is_last:
             return torch.zeros((), device=self.args.device)  # nothing to do, and no rank waits for it
-        seed_for("forward", self._facts.seed, part.place.step, part.place.micro)
-        self.current_gradient_accumulation_steps = 1  # what transformers divides some losses by, and the weights do
         inputs = inputs if part.num_items else self.items.with_labels(inputs)
-        reach("forward")
-        with self._statistics.micro_batch(part.place.micro, counts=bool(part.weight)):
-            loss = super().training_step(model, inputs, divisor(part.num_items, self.args.device))
+        with steps.computing(part):
+            reach("forward")
+            loss = self._computed(model, inputs, part, step)
         if part.weight:
-            self._losses.append((part, loss))
+            self._of_parts.append((part, loss))
         if not is_last:
             return torch.zeros((), device=self.args.device)
         weights.check_gradients_exchanged(model)
         reach("backward")
-        return self._finish_step(part.place)
+        return self._finish_step(step)
 
-    def _finish_step(self, place: Place) -> torch.Tensor:
-        own = sum((loss * part.weight for part, loss in self._losses), torch.zeros((), device=self.args.device))
-        total = world.total(own) / self._step.weight
-        self._statistics.merge()
+    def _computed(self, model: nn.Module, inputs: Any, part: MicroBatch, step: Step) -> torch.Tensor:
+        """The loss, whose gradients count as much as the micro-batch; what transformers does in its training_step."""
+        model.train()
+        if callable(own := getattr(self.optimizer, "train", None)):
+            own()
+        self.current_gradient_accumulation_steps = 1  # what transformers divides some losses by, and the weights do
+        num_items = divisor(part.num_items, self.args.device)
+        with self.compute_loss_context_manager():
+            loss = self.compute_loss(model, self._prepare_inputs(inputs), num_items_in_batch=num_items)
+        if (every := self.args.torch_empty_cache_steps) is not None and self.state.global_step % every == 0:
+            clear_device_cache()
+        takes_rate = self.args.optim in (OptimizerNames.LOMO, OptimizerNames.ADALOMO)
+        others = {"learning_rate": self._get_learning_rate()} if takes_rate else {}
+        if step.is_last(part):
+            marks.mark(Phase.BACKWARD)
+        self.accelerator.backward(loss * step.share(part), **others)
+        return loss.detach()  # type: ignore[no-any-return]
+
+    def _finish_step(self, step: Step) -> torch.Tensor:
+        own = sum((loss * part.weight for part, loss in self._of_parts), torch.zeros((), device=self.args.device))
+        total = world.total(own) / step.weight
+        step.end()
         loss = total.item()
         if not math.isfinite(loss):
-            raise self._not_finite(place.step, loss)
-        self._losses.clear()
-        marks.step_done(place.step + 1)
+            bad = [row for part, of in self._of_parts if not torch.isfinite(of) for row in part.place.row_ids]
+            where = f"step {step.number} of {self.state.max_steps}"
+            raise weights.divergence(
+                where, loss, bad, self.accelerator.unwrap_model(self.model), self.args.learning_rate
+            )
+        self._of_parts.clear()
+        marks.step_done(step.number)
         assert self._progress is not None  # train made it
-        self._progress.step(place.step + 1, place.batch_rows, loss)
+        self._progress.step(step.number, step.num_rows, loss)
         return total
 
-    def _not_finite(self, step: int, loss: float) -> InvalidInput:
-        bad = [row for part, value in self._losses if not torch.isfinite(value) for row in part.place.row_ids]
-        row_ids = sorted(row for of_rank in world.gather(bad) for row in of_rank)
-        model = self.accelerator.unwrap_model(self.model)
-        faults = weights.infinite_faults(model, whole=True)
-        before = f". Before that step, {weights.told(faults, type(model).__name__)}" if faults else ""
-        return InvalidInput(
-            f"The loss of step {step + 1} of {self.state.max_steps} is {loss}, and so it is for micro-batches of these "
-            f"row ids: {listed(row_ids, 50)}{before}. learning_rate={self.args.learning_rate:g} may be too "
-            "high (fine-tuning usually takes 1e-5 to 1e-4): lower it, or look in those rows for what is not finite",
-            cause="divergence",
-        )
+    def _act(self, norm: Any = None, rate: float | None = None) -> None:
+        """Collective: logs, evaluates and saves, where a callback of any rank has asked for it."""
+        self._actions.agree(self.control)
+        if self.control.should_log and self.state.global_step > self._losses.step:
+            self._log_losses(norm, rate)
+            self._actions.agree(self.control)
+        if self.control.should_evaluate:
+            is_best = self._determine_best_metric(self._evaluated(), None)
+            if self.args.save_strategy == "best":
+                self.control.should_save = is_best
+        if self.control.should_save:
+            self._save_asked()
+            self.control = self.callback_handler.on_save(self.args, self.state, self.control)
 
-    def _audit_epoch(self) -> None:
-        if self._is_broken_off:
-            world.note(f"a callback ended epoch {self._epoch} early, so its rows are not counted")
+    def _log_losses(self, norm: Any, rate: float | None) -> None:
+        logs: dict[str, Any] = {"loss": self._losses.mean_since_log(self.state.global_step)}
+        if norm is not None:
+            logs["grad_norm"] = norm.item() if isinstance(norm, torch.Tensor) else norm
+        logs["learning_rate"] = self._get_learning_rate() if rate is None else rate
+        self.store_flos()
+        self.log(logs, self._started)
+
+    def _evaluated(self, *, skip_scheduler: bool = False) -> dict[str, float]:
+        """Collective: the metrics of an evaluation, before which is saved what would be lost with it."""
+        assert self._steps is not None
+        self._steps.save_before(self._evaluation_seconds, sorted(flags_of(self.control, ACTIONS)))
+        begun = time.monotonic()
+        metrics: dict[str, float] = self._evaluate(None, self._ignore_keys, skip_scheduler=skip_scheduler)
+        self._evaluation_seconds = time.monotonic() - begun
+        self._actions.agree(self.control)
+        return metrics
+
+    def _save_asked(self) -> None:
+        """What ``save_strategy`` asks for: a checkpoint between this step and the next, and the best weights kept."""
+        if self._checkpointing:
+            self._checkpointing.ask()
+        if self.state.best_global_step != self.state.global_step or not self.args.load_best_model_at_end:
             return
-        used = np.asarray([row for row_ids in self._used for row in row_ids], dtype=self._expected.dtype)
-        self.coverage.append(audit.check_epoch(self._epoch, self._expected, used))
+        self.state.best_model_checkpoint = evaluation.checkpoint_of(self)
+        if world.rank() == 0:
+            held = weights.own_weights(self.accelerator.unwrap_model(self.model))
+            self._best = (self.state.global_step, {name: of.detach().cpu().clone() for name, of in held.items()})
+
+    def _parts(self) -> Parts:
+        training = {**state.of_training(self), "losses": self._losses.kept()}
+        frozen = state.frozen(self.model)
+        return Parts(training, state.of_rank(self), state.lasting(self), frozen, self._best)
+
+    def _end_training(self, metrics: dict[str, Any]) -> TrainOutput:
+        if self.args.load_best_model_at_end and self.state.best_model_checkpoint is not None:
+            self._load_best()
+        self.control = self.callback_handler.on_train_end(self.args, self.state, self.control)
+        if self.neftune_noise_alpha is not None:
+            deactivate_neftune(self.model, self.neftune_hook_handle, self.accelerator)
+        self.is_in_train, self._step, self._part = False, None, None
+        return TrainOutput(self.state.global_step, metrics["train_loss"], metrics)
+
+    def _load_best(self) -> None:
+        """What was measured at the step of the best was measured of the weights that are loaded here."""
+        model = self.accelerator.unwrap_model(self.model)
+        if self._best:
+            weights.load_own_weights(model, self._best[1])
+        weights.take_rank_zeros(model)
+        self._loaded_step = evaluation.loaded_step(self)
+        for number, of in enumerate(self.evaluations):
+            mark = weights.after_loading(of.weights, self.model, self.weights_step)
+            self.evaluations[number] = dataclasses.replace(of, weights=mark)
+
+    def _get_num_items_in_batch(self, batch_samples: list[Any], device: torch.device) -> torch.Tensor:
+        """What losses of these batches are to be divided by, were they sums; transformers asks in evaluations."""
+        return divisor(sum(self.items.count(inputs, self.rows_evaluated) for inputs in batch_samples), device)
 
     def evaluate(
         self, eval_dataset: Any = None, ignore_keys: list[str] | None = None, metric_key_prefix: str = "eval"
@@ -344,14 +450,19 @@ class Trainer(ResumingTrainer):
             return {name: value for metrics in named for name, value in metrics.items()}
         return self._measure(rows, ignore_keys, metric_key_prefix)
 
-    def _measure(self, rows: Any, ignore_keys: list[str] | None, prefix: str) -> dict[str, Any]:
-        started = time.monotonic()
+    def _measure(
+        self, rows: Any, ignore_keys: list[str] | None, prefix: str, *, is_published: bool = False
+    ) -> dict[str, Any]:
+        """``is_published``: the training has ended, and no error of a callback keeps the model from the store."""
+        started, guard = time.monotonic(), evaluation.printed if is_published else contextlib.nullcontext
         reach("evaluation")
         measured = evaluation.measure(self, rows, ignore_keys, prefix)
         self.evaluations.append(measured)
         metrics = {**measured.named}
-        self.log(metrics)
-        self.control = self.callback_handler.on_evaluate(self.args, self.state, self.control, metrics)
+        with guard():
+            self.log(metrics)
+        with guard():
+            self.control = self.callback_handler.on_evaluate(self.args, self.state, self.control, metrics)
         world.log_rank0(
             Evaluated(
                 step=self.state.global_step, epoch=self.state.epoch or 0, prefix=prefix, metrics=measured.reported
@@ -370,7 +481,7 @@ class Trainer(ResumingTrainer):
             return next(made, None)
 
         if world.on_rank_zero(lambda: found() is None):
-            self._measure(rows, self._ignore_keys, "eval")
+            self._measure(rows, self._ignore_keys, "eval", is_published=True)
         return found() or self.evaluations[-1]
 
     def predict(
@@ -386,11 +497,3 @@ class Trainer(ResumingTrainer):
         if self._progress:
             self._progress.leave_out(time.monotonic() - started)
         return output
-
-
-class _AfterEpoch(TrainerCallback):
-    def __init__(self, audit_epoch: Callable[[], None]) -> None:
-        self.audit_epoch = audit_epoch
-
-    def on_epoch_end(self, *args: Any, **kwargs: Any) -> None:
-        self.audit_epoch()

@@ -8,7 +8,7 @@ holds weights that are no finite numbers, and they are not published.
 import hashlib
 import json
 import sys
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 from weakref import WeakKeyDictionary
@@ -331,6 +331,22 @@ def _bounds(value: Any) -> torch.Tensor | None:
     if local.element_size() == 1:  # eight bits: no lowest and highest of those
         local = local.float()
     return torch.stack(torch.aminmax(local))
+
+
+def divergence(step: str, loss: float, row_ids: Sequence[Any], model: nn.Module, learning_rate: float) -> InvalidInput:
+    """Collective: what to raise where the loss of a step is not finite.
+
+    ``row_ids``: of the micro-batches of this rank whose loss is not.
+    """
+    found = sorted(row for of_rank in world.gather([*row_ids]) for row in of_rank)
+    faults = infinite_faults(model, whole=True)
+    before = f". Before that step, {told(faults, type(model).__name__)}" if faults else ""
+    return InvalidInput(
+        f"The loss of {step} is {loss}, and so it is for micro-batches of these row ids: {listed(found, 50)}{before}. "
+        f"learning_rate={learning_rate:g} may be too high (fine-tuning usually takes 1e-5 to 1e-4): lower it, or look "
+        "in those rows for what is not finite",
+        cause="divergence",
+    )
 
 
 def state_faults(state: Mapping[str, Any]) -> list[str]:

@@ -1,0 +1,74 @@
+"""How far a training of a Trainer is, said now and then.
+
+A line of progress comes by the clock, a row of the history by the number of its step: the same run has the same rows on
+a fast machine and on a slow one.
+"""
+
+import math
+import time
+from collections.abc import Callable
+
+from train_func.events import StepProgress
+from train_func.worker.rank import world
+
+INTERVAL = 5.0  # seconds between two lines, at least
+MOST_ROWS = 1000  # of the history of a training, about; more where logging_steps asks for them
+
+
+class Progress:
+    """Times the training steps, evaluations left out, and says now and then where it is."""
+
+    def __init__(
+        self,
+        num_steps: int,
+        steps_per_epoch: int,
+        logging_steps: int = 0,
+        interval: float = INTERVAL,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        """``logging_steps``: there is a row for every so many steps at least; 0: for as many as make MOST_ROWS."""
+        self.num_steps, self.steps_per_epoch = num_steps, steps_per_epoch
+        thinned = math.ceil(num_steps / MOST_ROWS)
+        self._every = min(thinned, logging_steps or thinned)
+        self._interval, self._clock = interval, clock
+        self._started = self._said = clock()
+        self._steps = self._rows = 0
+        self._row_losses: list[float] = []
+        self._line_losses: list[float] = []
+
+    def leave_out(self, seconds: float) -> None:
+        """Time that was no training."""
+        self._started += seconds
+
+    def step(self, step: int, num_rows: int, loss: float) -> None:
+        """After step number ``step``, from 1, over ``num_rows`` rows of all ranks with this mean loss."""
+        now = self._clock()
+        self._steps += 1
+        self._rows += num_rows
+        self._row_losses.append(loss)
+        self._line_losses.append(loss)
+        is_line = now - self._said >= self._interval or self._steps == 1 or step == self.num_steps
+        is_row = step in (1, self.num_steps) or step % self._every == 0
+        if is_line or is_row:
+            losses = self._row_losses if is_row else self._line_losses
+            self._say(step, now - self._started, sum(losses) / len(losses), is_line=is_line, is_row=is_row)
+        if is_line:
+            self._said = now
+            self._line_losses = []
+        if is_row:
+            self._row_losses = []
+
+    def _say(self, step: int, seconds: float, loss: float, *, is_line: bool, is_row: bool) -> None:
+        left = seconds / self._steps * (self.num_steps - step)
+        world.log_rank0(
+            StepProgress(
+                step=step,
+                num_steps=self.num_steps,
+                epoch=step / self.steps_per_epoch,
+                loss=loss,
+                rows_per_second=self._rows / max(seconds, 1e-9),
+                seconds_left=left,
+                is_line=is_line,
+                is_row=is_row,
+            )
+        )
