@@ -104,9 +104,11 @@ def test_a_rank_that_hangs_is_named_with_its_stack_and_the_training_goes_on(job,
     made = job(how, workers=workers, ranks=ranks).start()
     assert made.exit_codes() == [0] * workers
     end = made.end_record(1, workers - 1)
-    assert (end["exit_code"], end["cause"], end["root_cause"], end["step"]) == (148, "hang", True, 12)
+    assert (end["exit_code"], end["cause"], end["root_cause"]) == (148, "hang", True)
+    assert end["step"] in ((12, 13) if how == "is stopped" else (12,))  # for its stack a stopped process is woken
     said = re.match(r"rank 1 hangs: .* for ([0-9.]+) s", end["message"])
-    assert 8 <= float(said[1]) <= 30  # 8.2 where nothing else wants the processors
+    shortest = 6.4 if how == "is stopped" else 8  # a stopped process is judged before those that wait for it
+    assert shortest <= float(said[1]) <= 30  # 0.2 more where nothing else wants the processors
     begun = re.search(r"hangs from ([0-9.]+)", made.pods[workers - 1].output)
     assert datetime.fromisoformat(end["ended"]).timestamp() - float(begun[1]) < 60  # with the stacks, by another clock
     logs = [made.log(1, worker) for worker in range(workers)]
