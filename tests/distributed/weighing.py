@@ -407,9 +407,8 @@ def that_unfreezes(world_size, rank, folder, in_own_loop):
 
 def state_of(model):
     """As session.checkpoint makes it, where nothing is saved."""
-    keeping = SimpleNamespace(
-        restore=lambda device: None, votes=list, decide=lambda *of, is_over: None, close=lambda: None
-    )
+    nothing = {"decide": lambda *of, is_over: None, "before_update": lambda: None, "close": lambda: None}
+    keeping = SimpleNamespace(restore=lambda device: None, votes=list, **nothing)
     return OwnState(SimpleNamespace(begin=lambda made: keeping), {"model": model}, torch.device("cpu"))
 
 

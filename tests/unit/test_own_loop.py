@@ -19,7 +19,6 @@ from train_func.worker.training import own_loop
 from train_func.worker.training.metric_values import reported
 from train_func.worker.training.own_loop import OwnState
 from train_func.worker.training.plan import ROW_ID, build_plan, facts_of
-from train_func.worker.training.state import random_state
 
 NUM_ROWS = 7
 COLUMNS = {
@@ -45,28 +44,25 @@ def plan_of(rows, batch_size=3):
     )
 
 
+def saved(state):
+    """What another attempt restores of it."""
+    return SimpleNamespace(training=copy.deepcopy(state.keeping.parts().training))
+
+
 def test_an_optimizer_that_accelerate_has_prepared_is_kept_and_restored():
     """It is an Optimizer by its class, and none by what it holds."""
     accelerator, kept = Accelerator(cpu=True), {}
 
-    class Keeping:
-        def restore(self, device):
-            return kept.get("restored")
-
-        def decide(self, counts, step, take, *, is_over):
-            training = copy.deepcopy(take().training)
-            kept["restored"] = SimpleNamespace(training=training, rank={}, lost=(), step=step)
-
     def trained():
         model = torch.nn.Linear(2, 1)
         optimizer = accelerator.prepare(torch.optim.Adam(model.parameters()))
-        trainings = SimpleNamespace(begin=lambda made: Keeping())
+        trainings = SimpleNamespace(begin=lambda made: SimpleNamespace(restore=lambda device: kept.get("restored")))
         return model, optimizer, OwnState(trainings, {"model": model, "optimizer": optimizer}, torch.device("cpu"))
 
     model, optimizer, state = trained()
     model(torch.ones(1, 2)).sum().backward()
     optimizer.step()
-    state.decide([], 1, [])
+    kept["restored"] = saved(state)
     other, again, _ = trained()
     assert torch.equal(other.weight, model.weight)
     assert again.state_dict()["state"][0]["step"] == 1
@@ -77,10 +73,7 @@ def test_of_a_model_with_adapters_all_but_the_weights_that_stay_frozen_is_kept_a
 
     def begin(made):
         kept["made"] = made
-        return SimpleNamespace(restore=lambda device: kept.get("restored"), decide=decide)
-
-    def decide(counts, step, take, *, is_over):
-        kept["restored"] = SimpleNamespace(training=copy.deepcopy(take().training), rank={}, lost=(), step=step)
+        return SimpleNamespace(restore=lambda device: kept.get("restored"))
 
     def loop(seed=0):
         torch.manual_seed(seed)
@@ -94,7 +87,7 @@ def test_of_a_model_with_adapters_all_but_the_weights_that_stay_frozen_is_kept_a
         if of.requires_grad:
             of.data.add_(1)
     model.base_model.model[1].requires_grad_(False)
-    state.decide([], 1, [])
+    kept["restored"] = saved(state)
     names = kept["restored"].training["objects"]["0"]
     assert {name.partition("model.model.")[2] for name in names} == {
         "0.lora_A.default.weight",
@@ -115,14 +108,13 @@ SAVED = {"rows": list(range(NUM_ROWS)), "batch_size": 3, "num_epochs": 2, "seed"
 
 
 def begun_from(entry, **now):
-    """What a state begins with that goes on from a checkpoint whose plan has this entry; ``now``: its own plan."""
+    """The step that a state goes on from whose checkpoint has a plan with this entry; ``now``: its own plan."""
     restored = SimpleNamespace(training={"objects": {"0": {}}, **entry}, rank={"used": []}, lost=(), step=4)
     restored.run, restored.is_own = "sums-1", True
-    restored.rank["random"] = random_state()
     kept = SimpleNamespace(state_dict=dict, load_state_dict=lambda state: None)
     keeping = SimpleNamespace(restore=lambda device: restored)
     state = OwnState(SimpleNamespace(begin=lambda made: keeping), {"0": kept}, torch.device("cpu"))
-    return state.begin(facts_with(**now))
+    return state.take_restored(facts_with(**now)).step
 
 
 def facts_with(rows=SAVED["rows"], micro=2, world_size=1, lengths=None, **given):
@@ -134,7 +126,7 @@ def facts_with(rows=SAVED["rows"], micro=2, world_size=1, lengths=None, **given)
 
 @pytest.mark.parametrize("now", [{}, {"micro": 1}, {"world_size": 3}], ids=str)
 def test_a_loop_goes_on_with_the_same_plan_however_it_is_cut_and_dealt(now):
-    assert begun_from({"plan": facts_with().identity}, **now) == (4, [])
+    assert begun_from({"plan": facts_with().identity}, **now) == 4
 
 
 @pytest.mark.parametrize(
@@ -313,9 +305,8 @@ def test_a_micro_batch_in_which_no_label_counts_gives_a_loss_that_is_a_number(sh
 
 def state_of(model):
     """What session.checkpoint makes of a model; nothing is saved."""
-    keeping = SimpleNamespace(
-        restore=lambda device: None, votes=list, decide=lambda *of, is_over: None, close=lambda: None
-    )
+    nothing = {"decide": lambda *of, is_over: None, "before_update": lambda: None, "close": lambda: None}
+    keeping = SimpleNamespace(restore=lambda device: None, votes=list, **nothing)
     return OwnState(SimpleNamespace(begin=lambda made: keeping), {"model": model}, torch.device("cpu"))
 
 

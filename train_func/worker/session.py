@@ -47,6 +47,7 @@ from train_func.worker.training.arguments import made
 from train_func.worker.training.metric_values import reported
 from train_func.worker.training.own_loop import OwnState
 from train_func.worker.training.plan import build_plan, row_ids_of
+from train_func.worker.training.steps import Step
 from train_func.worker.training.trainer import Trainer
 
 ATTEMPT = 1  # of every call, which is a generation of its own
@@ -244,7 +245,7 @@ class Session:
         collate: Callable[[list[dict[str, Any]]], Any] | None = None,
         *,
         shifts_labels: bool | None = None,
-    ) -> Iterator[own_loop.OwnStep]:
+    ) -> Iterator[Step]:
         """The optimizer's steps of a loop of your own over this rank's part of a plan::
 
             plan = split_dataset_by_node(session.plan(rows), session.rank, session.world_size)

@@ -143,11 +143,12 @@ class Launcher:
         while True:
             self._look_around()
             self._look()
+            alive = self._alive()  # before the ends: a rank that ends meanwhile is looked at once more
             if self._failed_ends():
                 self._await_root()
                 self._tell_root()
                 return False
-            if not (alive := self._alive()):
+            if not alive:
                 return True
             if self._memory and not self.out_of_memory and self._memory.exceeds():
                 self.out_of_memory = True

@@ -1,6 +1,7 @@
-"""The steps of a loop of one's own: this rank's micro-batches of a plan, their weights, and the audit of each epoch.
+"""A loop of one's own over Steps: what it saves, how rows become batches, and what such a loop may do wrong.
 
-Between two steps a checkpoint keeps the objects that the loop has named, and where in the plan it is.
+Between two steps a checkpoint keeps the objects that the loop has named. Nothing says how the loop exchanges its
+gradients, nor how its loss treats labels, so the first step looks at both.
 """
 
 import contextlib
@@ -8,13 +9,9 @@ import dis
 import math
 import sys
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
-from copy import copy
-from dataclasses import dataclass, field
 from functools import partial
-from itertools import islice
 from typing import Any
 
-import numpy as np
 import torch
 from datasets import Dataset
 from torch import nn
@@ -31,17 +28,11 @@ from train_func.worker.rank.marks import Phase
 from train_func.worker.training import audit, weights
 from train_func.worker.training.audit import check_same_plan
 from train_func.worker.training.batch_norm import BatchStatistics, check_layers
-from train_func.worker.training.loader import Collator, PlanLoader, seed_for
-from train_func.worker.training.plan import STEPS, PlanFacts, as_tensors, facts_of, row_ids_of, rows_of
-from train_func.worker.training.state import (
-    frozen,
-    kept_row_ids,
-    load_optimizer,
-    random_state,
-    restore_random,
-    row_ids_in,
-)
-from train_func.worker.training.weighing import LABELS, Items, Step, is_shift_in_doubt, items_of_loop
+from train_func.worker.training.loader import Collator, PlanLoader
+from train_func.worker.training.plan import STEPS, PlanFacts, as_tensors, facts_of, rows_of
+from train_func.worker.training.state import frozen, load_optimizer
+from train_func.worker.training.steps import BATCH, Keeping, Step, Steps
+from train_func.worker.training.weighing import LABELS, Items, is_shift_in_doubt, items_of_loop
 from train_func.worker.training.weights import (
     Exchanged,
     base_sha256,
@@ -57,8 +48,6 @@ class OwnState:
 
     def __init__(self, trainings: Trainings, objects: Mapping[str, Any], device: torch.device) -> None:
         """Raises InvalidInput (cause "code") for an object without state_dict and load_state_dict."""
-        self._plan: dict[str, int | str] | None = None
-        """What identifies it, once session.steps was given one."""
         self._objects = {name: of.module if _is_ddp(of) else of for name, of in objects.items()}
         world.on_all_ranks(self._check)
         if not any(hasattr(of, "param_groups") for of in self._objects.values()):
@@ -109,46 +98,31 @@ class OwnState:
                 for fault in state_faults(states[name]):
                     world.note(f"session.publish({type(of).__name__}) will be refused: {fault}")
 
-    def begin(self, facts: PlanFacts) -> tuple[int, list[Any]]:
-        """The number of steps that are done, and ids of the rows that this rank has used in their epoch.
+    @property
+    def keeping(self) -> Keeping:
+        """What Steps saves of it."""
+        return Keeping(self._checkpointing, self._parts)
+
+    def _parts(self) -> Parts:
+        objects = {name: self._state(name, of) for name, of in self._objects.items()}
+        # Nothing counts as lasting: a loop may change its weights at any moment, also by their .data.
+        return Parts({"objects": objects}, {}, frozen=frozenset().union(*map(frozen, self.models)))
+
+    def take_restored(self, facts: PlanFacts) -> Restored | None:
+        """What the loop goes on from, once.
 
         Raises:
             InvalidInput: (cause "code", on every rank) the checkpoint was saved with another plan.
         """
-        self._plan = facts.identity
         restored, self._restored = self._restored, None
-        if restored is None:
-            return 0, []
-        world.on_all_ranks(partial(check_same_plan, restored, facts, STEPS))
-        restore_random(restored.rank["random"])
-        return restored.step, [row for of in (restored.rank, *restored.lost) for row in row_ids_in(of["used"])]
+        if restored:
+            world.on_all_ranks(partial(check_same_plan, restored, facts, STEPS))
+        return restored
 
-    def votes(self) -> list[int]:
-        """Of this rank, to be added up over the ranks and given to ``decide``."""
-        return self._checkpointing.votes()
-
-    def decide(self, counts: Sequence[int], step: int, used: Sequence[Any], *, is_over: bool = False) -> None:
-        """Between two steps, ``step`` of them done: saves and stops, where that was voted for."""
-
-        def parts() -> Parts:
-            self._check_finite(step)
-            objects = {name: self._state(name, of) for name, of in self._objects.items()}
-            training = {"objects": objects, "plan": self._plan}
-            rank = {"used": kept_row_ids([*used]), "random": random_state()}
-            # Nothing counts as lasting: a loop may change its weights at any moment, also by their .data.
-            return Parts(training, rank, frozen=frozenset().union(*map(frozen, self.models)))
-
-        self._checkpointing.decide(counts, step, parts, is_over=is_over)
-
-    def end(self, step: int, device: torch.device) -> None:
-        """When all steps are done: what was begun is saved, and a signal that has come meanwhile stops the ranks."""
-        counts = world.total(torch.tensor(self.votes(), device=device)).tolist()
-        self.decide(counts, step, [], is_over=True)
-        world.on_all_ranks(partial(self._check_finite, step))
+    def end(self, step: int) -> None:
+        """Collective, when all steps are done: what was begun is saved."""
+        world.on_all_ranks(partial(weights.check_finite, self.models, f"After step {step}, "))
         world.on_rank_zero(self._checkpointing.close)
-
-    def _check_finite(self, step: int) -> None:
-        weights.check_finite(self.models, f"After step {step}, ")
 
     def close(self) -> None:
         """When the loop is left, in whatever way: what was begun is saved. Not collective."""
@@ -188,47 +162,9 @@ def _made_of(objects: Mapping[str, Any]) -> dict[str, Any]:
     return {"objects": made, **({"bases": bases} if bases else {})}
 
 
-BATCH, TOKENS = "batch", "input_ids"
+TOKENS = "input_ids"
 ROUNDING = 1e-3  # of a gradient's length: unlike machines differ by less, and other rows make it differ by more
 Lengths = list[tuple[int, float]]  # of each gradient: how many numbers it has, and how long it is
-
-
-@dataclass(frozen=True)
-class OwnStep:
-    """One step of the optimizer; iterated over once, it gives this rank's micro-batches and their weights.
-
-    A weight makes the sum of ``weight * loss`` over all micro-batches, averaged over the ranks as DDP does, the mean
-    over the global batch, where each loss is the mean over its micro-batch: over its labelled tokens where the batch
-    has ``labels`` of tokens, else over its rows. A loss that shifts the labels leaves out the first of each row. The
-    weight is 0 for rows that only fill a rank's place in a small batch.
-    """
-
-    number: int
-    """From 1, over all epochs."""
-    epoch: int
-    """From 1."""
-    num_rows: int
-    """Of the global batch."""
-    _step: Step
-    _items: Items
-    _seed: int
-    _loop: sessions.Loop = field(repr=False)
-    _used: list[Any] = field(repr=False)
-    _statistics: BatchStatistics = field(repr=False)
-
-    def __iter__(self) -> Iterator[tuple[Any, float]]:
-        for inputs in self._step:
-            part = self._step.now
-            self._used.extend(part.place.row_ids)
-            marks.mark(Phase.OWN if self._step.is_at_last else Phase.STEP)
-            seed_for("forward", self._seed, part.place.step, part.place.micro)
-            with self._statistics.micro_batch(part.place.micro, counts=bool(part.weight)):
-                batch = inputs[BATCH]
-                if not part.num_items and isinstance(batch, Mapping):
-                    batch = self._items.with_labels(copy(batch))  # whose loss counts nothing, and would be nan
-                yield batch, part.weight / self._step.weight * world.size()
-        self._statistics.merge()
-        self._loop.num_done = self.number
 
 
 class _Wrapping:
@@ -280,7 +216,7 @@ def steps(
     of_task: Callable[[Dataset], Collator | None] = lambda rows: None,
     *,
     shifts_labels: bool | None = None,
-) -> Generator[OwnStep, None, None]:
+) -> Generator[Step, None, None]:
     """Collective: what ``Session.steps`` gives.
 
     ``state``: what is saved between two steps, and gone on from; ``of_task``: makes batches of such rows.
@@ -288,51 +224,43 @@ def steps(
     facts = world.on_all_ranks(lambda: facts_of(part, STEPS))
     collate = collate or world.on_all_ranks(lambda: of_task(rows_of(part, STEPS)))
     part = part if collate else world.on_all_ranks(lambda: as_tensors(part))
-    expected = row_ids_of(rows_of(part, STEPS))
+    rows_of(part, STEPS)
     audit.check_plan_part(part, facts, STEPS)
     loader = PlanLoader(part, facts, _Wrapping(collate or _stacked))
-    done, used = state.begin(facts) if state else (0, [])
-    begun = done
     models = state.models if state else []
+    items = items_of_loop(models, shifts_labels=shifts_labels)
+    keeping, restored = (state.keeping, state.take_restored(facts)) if state else (None, None)
     for model in models:
         world.on_all_ranks(partial(check_layers, model))
-    statistics = BatchStatistics(models, facts.accumulation)
-    items = items_of_loop(models, shifts_labels=shifts_labels)
-    marks.begin(done)
+    statistics, exchanged = BatchStatistics(models, facts.accumulation), state.exchanged if state else None
+    all_steps = Steps(part, facts, items or Items(), models, device, statistics, exchanged, keeping, restored)
+    del restored
+    gradients, is_first = _FirstGradients(), True
     with contextlib.ExitStack() as left:
-        loop = left.enter_context(_loop(sessions.Loop(facts.num_epochs * facts.steps_per_epoch, done)))
+        left.enter_context(_loop(all_steps.loop))
         left.enter_context(statistics.watched())
         if state:
             left.enter_context(stop_flag.deferred())
             left.callback(state.close)
         left.callback(marks.mark, Phase.OUTSIDE)
-        gradients = _FirstGradients()
         gradients.watch()
         left.callback(gradients.close)
-        for epoch in range(done // facts.steps_per_epoch, facts.num_epochs):
-            loader.set_epoch(epoch, done % facts.steps_per_epoch * facts.accumulation)
-            entries = iter(loader)
-            while done < (epoch + 1) * facts.steps_per_epoch:
-                batches, votes = islice(entries, facts.accumulation), state.votes() if state else ()
-                step = Step(batches, items or Items(), device, votes)
-                if shifts_labels is None and done == begun:
+        while not all_steps.is_over:
+            for step in all_steps.of_epoch(loader):
+                if shifts_labels is None and is_first:
                     world.on_all_ranks(partial(_check_labels, step, items))
-                if state and done > begun:
-                    state.decide(step.votes, done, used)
-                done += 1
+                is_first = False
                 marks.mark(Phase.STEP)
-                if state:
-                    state.exchanged.check(done)
-                rows = step.now.place.batch_rows
-                yield OwnStep(done, epoch + 1, rows, step, items or Items(), facts.seed, loop, used, statistics)
-                _check_merged(statistics, done)
+                yield step
+                _check_merged(statistics, step.number)
                 gradients.compare()
-                marks.step_done(done)
+                marks.step_done(step.number)
             marks.mark(Phase.OUTSIDE)  # until the first step of the next epoch
-            audit.check_epoch(epoch + 1, expected, np.asarray(used, dtype=expected.dtype))
-            used = []
+            all_steps.end_epoch()
+            all_steps.meet()
+        all_steps.restore_random()
         if state:
-            state.end(done, device)
+            state.end(all_steps.done)
 
 
 _DROPS = ("POP_TOP", "POP_ITER")  # what Python does where break or return leaves a loop, and no error ends it
@@ -361,7 +289,7 @@ def _loop(loop: sessions.Loop) -> Iterator[sessions.Loop]:
 
 def _check_labels(step: Step, items: Items | None) -> None:
     """Raises InvalidInput where a mean over labels depends on what is not known: whether the loss shifts them."""
-    if not any(is_shift_in_doubt(inputs, items) for inputs in step.batches):
+    if not any(isinstance(of.batch, Mapping) and is_shift_in_doubt(of.batch, items) for of in step.parts):
         return
     if items is None:
         raise InvalidInput(

@@ -181,16 +181,6 @@ class Step(list[Any]):
         self.now = self._parts[0]
         """The one that the loop has come to."""
 
-    @property
-    def batches(self) -> Iterator[Any]:
-        """The micro-batches; the loop stays where it is."""
-        return super().__iter__()
-
-    @property
-    def is_at_last(self) -> bool:
-        """Whether the loop has come to the last micro-batch: with its gradients those of the others are exchanged."""
-        return self.now is self._parts[-1]
-
     def __iter__(self) -> Iterator[Any]:
         for part, inputs in zip(self._parts, super().__iter__(), strict=True):
             self.now = part

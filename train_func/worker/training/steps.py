@@ -1,0 +1,313 @@
+"""Steps: the one way in which a training goes through its plan, whether a Trainer trains or a loop of one's own.
+
+A step of the optimizer is one global batch, of which every rank has some micro-batches. Between two steps nothing of a
+step is under way, so there, and only there, a training is saved, stopped and gone on with:
+
+- Before a step each rank loads its micro-batches and counts their items. One all-reduce adds the counts up over the
+  ranks, and with them the votes of the ranks: to save, to stop, and what the training itself wants to be counted. All
+  ranks know the sums, so they all save or stop between the same two steps, and no exchange is made for that alone. In
+  front of the first step of an epoch nothing is decided: the end of the epoch before has its own exchange.
+- Each micro-batch has a weight: its items (labels, or rows) over those of the global batch, times the number of ranks,
+  by which DDP divides. The sum of the weighted means is the mean over the global batch, however it is cut and dealt.
+- What is drawn in a forward pass is seeded by the place of the micro-batch, and BatchNorm's statistics are merged in
+  the order of the plan, so neither depends on the number of ranks.
+- The ids of the rows are noted where a micro-batch is used, not where it is loaded. After an epoch the ranks count
+  them together: every row once, or the training ends.
+- A checkpoint holds the place (the epoch, how many of its steps are done), the rows used in the epoch, and every
+  generator of random numbers as it is behind the loading of the next step. Going on means to load from that place, in
+  constant time, and to put the generators back behind that.
+"""
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager
+from copy import copy
+from dataclasses import asdict, dataclass, field, replace
+from functools import partial
+from itertools import islice
+from typing import Any, Protocol
+
+import numpy as np
+import torch
+from datasets import Dataset
+from torch import nn
+
+from train_func.errors import TrainFuncError
+from train_func.worker.checkpoint.ranks import Checkpointing, Parts, Restored
+from train_func.worker.rank import marks, sessions, world
+from train_func.worker.rank.marks import Phase
+from train_func.worker.training import audit, weights
+from train_func.worker.training.audit import Coverage
+from train_func.worker.training.batch_norm import BatchStatistics
+from train_func.worker.training.loader import PLACE, Place, seed_for
+from train_func.worker.training.plan import PlanFacts, row_ids_of, rows_of
+from train_func.worker.training.state import kept_row_ids, random_state, restore_random, row_ids_in
+from train_func.worker.training.weighing import Items
+from train_func.worker.training.weights import Exchanged
+
+BATCH = "batch_of_the_loop"  # under which a collator holds a batch of any class beside the labels that weigh it
+
+
+@dataclass(frozen=True)
+class Keeping:
+    """What a training is saved with, and goes on from."""
+
+    checkpointing: Checkpointing
+    parts: Callable[[], Parts]
+    """Its state between two steps, without what Steps knows of it."""
+
+
+class Votes(Protocol):
+    """Those by which a training ends before its plan does."""
+
+    def cast(self) -> list[int]:
+        """Of this rank, to be added up over the ranks."""
+
+    def decide(self, counts: Sequence[int]) -> tuple[bool, bool]:
+        """Whether the training, and whether the epoch, is to end; ``counts``: those of ``cast``, of all ranks."""
+
+
+@dataclass(frozen=True)
+class MicroBatch:
+    """A batch of this rank, as the loop gets it, and what the step knows of it."""
+
+    batch: Any
+    place: Place
+    num_items: int
+    """Of the loss, those of a filler included."""
+
+    @property
+    def weight(self) -> int:
+        """Items that count in the step; none of a row that only fills a rank's place in a small batch."""
+        return self.num_items if self.place.row_ids else 0
+
+
+def micro_batch_of(inputs: Any, items: Items) -> MicroBatch:
+    """Takes off ``inputs`` where in the plan they stand, which is not for the user's code to see.
+
+    Raises what the collator has raised, where the loader that gives it in place of a batch was replaced.
+    """
+    if isinstance(inputs, TrainFuncError):
+        raise inputs
+    place: Place = inputs.pop(PLACE)
+    num_items = items.count(inputs, num_rows=len(place.row_ids) or 1)
+    return MicroBatch(inputs.get(BATCH, inputs), place, num_items)
+
+
+@dataclass(frozen=True)
+class Step:
+    """One step of the optimizer; iterated over once, it gives this rank's micro-batches and their weights.
+
+    A weight makes the sum of ``weight * loss`` over all micro-batches, averaged over the ranks as DDP does, the mean
+    over the global batch, where each loss is the mean over its micro-batch: over its labelled tokens where the batch
+    has ``labels`` of tokens, else over its rows. A loss that shifts the labels leaves out the first of each row. The
+    weight is 0 for rows that only fill a rank's place in a small batch.
+    """
+
+    number: int
+    """From 1, over all epochs."""
+    epoch: int
+    """From 1."""
+    num_rows: int
+    """Of the global batch."""
+    weight: int = field(repr=False)
+    """Items of the global batch, over all ranks; 1 where there are none."""
+    parts: Sequence[MicroBatch] = field(repr=False)
+    _steps: "Steps" = field(repr=False)
+
+    def __iter__(self) -> Iterator[tuple[Any, float]]:
+        for part in self.parts:
+            self.use(part)
+            if self.is_last(part):
+                marks.mark(Phase.OWN)
+            with self.computing(part):
+                yield self._steps.fit(part), self.share(part)
+        self.end()
+
+    def is_last(self, part: MicroBatch) -> bool:
+        """Whether the gradients of all ranks are exchanged along with those of this one."""
+        return part is self.parts[-1]
+
+    def share(self, part: MicroBatch) -> float:
+        """Of the mean over this micro-batch in that over the global batch, times the ranks that DDP divides by."""
+        return part.weight / self.weight * world.size()
+
+    def use(self, part: MicroBatch) -> None:
+        """Notes that its rows are used."""
+        marks.mark(Phase.STEP)
+        self._steps.use(part)
+
+    def computing(self, part: MicroBatch) -> AbstractContextManager[None]:
+        """Around forward and backward of a micro-batch, which are seeded by its place."""
+        return self._steps.computing(part)
+
+    def end(self) -> None:
+        """Collective, behind the last micro-batch."""
+        self._steps.statistics.merge()
+        self._steps.count(self)
+
+
+class Steps:
+    """Those of one training over this rank's part of a plan; see above. All methods are collective but ``use``."""
+
+    def __init__(
+        self,
+        part: Dataset,
+        facts: PlanFacts,
+        items: Items,
+        models: Sequence[nn.Module],
+        device: torch.device,
+        statistics: BatchStatistics,
+        exchanged: Exchanged | None,
+        keeping: Keeping | None,
+        restored: Restored | None,
+        votes: Votes | None = None,
+    ) -> None:
+        """``models`` are not saved when they are not finite; ``votes``: those of the training's own."""
+        self.facts, self.statistics = facts, statistics
+        self._items, self._models, self._device, self._exchanged = items, models, device, exchanged
+        self._keeping, self._votes = keeping, votes
+        self._expected = row_ids_of(rows_of(part))
+        self.loop = sessions.Loop(facts.num_epochs * facts.steps_per_epoch, 0)
+        self.epoch = self.num_done = 0
+        """The epoch that is gone on with, from 0, and how many steps of it are done."""
+        self.is_broken_off = False
+        """Whether the epoch is, by a vote."""
+        self.coverage: list[Coverage] = []
+        """One per epoch that was gone through to its end."""
+        self._used: list[Any] = []
+        self._random: Any = None
+        if restored:
+            self._restore(restored)
+        marks.begin(self.done)
+
+    def _restore(self, restored: Restored) -> None:
+        training = restored.training
+        self.loop.num_done, self.epoch, self.num_done = restored.step, training["epoch"], training["num_steps"]
+        self.coverage = [Coverage(**of) for of in training["coverage"]]
+        self._used = [row for of in (restored.rank, *restored.lost) for row in row_ids_in(of["used"])]
+        self._random = restored.rank["random"]
+
+    @property
+    def done(self) -> int:
+        """Steps, over all epochs."""
+        return self.loop.num_done
+
+    @property
+    def is_over(self) -> bool:
+        """Whether no epoch is left."""
+        return self.epoch == self.facts.num_epochs
+
+    def restore_random(self) -> None:
+        """Puts the generators back as they were saved, once."""
+        if self._random:
+            restore_random(self._random)
+        self._random = None
+
+    def keep_random(self) -> None:
+        """The generators are put back, where the training goes on, as they are now."""
+        self._random = random_state()
+
+    def of_epoch(self, loader: Any) -> Iterator[Step]:
+        """The steps of the epoch that are left; saves and stops between two of them, where that was voted for."""
+        self.is_broken_off = False
+        if not self.num_done:
+            self.restore_random()
+        accumulation = self.facts.accumulation
+        loader.set_epoch(self.epoch, self.num_done * accumulation)
+        batches = iter(loader)
+        while self.num_done < self.facts.steps_per_epoch:
+            step = self._next([*islice(batches, accumulation)])
+            if self.is_broken_off:
+                return
+            yield step
+            self.count(step)  # also where the loop has left it in its middle
+
+    def _next(self, loaded: Sequence[Any]) -> Step:
+        parts = [micro_batch_of(inputs, self._items) for inputs in loaded]
+        weight, to_save, to_end = self._exchange(sum(part.weight for part in parts))
+        self.restore_random()
+        if self.num_done:
+            self._save(to_save)
+            self.is_broken_off = any(self._ends(to_end))
+            if self.is_broken_off:  # no optimizer's step comes next, which would wait for the copy
+                self.before_update()
+        return Step(self.done + 1, self.epoch + 1, parts[0].place.batch_rows, max(weight, 1), parts, self)
+
+    def _exchange(self, weight: int = 0) -> tuple[int, list[int], list[int]]:
+        """The sums over all ranks: of the weights, of the votes to save and stop, and of those to end."""
+        to_save = self._keeping.checkpointing.votes() if self._keeping else []
+        to_end = self._votes.cast() if self._votes else []
+        counts: list[int] = world.total(torch.tensor([weight, *to_save, *to_end], device=self._device)).tolist()
+        return counts[0], counts[1 : 1 + len(to_save)], counts[1 + len(to_save) :]
+
+    def _ends(self, counts: Sequence[int]) -> tuple[bool, bool]:
+        return self._votes.decide(counts) if self._votes else (False, False)
+
+    def use(self, part: MicroBatch) -> None:
+        """Notes that the rows of a micro-batch are used."""
+        if self._exchanged:
+            self._exchanged.check(part.place.step + 1)
+        self._used.extend(part.place.row_ids)
+
+    def fit(self, part: MicroBatch) -> Any:
+        """The batch, whose loss is a number also where no label counts."""
+        if part.num_items or not isinstance(part.batch, Mapping):
+            return part.batch
+        return self._items.with_labels(copy(part.batch))
+
+    def computing(self, part: MicroBatch) -> AbstractContextManager[None]:
+        """Around forward and backward of a micro-batch."""
+        seed_for("forward", self.facts.seed, part.place.step, part.place.micro)
+        return self.statistics.micro_batch(part.place.micro, counts=bool(part.weight))
+
+    def count(self, step: Step) -> None:
+        """Says that a step is done."""
+        self.loop.num_done = step.number
+        self.num_done = step.parts[0].place.step % self.facts.steps_per_epoch + 1
+
+    def end_epoch(self, *, is_last: bool = False) -> None:
+        """Behind its last step: its rows are counted. ``is_last``: no epoch follows.
+
+        Raises:
+            InvalidInput: (cause "code", on every rank) when not every row was used once.
+        """
+        self.restore_random()  # where the epoch was gone on with behind its last step
+        if self.is_broken_off:
+            world.note(f"a callback ended epoch {self.epoch + 1} early, so its rows are not counted")
+        else:
+            used = np.asarray(self._used, dtype=self._expected.dtype)
+            self.coverage.append(audit.check_epoch(self.epoch + 1, self._expected, used))
+        self._used = []
+        self.epoch, self.num_done = self.facts.num_epochs if is_last else self.epoch + 1, 0
+
+    def meet(self) -> None:
+        """Between two epochs: saves and stops, where that was voted for, and in any case saves the end."""
+        _, to_save, to_end = self._exchange()
+        if self._ends(to_end)[0]:
+            self.epoch = self.facts.num_epochs
+        self._save(to_save)
+        self.before_update()  # what comes next may change the weights
+
+    def _save(self, counts: Sequence[int]) -> None:
+        if self._keeping:
+            self._keeping.checkpointing.decide(counts, self.done, self._parts, is_over=self.is_over)
+
+    def save_before(self, seconds: float, pending: Sequence[str]) -> None:
+        """Before an evaluation that takes so long, where it is worth it; ``pending``: the actions that come first when
+        this is gone on with."""
+        if self._keeping:
+            self._keeping.checkpointing.save_before(seconds, self.done, partial(self._parts, pending))
+
+    def _parts(self, pending: Sequence[str] = ()) -> Parts:
+        assert self._keeping is not None
+        weights.check_finite(self._models, f"After step {self.done}, ")
+        own = self._keeping.parts()
+        place = {"plan": self.facts.identity, "epoch": self.epoch, "num_steps": self.num_done, "pending": [*pending]}
+        training = {**own.training, **place, "coverage": [asdict(of) for of in self.coverage]}
+        rank = {**own.rank, "used": kept_row_ids(self._used), "random": random_state()}
+        return replace(own, training=training, rank=rank)
+
+    def before_update(self) -> None:
+        """To be called before anything changes the weights: returns when the state that is being saved was copied."""
+        if self._keeping:
+            self._keeping.checkpointing.before_update()
