@@ -76,6 +76,7 @@ def kill_descendants(seconds: float = KILL_SECONDS, spare: Collection[int] = ())
 
 
 FAMILY_SECONDS = 0.2  # between two looks at who belongs to the family
+EXACT_SECONDS = 1.0  # between two exact looks, where they cost milliseconds per GB
 _PAGE_BYTES = os.sysconf("SC_PAGE_SIZE") if hasattr(os, "sysconf") else 4096
 
 
@@ -87,7 +88,8 @@ class FamilyMemory:
         self._limit = limit
         self._family: list[int] = []
         self._family_until = 0.0
-        self._suspicious = limit  # the exact look costs milliseconds per GB: only when it can be the limit
+        self._suspicious = limit  # the exact look is made only when the resident size has come to it
+        self._exact_until = 0.0
 
     def exceeds(self) -> bool:
         """Whether it is above the limit now; to be asked several times a second."""
@@ -95,10 +97,11 @@ class FamilyMemory:
         if now >= self._family_until:
             self._family, self._family_until = descendants(os.getpid()), now + FAMILY_SECONDS
         resident = _resident_bytes(self._family)
-        if resident <= self._suspicious:
+        # A page that a fork shares and then writes counts once more, and the resident size does not grow by it.
+        if resident <= self._limit or (resident <= self._suspicious and now < self._exact_until):
             return False
         exact = unreclaimable_bytes(self._family)
-        self._suspicious = resident + max(0, self._limit - exact)
+        self._suspicious, self._exact_until = resident + max(0, self._limit - exact), now + EXACT_SECONDS
         return exact > self._limit
 
 

@@ -181,7 +181,7 @@ def grows_and_waits(parameters):
 
     from train_func.process_tree import unreclaimable_bytes
 
-    supervisor, hoard = psutil.Process().parent().parent(), []
+    supervisor, hoard = psutil.Process().parent(), []
     while unreclaimable_bytes([of.pid for of in supervisor.children(recursive=True)]) <= parameters["bytes"]:
         hoard.append(bytearray(b"x") * 2**22)
     signal.pause()

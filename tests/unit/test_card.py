@@ -169,7 +169,7 @@ def waiting(tmp_path):
     def wait(part, files=("weights",)):
         pending = Pending(tmp_path)
         pending.add(lambda folder: [(folder / name).write_text("own") for name in files], 1, is_model=True, card=part)
-        pending.report(1, {"metrics": {"accuracy": 0.5}}, seconds=60.0)
+        pending.report(1, {"metrics": {"accuracy": 0.5}})
         return pending, open_store(record.store), record
 
     return wait

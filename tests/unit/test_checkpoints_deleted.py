@@ -42,7 +42,7 @@ def trained(tmp_path):
         store.put(key, b"state")
     pending = Pending(tmp_path)
     pending.add(lambda folder: (folder / "weights").write_bytes(b"trained"), 1, is_model=True)
-    pending.report(1, {}, seconds=60.0)
+    pending.report(1, {})
     return store, record, pending
 
 

@@ -18,11 +18,11 @@ from train_func.storage import open_store
 
 HOLDS = """
 import os, sys
-from train_func import kept_tables
+from train_func import tables
 
 for name in sys.argv[1:]:
-    with kept_tables.added(kept_tables.folder() / name):
-        (kept_tables.folder() / name / "table.parquet").write_bytes(b"rows")
+    with tables.added(tables.tables_folder() / name):
+        (tables.tables_folder() / name / "table.parquet").write_bytes(b"rows")
 if not os.fork():
     sys.exit()  # a child that ends lets go of nothing
 os.wait()

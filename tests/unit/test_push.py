@@ -62,7 +62,7 @@ def publish(tmp_path, model):
             is_model=True,
             card=part if has_card else None,
         )
-        pending.report(1, {"metrics": {"accuracy": 0.5}}, seconds=60.0)
+        pending.report(1, {"metrics": {"accuracy": 0.5}})
         pending.publish(store, record, Stop())
         return record.name
 

@@ -224,7 +224,7 @@ def test_more_ranks_than_a_batch_has_rows_are_refused_where_fresh_does_not_help(
 def test_of_a_run_that_goes_on_the_cut_stays(record, cut_in_two, capsys):
     check_ranks(cut_in_two, record["with a task"](workers=2), 1)
     assert capsys.readouterr().out == ""
-    check_ranks(cut_in_two, record["with a task"](workers=1, micro_batch_size=4), 2)
+    check_ranks(cut_in_two, record["with a task"](workers=1, micro_batch_size=16), 2)
     assert "micro_batch_size=8" in capsys.readouterr().out
 
 

@@ -212,7 +212,7 @@ def test_more_ranks_than_micro_batches_are_refused_with_the_remedy(a_record, sto
     monkeypatch.setattr(world, "size", lambda: 2)
     monkeypatch.setattr(world, "gather", lambda value: [value, value])
     with pytest.raises(InvalidInput, match="2 ranks.* 1 micro-batches"):
-        Session(a_record().parameters()).__enter__()
+        Session(a_record(micro_batch_size=16).parameters()).__enter__()
 
 
 def ranks_of(monkeypatch, num):
