@@ -7,6 +7,7 @@ from dataclasses import replace
 from types import SimpleNamespace
 
 import pytest
+from train_func.worker.supervisor.group_store import GroupStore
 
 from tests.job_folder import write_job_folder
 from tests.messages import unnamed
@@ -20,7 +21,6 @@ from train_func.worker.rank.end import Outcome, RankEnd
 from train_func.worker.stop import RESERVE, Stop
 from train_func.worker.supervisor.attempt import Attempt, JobEnd
 from train_func.worker.supervisor.group import Peers
-from train_func.worker.supervisor.group_store import GroupStore
 from train_func.worker.supervisor.log import LogTee
 from train_func.worker.supervisor.main import Supervisor
 from train_func.worker.supervisor.verdict import stopped

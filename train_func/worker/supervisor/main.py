@@ -26,7 +26,8 @@ from train_func.worker.store_wait import patiently
 from train_func.worker.supervisor import packages
 from train_func.worker.supervisor.attempt import Attempt
 from train_func.worker.supervisor.budget import Refused
-from train_func.worker.supervisor.group import SILENCE, Group, NotFormed, Peers, PeersLost, meet
+from train_func.worker.supervisor.coordinator import SILENCE
+from train_func.worker.supervisor.group import Group, Member, NotFormed, PeersLost, meet
 from train_func.worker.supervisor.heartbeat import Heartbeat
 from train_func.worker.supervisor.log import LogTee
 from train_func.worker.supervisor.rank_process import Template
@@ -224,19 +225,19 @@ class Supervisor:
         attempt, group = self._attempt, self._group
         assert attempt is not None and group is not None
         self._launcher = None  # how the ranks of the attempt before ended is on record
-        variables = attempt.open(group.peers)
+        variables = attempt.open(group.member)
         self._template.start(self._environment.job_dir / "source.py")
         self._launcher = Launcher(
             self._environment, self._log_tee, self._stop, group, self._template, attempt.hang_after
         )
         if self._launcher.run(variables):
-            return self._finish(attempt, group.peers)
+            return self._finish(attempt, group.member)
         hang = self._launcher.hang
         return self._close(hang.verdict(self._environment.worker) if hang else None)
 
-    def _finish(self, attempt: Attempt, peers: Peers) -> Verdict:
-        attempt.finish(peers, self._ends())
-        peers.leave(SILENCE)
+    def _finish(self, attempt: Attempt, member: Member) -> Verdict:
+        attempt.finish(member, self._ends())
+        member.leave(SILENCE)
         return self._close(Verdict(exits.DONE, None, "all ranks of all workers ended", self._environment.worker))
 
     def _ends(self) -> list[RankEnd]:

@@ -8,9 +8,9 @@ import threading
 
 import psutil
 import pytest
+from train_func.worker.supervisor.group_store import FORMED, MISSING, TAKEN, GroupStore, Host, RemoteStore
 
 from train_func.worker.supervisor import group_store
-from train_func.worker.supervisor.group_store import FORMED, MISSING, TAKEN, GroupStore, Host, RemoteStore
 
 KEY, OTHER_KEY = hashlib.sha256(b"of this job").digest(), hashlib.sha256(b"of another job").digest()
 
