@@ -173,19 +173,18 @@ def fails_at(parameters):
         session.publish(model)
 
 
-def grows_slowly(parameters):
-    """So slowly when it comes near the limit that a look every tenth of a second finds it between two limits."""
-    import time
+def grows_and_waits(parameters):
+    """Holds so many bytes with all processes of its worker but the supervisor, and waits to be ended."""
+    import signal
 
     import psutil
 
     from train_func.process_tree import unreclaimable_bytes
 
     supervisor, hoard = psutil.Process().parent().parent(), []
-    while True:
-        is_near = unreclaimable_bytes([of.pid for of in supervisor.children(recursive=True)]) > parameters["near"]
-        hoard.append(bytearray((1 if is_near else 4) * 2**20))
-        time.sleep(0.2 if is_near else 0.05)
+    while unreclaimable_bytes([of.pid for of in supervisor.children(recursive=True)]) <= parameters["bytes"]:
+        hoard.append(bytearray(b"x") * 2**22)
+    signal.pause()
 
 
 def ends_with(parameters):

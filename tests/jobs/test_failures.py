@@ -113,7 +113,8 @@ def test_a_worker_over_its_memory_limit_is_named_with_the_remedy(home, a_run):
 
 
 def test_a_rank_that_grows_to_the_memory_limit_is_killed_before_its_worker_and_not_tried_again_in_vain(home, a_run):
-    job = submit(functions.grows_slowly, a_run(workers=1, parameters={"near": 640 * 2**20}), on=Local(memory="700Mi"))
+    asks = {"bytes": 1345 * 2**20}  # the guard acts at 1,330 MiB; with the supervisor it is less than the limit
+    job = submit(functions.grows_and_waits, a_run(workers=1, parameters=asks), on=Local(memory="1400Mi"))
     error = failure(job)
     assert (error.cause, "memory=" in str(error)) == ("memory", True)
     ends = all_ends(open_store(job.record.store), job.record)

@@ -13,7 +13,8 @@ from train_func.errors import StorageFailed
 from train_func.records import Lease
 from train_func.storage import open_store
 from train_func.worker.checkpoint.state import State
-from train_func.worker.checkpoint.store import TRAINING, Fenced, of_rank
+from train_func.worker.checkpoint.store import TRAINING, of_rank
+from train_func.worker.lease import Fenced
 
 SEEDS = 100
 SAVES = 3

@@ -15,7 +15,8 @@ from train_func.storage import open_store
 from train_func.worker.checkpoint.ranks import Checkpointing, Parts
 from train_func.worker.checkpoint.saver import SHORTEST, Saver, Snapshot
 from train_func.worker.checkpoint.state import State
-from train_func.worker.checkpoint.store import BEST, FROZEN, TRAINING, Fenced, of_rank
+from train_func.worker.checkpoint.store import BEST, FROZEN, TRAINING, of_rank
+from train_func.worker.lease import Fenced
 
 
 @pytest.fixture

@@ -3,13 +3,14 @@
 import json
 import subprocess
 import sys
+from dataclasses import replace
 
 import pytest
 
 from tests.messages import unnamed
 from tests.stored_runs import Sent
 from train_func.errors import StorageFailed
-from train_func.records import RunRecord
+from train_func.records import Lease, RunRecord
 from train_func.run import Run
 from train_func.storage import open_store
 from train_func.worker.publish.store import complete, publish
@@ -143,6 +144,20 @@ def test_what_is_published_is_sent_once_and_its_copy_is_the_stores_own(store, ma
     store.delete("m-d-0123/model/manifest.json")
     assert complete(sent, record())
     assert sent.calls == []
+
+
+def test_an_attempt_publishes_nothing_once_a_later_one_has_begun(store, make_folder):
+    made, folder = record(), make_folder("weights")
+    lease = Lease(attempt=2, generation=1, pod="p", pod_uid="", worker=0, submitted="", started="", formed=False)
+    store.put(made.keys.attempt(2).lease, lease.to_json())  # of workers whose group never formed
+    store.put(made.keys.attempt(3).lease, replace(lease, attempt=3, formed=True).to_json())
+    for attempt in (1, 2):
+        with pytest.raises(StorageFailed) as fenced:
+            publish(store, made, attempt, folder, REPORT)
+        assert (fenced.value.reason, unnamed(str(fenced.value), "attempt 3")) == ("conflict", [])
+    assert not store.list(made.keys.result)
+    publish(store, made, 3, folder, REPORT)
+    assert store.list(made.keys.result)
 
 
 def test_files_of_an_earlier_generation_do_not_stay(store, make_folder):

@@ -153,6 +153,21 @@ def test_local_modules_and_magics_written_files_travel(notebook, tmp_path):
     sys.modules.pop("own_part")
 
 
+def test_what_autoreload_has_loaded_again_travels_as_its_file_says(notebook, tmp_path):
+    first, second = notebook(
+        "%load_ext autoreload\n%autoreload 2",
+        "%%writefile own_part.py\nclass Disc:\n    def area(self, r): return 3 * r\n"
+        "def area(r): return Disc().area(r)\n",
+        "from own_part import Disc, area",
+        "def train_func(p): return area(2), Disc().area(3)",
+        PACK,
+        "%%writefile own_part.py\nRATE = 4\nclass Disc:\n    def area(self, r):\n        return RATE * r + 1\n"
+        "def area(r):\n    return Disc().area(r) + 1\n",
+        PACK,
+    )
+    assert (ship(first, tmp_path)({}), ship(second, tmp_path)({})) == ((6, 9), (10, 13))
+
+
 def test_faults_name_the_cell_and_the_line(notebook):
     (refused,) = notebook(
         "log = open('log.txt', 'w')\nSIZES = [1]",

@@ -97,12 +97,13 @@ class Space:
 
     def definition(self, code: CodeType) -> Statement | None:
         """The ``def`` that ``code`` was compiled from, at any depth."""
+        code = self._as_in_file(code)
         text = self.text_of(code)
         return text.functions.get(_key(code)) if text else None
 
     def located(self, value: object) -> Statement | None:
         """The statement that defines a function or a class of this space, or what a decorator has made of one."""
-        for depth, code in enumerate(_codes(value, self.live)):
+        for depth, code in enumerate(map(self._as_in_file, _codes(value, self.live))):
             found = self.definition(code)
             for statement in found.text.definitions if found else []:
                 inside = found is not None and statement.first <= found.first <= statement.last
@@ -122,26 +123,37 @@ class Space:
     def is_outdated(self, value: object) -> bool:
         """Whether a file no longer says what a function or a class of it does; a cell never changes."""
         return self._codes is not None and any(
-            code not in self._codes for code in _codes(value, self.live) if not code.co_filename.startswith("<")
+            _without_lines(code) not in self._codes
+            for code in _codes(value, self.live)
+            if not code.co_filename.startswith("<")
         )
 
+    def _as_in_file(self, code: CodeType) -> CodeType:
+        """The same code at the lines that it has in its file now: they move, and IPython's autoreload keeps none."""
+        codes = self._codes or {}
+        return code if code in codes else codes.get(_without_lines(code), code)
+
     @cached_property
-    def _codes(self) -> frozenset[CodeType] | None:
-        """All code of the file as it is now; None for cells, and for a loader that changes code."""
+    def _codes(self) -> dict[CodeType, CodeType] | None:
+        """All code of the file as it is now, by itself and without its lines.
+
+        None for cells, and for a loader that changes code.
+        """
         if not self.is_file or type(self.live.get("__loader__")) is not SourceFileLoader:
             return None
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
             code = compile(self.texts[0].tree, "<file>", "exec", dont_inherit=True)
-        found, waiting = set[CodeType](), [code]
+        found, waiting = dict[CodeType, CodeType](), [code]
         while waiting:
             inner = [one for one in waiting.pop().co_consts if isinstance(one, CodeType)]
-            found |= {*inner}
+            found |= {key: one for one in inner for key in (one, _without_lines(one))}
             waiting += inner
-        return frozenset(found)
+        return found
 
     def lambda_of(self, code: CodeType) -> tuple[Text, ast.Lambda] | None:
         """The expression that a lambda was compiled from."""
+        code = self._as_in_file(code)
         text = self.text_of(code)
         if text is None:
             return None
@@ -273,6 +285,12 @@ def _key(code: CodeType) -> tuple[str, int]:
 def _holds(node: ast.expr, span: tuple[Any, ...]) -> bool:
     first, last = (node.lineno, node.col_offset), (node.end_lineno or 0, node.end_col_offset or 0)
     return first <= span[:2] and span[2:] <= last
+
+
+def _without_lines(code: CodeType) -> CodeType:
+    """The code as if it stood nowhere: equal for functions that say the same."""
+    within = (_without_lines(one) if isinstance(one, CodeType) else one for one in code.co_consts)
+    return code.replace(co_firstlineno=0, co_linetable=b"", co_consts=tuple(within))
 
 
 def _codes(value: object, live: Mapping[str, Any]) -> Iterator[CodeType]:

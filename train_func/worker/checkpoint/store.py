@@ -8,9 +8,8 @@ listing has all manifests, and the newest checkpoint is the one with the highest
 damaged one is stepped over, and the log says why. Where all are damaged, the run stops: to begin anew is for its user
 to decide.
 
-An attempt may outlive its place, as behind a cut network, while the next one trains. Attempts have leases in the store,
-which are numbered and created if absent. An attempt is over as soon as there is a lease with a higher number under
-which a group of workers has formed. A writer looks for one right before it puts a manifest, and ends as fenced where
+An attempt may outlive its place, as behind a cut network, while the next one trains. A writer looks for a later lease
+(``lease.py``) right before it puts a manifest, and ends as fenced where
 it finds one; a store needs no other condition of a put for that. Between that look and the put, a stale attempt may
 finish one more checkpoint. It is a valid one in a folder of its own, and no later attempt that has saved one prefers
 it.
@@ -33,10 +32,11 @@ from typing import TYPE_CHECKING
 from train_func.errors import StorageFailed
 from train_func.failpoint import reach
 from train_func.layout import CHECKPOINT_MANIFEST, CheckpointId
-from train_func.records import Lease, RunRecord
-from train_func.storage import Entry, Store, find, scheme_of
+from train_func.records import RunRecord
+from train_func.storage import Entry, Store, scheme_of
 from train_func.storage.store import ignore
 from train_func.worker.checkpoint.manifest import FileEntry, Manifest
+from train_func.worker.lease import Fenced, check_lease
 
 if TYPE_CHECKING:
     from train_func.worker.checkpoint.state import State
@@ -49,10 +49,6 @@ SELDOM = {BEST, FROZEN}  # not in every checkpoint, and mostly what they were in
 def of_rank(rank: int) -> str:
     """The name of a rank's own file."""
     return f"rank-{rank}"
-
-
-class Fenced(StorageFailed):
-    """A later attempt of the run has begun."""
 
 
 @dataclass(frozen=True)
@@ -89,25 +85,7 @@ class Checkpoints:
 
     def check_lease(self) -> None:
         """Raises Fenced where a later attempt has begun, or the store's own failure."""
-        folders = (name.removesuffix("/") for name in self._store.names(self._record.keys.attempts))
-        later = (int(name) for name in folders if name.isdecimal() and int(name) > self._attempt)
-        for number in later:
-            if self._has_group(number):
-                raise Fenced(
-                    f"attempt {number} of {self._record.name} has begun, as "
-                    f"{self._store.address}/{self._record.keys.attempt(number).lease} says: this attempt, "
-                    f"{self._attempt}, can save nothing any more",
-                    reason="conflict",
-                )
-
-    def _has_group(self, attempt: int) -> bool:
-        """Whether a group of workers has formed under its lease; one that cannot be read counts as such."""
-        key = self._record.keys.attempt(attempt).lease
-        lease = find(self._store, key)
-        try:
-            return lease is not None and Lease.from_json(lease.data, key).formed
-        except StorageFailed:
-            return True
+        check_lease(self._store, self._record, self._attempt)
 
     def newest(self, folder: Path, other: RunRecord | None = None) -> Checkpoint | None:
         """Returns the newest checkpoint whose every file is what its manifest says; None where none was ever saved.

@@ -39,7 +39,9 @@ def read_hub(wanted: Wanted, subset: str | None) -> tuple[str, dict[str, pa.Tabl
             raise _unloadable(wanted, subset, error) from error
     if not isinstance(loaded, DatasetDict):
         raise InvalidInput(f"{wanted}: cannot be loaded as tables", cause="data")
-    return _commit(loaded), _tables(loaded), notes
+    # `datasets` names the folder of the prepared files after the commit.
+    file = next(file["filename"] for split in loaded.values() for file in split.cache_files)
+    return Path(file).parent.name, _tables(loaded), notes
 
 
 def read_saved(folder: Path) -> dict[str, pa.Table]:
@@ -92,12 +94,6 @@ def _revision(wanted: Wanted) -> str | None:
     folder = f"datasets--{wanted.address.replace('/', '--')}"
     note = Path(constants.HF_HUB_CACHE) / folder / "refs" / wanted.revision
     return note.read_text().strip() if note.is_file() else None
-
-
-def _commit(loaded: DatasetDict) -> str:
-    """`datasets` names the folder of the prepared files after the commit."""
-    file = next(file["filename"] for split in loaded.values() for file in split.cache_files)
-    return Path(file).parent.name
 
 
 def _unloadable(wanted: Wanted, subset: str | None, error: Exception) -> Exception:

@@ -96,7 +96,9 @@ def judge(folder: Path, where: str, sizes: Mapping[str, int], use: ModelUse) -> 
             faults += _wrong_vocabulary(folder / TOKENIZER, where, config.get("vocab_size"))
     if faults:
         raise InvalidInput(faults, cause="model")
-    return _weight_bytes(folder, sizes)
+    # transformers loads the whole file before its parts, and none of other variants beside them.
+    loaded = {WHOLE} if WHOLE in sizes else _shards(folder)
+    return sum(sizes.get(PurePosixPath(name).name, 0) for name in loaded)
 
 
 def _missing(where: str, sizes: Mapping[str, int], *, needs_tokenizer: bool) -> list[str]:
@@ -170,11 +172,6 @@ def _types_in(table: str) -> frozenset[str]:
                 text.value for text in texts if isinstance(text, ast.Constant) and isinstance(text.value, str)
             )
     return frozenset()
-
-
-def _weight_bytes(folder: Path, sizes: Mapping[str, int]) -> int:
-    """Of the files that transformers loads: the whole one before its parts, and none of other variants beside them."""
-    return sum(sizes.get(PurePosixPath(name).name, 0) for name in ({WHOLE} if WHOLE in sizes else _shards(folder)))
 
 
 def _shards(folder: Path) -> set[str]:

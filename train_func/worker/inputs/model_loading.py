@@ -115,15 +115,11 @@ def load_model(
         raise _unloadable(found, error) from error
     _refuse_random_parts(found, model, report, may_head_be_new=may_head_be_new)
     if tokenizer is not None and tokenizer.pad_token_id == tokenizer.eos_token_id:
-        _learn_padding(model)
+        # torch gives the embedding of the padding token no gradient, and here that token is also one of the texts.
+        embedding = model.get_input_embeddings()
+        if isinstance(embedding, torch.nn.Embedding):
+            embedding.padding_idx = None
     return model
-
-
-def _learn_padding(model: Any) -> None:
-    """torch gives the embedding of the padding token no gradient, and here that token is also one of the texts."""
-    embedding = model.get_input_embeddings()
-    if isinstance(embedding, torch.nn.Embedding):
-        embedding.padding_idx = None
 
 
 @contextmanager

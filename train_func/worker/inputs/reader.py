@@ -74,9 +74,11 @@ def encoding_fault(path: Path) -> str | None:
 
 
 def _not_utf8(path: Path, offset: int, line: int) -> str:
-    near = _excerpt(path, offset)
+    with path.open("rb") as file:
+        file.seek(max(0, offset - _CONTEXT))
+        near = file.read(2 * _CONTEXT)
     wrong = f"byte 0x{near[min(offset, _CONTEXT)]:02X} at offset {offset} (line {line}) is not UTF-8"
-    if _is_multi_byte(near):
+    if sum(this >= 0x80 and after >= 0x80 for this, after in itertools.pairwise(near)) >= 2:
         return (
             f"{wrong}; several such bytes in a row: likely GB18030, Shift-JIS, EUC-KR or a Cyrillic code page; "
             f"convert it, e.g. {_conversion(path, 'GB18030')}"
@@ -85,17 +87,6 @@ def _not_utf8(path: Path, offset: int, line: int) -> str:
     return (
         f"{wrong}; likely Windows-1252, where it would read {shown!r}; convert it: {_conversion(path, 'WINDOWS-1252')}"
     )
-
-
-def _excerpt(path: Path, offset: int) -> bytes:
-    with path.open("rb") as file:
-        file.seek(max(0, offset - _CONTEXT))
-        return file.read(2 * _CONTEXT)
-
-
-def _is_multi_byte(near: bytes) -> bool:
-    high = [byte >= 0x80 for byte in near]
-    return sum(this and after for this, after in itertools.pairwise(high)) >= 2
 
 
 def _conversion(path: Path, encoding: str) -> str:

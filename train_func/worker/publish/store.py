@@ -17,6 +17,7 @@ from train_func.result import Result, copy_model
 from train_func.storage import Store, find
 from train_func.storage.retry import call_with_timeout
 from train_func.worker import masks
+from train_func.worker.lease import check_lease
 from train_func.worker.rank import reporting
 from train_func.worker.rank.output import files_of
 
@@ -60,9 +61,11 @@ def publish(
         sent: files that the store has under the attempt already.
 
     Raises:
-        StorageFailed: reason "conflict" when another attempt has published already; or the store's own failure.
+        StorageFailed: reason "conflict" when a later attempt has begun, or another one has published already; or the
+            store's own failure.
     """
     files = send(store, record, attempt, folder, sent)
+    check_lease(store, record, attempt)
     _win(store, record, attempt, Result.write(attempt, record.generation, masks.mask(report), files))
     reach("result put")
     complete(store, record)

@@ -94,18 +94,15 @@ def checked(data: bytes, name: str) -> Look:
         image.load()
         mode: str = image.mode
         is_transparent = image.has_transparency_data
-        shown = "" if is_deep else _digest(size, upright_rgb(image))
+        shown = image if is_deep else upright_rgb(image)
+        pixels = hashlib.sha256(f"{sorted(size)} {shown.size}".encode() + shown.tobytes()).hexdigest()
     except _NEVER_WHOLE as error:
         raise _unreadable(name, error) from None
     if is_deep:
         raise InvalidInput(
             f"{name}: an image of mode {mode}, with more than 8 bits for a colour; save it with 8 bits", cause="data"
         )
-    return Look(mode, is_transparent, has_frames, shown)
-
-
-def _digest(size: tuple[int, int], image: Any) -> str:
-    return hashlib.sha256(f"{sorted(size)} {image.size}".encode() + image.tobytes()).hexdigest()
+    return Look(mode, is_transparent, has_frames, pixels)
 
 
 def _is_deep(image: Any) -> bool:

@@ -65,7 +65,10 @@ def _of_label_lists(found: Labels, findings: Findings) -> Targets:
     findings.note(*found.notes)
     counts = np.sum([codes.sum(axis=0) for codes in found.codes.values()], axis=0)
     strata = {part: _rarest(codes, counts) for part, codes in found.codes.items()}
-    values = {part: _as_lists(codes) for part, codes in found.codes.items()}
+    values = {}
+    for part, codes in found.codes.items():
+        offsets = pa.array(np.arange(len(codes) + 1, dtype=np.int32) * codes.shape[1], pa.int32())
+        values[part] = pa.ListArray.from_arrays(offsets, pa.array(codes.astype(np.float32).ravel()))
     return Targets(found.names, values, strata)
 
 
@@ -75,12 +78,6 @@ def _rarest(codes: np.ndarray, counts: np.ndarray) -> np.ndarray:
     has = codes[:, ranked] > 0
     rarest: np.ndarray = np.where(has.any(axis=1), ranked[has.argmax(axis=1)], codes.shape[1])
     return rarest.astype(np.int64)
-
-
-def _as_lists(codes: np.ndarray) -> pa.ListArray:
-    num_rows, num_labels = codes.shape
-    offsets = pa.array(np.arange(num_rows + 1, dtype=np.int32) * num_labels, pa.int32())
-    return pa.ListArray.from_arrays(offsets, pa.array(codes.astype(np.float32).ravel()))
 
 
 def classes_in(column: pa.ChunkedArray) -> set[int]:

@@ -71,7 +71,11 @@ def find_sources(task: RowsTask, store: Store | None, cache: Path, findings: Fin
     parts = {TRAINING: (source, training)}
     others = [name for name in source.splits if name != training]
     if not isinstance(task.held_out, str):
-        findings.note(*_unused(source, training, others))
+        if others:
+            shown = ", ".join(f"{name!r} ({counted(source.splits[name].num_rows, 'row')})" for name in others)
+            findings.note(
+                f"of {source.where} only the split {training!r} is used; held_out= may name another one: {shown}"
+            )
     elif task.held_out in others:
         parts[HELD_OUT] = source, task.held_out
         if hint := _file_hint(task.held_out):
@@ -98,13 +102,6 @@ def find_missing_columns(task: RowsTask, sources: Sources, findings: Findings) -
 def _file_hint(split: str) -> str:
     """What is said where a file or folder has the name of a split too."""
     return f"; to use the file or folder of that name, write './{split}'" if Path(split).exists() else ""
-
-
-def _unused(source: Source, training: str, others: list[str]) -> list[str]:
-    if not others:
-        return []
-    shown = ", ".join(f"{name!r} ({counted(source.splits[name].num_rows, 'row')})" for name in others)
-    return [f"of {source.where} only the split {training!r} is used; held_out= may name another one: {shown}"]
 
 
 def _no_split(task: RowsTask, source: Source, training: str, others: list[str]) -> str:
