@@ -1,169 +1,133 @@
-"""The store of worker 0, and how a group forms through it."""
+"""How workers reach the coordinator: through breaks of the network, and past strangers that speak to its port."""
 
 import contextlib
 import hashlib
-import json
+import select
 import socket
+import struct
 import threading
+import time
+from dataclasses import replace
 
 import psutil
 import pytest
-from train_func.worker.supervisor.group_store import FORMED, MISSING, TAKEN, GroupStore, Host, RemoteStore
 
-from train_func.worker.supervisor import group_store
+from train_func import exits
+from train_func.records import Verdict
+from train_func.worker.supervisor import connection as connections
+from train_func.worker.supervisor.connection import MOST_STRANGERS, PROOF, Connection, Host
+from train_func.worker.supervisor.coordinator import Coordinator, Phase, Report, Status
 
 KEY, OTHER_KEY = hashlib.sha256(b"of this job").digest(), hashlib.sha256(b"of another job").digest()
+LEAD, GUEST = Report(0, "pod 0"), Report(1, "pod 1")
+FAULT = Verdict(exits.CODE, "code", "the function has failed", 1)
+FAILED = replace(GUEST, round=1, status=Status.FAILED, verdict=FAULT)
 
 
-@pytest.fixture
-def clock(monkeypatch):
-    now = [100.0]
-    monkeypatch.setattr(group_store.time, "monotonic", lambda: now[0])
-    return now
+class Group:
+    """A group of two that has formed: worker 0 here, and worker 1 over a connection."""
+
+    def __init__(self, coordinator=None, port=None):
+        self._coordinator = coordinator or Coordinator(2)
+        self.address = "127.0.0.1", Host(self._coordinator, KEY, 0).port
+        self.guest = Connection("127.0.0.1", port(self.address) if port else self.address[1], KEY)
+        while not self.phase(replace(GUEST)).round:
+            self._coordinator.report(LEAD)
+
+    def phase(self, report):
+        return self.guest.report(report)
+
+    def is_sound(self):
+        """Whether both workers are told to go on, the other one without delay."""
+        begun = time.monotonic()
+        orders = self.guest.report(replace(GUEST, round=1)), self._coordinator.report(replace(LEAD, round=1))
+        return {order.phase for order in orders} == {Phase.CLAIM} and time.monotonic() - begun < 5
 
 
-@pytest.fixture
-def remote():
-    """Makes connections to a store that is served."""
-    hosts = []
-
-    def make(store, key=KEY):
-        hosts.append(Host(store, KEY, 0))
-        return RemoteStore("127.0.0.1", hosts[-1].port, key)
-
-    yield make
-    for host in hosts:
-        host.close()
+def sent(report):
+    content = report.to_json().encode()
+    return len(content).to_bytes(connections.LENGTH) + content
 
 
-def test_a_group_has_formed_when_all_have_agreed_to_the_same_members():
-    store = GroupStore(2)
-    assert store.join(0, "a", "") == MISSING
-    assert store.get(group_store.WHO_IS_MISSING) == "not there yet: 1 worker (1)"
-    both = store.join(1, "b", "")
-    assert both not in (MISSING, FORMED, TAKEN)
-    assert store.join(1, "b", both) == both  # worker 0 has not agreed yet
-    assert store.join(0, "a", both) == FORMED
-    assert store.join(1, "b", both) == FORMED
-    assert store.join(1, "c", both) == TAKEN
+STRANGE = {
+    "nothing": b"",
+    "http": b"GET / HTTP/1.1\r\n\r\n",
+    "no token": sent(FAILED),
+    "a wrong token": bytes(2 * PROOF) + sent(FAILED),
+    "half a token": bytes(PROOF + 1),
+    "a huge length": b"\xff" * 1000,
+    "a lot": b"x" * 50_000_000,
+}
 
 
-def test_a_worker_that_went_silent_before_it_agreed_is_not_of_the_group(clock):
-    store = GroupStore(2)
-    store.join(1, "b", "")
-    both = store.join(0, "a", "")
-    clock[0] += group_store.PRESENT
-    assert store.join(0, "a", both) == MISSING
-    with_another = store.join(1, "c", "")
-    assert with_another not in (both, TAKEN)
-    assert store.join(1, "c", with_another) == with_another  # worker 0 has agreed to another one
-    assert store.join(0, "a", with_another) == FORMED
-
-
-def test_of_two_pods_that_say_they_are_the_same_worker_the_first_counts_while_it_asks(clock):
-    store = GroupStore(2)
-    assert store.join(1, "b", "") == MISSING
-    assert store.join(1, "c", "") == TAKEN
-    clock[0] += group_store.PRESENT
-    assert store.join(1, "c", "") == MISSING
-    assert store.join(1, "b", "") == TAKEN
-
-
-def test_the_place_of_a_worker_whose_connection_has_ended_is_free_at_once(remote):
-    store = GroupStore(2)
-    gone = remote(store)
-    assert gone.join(1, "b", "") == MISSING
-    gone.close()
-    again = remote(store)
-    while (answer := again.join(1, "c", "")) == TAKEN:
-        pass
-    assert answer == MISSING
-
-
-def test_a_remote_store_answers_as_the_store_itself(remote):
-    store = GroupStore(3)
-    far = remote(store)
-    far.set("Größe", "食物\n")
-    assert (store.get("Größe"), far.get("Größe"), far.get("none")) == ("食物\n", "食物\n", "")
-    assert (far.add("n", 2), store.add("n", 5), far.add("n", 0)) == (2, 7, 7)
-    assert (far.check(["n", "Größe"]), far.check(["n", "none"])) == (True, False)
-    assert (far.compare_set("v", "", "mine"), store.compare_set("v", "", "other")) == ("mine", "mine")
-
-
-HELLO = json.dumps({"train_func": "a-run"}).encode() + b"\n"
-VERDICT = json.dumps(["compare_set", "1/verdict", "", "the function has failed"]).encode() + b"\n"
-
-
-@pytest.mark.parametrize(
-    "said",
-    [b"", b"GET / HTTP/1.1\r\n\r\n", HELLO + VERDICT, b"\0" * 64 + VERDICT, b"x" * (2 * group_store.LONGEST)],
-    ids=["nothing", "http", "two lines", "zeros", "too much"],
-)
-def test_a_stranger_is_heard_by_nobody(remote, said):
-    store = GroupStore(2)
-    far = remote(store)
-    with socket.create_connection(far._connection.getpeername()[:2]) as stranger, contextlib.suppress(OSError):
+def sends(stranger, said):
+    with contextlib.suppress(OSError):  # it may have been left meanwhile
         stranger.sendall(said)
-        stranger.shutdown(socket.SHUT_WR)
-        answer = b""
-        while more := stranger.recv(1000):
-            answer += more
-        assert len(answer) <= group_store.PROOF  # its challenge, and no word more
-    assert store.get("1/verdict") == ""
-    far.set("a", "b")
-    assert store.get("a") == "b"
 
 
-def test_what_a_stranger_heard_of_a_worker_opens_nothing_later(remote):
+@pytest.mark.parametrize("said", STRANGE.values(), ids=STRANGE)
+@pytest.mark.parametrize("stays", [False, True], ids=["leaves", "stays"])
+def test_a_stranger_neither_ends_nor_delays_a_job(said, stays):
+    group = Group()
+    with socket.create_connection(group.address) as stranger, contextlib.suppress(OSError):
+        stranger.settimeout(10)
+        sending = threading.Thread(target=sends, args=(stranger, said))
+        sending.start()
+        assert group.is_sound()
+        if not stays:
+            sending.join()
+            stranger.shutdown(socket.SHUT_WR)
+            answer = b""
+            while more := stranger.recv(1000):
+                answer += more
+            assert len(answer) <= PROOF  # its challenge, and no word more
+    assert group.is_sound()
+
+
+def test_what_a_stranger_heard_of_a_worker_opens_nothing_later():
     """The proof answers a challenge that is new for each connection."""
-    store = GroupStore(2)
-    far = remote(store)
-    address = far._connection.getpeername()[:2]
+    group, heard = Group(), []
     with socket.create_server(("127.0.0.1", 0)) as between:
 
         def passes_on():
             worker, _ = between.accept()
-            with worker, socket.create_connection(address) as host:
-                worker.sendall(host.recv(group_store.PROOF, socket.MSG_WAITALL))
-                heard.append(worker.recv(2 * group_store.PROOF, socket.MSG_WAITALL))
+            with worker, socket.create_connection(group.address) as host:
+                worker.sendall(host.recv(PROOF, socket.MSG_WAITALL))
+                heard.append(worker.recv(2 * PROOF, socket.MSG_WAITALL))
 
-        heard = []
         passing = threading.Thread(target=passes_on)
         passing.start()
         with pytest.raises(OSError):
-            RemoteStore(*between.getsockname(), KEY)
+            Connection(*between.getsockname(), KEY)
         passing.join()
-    with socket.create_connection(address) as stranger, contextlib.suppress(OSError):
-        stranger.recv(group_store.PROOF, socket.MSG_WAITALL)
-        stranger.sendall(heard[0] + VERDICT)
+    with socket.create_connection(group.address) as stranger, contextlib.suppress(OSError):
+        stranger.recv(PROOF, socket.MSG_WAITALL)
+        stranger.sendall(heard[0] + sent(FAILED))
         assert stranger.recv(1) == b""
-    assert store.get("1/verdict") == ""
+    assert group.is_sound()
 
 
-def test_a_crowd_of_strangers_costs_no_thread_and_keeps_no_worker_out(remote):
-    store = GroupStore(2)
-    first = remote(store)
-    address, process = first._connection.getpeername()[:2], psutil.Process()
+def test_a_crowd_of_strangers_costs_no_thread_and_keeps_no_worker_out():
+    group, process = Group(), psutil.Process()
     threads, descriptors = process.num_threads(), process.num_fds()
     with contextlib.ExitStack() as crowd:
-        for _ in range(5 * group_store.MOST_STRANGERS):
-            crowd.enter_context(socket.create_connection(address))
-        second = RemoteStore(*address, KEY)
-        second.set("a", "b")
-        first.set("c", "d")
-        assert (first.get("a"), second.get("c")) == ("b", "d")
+        for _ in range(5 * MOST_STRANGERS):
+            crowd.enter_context(socket.create_connection(group.address))
+        late = Connection(*group.address, KEY)
+        assert late.report(replace(GUEST, round=1)).phase is Phase.CLAIM
+        assert group.is_sound()
         assert process.num_threads() <= threads  # those of earlier tests may end meanwhile
-        ours = 5 * group_store.MOST_STRANGERS + 1  # the other ends of their connections
-        assert process.num_fds() - descriptors - ours <= group_store.MOST_STRANGERS + 2
-        second.close()
+        ours = 5 * MOST_STRANGERS + 1  # the other ends of their connections
+        assert process.num_fds() - descriptors - ours <= MOST_STRANGERS + 2
+        late.close()
 
 
-def test_a_stranger_that_says_nothing_is_left(remote, monkeypatch):
-    monkeypatch.setattr(group_store, "ANSWER", 0.2)
-    far = remote(GroupStore(2))
-    with socket.create_connection(far._connection.getpeername()[:2]) as stranger:
+def test_a_stranger_that_says_nothing_is_left(monkeypatch):
+    monkeypatch.setattr(connections, "ANSWER", 0.2)
+    group = Group()
+    with socket.create_connection(group.address) as stranger:
         stranger.settimeout(60)
-        assert len(stranger.recv(1000, socket.MSG_WAITALL)) == group_store.PROOF  # until its end
+        assert len(stranger.recv(1000, socket.MSG_WAITALL)) == PROOF  # until its end
 
 
 SAID = {"http": b"HTTP/1.1 400 Bad Request\r\n", "zeros": bytes(64), "noise": bytes(range(64)), "nothing": b""}
@@ -184,20 +148,103 @@ def test_a_worker_believes_no_other_host(said):
         answering = threading.Thread(target=answers)
         answering.start()
         with pytest.raises(OSError):
-            RemoteStore(*other.getsockname(), KEY)
+            Connection(*other.getsockname(), KEY)
         answering.join()
 
 
-def test_a_worker_of_another_job_or_one_that_asks_for_anything_else_is_turned_away(remote):
+def test_a_worker_of_another_job_is_turned_away():
+    group = Group()
     with pytest.raises(OSError):
-        remote(GroupStore(1), OTHER_KEY)
-    with pytest.raises(OSError):
-        remote(GroupStore(1))._call("_membership", 0, "")
+        Connection(*group.address, OTHER_KEY)
+    assert group.is_sound()
 
 
-def test_a_message_of_any_length_arrives(remote):
-    store = GroupStore(2)
-    other, long = remote(store), "é" * 3_000_000
-    other.set("key", long)
-    assert (store.get("key"), other.get("key")) == (long, long)
-    assert other.compare_set("key", long, "short") == "short"
+def test_a_report_of_any_length_arrives():
+    group, long = Group(), "é" * 3_000_000
+    group.guest.report(replace(GUEST, round=1, verdict=replace(FAULT, message=long), status=Status.FAILED))
+    order = group.guest.report(replace(GUEST, round=1))
+    assert order.verdict.message == long
+
+
+class Network:
+    """What lies between a worker and its host: it passes on, cuts all connections, or takes none."""
+
+    def __init__(self, address):
+        self._address = address
+        self._server = socket.create_server(("127.0.0.1", 0))
+        self.port = self._server.getsockname()[1]
+        self._ends = []
+        threading.Thread(target=self._take, daemon=True).start()
+
+    def _take(self):
+        with contextlib.suppress(OSError):
+            while True:
+                worker, _ = self._server.accept()
+                host = socket.create_connection(self._address)
+                self._ends += [worker, host]
+                threading.Thread(target=self._pass_on, args=(worker, host), daemon=True).start()
+
+    def _pass_on(self, worker, host):
+        with contextlib.suppress(OSError, ValueError):
+            while True:
+                for ready in select.select([worker, host], [], [])[0]:
+                    if not (said := ready.recv(10_000)):
+                        return
+                    (host if ready is worker else worker).sendall(said)
+
+    def cut(self):
+        """Both sides see a reset."""
+        ends, self._ends = self._ends, []
+        for end in ends:
+            end.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+            end.close()
+
+    def end(self):
+        """Nothing listens there any more."""
+        self._server.shutdown(socket.SHUT_RDWR)
+        self._server.close()
+        self.cut()
+
+
+@pytest.fixture
+def network():
+    made = []
+
+    def between(address):
+        made.append(Network(address))
+        return made[0].port
+
+    between.made = made
+    return between
+
+
+def test_a_connection_that_breaks_is_found_again_and_costs_nothing(network):
+    group = Group(port=network)
+    for _ in range(3):
+        network.made[0].cut()
+        assert group.is_sound()
+
+
+def test_a_worker_learns_soon_that_the_host_has_gone(network):
+    group = Group(port=network)
+    network.made[0].end()
+    begun = time.monotonic()
+    with pytest.raises(OSError):
+        group.guest.report(replace(GUEST, round=1))
+    assert time.monotonic() - begun < 10
+
+
+def test_a_host_that_is_slow_for_a_while_has_not_gone(monkeypatch):
+    class Slow(Coordinator):
+        until = 0.0
+
+        def report(self, report):
+            time.sleep(max(0.0, self.until - time.monotonic()))
+            return super().report(report)
+
+    coordinator = Slow(2)
+    group = Group(coordinator)
+    monkeypatch.setattr(connections, "ANSWER", 0.5)
+    group.guest.close()
+    coordinator.until = time.monotonic() + 0.8
+    assert group.is_sound()

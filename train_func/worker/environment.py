@@ -27,6 +27,8 @@ class Timings:
     """Between two tries to reach worker 0."""
     pause: float = 5.0
     """Before the next attempt in the same pods when two have made no progress; doubled after each further one."""
+    longest_pause: float = 30.0
+    """The longest of these pauses."""
     tell: float = 15.0
     """Between two lines that say what is waited for."""
     superseded: float = 10.0

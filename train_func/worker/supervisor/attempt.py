@@ -28,35 +28,11 @@ from train_func.worker.rank.output import keep, of_rank
 from train_func.worker.stop import Stop, WithinGrace
 from train_func.worker.store_wait import patient, patiently
 from train_func.worker.supervisor.budget import Account, Attempts, Refused
-from train_func.worker.supervisor.coordinator import AGAIN, Kind
+from train_func.worker.supervisor.coordinator import Phase, Status
 from train_func.worker.supervisor.group import Member
 from train_func.worker.supervisor.inputs import RunInputs
 from train_func.worker.supervisor.log import History, LogTee
 from train_func.worker.supervisor.verdict import following, left_steps, of_ranks
-
-
-class JobEnd:
-    """Looks at the end records every so many ``seconds``, until the group has formed."""
-
-    def __init__(self, attempts: Attempts, seconds: float) -> None:
-        self._attempts = attempts
-        self._seconds = seconds
-        self.has_formed = False
-        self.verdict: Verdict | None = None
-        """A final end of another worker."""
-
-    def watch(self, known: set[str]) -> None:
-        """Begins to look for records beside those that are known."""
-        threading.Thread(target=self.look, args=(known,), name="end of the job", daemon=True).start()
-
-    def look(self, known: set[str]) -> None:
-        """Returns when the job is over or the group has formed."""
-        while not self.has_formed and self.verdict is None:
-            time.sleep(self._seconds)
-            with contextlib.suppress(StorageFailed):  # the next call that needs the store says that it is away
-                found = self._attempts.final_end(known)
-                if not self.has_formed:  # else a peer of the group that has formed meanwhile
-                    self.verdict = found
 
 
 @dataclass(frozen=True)
@@ -78,9 +54,7 @@ class Start:
     @property
     def variables(self) -> dict[str, str]:
         """The variables by which the ranks hear of it."""
-        return {
-            "TRAIN_FUNC_ATTEMPT": str(self.lease.attempt),
-        }
+        return {"TRAIN_FUNC_ATTEMPT": str(self.lease.attempt)}
 
     def to_json(self) -> str:
         """Returns the message to the other workers."""
@@ -134,13 +108,13 @@ class Attempt:
         self._until = 0.0  # monotonic seconds; set anew where an end is written down
         self._before: Verdict | None = None
         self._root: Verdict | None = None  # of the worker whose end came first, if known
-        self._num_charged = 0
         self.hang_after = record.run.hang_after
         self.step = 0  # the last of the training that was done
         self.out_of_memory = False  # a rank was killed for it before the kernel could
         self._is_stuck = False  # a rank cannot be ended, and may hold what another attempt needs
         self.lease: Lease | None = None
-        self.job_end = JobEnd(self._attempts, self._timings.watch)
+        self.job_end: Verdict | None = None
+        """A final end of another worker, which was seen before this attempt had its number."""
 
     @property
     def ending(self) -> bool:
@@ -148,9 +122,16 @@ class Attempt:
         return self._closing.locked()
 
     def prepare(self) -> None:
-        """Makes sure that the store can be used, and keeps an eye on it until the group forms."""
+        """Makes sure that the store can be used, and watches it for the end of the job until the group forms."""
         patiently(lambda: self._store.probe(self._record.keys.prefix), self._stop, self._timings)
-        self.job_end.watch(patiently(self._attempts.past_ends, self._stop, self._timings))
+        known = patiently(self._attempts.past_ends, self._stop, self._timings)
+        threading.Thread(target=self._watch, args=(known,), name="end of the job", daemon=True).start()
+
+    def _watch(self, known: set[str]) -> None:
+        while self.lease is None and self.job_end is None:
+            time.sleep(self._timings.watch)
+            with contextlib.suppress(StorageFailed):  # the next call that needs the store says that it is away
+                self.job_end = self._attempts.final_end(known)
 
     def open(self, member: Member) -> dict[str, str]:
         """Claims the number (worker 0) or hears it, brings the inputs, and returns the variables of both for the ranks.
@@ -162,9 +143,9 @@ class Attempt:
         self._member = member
         claimed = ""
         if self._environment.worker == 0:
-            member.hear(Kind.CLAIM)
-            claimed = self._claim().to_json()
-        start = Start.from_json(member.hear(Kind.PREPARE, start=claimed).start)
+            member.hear(Phase.CLAIM)
+            claimed = self._claim(member).to_json()
+        start = Start.from_json(member.hear(Phase.PREPARE, start=claimed).start)
         self._begin(start.lease)
         if start.refused:
             raise Refused(replace(start.refused, worker=self._environment.worker))
@@ -176,17 +157,19 @@ class Attempt:
         inputs = RunInputs(self._environment, self._record, self._store, self._stop)
         return start.variables | inputs.bring(member, number)
 
-    def _claim(self) -> Start:
+    def _claim(self, member: Member) -> Start:
         seconds = self._timings.superseded
         patiently(lambda: self._attempts.check_wanted(seconds), self._stop, self._timings)
         account = patiently(self._attempts.account, self._stop, self._timings)
+        if self._before and account.num_charged > 1:  # what was in the way of the last two may need a moment to go
+            self._stop.pause(min(self._timings.pause * 2 ** (account.num_charged - 2), self._timings.longest_pause))
+            member.look()
         lease = patiently(self._attempts.claim, self._stop, self._timings)
         refused = account.verdict(self._environment.worker) if account.spent else None
         return Start.of(lease, account, refused)
 
     def _begin(self, lease: Lease) -> None:
         self.lease = lease
-        self.job_end.has_formed = True
         keys, is_first = self._record.keys.attempt(lease.attempt), self._environment.worker == 0
         history = History(keys, self._store.put) if is_first else None  # rank 0 alone reports metrics
         self._log_tee.begin(lambda log: self._attempts.put_log(lease.attempt, log), history)
@@ -199,19 +182,20 @@ class Attempt:
         """
         environment, lease, stop = self._environment, self.lease, WithinGrace(self._stop)
         assert lease is not None  # no rank starts before
-        member.finish(left_steps(ends, worker=environment.worker))
+        left = left_steps(ends, worker=environment.worker)
+        member.hear(Phase.FINISH, Phase.DONE, status=Status.ENDED, left=left)
         self.finishes = True
         if environment.worker == 0:
             first = next((end.outcome for end in ends if end.rank == 0), None)
             self._pending.conclude(self._record.run, lease.attempt, of_rank(environment.work_dir, 0), first)
             self._pending.publish(self._store, self._record, stop)  # before what may be lost
-            member.publish()
+            member.tell(status=Status.PUBLISHED)
         waiting = patient(self._store, stop, self._timings.record, "keep the files of ranks", self._timings)
         keep(waiting, self._record.keys.attempt(lease.attempt), environment.work_dir, [end.rank for end in ends])
         self._keep_trackers(waiting)
         if any(end.separate for end in ends):
             print("the ranks never formed one process group: each has trained by itself")
-        member.await_result()
+        member.hear(Phase.DONE, stop=stop)
         self._until = time.monotonic() + self._timings.record
         self._keep(Verdict(exits.DONE, None, "all ranks ended", environment.worker), ends)
 
@@ -242,7 +226,7 @@ class Attempt:
             self._member.fail(verdict, left, went_on=any(end.went_on for end in ends))
         if verdict.exit_code == exits.PEER and not verdict.root_cause:
             root = root or self._ask_for_root()
-            verdict = root if root and root.worker == verdict.worker else following(root, verdict)
+            verdict = following(root, verdict)
         if self._lease_for(verdict):
             verdict = self._charged(verdict, root)
             self._keep(verdict, ends)
@@ -261,8 +245,6 @@ class Attempt:
             return None
         if self._member is None or self._is_stuck:
             return None
-        if self._num_charged > 1:  # what was in the way of the last two may need a moment to go
-            time.sleep(min(self._timings.pause * 2 ** (self._num_charged - 2), AGAIN / 2))
         if not self._member.begin_again():
             return None
         attempt = Attempt(self._environment, self._record, self._store, self._log_tee, self._stop)
@@ -287,7 +269,6 @@ class Attempt:
         if is_free or (lease := self.lease) is None or not verdict.retryable:
             return verdict
         account = self._bounded(lambda: self._attempts.account(lease.attempt, self.step))
-        self._num_charged = account.num_charged if account else 0
         if account is None or not account.spent or self._bounded(self._attempts.is_published):
             return verdict
         return following(root, account.verdict(self._environment.worker, root or verdict))

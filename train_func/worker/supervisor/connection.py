@@ -1,7 +1,7 @@
-"""Connections between the supervisors of one job: a worker asks the host, worker 0, and gets an answer.
+"""Connections between the supervisors of one job: a worker reports to the host, in worker 0, and gets an order.
 
 Each connection begins with 32 random bytes of either side, and the proof of either side that it knows the key of the
-group. Then there is one message and one answer at a time, each with its length before it.
+group. Then there is one report and one order at a time, each with its length before it.
 """
 
 import asyncio
@@ -10,54 +10,40 @@ import hmac
 import secrets
 import socket
 import threading
-from collections.abc import Callable
+import time
+
+from train_func.worker.supervisor.coordinator import AWAY, Coordinator, Order, Report
 
 ANSWER = 15.0  # seconds in which the host answers; a connection of a network that is gone never breaks by itself
 PROOF = 32  # bytes of a challenge, and of the SHA-256 that answers it
 LENGTH = 4  # bytes that tell the length of a message; strangers are heard for 64 bytes
+PAUSE = 0.1  # seconds between two tries to find a way that has broken
 MOST_STRANGERS = 64  # connections without a proof that are kept at a time
 
 
 class Host:
-    """Answers the other workers of one job, in one thread, until the process ends.
+    """Brings the reports of the other workers to the coordinator, in one thread, until the process ends.
 
     It hears only a client that proves to know the key of the group, and closes a connection without a proof after a
     while, or when there are too many, the oldest first: a stranger costs a descriptor for some seconds.
     """
 
-    def __init__(self, answer: Callable[[str], str], end: Callable[[str], None], key: bytes, port: int) -> None:
-        """Listens at once. Raises OSError.
-
-        Args:
-            answer: returns the answer to a message.
-            end: is told the last message of a connection that has ended.
-            key: of the group.
-            port: to listen at; 0 for any.
-        """
-        self._answer, self._end, self._key = answer, end, key
+    def __init__(self, coordinator: Coordinator, key: bytes, port: int) -> None:
+        """Listens at once, at any port where it is 0. Raises OSError."""
+        self._coordinator, self._key = coordinator, key
         is_dual = socket.has_dualstack_ipv6()
         family = socket.AF_INET6 if is_dual else socket.AF_INET
         self._socket = socket.create_server(("", port), family=family, backlog=128, dualstack_ipv6=is_dual)
         self.port = int(self._socket.getsockname()[1])
         self._strangers: dict[asyncio.Task[None], None] = {}  # in the order in which they came
-        self._loop = asyncio.new_event_loop()
-        self._serving = self._loop.create_task(self._serve())
-        threading.Thread(target=self._run, name="host of the group", daemon=True).start()
-
-    def close(self) -> None:
-        """Takes no further connection, and closes those that it has."""
-        self._loop.call_soon_threadsafe(self._serving.cancel)
-
-    def _run(self) -> None:
-        with contextlib.suppress(asyncio.CancelledError), asyncio.Runner(loop_factory=lambda: self._loop) as runner:
-            runner.get_loop().run_until_complete(self._serving)
+        threading.Thread(target=lambda: asyncio.run(self._serve()), name="host of the group", daemon=True).start()
 
     async def _serve(self) -> None:
         async with await asyncio.start_server(self._hear, sock=self._socket) as server:
             await server.serve_forever()
 
     async def _hear(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        task, message = asyncio.current_task(), ""
+        task, report = asyncio.current_task(), None
         assert task is not None
         if len(self._strangers) >= MOST_STRANGERS:
             oldest = next(iter(self._strangers))
@@ -72,11 +58,11 @@ class Host:
                 self._strangers.pop(task, None)
             while is_worker:
                 length = int.from_bytes(await reader.readexactly(LENGTH))
-                message = (await reader.readexactly(length)).decode()
-                writer.write(_framed(self._answer(message)))
+                report = Report.from_json((await reader.readexactly(length)).decode())
+                writer.write(_framed(self._coordinator.report(report).to_json()))
                 await writer.drain()
-        if message:
-            self._end(message)
+        if report:
+            self._coordinator.lose(report)
 
     async def _is_worker(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> bool:
         """Whether the other side knows the key; it is then shown that this side knows it too."""
@@ -90,37 +76,57 @@ class Host:
 
 
 class Connection:
-    """The way of another worker to the host; its threads share it."""
+    """The way of another worker to the host. Where it breaks and both sides live, it is found again."""
 
     def __init__(self, host: str, port: int, key: bytes) -> None:
         """Raises OSError when nothing listens there yet, the name is not known yet, or what listens is not worker 0."""
-        self._lock = threading.Lock()
-        self._socket = socket.create_connection((host, port), timeout=ANSWER)
-        self._file = self._socket.makefile("rb")
-        try:
-            self._socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-            challenge, own = self._file.read(PROOF), secrets.token_bytes(PROOF)
-            self._socket.sendall(own + _proof(key, b"worker", challenge + own))
-            if not hmac.compare_digest(self._file.read(PROOF), _proof(key, b"host", challenge + own)):
-                raise ConnectionError("what listens there is not worker 0 of this job, or does not know this worker")
-        except OSError:
-            self.close()
-            raise
+        self._address, self._key = (host, port), key
+        self._connect()
 
-    def ask(self, message: str) -> str:
-        """Returns the answer of the host. Raises OSError when the host has gone."""
-        with self._lock:
-            self._socket.sendall(_framed(message))
-            length = int.from_bytes(self._file.read(LENGTH))
-            answer = self._file.read(length)
-        if not length or len(answer) < length:
-            raise ConnectionError("worker 0 has closed the connection")
-        return answer.decode()
+    def report(self, report: Report) -> Order:
+        """Returns the order to a report, which may arrive twice; it is for one thread at a time.
+
+        Raises OSError when the host has gone: nothing listens there, or AWAY seconds after a break there is no way yet.
+        """
+        until = 0.0
+        while True:
+            try:
+                if until:
+                    self._connect()
+                return self._order(report)
+            except OSError as error:
+                self.close()
+                until = until or time.monotonic() + AWAY
+                if isinstance(error, ConnectionRefusedError) or time.monotonic() > until:
+                    raise
+                time.sleep(PAUSE)
 
     def close(self) -> None:
         """Leaves the connection."""
         self._file.close()
         self._socket.close()
+
+    def _connect(self) -> None:
+        self._socket = socket.create_connection(self._address, timeout=AWAY)
+        self._socket.settimeout(ANSWER)
+        self._file = self._socket.makefile("rb")
+        try:
+            self._socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            challenge, own = self._file.read(PROOF), secrets.token_bytes(PROOF)
+            self._socket.sendall(own + _proof(self._key, b"worker", challenge + own))
+            if not hmac.compare_digest(self._file.read(PROOF), _proof(self._key, b"host", challenge + own)):
+                raise ConnectionError("what listens there is not worker 0 of this job, or does not know this worker")
+        except OSError:
+            self.close()
+            raise
+
+    def _order(self, report: Report) -> Order:
+        self._socket.sendall(_framed(report.to_json()))
+        length = int.from_bytes(self._file.read(LENGTH))
+        answer = self._file.read(length)
+        if not length or len(answer) < length:
+            raise ConnectionError("worker 0 has closed the connection")
+        return Order.from_json(answer.decode())
 
 
 def _framed(message: str) -> bytes:

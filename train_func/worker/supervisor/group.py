@@ -10,16 +10,16 @@ import threading
 import time
 import uuid
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
 from train_func.events import WaitsForPeers
 from train_func.records import Verdict
 from train_func.worker.environment import Environment
 from train_func.worker.rank import reporting
-from train_func.worker.stop import Stop, Stopped, WithinGrace
+from train_func.worker.stop import Stop, Stopped
 from train_func.worker.supervisor.connection import Connection, Host
-from train_func.worker.supervisor.coordinator import ROOT, Coordinator, Kind, Order, Report, Status
+from train_func.worker.supervisor.coordinator import Coordinator, Order, Phase, Report, Status
 
 BEAT = 1.0  # seconds between two reports while nothing changes
 POLL = 0.05  # the same while an order is waited for
@@ -40,24 +40,21 @@ class PeersLost(Exception):
 
 
 class Member:
-    """This worker in a group that has formed, over all its rounds."""
+    """This worker in a group that has formed, over all its rounds. ``address``: where the others reach it."""
 
-    def __init__(self, ask: Ask, report: Report, stop: Stop) -> None:
+    def __init__(self, ask: Ask, report: Report, address: str, stop: Stop) -> None:
         """``ask``: brings a report to the coordinator and returns its order; raises OSError when it has gone."""
-        self._ask, self._report, self._stop = ask, report, stop
+        self._ask, self._report, self.address, self._stop = ask, replace(report, round=1), address, stop
         self._lock = threading.Lock()
-        self._order = Order(Kind.WAIT)
+        self._order = Order(Phase.WAIT)
         self._verdict: Verdict | None = None
         self._has_gone = False
 
-    def begin(self) -> None:
-        """Reports every second from now on."""
-        threading.Thread(target=self._beat, name="reports", daemon=True).start()
-
-    def _beat(self) -> None:
+    def beat(self) -> None:
+        """Reports every second, until the coordinator has gone."""
         while not self._has_gone:
-            time.sleep(BEAT)
             self.tell()
+            time.sleep(BEAT)
 
     def tell(self, **changes: Any) -> Order:
         """Reports, with these changes since the last report; returns the order."""
@@ -66,9 +63,10 @@ class Member:
             if not self._has_gone:
                 try:
                     self._order = self._ask(self._report)
+                    self._has_gone = not self._order.round  # worker 0 has begun anew, with another group
                 except OSError:
                     self._has_gone = True
-            if self._order.kind is Kind.STOP and self._order.round == self._report.round:
+            if self._order.round == self._report.round:
                 self._verdict = self._order.verdict
             return self._order
 
@@ -79,15 +77,15 @@ class Member:
         if self._has_gone:
             raise PeersLost("the coordinator of the group has gone, and worker 0 with it")
 
-    def hear(self, *kinds: Kind, stop: Stop | None = None, **changes: Any) -> Order:
-        """Reports these changes, and returns the first order of one of these kinds.
+    def hear(self, *phases: Phase, stop: Stop | None = None, **changes: Any) -> Order:
+        """Reports these changes, and returns the order when the group is in one of these phases.
 
         Raises:
             PeersLost: the round has ended.
             Stopped: ``stop``, or that of this worker, was requested.
         """
         order = self.tell(**changes)
-        while order.kind not in kinds or order.round != self._report.round:
+        while order.phase not in phases or order.round != self._report.round:
             self.look()
             (stop or self._stop).pause(POLL)
             order = self.tell()
@@ -105,11 +103,9 @@ class Member:
         return self._verdict
 
     def root(self) -> Verdict | None:
-        """Returns why the round ends, after the time in which a worker can say that it was the first to fail."""
-        end = time.monotonic() + ROOT + BEAT
-        while not (self._verdict or self._has_gone or self._stop.requested or time.monotonic() > end):
-            time.sleep(POLL)
-            self.tell()
+        """Returns why the round ends, after this worker has reported that it failed; None where that is not known."""
+        with contextlib.suppress(PeersLost, Stopped):
+            self.hear(Phase.FINISH, Phase.DONE)
         return self._verdict
 
     def wait(self, waits: bool) -> bool:
@@ -117,28 +113,13 @@ class Member:
         order = self._order if waits == self._report.waits else self.tell(waits=waits)
         return waits and order.all_wait
 
-    def finish(self, left: Verdict | None) -> None:
-        """Returns when the ranks of every worker have ended well, as those of this one have.
-
-        From then on neither a signal nor the end of another worker but worker 0, which publishes, ends this one.
-        """
-        self.hear(Kind.FINISH, Kind.DONE, status=Status.ENDED, left=left)
-
-    def publish(self) -> None:
-        """Reports, as worker 0, that what was trained is the result of the run."""
-        self.tell(status=Status.PUBLISHED)
-
-    def await_result(self) -> None:
-        """Returns when worker 0 has published. Raises PeersLost where it has ended otherwise."""
-        self.hear(Kind.DONE, stop=WithinGrace(self._stop))
-
     def begin_again(self) -> bool:
         """Whether all workers begin another round."""
         with self._lock:
             self._report = Report(self._report.worker, self._report.pod, self._report.round + 1)
             self._verdict = None
         while (order := self.tell()).round != self._report.round:
-            if order.kind is Kind.EXIT or self._has_gone or self._stop.requested:
+            if order.phase in (Phase.DONE, Phase.EXIT) or self._has_gone or self._stop.requested:
                 return False
             time.sleep(POLL)
         return True
@@ -148,20 +129,12 @@ class Member:
         end = time.monotonic() + seconds
         order = self.tell(status=Status.LEFT)
         with contextlib.suppress(Stopped):
-            while self._report.worker == 0 and order.kind is not Kind.EXIT and time.monotonic() < end:
+            while self._report.worker == 0 and order.members and time.monotonic() < end:
                 self._stop.pause(POLL)
                 order = self.tell()
 
 
-@dataclass(frozen=True)
-class Group:
-    """All workers of a job, complete and alive. ``address``: under which the others reach this worker."""
-
-    member: Member
-    address: str
-
-
-def meet(environment: Environment, stop: Stop) -> Group:
+def meet(environment: Environment, stop: Stop) -> Member:
     """Waits for the group; raises NotFormed when the time for that is up, Stopped on a signal."""
     print(f"worker {environment.worker} meets the others at {environment.endpoint}")
     report = Report(environment.worker, uuid.uuid4().hex)
@@ -174,12 +147,11 @@ def meet(environment: Environment, stop: Stop) -> Group:
             order, pause = way[0](report), environment.timings.look
         except OSError as error:  # a name not yet known, a host not yet there
             way, pause = None, environment.timings.retry
-            order = Order(Kind.WAIT, why=f"{type(error).__name__}: {error}")
+            order = Order(Phase.WAIT, why=f"{type(error).__name__}: {error}")
         if way and order.round:
-            ask, address = way
-            member = Member(ask, report, stop)
-            member.begin()
-            return Group(member, address)
+            member = Member(way[0], report, way[1], stop)
+            threading.Thread(target=member.beat, name="reports", daemon=True).start()
+            return member
         if environment.is_superseded:
             raise NotFormed(
                 f"the run was submitted again while worker {environment.worker} waited for the others: it starts "
@@ -201,22 +173,11 @@ def _reach(environment: Environment) -> tuple[Ask, str]:
     address = own_address(environment.endpoint) if environment.num_workers > 1 else "127.0.0.1"
     host, port = _split(environment.endpoint)
     if environment.worker:
-        connection = Connection(host, port, environment.group_key)
-        return lambda report: Order.from_json(connection.ask(report.to_json())), address
+        return Connection(host, port, environment.group_key).report, address
     coordinator = Coordinator(environment.num_workers)
     if environment.num_workers > 1:
-        serve(coordinator, environment.group_key, port)
+        Host(coordinator, environment.group_key, port)
     return coordinator.report, address
-
-
-def serve(coordinator: Coordinator, key: bytes, port: int) -> Host:
-    """Has the other workers of the job reach the coordinator at this port. Raises OSError."""
-    return Host(
-        lambda message: coordinator.report(Report.from_json(message)).to_json(),
-        lambda message: coordinator.lose(Report.from_json(message)),
-        key,
-        port,
-    )
 
 
 def _split(endpoint: str) -> tuple[str, int]:

@@ -24,8 +24,8 @@ from train_func.worker.publish import trackers
 from train_func.worker.rank import output, stacks
 from train_func.worker.rank.end import Outcome, RankEnd, left, running
 from train_func.worker.stop import RESERVE, Stop
-from train_func.worker.supervisor.coordinator import Kind, Order, Status
-from train_func.worker.supervisor.group import BEAT, Group, PeersLost, reserved_port
+from train_func.worker.supervisor.coordinator import Order, Phase, Status
+from train_func.worker.supervisor.group import BEAT, Member, PeersLost, reserved_port
 from train_func.worker.supervisor.hangs import Hang, HangWatch
 from train_func.worker.supervisor.log import LogTee
 from train_func.worker.supervisor.rank_process import RankProcess, Template
@@ -58,7 +58,7 @@ class Launcher:
         environment: Environment,
         log_tee: LogTee,
         stop: Stop,
-        group: Group,
+        member: Member,
         template: Template,
         hang_after: float,
     ) -> None:
@@ -67,7 +67,7 @@ class Launcher:
         self._patience, self._grace = environment.timings.patience, environment.grace - RESERVE
         self._log_tee = log_tee
         self._stop = stop
-        self._group = group
+        self._member = member
         self._template = template
         self._folder = Path(mkdtemp(prefix="ranks-", dir=environment.temporary_dir))
         self._position = environment.worker  # among the members of the attempt
@@ -157,7 +157,7 @@ class Launcher:
             pids = {self._rank(local_rank): process.pid for local_rank, process in alive.items()}
             if stacks.are_asked_for():
                 self._hangs.print_stacks(pids)
-            if (hang := self._hangs.look(pids, self._group.member)) and self._tells_first(hang):
+            if (hang := self._hangs.look(pids, self._member)) and self._tells_first(hang):
                 self.hang = hang
                 self._hangs.print_stacks(pids)
                 return False
@@ -168,7 +168,7 @@ class Launcher:
         The first of these ranks to end, or to go on, would bring about the ends of others, without a stack.
         """
         worker, timings = self._environment.worker, self._environment.timings
-        first = self._group.member.fail(hang.verdict(worker))
+        first = self._member.fail(hang.verdict(worker))
         if first and first.worker != worker:
             return False  # the next look finds it
         if self._environment.num_workers > 1:
@@ -178,10 +178,10 @@ class Launcher:
     def _look_around(self) -> None:
         """Pauses, unless there is a signal or a peer was lost."""
         if self._stop.requested:
-            self._group.member.fail(stopped(self._environment.worker, self._stop.name))
+            self._member.fail(stopped(self._environment.worker, self._stop.name))
         self._stop.check()
         try:
-            self._group.member.look()
+            self._member.look()
         except PeersLost as lost:
             if lost.verdict and lost.verdict.exit_code == exits.STOPPED:
                 self._patience = self._grace  # the ranks of all workers save together
@@ -196,8 +196,8 @@ class Launcher:
         with contextlib.ExitStack() as ports:
             address = ""
             if self._environment.worker == 0:
-                address = f"{self._group.address}:{ports.enter_context(reserved_port())}"
-            order = self._group.member.hear(Kind.START, status=Status.PREPARED, address=address)
+                address = f"{self._member.address}:{ports.enter_context(reserved_port())}"
+            order = self._member.hear(Phase.START, status=Status.PREPARED, address=address)
             self._position = order.members.index(self._environment.worker)
             yield order
 
@@ -284,7 +284,7 @@ class Launcher:
         roots = [end for end in self._failed_ends() if not end.follows]
         found = of_ranks(roots, worker=self._environment.worker, out_of_memory=False)
         if found and all(end.has_own_fault for end in roots):
-            self._group.member.fail(found)
+            self._member.fail(found)
 
     def _end_ranks(self) -> None:
         """Asks the ranks to stop, kills those that do not in time, and whatever any of them has started."""
