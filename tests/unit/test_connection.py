@@ -2,9 +2,7 @@
 
 import contextlib
 import hashlib
-import select
 import socket
-import struct
 import threading
 import time
 from dataclasses import replace
@@ -12,6 +10,7 @@ from dataclasses import replace
 import psutil
 import pytest
 
+from tests.tcp_proxy import tcp_proxy
 from train_func import exits
 from train_func.records import Verdict
 from train_func.worker.supervisor import connection as connections
@@ -31,11 +30,8 @@ class Group:
         self._coordinator = coordinator or Coordinator(2)
         self.address = "127.0.0.1", Host(self._coordinator, KEY, 0).port
         self.guest = Connection("127.0.0.1", port(self.address) if port else self.address[1], KEY)
-        while not self.phase(replace(GUEST)).round:
+        while not self.guest.report(GUEST).round:
             self._coordinator.report(LEAD)
-
-    def phase(self, report):
-        return self.guest.report(report)
 
     def is_sound(self):
         """Whether both workers are told to go on, the other one without delay."""
@@ -166,68 +162,30 @@ def test_a_report_of_any_length_arrives():
     assert order.verdict.message == long
 
 
-class Network:
-    """What lies between a worker and its host: it passes on, cuts all connections, or takes none."""
-
-    def __init__(self, address):
-        self._address = address
-        self._server = socket.create_server(("127.0.0.1", 0))
-        self.port = self._server.getsockname()[1]
-        self._ends = []
-        threading.Thread(target=self._take, daemon=True).start()
-
-    def _take(self):
-        with contextlib.suppress(OSError):
-            while True:
-                worker, _ = self._server.accept()
-                host = socket.create_connection(self._address)
-                self._ends += [worker, host]
-                threading.Thread(target=self._pass_on, args=(worker, host), daemon=True).start()
-
-    def _pass_on(self, worker, host):
-        with contextlib.suppress(OSError, ValueError):
-            while True:
-                for ready in select.select([worker, host], [], [])[0]:
-                    if not (said := ready.recv(10_000)):
-                        return
-                    (host if ready is worker else worker).sendall(said)
-
-    def cut(self):
-        """Both sides see a reset."""
-        ends, self._ends = self._ends, []
-        for end in ends:
-            end.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
-            end.close()
-
-    def end(self):
-        """Nothing listens there any more."""
-        self._server.shutdown(socket.SHUT_RDWR)
-        self._server.close()
-        self.cut()
-
-
 @pytest.fixture
 def network():
-    made = []
+    """Makes the port of a proxy before an address; the proxies that it has made."""
+    with contextlib.ExitStack() as proxies:
+        made = []
 
-    def between(address):
-        made.append(Network(address))
-        return made[0].port
+        def before(address):
+            made.append(proxies.enter_context(tcp_proxy(address[1])))
+            return made[-1].port
 
-    between.made = made
-    return between
+        before.made = made
+        yield before
 
 
 def test_a_connection_that_breaks_is_found_again_and_costs_nothing(network):
     group = Group(port=network)
     for _ in range(3):
-        network.made[0].cut()
+        network.made[0].cut_all()
         assert group.is_sound()
 
 
 def test_a_worker_learns_soon_that_the_host_has_gone(network):
     group = Group(port=network)
-    network.made[0].end()
+    network.made[0].close()
     begun = time.monotonic()
     with pytest.raises(OSError):
         group.guest.report(replace(GUEST, round=1))
