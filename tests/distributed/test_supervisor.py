@@ -42,6 +42,17 @@ def train_func(parameters):
 )
 
 
+UNTIL_IS_OVER = """
+def train_func(parameters):
+    import os, time
+    from pathlib import Path
+    print("waits", flush=True)
+    while not Path(os.environ["IS_OVER"]).exists():
+        time.sleep(0.02)
+    return {"attempt": os.environ["TRAIN_FUNC_ATTEMPT"]}
+"""
+
+
 @pytest.fixture
 def job(tmp_path):
     jobs = []
@@ -182,16 +193,7 @@ def train_func(parameters):
 
 
 def test_a_connection_between_workers_that_breaks_ends_no_attempt(job):
-    source = """
-def train_func(parameters):
-    import os, time
-    from pathlib import Path
-    print("waits", flush=True)
-    while not Path(os.environ["IS_OVER"]).exists():
-        time.sleep(0.02)
-    return {"attempt": os.environ["TRAIN_FUNC_ATTEMPT"]}
-"""
-    made = job(source, workers=2)
+    made = job(UNTIL_IS_OVER, workers=2)
     is_over = made.folder / "is over"
     made.environment["IS_OVER"] = str(is_over)
     made.start(0)
@@ -209,6 +211,24 @@ def train_func(parameters):
                 time.sleep(0.02)
         is_over.touch()
         assert made.exit_codes() == [0, 0]
+    assert json.loads(open_store(made.record.store).get("a-run/result.json").data)["returned"] == {"attempt": "1"}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("worker", "seconds"), [(0, 20), (1, 10)])
+def test_a_supervisor_that_stands_still_for_a_while_ends_no_attempt(job, worker, seconds):
+    made = job(UNTIL_IS_OVER, workers=2)
+    is_over = made.folder / "is over"
+    made.environment["IS_OVER"] = str(is_over)
+    made.start()
+    for number in (0, 1):
+        made.pods[number].says(rf"^\[rank {number}\] waits")
+    made.pods[worker].signal(signal.SIGSTOP)
+    time.sleep(seconds)  # longer than worker 0 has to answer, or shorter than another one may be silent
+    made.pods[worker].signal(signal.SIGCONT)
+    time.sleep(2)  # for what was due meanwhile
+    is_over.touch()
+    assert made.exit_codes() == [0, 0]
     assert json.loads(open_store(made.record.store).get("a-run/result.json").data)["returned"] == {"attempt": "1"}
 
 
