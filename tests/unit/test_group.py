@@ -3,7 +3,6 @@
 import signal
 import threading
 import time
-from dataclasses import replace
 
 import pytest
 
@@ -11,7 +10,7 @@ from train_func import exits
 from train_func.records import Verdict
 from train_func.worker.stop import Stop, Stopped, WithinGrace
 from train_func.worker.supervisor.connection import Connection, Host
-from train_func.worker.supervisor.coordinator import Coordinator, Phase, Report, Status
+from train_func.worker.supervisor.coordinator import Coordinator, Order, Phase, Report, Status
 from train_func.worker.supervisor.group import Member, PeersLost
 
 LIMIT = 60  # seconds
@@ -86,14 +85,6 @@ def test_who_waits_learns_that_another_worker_has_failed():
     assert lost.value.verdict == verdict(1)
 
 
-def test_the_first_failure_is_the_root_of_all():
-    first, second, third = running(3)
-    assert first.fail(verdict(0, exits.PEER, root_cause=False)) is None
-    assert second.fail(verdict(1)) == verdict(1)
-    assert third.fail(verdict(2)) == verdict(1)
-    assert first.root() == verdict(1)
-
-
 def test_a_worker_that_waits_hears_a_signal():
     first, _ = running(2)
     waits, _ = at_once(lambda: first.hear(Phase.FINISH, status=Status.ENDED), lambda: asked_to_stop(first))
@@ -109,15 +100,6 @@ def test_a_worker_whose_ranks_have_ended_waits_for_the_result_within_its_grace_p
         lambda: time.sleep(0.3) or first.tell(status=Status.PUBLISHED).phase,
     )
     assert waits == [Phase.DONE] * 2
-
-
-def test_all_workers_wait_only_while_each_of_them_says_so():
-    first, second, third = running(3)
-    assert [first.wait(True), second.wait(True), first.wait(True)] == [False] * 3
-    assert third.wait(True)
-    assert first.tell().all_wait
-    assert not second.wait(False)
-    assert not first.tell().all_wait
 
 
 def test_all_begin_another_round_together_and_hear_nothing_of_the_one_before():
@@ -195,26 +177,22 @@ def test_a_coordinator_that_has_gone_is_a_lost_peer_and_no_fault_of_the_supervis
 
 
 def test_a_coordinator_that_was_started_again_has_another_group():
-    _, second = running(2)
-    new = Coordinator(2)
-    port = Host(new, KEY, 0).port
-    second._ask = Connection("127.0.0.1", port, KEY).report
-    new.report(Report(0, "its next pod"))
-    second.tell()
+    new, lead = Coordinator(2), Report(0, "its next pod")
+    new.report(lead)
+    second = Member(
+        Connection("127.0.0.1", Host(new, KEY, 0).port, KEY).report, Report(1, "pod 1"), "127.0.0.1", Stop()
+    )
     with pytest.raises(PeersLost):
-        second.look()
-    assert new.report(Report(0, "its next pod")).round == 0
+        second.hear(Phase.START, status=Status.PREPARED)
+    assert new.report(lead).round == 0
 
 
-def test_a_worker_that_is_busy_stays_alive_for_the_others():
-    first, second = running(2)
-    told = []
-    second._ask, ask = (lambda report: told.append(report) or ask(report)), second._ask
-    threading.Thread(target=second.beat, daemon=True).start()
-    end = time.monotonic() + LIMIT
-    while len(told) < 3:
-        assert time.monotonic() < end
-        time.sleep(0.05)
-    assert first.tell().phase is Phase.START
-    second._has_gone = True
-    assert replace(told[0], heard=0.0) == replace(told[-1], heard=0.0)
+def test_a_worker_that_is_busy_reports_all_the_same():
+    has_reported = threading.Semaphore(0)
+
+    def ask(report):
+        has_reported.release()
+        return Order(Phase.START, 1)
+
+    threading.Thread(target=Member(ask, Report(1, "pod 1"), "127.0.0.1", Stop()).beat, daemon=True).start()
+    assert [has_reported.acquire(timeout=LIMIT) for _ in range(3)] == [True] * 3
