@@ -22,7 +22,7 @@ from train_func.worker.supervisor.connection import Connection, Host
 from train_func.worker.supervisor.coordinator import Coordinator, Order, Phase, Report, Status
 
 BEAT = 1.0  # seconds between two reports while nothing changes
-POLL = 0.05  # the same while an order is waited for
+POLL = 0.02  # the same while an order is waited for
 
 Ask = Callable[[Report], Order]
 
