@@ -22,7 +22,7 @@ from train_func.worker.supervisor.connection import Connection, Host
 from train_func.worker.supervisor.coordinator import Coordinator, Order, Phase, Report, Status
 
 BEAT = 1.0  # seconds between two reports while nothing changes
-POLL = 0.02  # the same while an order is waited for
+POLL, LONGEST_POLL = 0.02, 0.25  # the same while an order is waited for: rarely, where the wait is long
 
 Ask = Callable[[Report], Order]
 
@@ -84,11 +84,11 @@ class Member:
             PeersLost: the round has ended.
             Stopped: ``stop``, or that of this worker, was requested.
         """
-        order = self.tell(**changes)
+        order, pause = self.tell(**changes), POLL
         while order.phase not in phases or order.round != self._report.round:
             self.look()
-            (stop or self._stop).pause(POLL)
-            order = self.tell()
+            (stop or self._stop).pause(pause)
+            order, pause = self.tell(), min(1.1 * pause, LONGEST_POLL)
         return order
 
     def fail(self, verdict: Verdict, left: Verdict | None = None, *, went_on: bool = False) -> Verdict | None:
