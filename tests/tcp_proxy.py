@@ -35,6 +35,11 @@ class TcpProxy:
     def endpoint(self) -> str:
         return f"http://127.0.0.1:{self.port}"
 
+    @property
+    def num_connections(self) -> int:
+        """How many it has taken so far."""
+        return len(self._open) // 2
+
     def serve(self) -> None:
         """Until ``close``."""
         with contextlib.suppress(OSError):

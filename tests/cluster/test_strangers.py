@@ -12,15 +12,16 @@ SAYS = """
 import json, socket, sys, time
 job, host, port = sys.argv[1:]
 verdict = {"exit_code": 70, "cause": "code", "message": "the function has failed", "worker": 1, "root_cause": True,
-           "follows": False}
-wishes = [["compare_set", "1/verdict", "", json.dumps(verdict)], ["set", "left", "2"], ["set", "1/finish", "no"]]
+           "follows": None, "hangs": None}
+report = {"worker": 1, "pod": job + "-worker-1", "round": 1, "status": "failed", "verdict": verdict, "left": None,
+          "went_on": False, "waits": False, "start": "", "address": "", "heard": 0.0}
+said = json.dumps(report).encode()
 crowd = [socket.create_connection((host, int(port)), timeout=10) for _ in range(100)]
-for number, hello in enumerate(({"train_func": job}, {}, job, None)):
-    for said in (hello, *wishes):
-        try:
-            crowd[number].sendall(json.dumps(said).encode() + b"\\n")
-        except OSError:
-            pass
+for number, hello in enumerate((b"", bytes(64), job.encode(), b"x" * 1000)):
+    try:
+        crowd[number].sendall(hello + len(said).to_bytes(4, "big") + said)
+    except OSError:
+        pass
 time.sleep(3)  # the workers look at each other once a second
 print("reached")
 """

@@ -90,7 +90,7 @@ MORE_THAN_ONE = {
     ("client/twin/capacity.py", "cores"): "more than this machine has",
     ("client/twin/local.py", "run.workers"): "more than this machine has cores, or GPUs",
     ("client/twin/room.py", "WORKERS_PER_CORE"): "a constant",
-    ("worker/supervisor/group.py", "self._environment.num_workers"): "one worker has no peer",
+    ("worker/supervisor/group.py", "environment.num_workers"): "one worker has no peer",
     ("worker/environment.py", "num_workers"): "a worker is one of several",
 }
 

@@ -12,10 +12,12 @@ import pytest
 
 from tests.distributed.pods import PROMPT, Job, await_handled, seconds_until_gone
 from tests.messages import unnamed
+from tests.tcp_proxy import tcp_proxy
 from train_func import exits
 from train_func.records import Verdict
 from train_func.storage import open_store
 from train_func.worker.supervisor.budget import Attempts
+from train_func.worker.supervisor.coordinator import Report, Status
 
 MEET = """
 def meet():
@@ -38,6 +40,17 @@ def train_func(parameters):
         dist.all_reduce(total)
 """
 )
+
+
+UNTIL_IS_OVER = """
+def train_func(parameters):
+    import os, time
+    from pathlib import Path
+    print("waits", flush=True)
+    while not Path(os.environ["IS_OVER"]).exists():
+        time.sleep(0.02)
+    return {"attempt": os.environ["TRAIN_FUNC_ATTEMPT"]}
+"""
 
 
 @pytest.fixture
@@ -165,19 +178,58 @@ def train_func(parameters):
     made.start()
     for worker in (0, 1):
         made.pods[worker].says(rf"^\[rank {worker}\] waits")
-    failed = {"exit_code": 70, "cause": "code", "message": "the function has failed", "worker": 1, "root_cause": True}
-    wishes = [["compare_set", "1/verdict", "", json.dumps({**failed, "follows": False})], ["set", "left", "2"]]
+    verdict = Verdict(70, "code", "the function has failed", 1)
+    report = Report(1, "a-run-worker-1", 1, Status.FAILED, verdict).to_json().encode()
     with contextlib.ExitStack() as strangers:
-        for hello in ({"train_func": made.record.job_name}, {"train_func": "known to the workers alone"}, {}, [], None):
+        for hello in (b"", bytes(64), b"known to the workers alone", b"GET / HTTP/1.1\r\n\r\n", b"\xff" * 1000):
             stranger = strangers.enter_context(socket.create_connection(("127.0.0.1", made.port)))
-            for said in (hello, *wishes):
-                with contextlib.suppress(OSError):
-                    stranger.sendall(json.dumps(said).encode() + b"\n")
+            with contextlib.suppress(OSError):
+                stranger.sendall(hello + len(report).to_bytes(4) + report)
         for _ in range(100):  # that stay and say nothing
             strangers.enter_context(socket.create_connection(("127.0.0.1", made.port)))
         done.touch()
         assert made.exit_codes() == [0, 0]
     assert json.loads(open_store(made.record.store).get("a-run/result.json").data)["returned"] == {"GROUP_SECRET": None}
+
+
+def test_a_connection_between_workers_that_breaks_ends_no_attempt(job):
+    made = job(UNTIL_IS_OVER, workers=2)
+    is_over = made.folder / "is over"
+    made.environment["IS_OVER"] = str(is_over)
+    made.start(0)
+    with tcp_proxy(made.port) as network:
+        made.environment["PET_RDZV_ENDPOINT"] = f"127.0.0.1:{network.port}"
+        made.start(1)
+        for worker in (0, 1):
+            made.pods[worker].says(rf"^\[rank {worker}\] waits")
+        for _ in range(3):
+            num_before = network.num_connections
+            network.cut_all()
+            end = time.monotonic() + PROMPT
+            while network.num_connections == num_before:
+                assert time.monotonic() < end
+                time.sleep(0.02)
+        is_over.touch()
+        assert made.exit_codes() == [0, 0]
+    assert json.loads(open_store(made.record.store).get("a-run/result.json").data)["returned"] == {"attempt": "1"}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("worker", "seconds"), [(0, 20), (1, 10)])
+def test_a_supervisor_that_stands_still_for_a_while_ends_no_attempt(job, worker, seconds):
+    made = job(UNTIL_IS_OVER, workers=2)
+    is_over = made.folder / "is over"
+    made.environment["IS_OVER"] = str(is_over)
+    made.start()
+    for number in (0, 1):
+        made.pods[number].says(rf"^\[rank {number}\] waits")
+    made.pods[worker].signal(signal.SIGSTOP)
+    time.sleep(seconds)  # longer than worker 0 has to answer, or shorter than another one may be silent
+    made.pods[worker].signal(signal.SIGCONT)
+    time.sleep(2)  # for what was due meanwhile
+    is_over.touch()
+    assert made.exit_codes() == [0, 0]
+    assert json.loads(open_store(made.record.store).get("a-run/result.json").data)["returned"] == {"attempt": "1"}
 
 
 def test_a_worker_with_another_secret_is_no_member_of_the_group(job):

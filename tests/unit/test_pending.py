@@ -18,9 +18,10 @@ from train_func.worker.environment import Environment
 from train_func.worker.publish.pending import Pending
 from train_func.worker.rank.end import Outcome, RankEnd
 from train_func.worker.stop import RESERVE, Stop
-from train_func.worker.supervisor.attempt import Attempt, JobEnd
-from train_func.worker.supervisor.group import Peers
-from train_func.worker.supervisor.group_store import GroupStore
+from train_func.worker.supervisor.attempt import Attempt
+from train_func.worker.supervisor.budget import Account
+from train_func.worker.supervisor.coordinator import Coordinator, Phase, Report
+from train_func.worker.supervisor.group import Member, PeersLost
 from train_func.worker.supervisor.log import LogTee
 from train_func.worker.supervisor.main import Supervisor
 from train_func.worker.supervisor.verdict import stopped
@@ -35,6 +36,10 @@ def supervisor(tmp_path):
     made._attempt = Attempt(made._environment, record, open_store(record.store), made._log_tee, made._stop)
     made._launcher = SimpleNamespace(ends=list, pids=set, step=0, out_of_memory=False)
     return made
+
+
+def a_group_that_goes_on():
+    return SimpleNamespace(hear=lambda *phases, **says: None, tell=lambda **says: None)
 
 
 def environment_of(worker, folder):
@@ -205,7 +210,7 @@ def test_the_result_comes_before_the_files_that_are_kept_beside_it(supervisor, t
         (tmp_path / name).write_text("kept")
     attempt._store = store = Notes(attempt._store, "a-run/result.json")
     ends = [RankEnd(rank, 0, None, False, rank) for rank in (0, 1)]
-    attempt.finish(SimpleNamespace(ranks_ended=lambda: None, tell_published=lambda: None), ends)
+    attempt.finish(a_group_that_goes_on(), ends)
     assert store.found == dict.fromkeys(
         [
             "a-run/attempts/1/output/rank-0/manifest.json",
@@ -247,16 +252,18 @@ def last_attempt(tmp_path):
     record = write_job_folder(
         tmp_path / "job", "def train_func(): ...", store=(tmp_path / "store").as_uri(), max_attempts=1
     )
-    group = GroupStore(2)
+    group = Coordinator(2)
 
-    def member(worker):
+    def attempt(worker):
         stop = Stop()
         environment = replace(environment_of(worker, tmp_path / str(worker)), job_dir=tmp_path / "job")
         made = Attempt(environment, record, open_store(record.store), SimpleNamespace(flush=lambda seconds: None), stop)
-        made._peers = Peers(group, worker=worker, num_workers=2, stop=stop)
+        made._member = Member(group.report, Report(worker, f"pod {worker}"), "127.0.0.1", stop)
         return made
 
-    first, second = member(0), member(1)
+    while 0 in [group.report(Report(worker, f"pod {worker}")).round for worker in range(2)]:
+        pass
+    first, second = attempt(0), attempt(1)
     first.lease = second.lease = first._attempts.claim()
     return first, second
 
@@ -303,8 +310,8 @@ def test_publishing_leaves_of_the_grace_period_what_is_kept_for_records(supervis
     attempt.lease = attempt._attempts.claim()
     store = Hangs(attempt._store, ended, attempt.seconds_left)
     attempt._store = attempt._attempts._store = store
-    peers = SimpleNamespace(ranks_ended=lambda: None)
-    monkeypatch.setattr(supervisor, "_prepare", lambda: attempt.finish(peers, []))
+    member = a_group_that_goes_on()
+    monkeypatch.setattr(supervisor, "_prepare", lambda: attempt.finish(member, []))
     monkeypatch.setattr("train_func.worker.supervisor.main.kill_descendants", lambda seconds: None)  # this test's own
     stop_asked_for(supervisor._stop, seconds=1000.0 - RESERVE)
     try:
@@ -314,17 +321,21 @@ def test_publishing_leaves_of_the_grace_period_what_is_kept_for_records(supervis
         ended.set()
 
 
-def test_a_pause_before_another_attempt_keeps_no_other_worker_waiting_in_vain(supervisor, monkeypatch):
-    pauses = []
-    monkeypatch.setattr("train_func.worker.supervisor.attempt.time.sleep", pauses.append)
-    timings = supervisor._environment.timings
+def test_the_pause_before_another_attempt_grows_while_none_makes_progress(supervisor, monkeypatch):
+    pauses, attempt, timings = [], supervisor._attempt, supervisor._environment.timings
+    monkeypatch.setattr(attempt._stop, "pause", pauses.append)
+
+    def hear(phase, **says):
+        if phase is Phase.PREPARE:
+            raise PeersLost("a worker has gone")
+
     for num_charged in (1, 2, 3, 20):
-        attempt = supervisor._attempt
-        attempt._root = attempt._verdict = Verdict(exits.KILLED, "killed", "rank 0 was killed", 0)
-        attempt._peers = SimpleNamespace(begin_again=lambda seconds: False)
-        attempt._num_charged = num_charged
-        assert attempt.next() is None
-    assert pauses == [timings.pause, 2 * timings.pause, pytest.approx(timings.again / 2)]
+        attempt._before = Verdict(exits.KILLED, "killed", "rank 0 was killed", 0)
+        account = Account(num_charged, num_charged, 100, None)
+        monkeypatch.setattr(attempt._attempts, "account", lambda account=account: account)
+        with pytest.raises(PeersLost):
+            attempt.open(SimpleNamespace(hear=hear, look=lambda: None))
+    assert pauses == [timings.pause, 2 * timings.pause, timings.longest_pause]
 
 
 def test_no_question_to_a_silent_store_makes_a_worker_late_that_was_asked_to_stop(supervisor):
@@ -337,18 +348,6 @@ def test_no_question_to_a_silent_store_makes_a_worker_late_that_was_asked_to_sto
         assert attempt.seconds_left() == 0  # for the log, which comes last
     finally:
         ended.set()
-
-
-def test_a_peer_that_ends_once_the_group_has_formed_does_not_end_the_wait_for_it():
-    """The look at the records may begin before the group has formed, and end after a quick peer is done."""
-
-    def final_end(known):
-        job_end.has_formed = True
-        return Verdict(exits.DONE, None, "all ranks ended", 1)
-
-    job_end = JobEnd(SimpleNamespace(final_end=final_end), seconds=0.01)
-    job_end.look(set())
-    assert job_end.verdict is None
 
 
 @pytest.mark.parametrize(

@@ -26,10 +26,9 @@ class Timings:
     retry: float = 0.3
     """Between two tries to reach worker 0."""
     pause: float = 5.0
-    """Before the next attempt in the same pods when two have made no progress; doubled after each further one,
-    up to half of ``again``: a worker that could not count them waits already."""
-    again: float = 60.0
-    """For all workers of a group to be ready for another attempt in the same pods."""
+    """Before the next attempt in the same pods when two have made no progress; doubled after each further one."""
+    longest_pause: float = 30.0
+    """The longest of these pauses."""
     tell: float = 15.0
     """Between two lines that say what is waited for."""
     superseded: float = 10.0
@@ -46,8 +45,6 @@ class Timings:
     """The same when no group was formed, and little is to be told."""
     shortest: float = 0.5
     """For each question to the store, even when that time is up."""
-    root: float = 3.0
-    """Longest wait of a worker that lost its peer for the reason."""
     linger: float = 5.0
     """Longest that the host of the rendezvous stays for those who still read the reason."""
 

@@ -28,34 +28,11 @@ from train_func.worker.rank.output import keep, of_rank
 from train_func.worker.stop import Stop, WithinGrace
 from train_func.worker.store_wait import patient, patiently
 from train_func.worker.supervisor.budget import Account, Attempts, Refused
-from train_func.worker.supervisor.group import Peers
+from train_func.worker.supervisor.coordinator import Phase, Status
+from train_func.worker.supervisor.group import Member
 from train_func.worker.supervisor.inputs import RunInputs
 from train_func.worker.supervisor.log import History, LogTee
 from train_func.worker.supervisor.verdict import following, left_steps, of_ranks
-
-
-class JobEnd:
-    """Looks at the end records every so many ``seconds``, until the group has formed."""
-
-    def __init__(self, attempts: Attempts, seconds: float) -> None:
-        self._attempts = attempts
-        self._seconds = seconds
-        self.has_formed = False
-        self.verdict: Verdict | None = None
-        """A final end of another worker."""
-
-    def watch(self, known: set[str]) -> None:
-        """Begins to look for records beside those that are known."""
-        threading.Thread(target=self.look, args=(known,), name="end of the job", daemon=True).start()
-
-    def look(self, known: set[str]) -> None:
-        """Returns when the job is over or the group has formed."""
-        while not self.has_formed and self.verdict is None:
-            time.sleep(self._seconds)
-            with contextlib.suppress(StorageFailed):  # the next call that needs the store says that it is away
-                found = self._attempts.final_end(known)
-                if not self.has_formed:  # else a peer of the group that has formed meanwhile
-                    self.verdict = found
 
 
 @dataclass(frozen=True)
@@ -77,9 +54,7 @@ class Start:
     @property
     def variables(self) -> dict[str, str]:
         """The variables by which the ranks hear of it."""
-        return {
-            "TRAIN_FUNC_ATTEMPT": str(self.lease.attempt),
-        }
+        return {"TRAIN_FUNC_ATTEMPT": str(self.lease.attempt)}
 
     def to_json(self) -> str:
         """Returns the message to the other workers."""
@@ -121,7 +96,7 @@ class Attempt:
         self._attempts = Attempts(
             store, record, worker=environment.worker, pod=environment.pod, pod_uid=environment.pod_uid
         )
-        self._peers: Peers | None = None
+        self._member: Member | None = None
         self._verdict: Verdict | None = None
         self._closing = threading.Lock()
         self._num_memory_kills = num_memory_kills()
@@ -133,13 +108,13 @@ class Attempt:
         self._until = 0.0  # monotonic seconds; set anew where an end is written down
         self._before: Verdict | None = None
         self._root: Verdict | None = None  # of the worker whose end came first, if known
-        self._num_charged = 0
         self.hang_after = record.run.hang_after
         self.step = 0  # the last of the training that was done
         self.out_of_memory = False  # a rank was killed for it before the kernel could
         self._is_stuck = False  # a rank cannot be ended, and may hold what another attempt needs
         self.lease: Lease | None = None
-        self.job_end = JobEnd(self._attempts, self._timings.watch)
+        self.job_end: Verdict | None = None
+        """A final end of another worker, which was seen before this attempt had its number."""
 
     @property
     def ending(self) -> bool:
@@ -147,23 +122,30 @@ class Attempt:
         return self._closing.locked()
 
     def prepare(self) -> None:
-        """Makes sure that the store can be used, and keeps an eye on it until the group forms."""
+        """Makes sure that the store can be used, and watches it for the end of the job until the group forms."""
         patiently(lambda: self._store.probe(self._record.keys.prefix), self._stop, self._timings)
-        self.job_end.watch(patiently(self._attempts.past_ends, self._stop, self._timings))
+        known = patiently(self._attempts.past_ends, self._stop, self._timings)
+        threading.Thread(target=self._watch, args=(known,), name="end of the job", daemon=True).start()
 
-    def open(self, peers: Peers) -> dict[str, str]:
+    def _watch(self, known: set[str]) -> None:
+        while self.lease is None and self.job_end is None:
+            time.sleep(self._timings.watch)
+            with contextlib.suppress(StorageFailed):  # the next call that needs the store says that it is away
+                self.job_end = self._attempts.final_end(known)
+
+    def open(self, member: Member) -> dict[str, str]:
         """Claims the number (worker 0) or hears it, brings the inputs, and returns the variables of both for the ranks.
 
         Raises:
             Refused: the attempts are used up.
             StorageFailed: reason "conflict" where the job was given up, as by a client that could not reach it.
         """
-        self._peers = peers
+        self._member = member
+        claimed = ""
         if self._environment.worker == 0:
-            start = self._claim()
-            peers.tell_start(start.to_json())
-        else:
-            start = Start.from_json(peers.hear_start())
+            member.hear(Phase.CLAIM)
+            claimed = self._claim(member).to_json()
+        start = Start.from_json(member.hear(Phase.PREPARE, start=claimed).start)
         self._begin(start.lease)
         if start.refused:
             raise Refused(replace(start.refused, worker=self._environment.worker))
@@ -173,24 +155,26 @@ class Attempt:
         if worker == 0:  # the whole group needs to hear it once
             reporting.say(start.event(self._environment))
         inputs = RunInputs(self._environment, self._record, self._store, self._stop)
-        return start.variables | inputs.bring(peers, number)
+        return start.variables | inputs.bring(member, number)
 
-    def _claim(self) -> Start:
+    def _claim(self, member: Member) -> Start:
         seconds = self._timings.superseded
         patiently(lambda: self._attempts.check_wanted(seconds), self._stop, self._timings)
         account = patiently(self._attempts.account, self._stop, self._timings)
+        if self._before and account.num_charged > 1:  # what was in the way of the last two may need a moment to go
+            self._stop.pause(min(self._timings.pause * 2 ** (account.num_charged - 2), self._timings.longest_pause))
+            member.look()
         lease = patiently(self._attempts.claim, self._stop, self._timings)
         refused = account.verdict(self._environment.worker) if account.spent else None
         return Start.of(lease, account, refused)
 
     def _begin(self, lease: Lease) -> None:
         self.lease = lease
-        self.job_end.has_formed = True
         keys, is_first = self._record.keys.attempt(lease.attempt), self._environment.worker == 0
         history = History(keys, self._store.put) if is_first else None  # rank 0 alone reports metrics
         self._log_tee.begin(lambda log: self._attempts.put_log(lease.attempt, log), history)
 
-    def finish(self, peers: Peers, ends: list[RankEnd]) -> None:
+    def finish(self, member: Member, ends: list[RankEnd]) -> None:
         """Makes what was trained the result of the run, and puts this worker's success on record.
 
         When the ranks of all workers have ended well, because only then there is a result; and before any worker leaves
@@ -198,22 +182,20 @@ class Attempt:
         """
         environment, lease, stop = self._environment, self.lease, WithinGrace(self._stop)
         assert lease is not None  # no rank starts before
-        if left := left_steps(ends, worker=environment.worker):
-            peers.tell_left(left)
-        peers.ranks_ended()
+        left = left_steps(ends, worker=environment.worker)
+        member.hear(Phase.FINISH, Phase.DONE, status=Status.ENDED, left=left)
         self.finishes = True
         if environment.worker == 0:
             first = next((end.outcome for end in ends if end.rank == 0), None)
             self._pending.conclude(self._record.run, lease.attempt, of_rank(environment.work_dir, 0), first)
             self._pending.publish(self._store, self._record, stop)  # before what may be lost
-            peers.tell_published()
+            member.tell(status=Status.PUBLISHED)
         waiting = patient(self._store, stop, self._timings.record, "keep the files of ranks", self._timings)
         keep(waiting, self._record.keys.attempt(lease.attempt), environment.work_dir, [end.rank for end in ends])
         self._keep_trackers(waiting)
         if any(end.separate for end in ends):
             print("the ranks never formed one process group: each has trained by itself")
-        if environment.worker:
-            peers.hear_published()
+        member.hear(Phase.DONE, stop=stop)
         self._until = time.monotonic() + self._timings.record
         self._keep(Verdict(exits.DONE, None, "all ranks ended", environment.worker), ends)
 
@@ -239,16 +221,12 @@ class Attempt:
         assert verdict is not None
         if verdict.exit_code == exits.DONE:
             return verdict
-        if verdict.exit_code == exits.PEER and not verdict.root_cause:
+        if self._member:
             left = left_steps(ends, worker=verdict.worker)
-            if left and self._peers:
-                self._peers.tell_left(left)
-            root = root or self._ask_for_root(went_on=any(end.went_on for end in ends))
+            self._member.fail(verdict, left, went_on=any(end.went_on for end in ends))
+        if verdict.exit_code == exits.PEER and not verdict.root_cause:
+            root = root or self._ask_for_root()
             verdict = following(root, verdict)
-            if left and root and root.follows == left.worker:  # its ranks went on
-                verdict = left
-        if self._peers:
-            self._peers.tell(verdict)
         if self._lease_for(verdict):
             verdict = self._charged(verdict, root)
             self._keep(verdict, ends)
@@ -257,32 +235,29 @@ class Attempt:
 
     def leave(self) -> None:
         """Parts from the group, after ``close``: worker 0 stays a little for those who still read the reason."""
-        if self._peers:
-            self._peers.leave(self._timings.linger if self._root and not self._stop.requested else 0.0)
+        if self._member:
+            self._member.leave(self._timings.linger if self._root and not self._stop.requested else 0.0)
 
     def next(self) -> "Attempt | None":
         """Another attempt of the group in its pods when a rank was lost and no pod, by the first verdict; else None."""
         root, own = self._root, self._verdict
-        if self._stop.requested or not (root and own and root.retryable and own.retryable):
+        if self._stop.requested or not (root and own and root.root_cause and root.retryable and own.retryable):
             return None
-        if self._peers is None or root.exit_code == exits.STOPPED or self._is_stuck:
+        if self._member is None or self._is_stuck:
             return None
-        if self._num_charged > 1:  # what was in the way of the last two may need a moment to go
-            time.sleep(min(self._timings.pause * 2 ** (self._num_charged - 2), self._timings.again / 2))
-        if not self._peers.begin_again(self._timings.again):
+        if not self._member.begin_again():
             return None
         attempt = Attempt(self._environment, self._record, self._store, self._log_tee, self._stop)
         attempt._before = root
         return attempt
 
-    def _ask_for_root(self, *, went_on: bool) -> Verdict | None:
-        if self._peers is None or self._stop.requested:
+    def _ask_for_root(self) -> Verdict | None:
+        """Returns why the round ends, by the coordinator or, where that has gone, by the records of ends."""
+        if self._member is None or self._stop.requested:
             return None
-        verdict = self._peers.verdict(self._timings.root, of_left=went_on)
-        if verdict and verdict.worker != self._environment.worker:
-            return verdict
-        if (lease := self.lease) is None:
-            return None
+        root = self._member.root()
+        if root or (lease := self.lease) is None:
+            return root
         return self._bounded(lambda: self._attempts.root_of(lease.attempt))
 
     def _charged(self, verdict: Verdict, root: Verdict | None) -> Verdict:
@@ -294,7 +269,6 @@ class Attempt:
         if is_free or (lease := self.lease) is None or not verdict.retryable:
             return verdict
         account = self._bounded(lambda: self._attempts.account(lease.attempt, self.step))
-        self._num_charged = account.num_charged if account else 0
         if account is None or not account.spent or self._bounded(self._attempts.is_published):
             return verdict
         return following(root, account.verdict(self._environment.worker, root or verdict))

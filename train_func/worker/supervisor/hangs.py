@@ -138,9 +138,9 @@ LONGEST_STACKS = 1000  # lines of a rank that are kept: the last ones, which are
 
 
 class Group(Protocol):
-    """The part of Peers that is used here."""
+    """The part of Member that is used here."""
 
-    def tell_waiting(self, waiting: bool) -> bool: ...
+    def wait(self, waits: bool) -> bool: ...
 
 
 class HangWatch:
@@ -164,7 +164,7 @@ class HangWatch:
         if hang := self._judge.look(time.monotonic(), seen):
             return hang
         waiting = self._judge.waiting if len(pids) == len(self._marks) else None
-        if not group.tell_waiting(waiting is not None) or waiting is None:
+        if not group.wait(waiting is not None) or waiting is None:
             return None
         return waiting if self._num_ranks == 1 else replace(waiting, rank=None)
 

@@ -20,7 +20,7 @@ from train_func.worker.inputs.named import bring, link
 from train_func.worker.rank import reporting
 from train_func.worker.stop import Stop
 from train_func.worker.store_wait import patient, patiently, tell_waiting
-from train_func.worker.supervisor.group import Peers
+from train_func.worker.supervisor.group import Member
 
 STORE_SECONDS = 900.0  # for a store that is away while an input is brought
 
@@ -38,8 +38,8 @@ class RunInputs:
         self._now = ""
         """The input that is brought."""
 
-    def bring(self, peers: Peers, attempt: int) -> dict[str, str]:
-        """The paths of all inputs, by the variables that tell them; returns when every worker has its own.
+    def bring(self, member: Member, attempt: int) -> dict[str, str]:
+        """The paths of all inputs, by the variables that tell them.
 
         Raises:
             InvalidInput, StorageFailed: an input cannot be had, or is not what was submitted.
@@ -47,18 +47,17 @@ class RunInputs:
         """
         if not self._record.run.inputs:
             return {}
-        found = self._beside(peers, self._all)
+        found = self._beside(member, self._all)
         if self._environment.worker == 0:
-            self._beside(peers, lambda: self._record_claims(found, attempt))
-        peers.inputs_brought()
+            self._beside(member, lambda: self._record_claims(found, attempt))
         return {variable_of(name): str(path) for name, path in found.items()}
 
-    def _beside(self, peers: Peers, work: Callable[[], T]) -> T:
+    def _beside(self, member: Member, work: Callable[[], T]) -> T:
         """What ``work`` returns, which a thread does: a signal and the loss of a peer end the wait for it."""
         outcome = begin(work)
         told = time.monotonic()
         while not outcome.done():
-            peers.look()
+            member.look()
             self._stop.pause(0.05)
             if time.monotonic() - told >= self._environment.timings.tell:
                 told = time.monotonic()

@@ -26,7 +26,8 @@ from train_func.worker.store_wait import patiently
 from train_func.worker.supervisor import packages
 from train_func.worker.supervisor.attempt import Attempt
 from train_func.worker.supervisor.budget import Refused
-from train_func.worker.supervisor.group import SILENCE, Group, NotFormed, Peers, PeersLost, meet
+from train_func.worker.supervisor.coordinator import SILENCE
+from train_func.worker.supervisor.group import Member, NotFormed, PeersLost, meet
 from train_func.worker.supervisor.heartbeat import Heartbeat
 from train_func.worker.supervisor.log import LogTee
 from train_func.worker.supervisor.rank_process import Template
@@ -107,7 +108,7 @@ class Supervisor:
         self._attempt: Attempt | None = None
         self._launcher: Launcher | None = None
         self._template = Template(environment.num_threads)
-        self._group: Group | None = None
+        self._member: Member | None = None
         self._verdict: Verdict | None = None
         self._heartbeat: Heartbeat | None = None
 
@@ -142,7 +143,8 @@ class Supervisor:
         """Whether the work has nothing left worth waiting for; it may be stuck in an import or a connection."""
         if self._attempt is None:
             return self._stop.requested and self._stop.seconds > late
-        if self._attempt.ending or not (self._stop.requested or self._attempt.job_end.verdict):
+        is_over = self._member is None and self._attempt.job_end
+        if self._attempt.ending or not (self._stop.requested or is_over):
             return False
         if self._attempt.finishes:
             return WithinGrace(self._stop).requested
@@ -155,7 +157,7 @@ class Supervisor:
         if self._stop.requested or not self._attempt:
             return self._close(stopped(worker, self._stop.name))
         return self._close(
-            Verdict(exits.PEER, "peer", "the job is over", worker, root_cause=False), self._attempt.job_end.verdict
+            Verdict(exits.PEER, "peer", "the job is over", worker, root_cause=False), self._attempt.job_end
         )
 
     def _work(self) -> None:
@@ -217,26 +219,26 @@ class Supervisor:
         )
         packages.put_first(folder)
         self._template.start(environment.job_dir / "source.py")
-        self._group = meet(environment, self._stop)
+        self._member = meet(environment, self._stop)
         return None
 
     def _run_ranks(self) -> Verdict:
-        attempt, group = self._attempt, self._group
-        assert attempt is not None and group is not None
+        attempt, member = self._attempt, self._member
+        assert attempt is not None and member is not None
         self._launcher = None  # how the ranks of the attempt before ended is on record
-        variables = attempt.open(group.peers)
+        variables = attempt.open(member)
         self._template.start(self._environment.job_dir / "source.py")
         self._launcher = Launcher(
-            self._environment, self._log_tee, self._stop, group, self._template, attempt.hang_after
+            self._environment, self._log_tee, self._stop, member, self._template, attempt.hang_after
         )
         if self._launcher.run(variables):
-            return self._finish(attempt, group.peers)
+            return self._finish(attempt, member)
         hang = self._launcher.hang
         return self._close(hang.verdict(self._environment.worker) if hang else None)
 
-    def _finish(self, attempt: Attempt, peers: Peers) -> Verdict:
-        attempt.finish(peers, self._ends())
-        peers.leave(SILENCE)
+    def _finish(self, attempt: Attempt, member: Member) -> Verdict:
+        attempt.finish(member, self._ends())
+        member.leave(SILENCE)
         return self._close(Verdict(exits.DONE, None, "all ranks of all workers ended", self._environment.worker))
 
     def _ends(self) -> list[RankEnd]:

@@ -24,7 +24,8 @@ from train_func.worker.publish import trackers
 from train_func.worker.rank import output, stacks
 from train_func.worker.rank.end import Outcome, RankEnd, left, running
 from train_func.worker.stop import RESERVE, Stop
-from train_func.worker.supervisor.group import BEAT, Group, PeersLost, reserved_port
+from train_func.worker.supervisor.coordinator import Order, Phase, Status
+from train_func.worker.supervisor.group import BEAT, Member, PeersLost, reserved_port
 from train_func.worker.supervisor.hangs import Hang, HangWatch
 from train_func.worker.supervisor.log import LogTee
 from train_func.worker.supervisor.rank_process import RankProcess, Template
@@ -57,7 +58,7 @@ class Launcher:
         environment: Environment,
         log_tee: LogTee,
         stop: Stop,
-        group: Group,
+        member: Member,
         template: Template,
         hang_after: float,
     ) -> None:
@@ -66,9 +67,10 @@ class Launcher:
         self._patience, self._grace = environment.timings.patience, environment.grace - RESERVE
         self._log_tee = log_tee
         self._stop = stop
-        self._group = group
+        self._member = member
         self._template = template
         self._folder = Path(mkdtemp(prefix="ranks-", dir=environment.temporary_dir))
+        self._position = environment.worker  # among the members of the attempt
         self._processes: dict[int, RankProcess] = {}  # by local rank
         self._is_complete = False
         self._hangs = HangWatch(environment.num_workers * environment.num_ranks, hang_after)
@@ -98,8 +100,8 @@ class Launcher:
             self._stop.check()
             self.has_ranks = True
         try:
-            with self._meeting_point() as (address, port):
-                self._start(variables, address, port)
+            with self._order() as order:
+                self._start(variables, order)
                 return self._watch()
         finally:
             self._end_ranks()
@@ -129,11 +131,11 @@ class Launcher:
         with self._gate:
             return not self.has_ranks
 
-    def _start(self, variables: Mapping[str, str], address: str, port: int) -> None:
+    def _start(self, variables: Mapping[str, str], order: Order) -> None:
         while not self._template.is_ready():
             self._look_around()
         for local_rank in range(self._environment.num_ranks):
-            own = self._who(local_rank, address, port) | dict(variables) | self._files(local_rank)
+            own = self._who(local_rank, order) | dict(variables) | self._files(local_rank)
             output_of_rank = self._log_tee.rank_output(self._rank(local_rank))
             others = [process.pid for process in self._processes.values()]
             self._processes[local_rank] = self._template.rank(own, output_of_rank, others)
@@ -156,7 +158,7 @@ class Launcher:
             pids = {self._rank(local_rank): process.pid for local_rank, process in alive.items()}
             if stacks.are_asked_for():
                 self._hangs.print_stacks(pids)
-            if (hang := self._hangs.look(pids, self._group.peers)) and self._tells_first(hang):
+            if (hang := self._hangs.look(pids, self._member)) and self._tells_first(hang):
                 self.hang = hang
                 self._hangs.print_stacks(pids)
                 return False
@@ -167,7 +169,8 @@ class Launcher:
         The first of these ranks to end, or to go on, would bring about the ends of others, without a stack.
         """
         worker, timings = self._environment.worker, self._environment.timings
-        if self._group.peers.tell(hang.verdict(worker)).worker != worker:
+        first = self._member.fail(hang.verdict(worker))
+        if first and first.worker != worker:
             return False  # the next look finds it
         if self._environment.num_workers > 1:
             self._stop.pause(BEAT + 3 * timings.look)
@@ -176,10 +179,10 @@ class Launcher:
     def _look_around(self) -> None:
         """Pauses, unless there is a signal or a peer was lost."""
         if self._stop.requested:
-            self._group.peers.tell(stopped(self._environment.worker, self._stop.name))
+            self._member.fail(stopped(self._environment.worker, self._stop.name))
         self._stop.check()
         try:
-            self._group.peers.look()
+            self._member.look()
         except PeersLost as lost:
             if lost.verdict and lost.verdict.exit_code == exits.STOPPED:
                 self._patience = self._grace  # the ranks of all workers save together
@@ -189,35 +192,36 @@ class Launcher:
         time.sleep(self._environment.timings.look)
 
     @contextlib.contextmanager
-    def _meeting_point(self) -> Iterator[tuple[str, int]]:
-        """Where the ranks meet: at rank 0, which listens at a port that is free."""
-        if self._environment.worker:
-            address, _, at = self._group.peers.hear_meeting_point().rpartition(":")
-            yield address, int(at)
-            return
-        with reserved_port() as port:
-            self._group.peers.tell_meeting_point(f"{self._group.address}:{port}")
-            yield self._group.address, port
+    def _order(self) -> Iterator[Order]:
+        """The order to start, once every worker is prepared. The ranks meet at rank 0, at a port that is free."""
+        with contextlib.ExitStack() as ports:
+            address = ""
+            if self._environment.worker == 0:
+                address = f"{self._member.address}:{ports.enter_context(reserved_port())}"
+            order = self._member.hear(Phase.START, status=Status.PREPARED, address=address)
+            self._position = order.members.index(self._environment.worker)
+            yield order
 
-    def _who(self, local_rank: int, address: str, port: int) -> dict[str, str]:
+    def _who(self, local_rank: int, order: Order) -> dict[str, str]:
         """The variables of torchrun, by which torch, Accelerate and Lightning know the rank.
 
         https://docs.pytorch.org/docs/2.13/elastic/run.html#environment-variables
         """
         environment = self._environment
-        rank, world_size = self._rank(local_rank), environment.num_workers * environment.num_ranks
+        rank, world_size = self._rank(local_rank), len(order.members) * environment.num_ranks
+        address, _, port = order.address.rpartition(":")
         return {
             "RANK": str(rank),
             "WORLD_SIZE": str(world_size),
             "LOCAL_RANK": str(local_rank),
             "LOCAL_WORLD_SIZE": str(environment.num_ranks),
-            "GROUP_RANK": str(environment.worker),
-            "GROUP_WORLD_SIZE": str(environment.num_workers),
+            "GROUP_RANK": str(self._position),
+            "GROUP_WORLD_SIZE": str(len(order.members)),
             "ROLE_NAME": "rank",
             "ROLE_RANK": str(rank),
             "ROLE_WORLD_SIZE": str(world_size),
             "MASTER_ADDR": address,
-            "MASTER_PORT": str(port),
+            "MASTER_PORT": port,
             "TORCHELASTIC_RESTART_COUNT": "0",
             "TORCHELASTIC_MAX_RESTARTS": "0",
             "TORCHELASTIC_RUN_ID": environment.rendezvous_id,
@@ -249,7 +253,7 @@ class Launcher:
         return variables
 
     def _rank(self, local_rank: int) -> int:
-        return self._environment.worker * self._environment.num_ranks + local_rank
+        return self._position * self._environment.num_ranks + local_rank
 
     def _outcome(self, local_rank: int) -> Path:
         return self._folder / f"{local_rank}.json"
@@ -281,7 +285,7 @@ class Launcher:
         roots = [end for end in self._failed_ends() if not end.follows]
         found = of_ranks(roots, worker=self._environment.worker, out_of_memory=False)
         if found and all(end.has_own_fault for end in roots):
-            self._group.peers.tell(found)
+            self._member.fail(found)
 
     def _end_ranks(self) -> None:
         """Asks the ranks to stop, kills those that do not in time, and whatever any of them has started."""

@@ -60,6 +60,8 @@ def following(root: Verdict | None, own: Verdict) -> Verdict:
         return own
     if own.exit_code == exits.SPENT:
         return own if root.worker == own.worker else replace(own, root_cause=False, follows=root.worker)
+    if root.worker == own.worker:
+        return root
     if root.exit_code == exits.SPENT:
         return replace(root, worker=own.worker, root_cause=False, follows=root.worker)
     code = exits.PEER if root.retryable else root.exit_code

@@ -1,0 +1,198 @@
+"""The members of a group: they wait for one another, hear why a round ends, begin again, and leave."""
+
+import signal
+import threading
+import time
+
+import pytest
+
+from train_func import exits
+from train_func.records import Verdict
+from train_func.worker.stop import Stop, Stopped, WithinGrace
+from train_func.worker.supervisor.connection import Connection, Host
+from train_func.worker.supervisor.coordinator import Coordinator, Order, Phase, Report, Status
+from train_func.worker.supervisor.group import Member, PeersLost
+
+LIMIT = 60  # seconds
+KEY = b"of this job"
+
+
+def formed(num_workers):
+    """The members of a group that has formed: worker 0, and others that reach it over a connection."""
+    coordinator = Coordinator(num_workers)
+    port = Host(coordinator, KEY, 0).port
+    ways = [coordinator.report, *(Connection("127.0.0.1", port, KEY).report for _ in range(1, num_workers))]
+    reports = [Report(worker, f"pod {worker}") for worker in range(num_workers)]
+    while 0 in [way(report).round for way, report in zip(ways, reports, strict=True)]:
+        pass
+    return [Member(way, report, "127.0.0.1", Stop()) for way, report in zip(ways, reports, strict=True)]
+
+
+def running(num_workers):
+    members = formed(num_workers)
+    members[0].tell(start="attempt 7", address="127.0.0.1:29500")
+    for member in members:
+        member.tell(status=Status.PREPARED)
+    return members
+
+
+def finishing(num_workers):
+    members = running(num_workers)
+    for member in members:
+        member.tell(status=Status.ENDED)
+    return members
+
+
+def at_once(*calls):
+    """Results of the calls, each in a thread of its own."""
+    results = [None] * len(calls)
+
+    def run(number):
+        try:
+            results[number] = calls[number]()
+        except (PeersLost, Stopped) as error:
+            results[number] = error
+
+    threads = [threading.Thread(target=run, args=(number,)) for number in range(len(calls))]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(LIMIT)
+        assert not thread.is_alive()
+    return results
+
+
+def verdict(worker, code=exits.CODE, **fields):
+    return Verdict(code, exits.cause_of(code), "a typo", worker, **fields)
+
+
+def asked_to_stop(member):
+    member._stop._on_signal(signal.SIGTERM, None)
+
+
+def test_the_others_wait_for_what_worker_0_claims():
+    first, *others = formed(3)
+    waits = [lambda other=other: other.hear(Phase.PREPARE).start for other in others]
+    assert at_once(*waits, lambda: first.tell(start="attempt 7") and None)[:2] == ["attempt 7"] * 2
+
+
+def test_who_waits_learns_that_another_worker_has_failed():
+    first, second = running(2)
+    waits, _ = at_once(lambda: first.hear(Phase.FINISH, status=Status.ENDED), lambda: second.fail(verdict(1)))
+    assert waits.verdict == verdict(1)
+    with pytest.raises(PeersLost) as lost:
+        second.look()
+    assert lost.value.verdict == verdict(1)
+
+
+def test_a_worker_that_waits_hears_a_signal():
+    first, _ = running(2)
+    waits, _ = at_once(lambda: first.hear(Phase.FINISH, status=Status.ENDED), lambda: asked_to_stop(first))
+    assert isinstance(waits, Stopped)
+
+
+def test_a_worker_whose_ranks_have_ended_waits_for_the_result_within_its_grace_period():
+    first, second = finishing(2)
+    second._stop.grace = 1000.0
+    asked_to_stop(second)
+    waits = at_once(
+        lambda: second.hear(Phase.DONE, stop=WithinGrace(second._stop)).phase,
+        lambda: time.sleep(0.3) or first.tell(status=Status.PUBLISHED).phase,
+    )
+    assert waits == [Phase.DONE] * 2
+
+
+def test_all_begin_another_round_together_and_hear_nothing_of_the_one_before():
+    members = running(3)
+    members[1].fail(verdict(1, exits.KILLED))
+    assert at_once(*[member.begin_again for member in members]) == [True] * 3
+    assert at_once(*[member.look for member in members]) == [None] * 3
+    members[0].tell(start="attempt 8")
+    assert members[1].hear(Phase.PREPARE).start == "attempt 8"
+
+
+def test_where_one_leaves_there_is_no_other_round():
+    first, second, third = running(3)
+    third.fail(verdict(2, exits.KILLED))
+    assert at_once(first.begin_again, second.begin_again, lambda: third.leave(0.0)) == [False, False, None]
+
+
+@pytest.mark.parametrize(
+    ("end", "begins"),
+    [
+        ({"status": Status.PUBLISHED}, False),
+        ({"status": Status.FAILED, "verdict": verdict(0, exits.UNREACHABLE)}, True),
+    ],
+    ids=["publishes", "fails"],
+)
+def test_a_worker_that_could_try_again_waits_while_worker_0_publishes(end, begins):
+    first, second = finishing(2)
+    second.fail(verdict(1, exits.UNREACHABLE))
+    outcomes = []
+    waiting = threading.Thread(target=lambda: outcomes.append(second.begin_again()))
+    waiting.start()
+    waiting.join(0.3)
+    assert not outcomes
+    assert first.tell(**end)
+    assert first.begin_again() is begins
+    waiting.join(LIMIT)
+    assert outcomes == [begins]
+
+
+def test_worker_0_leaves_last():
+    first, second, third = finishing(3)
+    left = []
+    waiting = threading.Thread(target=lambda: left.append(first.leave(LIMIT)), daemon=True)
+    waiting.start()
+    second.leave(LIMIT)
+    second.leave(LIMIT)
+    waiting.join(0.3)
+    assert not left
+    third.leave(LIMIT)
+    waiting.join(LIMIT)
+    assert left
+
+
+def test_worker_0_waits_no_longer_than_it_is_told_for_those_who_do_not_leave():
+    first, _ = finishing(2)
+    begun = time.monotonic()
+    first.leave(0.3)
+    assert 0.3 <= time.monotonic() - begun < LIMIT
+
+
+CALLS = {
+    "look": lambda member: [member.tell(), member.look()],
+    "hear": lambda member: member.hear(Phase.START),
+    "again": lambda member: member.begin_again() or member.look(),
+}
+
+
+@pytest.mark.parametrize("call", CALLS.values(), ids=CALLS)
+def test_a_coordinator_that_has_gone_is_a_lost_peer_and_no_fault_of_the_supervisor(call):
+    def ask(report):
+        raise ConnectionRefusedError
+
+    with pytest.raises(PeersLost):
+        call(Member(ask, Report(1, "pod 1"), "127.0.0.1", Stop()))
+
+
+def test_a_coordinator_that_was_started_again_has_another_group():
+    new, lead = Coordinator(2), Report(0, "its next pod")
+    new.report(lead)
+    second = Member(
+        Connection("127.0.0.1", Host(new, KEY, 0).port, KEY).report, Report(1, "pod 1"), "127.0.0.1", Stop()
+    )
+    with pytest.raises(PeersLost):
+        second.hear(Phase.START, status=Status.PREPARED)
+    assert new.report(lead).round == 0
+
+
+def test_a_worker_that_is_busy_reports_all_the_same():
+    has_reported = threading.Semaphore(0)
+
+    def ask(report):
+        has_reported.release()
+        return Order(Phase.START, 1)
+
+    threading.Thread(target=Member(ask, Report(1, "pod 1"), "127.0.0.1", Stop()).beat, daemon=True).start()
+    assert [has_reported.acquire(timeout=LIMIT) for _ in range(3)] == [True] * 3

@@ -1,0 +1,138 @@
+"""Connections between the supervisors of one job: a worker reports to the host, in worker 0, and gets an order.
+
+Each connection begins with 32 random bytes of either side, and the proof of either side that it knows the key of the
+group. Then there is one report and one order at a time, each with its length before it.
+"""
+
+import asyncio
+import contextlib
+import hmac
+import secrets
+import socket
+import threading
+import time
+
+from train_func.worker.supervisor.coordinator import AWAY, Coordinator, Order, Report
+
+ANSWER = 15.0  # seconds in which the host answers; a connection of a network that is gone never breaks by itself
+PROOF = 32  # bytes of a challenge, and of the SHA-256 that answers it
+LENGTH = 4  # bytes that tell the length of a message; strangers are heard for 64 bytes
+PAUSE = 0.1  # seconds between two tries to find a way that has broken
+MOST_STRANGERS = 64  # connections without a proof that are kept at a time
+
+
+class Host:
+    """Brings the reports of the other workers to the coordinator, in one thread, until the process ends.
+
+    It hears only a client that proves to know the key of the group, and closes a connection without a proof after a
+    while, or when there are too many, the oldest first: a stranger costs a descriptor for some seconds.
+    """
+
+    def __init__(self, coordinator: Coordinator, key: bytes, port: int) -> None:
+        """Listens at once, at any port where it is 0. Raises OSError."""
+        self._coordinator, self._key = coordinator, key
+        is_dual = socket.has_dualstack_ipv6()
+        family = socket.AF_INET6 if is_dual else socket.AF_INET
+        self._socket = socket.create_server(("", port), family=family, backlog=128, dualstack_ipv6=is_dual)
+        self.port = int(self._socket.getsockname()[1])
+        self._strangers: dict[asyncio.Task[None], None] = {}  # in the order in which they came
+        threading.Thread(target=lambda: asyncio.run(self._serve()), name="host of the group", daemon=True).start()
+
+    async def _serve(self) -> None:
+        async with await asyncio.start_server(self._hear, sock=self._socket) as server:
+            await server.serve_forever()
+
+    async def _hear(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        task, report = asyncio.current_task(), None
+        assert task is not None
+        if len(self._strangers) >= MOST_STRANGERS:
+            oldest = next(iter(self._strangers))
+            oldest.cancel()
+            del self._strangers[oldest]
+        self._strangers[task] = None
+        with contextlib.suppress(Exception, asyncio.CancelledError), contextlib.closing(writer):
+            try:  # whatever a client sends or does not send, the others are served
+                async with asyncio.timeout(ANSWER):
+                    is_worker = await self._is_worker(reader, writer)
+            finally:
+                self._strangers.pop(task, None)
+            while is_worker:
+                length = int.from_bytes(await reader.readexactly(LENGTH))
+                report = Report.from_json((await reader.readexactly(length)).decode())
+                writer.write(_framed(self._coordinator.report(report).to_json()))
+                await writer.drain()
+        if report:
+            self._coordinator.lose(report)
+
+    async def _is_worker(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> bool:
+        """Whether the other side knows the key; it is then shown that this side knows it too."""
+        challenge = secrets.token_bytes(PROOF)
+        writer.write(challenge)
+        own, proof = await reader.readexactly(PROOF), await reader.readexactly(PROOF)
+        if not hmac.compare_digest(proof, _proof(self._key, b"worker", challenge + own)):
+            return False
+        writer.write(_proof(self._key, b"host", challenge + own))
+        return True
+
+
+class Connection:
+    """The way of another worker to the host. Where it breaks and both sides live, it is found again."""
+
+    def __init__(self, host: str, port: int, key: bytes) -> None:
+        """Raises OSError when nothing listens there yet, the name is not known yet, or what listens is not worker 0."""
+        self._address, self._key = (host, port), key
+        self._connect()
+
+    def report(self, report: Report) -> Order:
+        """Returns the order to a report, which may arrive twice; it is for one thread at a time.
+
+        Raises OSError when the host has gone: nothing listens there, or AWAY seconds after a break there is no way yet.
+        """
+        until = 0.0
+        while True:
+            try:
+                if until:
+                    self._connect()
+                return self._order(report)
+            except OSError as error:
+                self.close()
+                until = until or time.monotonic() + AWAY
+                if isinstance(error, ConnectionRefusedError) or time.monotonic() > until:
+                    raise
+                time.sleep(PAUSE)
+
+    def close(self) -> None:
+        """Leaves the connection."""
+        self._file.close()
+        self._socket.close()
+
+    def _connect(self) -> None:
+        self._socket = socket.create_connection(self._address, timeout=AWAY)
+        self._socket.settimeout(ANSWER)
+        self._file = self._socket.makefile("rb")
+        try:
+            self._socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            challenge, own = self._file.read(PROOF), secrets.token_bytes(PROOF)
+            self._socket.sendall(own + _proof(self._key, b"worker", challenge + own))
+            if not hmac.compare_digest(self._file.read(PROOF), _proof(self._key, b"host", challenge + own)):
+                raise ConnectionError("what listens there is not worker 0 of this job, or does not know this worker")
+        except OSError:
+            self.close()
+            raise
+
+    def _order(self, report: Report) -> Order:
+        self._socket.sendall(_framed(report.to_json()))
+        length = int.from_bytes(self._file.read(LENGTH))
+        answer = self._file.read(length)
+        if not length or len(answer) < length:
+            raise ConnectionError("worker 0 has closed the connection")
+        return Order.from_json(answer.decode())
+
+
+def _framed(message: str) -> bytes:
+    content = message.encode()
+    return len(content).to_bytes(LENGTH) + content
+
+
+def _proof(key: bytes, who: bytes, challenges: bytes) -> bytes:
+    return hmac.digest(key, who + challenges, "sha256")
