@@ -48,7 +48,7 @@ def refused(action):
     return str(error.value)
 
 
-@pytest.mark.parametrize("method", REFUSED_METHODS)
+@pytest.mark.parametrize("method", sorted(REFUSED_METHODS))
 def test_a_method_that_would_never_be_called_is_refused_by_name(tmp_path, method):
     own = type("Own", (Trainer,), {method: lambda self, *args, **others: None})
     assert f"Own.{method}" in refused(lambda: trainer_of(tmp_path, own))
@@ -68,7 +68,7 @@ def test_a_method_of_a_class_beside_ours_and_one_put_into_a_trainer_are_refused_
     assert "get_eval_dataloader" in refused(trainer.train)
 
 
-@pytest.mark.parametrize("argument", REFUSED_ARGUMENTS)
+@pytest.mark.parametrize("argument", sorted(REFUSED_ARGUMENTS))
 def test_an_argument_that_would_not_be_used_is_refused_by_name(tmp_path, argument):
     default = DEFAULTS[argument]
     other = not default if isinstance(default, bool) else OTHER_VALUES[argument]
