@@ -8,6 +8,7 @@ import pytest
 
 from train_func.worker.environment import Environment, Timings
 from train_func.worker.supervisor import ranks
+from train_func.worker.supervisor.coordinator import Order, Phase
 from train_func.worker.supervisor.ranks import Launcher
 
 
@@ -62,8 +63,9 @@ def launcher(tmp_path, monkeypatch):
             return Rank(num_looks, exit_code, Path(variables["TRAIN_FUNC_OUTCOME_FILE"]))
 
         template = MagicMock(pid=None, rank=rank)
-        stop, group = MagicMock(requested=False), MagicMock(address="127.0.0.1")
-        return Launcher(environment, MagicMock(), stop, group, template, 60.0)
+        stop, member = MagicMock(requested=False), MagicMock(address="127.0.0.1")
+        member.hear.return_value = Order(Phase.START, 1, address="127.0.0.1:1", members=(0,))
+        return Launcher(environment, MagicMock(), stop, member, template, 60.0)
 
     return make
 
