@@ -45,7 +45,11 @@ class TcpProxy:
         with contextlib.suppress(OSError):
             while True:
                 client, _ = self._listener.accept()
-                server = socket.create_connection(self._upstream)
+                try:
+                    server = socket.create_connection(self._upstream)
+                except OSError:  # nothing listens there yet
+                    client.close()
+                    continue
                 self._open += [client, server]
                 _Connection(self, client, server).start()
 
