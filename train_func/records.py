@@ -294,11 +294,6 @@ class Verdict:
     def retryable(self) -> bool:
         return exits.retryable(self.exit_code)
 
-    @property
-    def is_own_failure(self) -> bool:
-        """Whether the worker failed by itself: it did not end well, lost no peer and was not told to stop."""
-        return self.root_cause and self.cause not in (None, "peer", "preemption")
-
 
 @dataclass(frozen=True)
 class Failure:

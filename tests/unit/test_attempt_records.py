@@ -5,7 +5,7 @@ import json
 import pytest
 
 from train_func.errors import StorageFailed
-from train_func.records import LONGEST_TERMINATION, EndRecord, Failure, Lease, RankRecord, Termination, Verdict
+from train_func.records import LONGEST_TERMINATION, EndRecord, Failure, Lease, RankRecord, Termination
 from train_func.result import Result
 
 LEASE = Lease(attempt=7, generation=2, pod="p", pod_uid="u", worker=0, submitted="s", started="t", formed=False)
@@ -21,25 +21,6 @@ def test_records_are_read_as_they_were_written():
     assert Lease.from_json(LEASE.to_json(), "here") == LEASE
     assert EndRecord.from_json(END.to_json(), "here") == END
     assert [rank.rank for rank, _ in END.errors] == [6, 4]
-
-
-@pytest.mark.parametrize(
-    ("code", "cause", "root_cause", "is_own"),
-    [
-        (147, "killed", True, True),
-        (148, "hang", True, True),
-        (70, "code", True, True),
-        (71, "killed", True, True),
-        (145, "peer", False, False),
-        (71, "peer", True, False),  # out of attempts, with a lost peer
-        (146, "peer", True, False),
-        (143, "preemption", True, False),
-        (147, "killed", False, False),
-        (0, None, True, False),
-    ],
-)
-def test_a_worker_that_lost_a_peer_was_stopped_or_is_done_has_not_failed_by_itself(code, cause, root_cause, is_own):
-    assert Verdict(code, cause, "why", 0, root_cause=root_cause).is_own_failure is is_own
 
 
 READ = {

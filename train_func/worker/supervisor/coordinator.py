@@ -1,7 +1,7 @@
 """The coordinator: the supervisor of worker 0 decides for all workers of a job.
 
 Each worker reports the last milestone that it has reached, at once and then every second. The answer is the phase of
-the group, which is an order. Nobody else decides anything, so no two workers can disagree. What follows from a report
+the group, which is an order. Only worker 0 decides, so no two workers can disagree. What follows from a report
 is a pure function of the state, the report and the time; ``tests/unit/test_coordinator.py`` is its table.
 
     phase      ends when                                         a worker then
@@ -22,7 +22,7 @@ to wait for ROOT seconds: another one may still be writing down why it failed. A
 steps is a fault only where a rank of another worker went on.
 
 A worker is lost that has not reported for SILENCE seconds, or for AWAY seconds after its connection ended: one that
-lives connects again at once. A coordinator that stood still itself, as on a machine that slept, has lost nobody. A lost
+lives connects again at once. A coordinator that stood still itself, as on a machine that slept, has lost none. A lost
 worker ends the group: the operator starts all pods again. After a lost rank the same pods begin another round. While
 the group finishes only worker 0 counts, which publishes; a worker that fails then waits for the outcome.
 
@@ -260,7 +260,7 @@ def _next(state: State, now: float) -> State:
 
 
 def _stop(state: State, verdict: Verdict) -> State:
-    """Another round may follow where a rank was lost and nobody was asked to stop."""
+    """Another round may follow where a rank was lost and no worker was asked to stop."""
     may_follow = verdict.root_cause and verdict.retryable and verdict.exit_code != exits.STOPPED
     return replace(state, phase=Phase.STOP if may_follow else Phase.EXIT, since=None, verdict=verdict)
 

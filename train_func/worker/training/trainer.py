@@ -114,7 +114,7 @@ class Trainer(transformers.Trainer):
         self._loaded_step: int | None = None
         """When the best weights were loaded at the end, the step that they are of."""
         self._evaluation_seconds = math.inf
-        """That the evaluation before has taken; nobody knows of the first."""
+        """That the evaluation before has taken; unknown before the first."""
 
     @property
     def coverage(self) -> list[Coverage]:
