@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 import torch
 from safetensors import SafetensorError, safe_open
-from safetensors.torch import load, save, save_file
+from safetensors.torch import save_file
 
 from train_func.errors import InvalidInput, StorageFailed
 
@@ -63,38 +63,28 @@ class State:
         """
         return _put_back(self.plain, self.tensors)
 
-    def to_bytes(self) -> bytes:
-        """Returns what ``write`` writes."""
-        data: bytes = save(self._contiguous(), metadata={_PLAIN: json.dumps(self.plain)})
-        return data
-
-    @classmethod
-    def from_bytes(cls, data: bytes) -> "State":
-        """The inverse of ``to_bytes``, of which the header is read as the format has it: its length, then JSON."""
-        length = int.from_bytes(data[:8], "little")
-        plain = json.loads(json.loads(data[8 : 8 + length])["__metadata__"][_PLAIN])
-        return cls(load(data), plain)
-
-    def _contiguous(self) -> dict[str, torch.Tensor]:
-        return {name: tensor.detach().contiguous() for name, tensor in self.tensors.items()}
+    def copy(self) -> "State":
+        """Returns the same, its tensors copied into the memory of the CPU."""
+        return State({name: tensor.detach().cpu().clone() for name, tensor in self.tensors.items()}, self.plain)
 
     def write(self, path: Path) -> None:
         """Raises OSError when the disk is full or cannot be written."""
         try:
-            save_file(self._contiguous(), path, metadata={_PLAIN: json.dumps(self.plain)})
+            tensors = {name: tensor.detach().contiguous() for name, tensor in self.tensors.items()}
+            save_file(tensors, path, metadata={_PLAIN: json.dumps(self.plain)})
         except SafetensorError as error:  # wraps what the disk has said
             raise OSError(f"{path} could not be written: {error}") from error
 
     @classmethod
-    def read(cls, path: Path) -> "State":
-        """Raises StorageFailed (reason "damaged") when it is no such file."""
+    def read(cls, path: Path, where: str) -> "State":
+        """Raises StorageFailed (reason "damaged") when it is no such file; ``where``: its name in the message."""
         try:
             with safe_open(path, framework="pt") as file:
                 metadata = file.metadata() or {}
                 names = file.keys()
                 return cls({name: file.get_tensor(name) for name in names}, json.loads(metadata[_PLAIN]))
         except (SafetensorError, ValueError, KeyError) as error:
-            raise StorageFailed(f"{path.name} is no part of a checkpoint: {error}", reason="damaged") from error
+            raise StorageFailed(f"{where} is no part of a checkpoint: {error}", reason="damaged") from error
 
 
 class _Taker:
