@@ -25,12 +25,12 @@ from train_func.errors import InvalidInput
 from train_func.events import RowsAudited
 from train_func.worker.rank import marks, reporting, world
 from train_func.worker.rank.marks import Phase
+from train_func.worker.rank.values import to_python
 from train_func.worker.tasks.protocol import Metric
 from train_func.worker.training import audit
 from train_func.worker.training import weights as weights_module
 from train_func.worker.training.audit import Coverage, RowIds, count
 from train_func.worker.training.loader import Collator, seed_for, take_row_ids
-from train_func.worker.training.metric_values import to_python
 from train_func.worker.training.plan import ROW_ID, features_of, lengths_of, row_ids_of
 from train_func.worker.training.weights import Mark
 
