@@ -92,7 +92,7 @@ class Checkpointing:
         tensors: dict[str, torch.Tensor] = {}  # on rank 0, which alone reads the files
         best: tuple[int, Any] | None = None
 
-        def read() -> tuple[Manifest, Any, list[tuple[str, torch.dtype, torch.Size, bool]], list[State]] | None:
+        def read() -> tuple[Manifest, Any, list[tuple[str, torch.dtype, torch.Size, bool]], list[bytes]] | None:
             nonlocal best
             checkpoint = self._newest()
             if checkpoint is None:
@@ -103,18 +103,18 @@ class Checkpointing:
                 best = states[BEST].whole()["step"], states[BEST].whole()["weights"]
             on_device = training.on_device
             likes = [(name, tensor.dtype, tensor.shape, name in on_device) for name, tensor in tensors.items()]
-            ranks = [states[of_rank(rank)] for rank in range(checkpoint.manifest.world_size)]
+            ranks = [states[of_rank(rank)].to_bytes() for rank in range(checkpoint.manifest.world_size)]
             return checkpoint.manifest, training.plain, likes, ranks
 
         parts = world.on_rank_zero(read)
         if parts is None:
             return None
-        manifest, plain, likes, states = parts
+        manifest, plain, likes, data_of_ranks = parts
         for name, dtype, shape, is_on_device in likes:
             tensor = tensors[name] if name in tensors else torch.empty(shape, dtype=dtype)
             tensors[name] = tensor.to(device) if is_on_device else tensor
             world.spread(tensors[name])
-        ranks = [state.whole() for state in states]
+        ranks = [State.from_bytes(data).whole() for data in data_of_ranks]
         self._begun_at = manifest.step
         rank = ranks[min(world.rank(), len(ranks) - 1)]
         if world.rank() >= len(ranks):
@@ -202,10 +202,11 @@ class Checkpointing:
 
     def _save(self, step: int, parts: Parts) -> None:
         self._taken_at = step
-        ranks = world.gather(world.on_all_ranks(lambda: State.of(parts.rank, of_rank(world.rank())).copy()))
+        gathered = world.gather(world.on_all_ranks(lambda: State.of(parts.rank, of_rank(world.rank())).to_bytes()))
 
         def begin() -> None:
             assert self._saver is not None
+            ranks = [State.from_bytes(data) for data in gathered]
             best = parts.best and State.of({"step": parts.best[0], "weights": parts.best[1]}, BEST)
             training = State.of(parts.training, TRAINING)
             self._saver.begin(Snapshot(step, training, ranks, best, parts.lasting | parts.frozen, parts.frozen))

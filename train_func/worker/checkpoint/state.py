@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 import torch
 from safetensors import SafetensorError, safe_open
-from safetensors.torch import save_file
+from safetensors.torch import load, save, save_file
 
 from train_func.errors import InvalidInput, StorageFailed
 
@@ -63,15 +63,24 @@ class State:
         """
         return _put_back(self.plain, self.tensors)
 
-    def copy(self) -> "State":
-        """Returns the same, its tensors copied into the memory of the CPU."""
-        return State({name: tensor.detach().cpu().clone() for name, tensor in self.tensors.items()}, self.plain)
+    def to_bytes(self) -> bytes:
+        """Returns what ``write`` writes; torch does not read back what it pickles of a tensor of bytes."""
+        return save(self._contiguous(), metadata={_PLAIN: json.dumps(self.plain)})  # type: ignore[no-any-return]
+
+    @classmethod
+    def from_bytes(cls, data: bytes) -> "State":
+        """The inverse of ``to_bytes``, of which the header is read as the format has it: its length, then JSON."""
+        length = int.from_bytes(data[:8], "little")
+        plain = json.loads(json.loads(data[8 : 8 + length])["__metadata__"][_PLAIN])
+        return cls(load(data), plain)
+
+    def _contiguous(self) -> dict[str, torch.Tensor]:
+        return {name: tensor.detach().contiguous() for name, tensor in self.tensors.items()}
 
     def write(self, path: Path) -> None:
         """Raises OSError when the disk is full or cannot be written."""
         try:
-            tensors = {name: tensor.detach().contiguous() for name, tensor in self.tensors.items()}
-            save_file(tensors, path, metadata={_PLAIN: json.dumps(self.plain)})
+            save_file(self._contiguous(), path, metadata={_PLAIN: json.dumps(self.plain)})
         except SafetensorError as error:  # wraps what the disk has said
             raise OSError(f"{path} could not be written: {error}") from error
 
