@@ -259,14 +259,15 @@ def check_rows_alike(rows: Dataset, whole: RowIds | None, what: str) -> RowIds:
 
 def _check_samples_alike(rows: Dataset, what: str) -> None:
     samples = world.gather(world.on_all_ranks(lambda: _sample_of(rows)))
-    _, columns, _ = samples[0]
+    _, columns, digests = samples[0]
     if len({num for num, _, _ in samples}) > 1:
         difference = ", ".join(f"{num} on rank {rank}" for rank, (num, _, _) in enumerate(samples))
     elif other := next((rank for rank, (_, names, _) in enumerate(samples) if names != columns), None):
         names = listed(sorted({name for name, _ in columns.items() ^ samples[other][1].items()}))
         difference = f"columns of other names or types on rank {other} than on rank 0: {names}"
     elif other := next((rank for rank, sample in enumerate(samples) if sample != samples[0]), None):
-        difference = f"other rows, or another order, on rank {other} than on rank 0"
+        position = min(at for at, digest in digests.items() if samples[other][2][at] != digest)
+        difference = f"other rows, or another order, on rank {other} than on rank 0, as at position {position}"
     else:
         return
     raise InvalidInput(
@@ -276,16 +277,16 @@ def _check_samples_alike(rows: Dataset, what: str) -> None:
     )
 
 
-def _sample_of(rows: Dataset) -> tuple[int, dict[str, str], str]:
-    """Returns the number of the rows, their columns, and a digest of some rows as they are stored."""
+def _sample_of(rows: Dataset) -> tuple[int, dict[str, str], dict[int, str]]:
+    """Returns the number of the rows, their columns, and digests of some rows, by position, as they are stored."""
     size = max(1, rows.data.nbytes // max(1, rows.data.num_rows))
     most = min(len(rows), NUM_SAMPLED, max(2, SAMPLED_BYTES // size))
     positions = np.unique(np.linspace(0, len(rows) - 1, most).astype(np.int64))
     table = rows.with_format("arrow")[positions.tolist()]  # no transform is called, and no column is copied
-    digest = hashlib.sha256()
-    for batch in table.select(sorted(table.column_names)).to_batches(max_chunksize=1):
-        digest.update(batch.serialize())
-    return len(rows), {name: repr(kind) for name, kind in rows.features.items()}, digest.hexdigest()
+    batches = table.select(sorted(table.column_names)).to_batches(max_chunksize=1)
+    digests = [hashlib.sha256(batch.serialize()).hexdigest() for batch in batches]
+    columns = {name: repr(kind) for name, kind in rows.features.items()}
+    return len(rows), columns, dict(zip(positions.tolist(), digests, strict=True))
 
 
 def _ids(rows: Dataset, what: str) -> RowIds:

@@ -7,7 +7,6 @@ where its gradients are computed, outside of all that users override.
 """
 
 import contextlib
-import dataclasses
 import inspect
 import math
 import time
@@ -181,7 +180,7 @@ class Trainer(transformers.Trainer):
         facts = facts_of(self.train_dataset)
         rows_of(self.train_dataset)
         check_layers(self.model)
-        faults = plan_faults(self.args, facts) + evaluation.saving_faults(self.args)
+        faults = plan_faults(self.args, facts)
         faults += arguments.unused_argument_faults(self.args) + arguments.method_faults(self, Trainer)
         if faults:
             raise InvalidInput(faults, cause="code")
@@ -430,15 +429,11 @@ class Trainer(transformers.Trainer):
         return TrainOutput(self.state.global_step, metrics["train_loss"], metrics)
 
     def _load_best(self) -> None:
-        """What was measured at the step of the best was measured of the weights that are loaded here."""
         model = self.accelerator.unwrap_model(self.model)
         if self._best:
             weights.load_own_weights(model, self._best[1])
         weights.take_rank_zeros(model)
         self._loaded_step = evaluation.loaded_step(self)
-        for number, of in enumerate(self.evaluations):
-            mark = weights.after_loading(of.weights, self.model, self.weights_step)
-            self.evaluations[number] = dataclasses.replace(of, weights=mark)
 
     def _get_num_items_in_batch(self, batch_samples: list[Any], device: torch.device) -> torch.Tensor:
         """What losses of these batches are to be divided by, were they sums; transformers asks in evaluations."""
@@ -479,7 +474,7 @@ class Trainer(transformers.Trainer):
 
     def measured_on(self, rows: Dataset) -> evaluation.Measured:
         """Collective: the evaluation of these rows with the weights that the model has now; made when there is none."""
-        used = weights.mark_of(self.accelerator.unwrap_model(self.model), self.weights_step)
+        used = weights.mark_of(self.accelerator.unwrap_model(self.model))
 
         def found() -> evaluation.Measured | None:
             made = (of for of in reversed(self.evaluations) if (of.rows, of.weights) == (rows._fingerprint, used))
