@@ -39,8 +39,8 @@ from train_func.worker.training.audit import Coverage, check_same_plan
 from train_func.worker.training.batch_norm import BatchStatistics, check_layers
 from train_func.worker.training.loader import Collator, PlanLoader, padded
 from train_func.worker.training.plan import PlanFacts, facts_of, rows_of
-from train_func.worker.training.progress import Progress
-from train_func.worker.training.state import ACTIONS, Actions, Losses, flags_of, set_flags
+from train_func.worker.training.progress import Losses, Progress
+from train_func.worker.training.state import ACTIONS, Actions, flags_of, set_flags
 from train_func.worker.training.steps import MicroBatch, Step, Steps
 from train_func.worker.training.weighing import divisor, items_of
 
