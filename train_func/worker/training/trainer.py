@@ -89,8 +89,8 @@ class Trainer(transformers.Trainer):
             self.remove_callback(printing)
         self.evaluations: list[evaluation.Measured] = []
         """In their order."""
-        own = self.task.num_items if self.task else None
-        self.items = items_of(self.model, shifts_labels=self._loss_shifts_labels, own=own)
+        count_own = self.task.num_items if self.task else None
+        self.items = items_of(self.model, shifts_labels=self._loss_shifts_labels, count_own=count_own)
         self.metric: Metric | None = self.task.metric() if self.task else Accuracy()
         self.rows_evaluated = 0
         """Of the batch that an evaluation has come to."""
