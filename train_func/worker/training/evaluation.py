@@ -94,7 +94,7 @@ def measure(trainer: transformers.Trainer, rows: Dataset, ignore_keys: list[str]
     """
     ids = audit.check_rows_alike(rows, None, "held-out")
     model = trainer.accelerator.unwrap_model(trainer.model)
-    weights.meet_for_evaluation(model, trainer.weights_step)
+    weights.spread_buffers(model)
     mark = weights.mark_of(model)
     keep = trainer.compute_metrics is not None
     _, metrics, coverage = _evaluate(trainer, rows, ids, ignore_keys, "held_out", keep=keep)
@@ -143,7 +143,7 @@ def predict(
         InvalidInput: (cause "code", on every rank) when ranks have different rows.
     """
     ids = audit.check_rows_alike(rows, None, "given")
-    weights.meet_for_evaluation(trainer.accelerator.unwrap_model(trainer.model), trainer.weights_step)
+    weights.spread_buffers(trainer.accelerator.unwrap_model(trainer.model))
     (logits, labels, _), metrics, _ = _evaluate(trainer, rows, ids, ignore_keys, "predicted", keep=True)
     is_labelled = labels is not None or "loss" in metrics
     return PredictionOutput(logits, labels, _with_prefix(metrics if is_labelled else {"rows": len(rows)}, prefix))

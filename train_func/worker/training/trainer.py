@@ -74,7 +74,7 @@ class Trainer(transformers.Trainer):
         """Raises InvalidInput naming what transformers' Trainer would use of this class and its arguments, and this one
         would not."""
         faults = arguments.method_faults(self, Trainer) + arguments.parameter_faults(others)
-        if faults := faults + (arguments.unused_argument_faults(args) if args else []):
+        if faults := faults + (arguments.refused_argument_faults(vars(args)) if args else []):
             raise InvalidInput(faults, cause="code")
         super().__init__(model, leave_to_plan(args), **others)
         ddp = self.accelerator.ddp_handler
@@ -181,7 +181,7 @@ class Trainer(transformers.Trainer):
         rows_of(self.train_dataset)
         check_layers(self.model)
         faults = plan_faults(self.args, facts)
-        faults += arguments.unused_argument_faults(self.args) + arguments.method_faults(self, Trainer)
+        faults += arguments.refused_argument_faults(vars(self.args)) + arguments.method_faults(self, Trainer)
         if faults:
             raise InvalidInput(faults, cause="code")
         return facts

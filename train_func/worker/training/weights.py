@@ -1,8 +1,8 @@
 """Weights: how those of a model are told apart, and the checks that all ranks train and hold the same ones.
 
-What is published is compared whole, once. An evaluation, which may come after every step, compares where the ranks are.
-Of a model with adapters of peft only these are saved; their base stays as it was loaded. No checkpoint holds weights
-that are no finite numbers, and they are not published.
+What is published is compared whole, once, and not at the evaluations, which may come after every step. Of a model with
+adapters of peft only these are saved; their base stays as it was loaded. No checkpoint holds weights that are no finite
+numbers, and they are not published.
 """
 
 import hashlib
@@ -95,22 +95,6 @@ def mark_of(model: nn.Module) -> list[float]:
     return [float(torch.linalg.vector_norm(value if value.dtype in exact else value.float())) for value in dense]
 
 
-def meet_for_evaluation(model: nn.Module, step: int) -> None:
-    """Collective: all ranks have the weights of one step, and their buffers are those of rank 0 from now on.
-
-    Raises:
-        InvalidInput: (on every rank; cause "code") when the ranks have the weights of different steps.
-    """
-    steps = world.gather(step)
-    if len(set(steps)) > 1:
-        differences = ", ".join(f"of step {number} on rank {rank}" for rank, number in enumerate(steps))
-        raise InvalidInput(
-            f"The ranks evaluate different weights: {differences}. Evaluate on all ranks after the same step",
-            cause="code",
-        )
-    _spread_buffers(model)
-
-
 def agree(model: nn.Module, step: int) -> None:
     """Collective: the weights are the same on every rank from now on: those of rank 0, trained to that step.
 
@@ -120,7 +104,7 @@ def agree(model: nn.Module, step: int) -> None:
     Raises:
         InvalidInput: (on every rank; cause "code") when parameters differ by more, so that training was wrong.
     """
-    _spread_buffers(model)
+    spread_buffers(model)
     if world.size() == 1 or len(set(world.gather(fingerprint(model)))) == 1:
         return
     apart = []
@@ -147,7 +131,8 @@ def agree(model: nn.Module, step: int) -> None:
     take_rank_zeros(model)
 
 
-def _spread_buffers(model: nn.Module) -> None:
+def spread_buffers(model: nn.Module) -> None:
+    """Gives every rank the buffers that rank 0 has; collective."""
     for buffer in model.buffers():
         world.spread(buffer)
 
