@@ -39,7 +39,7 @@ from train_func.worker.training.arguments import leave_to_plan, logging_steps_of
 from train_func.worker.training.audit import Coverage, check_same_plan
 from train_func.worker.training.batch_norm import BatchStatistics, check_layers
 from train_func.worker.training.loader import Collator, PlanLoader, padded
-from train_func.worker.training.plan import PlanFacts, facts_of, rows_of
+from train_func.worker.training.plan import PlanFacts, facts_of
 from train_func.worker.training.progress import Progress
 from train_func.worker.training.state import ACTIONS, Actions, Losses, flags_of, set_flags
 from train_func.worker.training.steps import MicroBatch, Step, Steps
@@ -179,7 +179,6 @@ class Trainer(transformers.Trainer):
 
     def _checked_facts(self) -> PlanFacts:
         facts = facts_of(self.train_dataset)
-        rows_of(self.train_dataset)
         check_layers(self.model)
         faults = plan_faults(self.args, facts) + evaluation.saving_faults(self.args)
         faults += arguments.unused_argument_faults(self.args) + arguments.method_faults(self, Trainer)
@@ -191,7 +190,6 @@ class Trainer(transformers.Trainer):
         """The loader of this rank's micro-batches, never handed to Accelerate, which would deal them again."""
         return PlanLoader(
             self.train_dataset,
-            facts_of(self.train_dataset),
             self.collator("training"),
             num_workers=self.args.dataloader_num_workers,
             pin_memory=self.args.dataloader_pin_memory and torch.cuda.is_available(),
@@ -208,7 +206,7 @@ class Trainer(transformers.Trainer):
 
     def num_examples(self, dataloader: DataLoader[Any]) -> int:
         """Rows of all ranks in an epoch."""
-        return facts_of(dataloader.dataset).num_rows
+        return facts_of(self.train_dataset).num_rows
 
     def _inner_training_loop(self, *args: Any, **kwargs: Any) -> TrainOutput:
         """In the place of transformers' own: what that does, with the steps of Steps, and gone on with between two."""
