@@ -1,9 +1,7 @@
 """Reads a data set, in any of its formats, into one table per split."""
 
-import itertools
 import json
 import os
-import shlex
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property, partial
@@ -22,78 +20,14 @@ from train_func.worker.inputs.image_folder import read_image_folder
 from train_func.worker.inputs.jsonrows import read_json
 from train_func.worker.inputs.locate import DATA_SUFFIXES, LocalFiles, Wanted, locate
 from train_func.worker.inputs.parquet_file import read_parquet
+from train_func.worker.inputs.text_format import EXCEL, not_utf8, refuse_other_formats
 
 if TYPE_CHECKING:
     from datasets import Dataset
     from pandas import DataFrame
 
-CHUNK = 1 << 20
-FRAME = "a DataFrame will do instead of the file"
-EXCEL = f"{FRAME}: dataset=pd.read_excel(...)"
-_CONTEXT = 24  # bytes shown on either side of the first wrong one
-_PANDAS_READERS = {  # of pandas
-    ".csv": "read_csv(...",
-    ".tsv": "read_csv(..., sep='\\t'",
-    ".json": "read_json(...",
-    ".jsonl": "read_json(..., lines=True",
-}
-_OTHER_FORMATS = (
-    (b"PK\x03\x04", f"a zip archive, as Excel files are, and no text: save the sheet as CSV (UTF-8), or {EXCEL}"),
-    (b"\x1f\x8b", "gzip-compressed: unpack it with gunzip"),
-    (b"PAR1", "a Parquet file: name it .parquet"),
-    (b"\xff\xfe", "UTF-16 text, not UTF-8; convert it: {utf16}"),
-    (b"\xfe\xff", "UTF-16 text, not UTF-8; convert it: {utf16}"),
-)
 ALL = "all"
 FEATURES = b"huggingface"  # the key under which `datasets` keeps its features in an Arrow schema
-
-
-def encoding_fault(path: Path) -> str | None:
-    """Why ``path`` is not UTF-8 text, with byte offset, line and remedy; None when it is."""
-    offset = num_lines = 0
-    with path.open("rb") as file:
-        head = file.read(4)
-        if kind := next((kind for magic, kind in _OTHER_FORMATS if head.startswith(magic)), None):
-            return f"{path}: the file is {kind.format(utf16=_conversion(path, 'UTF-16'))}"
-        file.seek(0)
-        while chunk := file.read(CHUNK) + file.readline():  # whole lines, so that no character is cut
-            try:
-                chunk.decode()
-            except UnicodeDecodeError as error:
-                line = num_lines + chunk[: error.start].count(b"\n") + 1
-                return f"{path}: {_not_utf8(path, offset + error.start, line)}"
-            if (place := chunk.find(b"\0")) >= 0:
-                line = num_lines + chunk[:place].count(b"\n") + 1
-                return (
-                    f"{path}: a NUL byte at offset {offset + place} (line {line}): likely UTF-16 text without its "
-                    f"mark; convert it: {_conversion(path, 'UTF-16LE')}"
-                )
-            offset += len(chunk)
-            num_lines += chunk.count(b"\n")
-    return None
-
-
-def _not_utf8(path: Path, offset: int, line: int) -> str:
-    with path.open("rb") as file:
-        file.seek(max(0, offset - _CONTEXT))
-        near = file.read(2 * _CONTEXT)
-    wrong = f"byte 0x{near[min(offset, _CONTEXT)]:02X} at offset {offset} (line {line}) is not UTF-8"
-    if sum(this >= 0x80 and after >= 0x80 for this, after in itertools.pairwise(near)) >= 2:
-        return (
-            f"{wrong}; several such bytes in a row: likely GB18030, Shift-JIS, EUC-KR or a Cyrillic code page; "
-            f"convert it, e.g. {_conversion(path, 'GB18030')}"
-        )
-    shown = near.decode("cp1252", errors="replace").replace("\n", " ").replace("\r", " ")
-    return (
-        f"{wrong}; likely Windows-1252, where it would read {shown!r}; convert it: {_conversion(path, 'WINDOWS-1252')}"
-    )
-
-
-def _conversion(path: Path, encoding: str) -> str:
-    converted = shlex.quote(f"{path.stem}-utf8{path.suffix}")
-    command = f"`iconv -f {encoding} -t UTF-8 {shlex.quote(str(path))} > {converted}`"
-    reader = _PANDAS_READERS.get(path.suffix.lower())
-    return f"{command}; {FRAME}: dataset=pd.{reader}, encoding={encoding.lower()!r})" if reader else command
 
 
 class FileOfRows(Mapping[str, pa.Table]):
@@ -225,13 +159,15 @@ def _read_file(wanted: Wanted, path: Path) -> pa.Table:
     suffix = path.suffix.lower()
     if suffix == ".parquet":
         return read_parquet(path, leaves_bytes=bool(wanted.columns))
-    if fault := encoding_fault(path):
-        raise InvalidInput(fault, cause="data")
-    if suffix == ".conll":
-        return read_conll(path)
-    if suffix == ".csv":
-        return read_csv(path, wanted.columns)
-    return read_tsv(path) if suffix == ".tsv" else read_json(path, wanted.classes)
+    refuse_other_formats(path)
+    try:
+        if suffix == ".conll":
+            return read_conll(path)
+        if suffix == ".csv":
+            return read_csv(path, wanted.columns)
+        return read_tsv(path) if suffix == ".tsv" else read_json(path, wanted.classes)
+    except UnicodeDecodeError:
+        raise not_utf8(path) from None
 
 
 def _folder(wanted: Wanted, folder: Path, cache: Path) -> Source:
