@@ -97,6 +97,10 @@ class _Micros(torch.utils.data.Dataset[Any]):
         rows = self._plan.rows
         self._rows = rows.with_format("torch") if as_tensors and rows.format["type"] is None else rows
 
+    def __len__(self) -> int:
+        """Of one epoch."""
+        return len(self._positions)
+
     def __getitem__(self, number: int) -> tuple[Place, list[dict[str, Any]]]:
         epoch, entry = divmod(number, len(self._positions))
         return self._plan.entry(epoch, int(self._positions[entry]), self._rows)
