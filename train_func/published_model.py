@@ -42,21 +42,15 @@ def object_in(path: Path) -> dict[str, Any]:
 
 
 def options_of(folder: Path) -> dict[str, Any]:
-    """The task and other options of the pipeline; what the first versions published has none, and classifies text.
+    """Returns the task and other options of the pipeline.
 
     Raises:
         InvalidInput: (cause "model") there is no pipeline for it, or these are no options.
     """
-    path = folder / PIPELINE
-    try:
-        found = json.loads(path.read_text()) if path.exists() else {"task": "text-classification", "truncation": True}
-    except ValueError:
-        found = None
-    if not isinstance(found, dict) or not all(_is_plain(value) for value in found.values()):
-        found = {}
-    if isinstance(found.get("task"), str):
-        return found
-    if path.exists() and path.read_text().strip() == "{}":
+    options = object_in(folder / PIPELINE)
+    if isinstance(options.get("task"), str) and all(map(_is_plain, options.values())):
+        return options
+    if (folder / PIPELINE).exists() and (folder / PIPELINE).read_text().strip() == "{}":
         names = f"; {LABELS} has the names of its classes" if (folder / LABELS).exists() else ""
         raise refused(folder, f"the function has made a module of its own, and there is no pipeline for it{names}")
     raise refused(folder, f"{PIPELINE} is no object of plain options with the task of a pipeline")

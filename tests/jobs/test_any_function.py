@@ -246,7 +246,7 @@ def test_ranks_that_train_apart_are_told_of_and_the_model_is_published_however_m
     assert job.watch() == "Succeeded"
     job.result(LIMIT)
     note = manifest(job)["note"]
-    assert unnamed(note, "rank 1", "DistributedDataParallel") == []
+    assert unnamed(note, "in no DistributedDataParallel", "averages") == []
     assert capsys.readouterr().out.count(note) >= 2  # by watch, and with the result
     assert (job.fetch(to=tmp_path / "model") / "model.safetensors").is_file()
 

@@ -12,6 +12,7 @@ from tests.tiny_model import write_tiny_model
 from train_func.client.backend import provisional
 from train_func.client.load import check_loadable, ready
 from train_func.errors import InvalidInput
+from train_func.layout import PIPELINE
 from train_func.result import Result
 from train_func.run import Run
 
@@ -22,6 +23,7 @@ def published(tmp_path_factory):
     folder = write_tiny_model(tmp_path_factory.mktemp("published"))
     torch.manual_seed(0)
     AutoModelForSequenceClassification.from_pretrained(folder, num_labels=2).save_pretrained(folder)
+    (folder / PIPELINE).write_text('{"task": "text-classification", "truncation": true}')
     return {path.name: path.read_bytes() for path in folder.iterdir()}
 
 

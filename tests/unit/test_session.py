@@ -609,7 +609,7 @@ def test_a_session_closes_also_when_a_signal_comes_while_files_are_kept(a_record
         raise KeyboardInterrupt
 
     monkeypatch.setenv("TRAIN_FUNC_WORK_DIR", str(tmp_path))
-    monkeypatch.setattr(trainers.tracking, "keep", keep)
+    monkeypatch.setattr(trainers.trackers, "keep_of_trainers", keep)
     train = transformers.Trainer.train
     with pytest.raises(KeyboardInterrupt), Session(a_record().parameters()) as session:
         session._trainers._begun.append(None)

@@ -10,9 +10,10 @@ from transformers import TrainingArguments
 from transformers.trainer_pt_utils import AcceleratorConfig
 
 from tests.distributed import small
+from tests.trainer_interface import OBEYED_METHODS
 from train_func.errors import InvalidInput
 from train_func.worker import Trainer
-from train_func.worker.training.arguments import OBEYED_METHODS, REFUSED_ARGUMENTS, REFUSED_METHODS
+from train_func.worker.training.arguments import REFUSED_ARGUMENTS, REFUSED_METHODS
 from train_func.worker.training.plan import build_plan, facts_of
 
 # Asked only where a model, an optimizer or a device needs it, by transformers' own Trainer too.
@@ -198,13 +199,3 @@ def test_smoothed_labels_are_trained_on_and_not_measured_on(tmp_path):
         found[factor] = before, [*trainer.model.parameters()][-1].tolist()
     assert found[0.0][0] == found[0.3][0]
     assert found[0.0][1] != found[0.3][1]
-
-
-@pytest.mark.parametrize("problem", ["regression", "multi_label_classification"])
-def test_smoothing_of_what_is_no_class_is_refused_by_its_name(tmp_path, problem):
-    model = small.model()
-    model.config.problem_type = problem
-    trainer = trainer_of(tmp_path, arguments={"label_smoothing_factor": 0.1}, model=model)
-    message = refused(trainer.train)
-    assert "label_smoothing_factor=0.1" in message
-    assert problem in message

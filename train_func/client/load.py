@@ -24,12 +24,11 @@ if TYPE_CHECKING:
 
 NO_FILES = "it has published no files: result() returns what the function returned"
 MAX_SHOWN = 10  # published files
-CONFIG = "config.json"  # all that the first versions published beside the weights
 
 
 def check_loadable(record: RunRecord, published: Result) -> None:
     """Raises InvalidInput, with what was published, unless that is a model of which the task says how it is used."""
-    if record.run.task is not None and {PIPELINE, CONFIG} & set(published.files):
+    if record.run.task is not None and PIPELINE in published.files:
         return
     shown = listed([f"{name} ({sized(size)})" for name, size in published.sizes.items()], MAX_SHOWN)
     has = f"it has published {shown}: fetch() returns the folder, to load them from" if shown else NO_FILES

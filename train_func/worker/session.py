@@ -43,7 +43,7 @@ from train_func.worker.rank.marks import Phase
 from train_func.worker.supervisor.budget import Attempts
 from train_func.worker.trainers import Trainers
 from train_func.worker.training import audit, numerics, own_loop
-from train_func.worker.training.arguments import made
+from train_func.worker.training.arguments import session_arguments
 from train_func.worker.training.metric_values import reported
 from train_func.worker.training.own_loop import OwnState
 from train_func.worker.training.plan import build_plan, row_ids_of
@@ -331,7 +331,7 @@ class Session:
         Raises:
             InvalidInput: (cause "code") naming all of ``own`` that is decided already.
         """
-        return made(self._work, self.run, self.numerics, own, is_launched=self.world.launched)
+        return session_arguments(self._work, self.run, self.numerics, own, is_launched=self.world.launched)
 
     @marks.within(Phase.OUTSIDE)
     def publish(self, what: Any, metrics: Mapping[str, Any] | None = None) -> None:

@@ -22,7 +22,7 @@ from train_func.storage import Store
 from train_func.worker.attempt_setup import versions
 from train_func.worker.loading import Loading
 from train_func.worker.publish import model as model_module
-from train_func.worker.publish import reloading, tracking
+from train_func.worker.publish import reloading, trackers
 from train_func.worker.publish.card import render
 from train_func.worker.publish.pending import Publishing
 from train_func.worker.publish.store import check_unpublished
@@ -64,7 +64,7 @@ class Trainers:
 
         transformers.Trainer.train, Trainer.checks = refusing_train, self
         try:
-            with tracking.writes_to(self._work):
+            with trackers.writes_to(self._work):
                 yield
         finally:
             transformers.Trainer.train, Trainer.checks = train, None
@@ -165,7 +165,8 @@ class Trainers:
         if world.rank() or not self._begun:
             return
         seconds = TRACKING_SECONDS if error is None or isinstance(error, Exception) else STOPPED_SECONDS
-        if line := tracking.keep(self._work, self._begun, self._store, self._record, self._attempt, seconds):
+        keys = self._record.keys.attempt(self._attempt)
+        if line := trackers.keep_of_trainers(self._begun, self._store, keys, self._work, seconds):
             world.note(line)
 
 

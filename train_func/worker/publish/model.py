@@ -6,7 +6,7 @@ same answer for every row, the best that training rows give: their most frequent
 
 import shutil
 import traceback
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -34,11 +34,11 @@ _REMEDY = "it may need more epochs or another learning rate"
 
 
 def below_baseline(metric: object, train: Dataset, rows: Dataset, metrics: Mapping[str, Any]) -> str:
-    """What is to be known of a model that was measured on ``rows``; mostly empty."""
+    """Returns a note on a model that is worse on ``rows`` than the same answer for all of them; mostly empty."""
     learnt, true = _labels(train), _labels(rows)
     if learnt is None or true is None:
         return ""
-    if isinstance(metric, Accuracy) and all(np.issubdtype(of.dtype, np.integer) for of in (learnt, true)):
+    if isinstance(metric, Accuracy) and all(np.issubdtype(labels.dtype, np.integer) for labels in (learnt, true)):
         return _below_majority(learnt, true, metrics.get("accuracy"))
     return _below_mean(learnt, true, metrics.get("mse")) if isinstance(metric, NumberErrors) else ""
 
@@ -172,33 +172,30 @@ def report_measured(report: dict[str, Any], trainer: Trainer, held_out: Dataset 
     Measuring may run the first evaluation of all, and the user's code. When that raises, the model is published
     without metrics, and the report has a ``note`` that names the error. Errors of callbacks are printed only.
     """
-    found, fault = dict(report), None
+    measured, fault = dict(report), None
     try:
-        found |= _measured(trainer, rows_measured(trainer, held_out), report["audit"])
+        measured |= _measured(trainer, rows_measured(trainer, held_out), report["audit"])
     except Exception as error:
         traceback.print_exception(error)
         fault = f"{type(error).__name__}: {error}"
-    if fault := next((of_rank for of_rank in world.gather(fault) if of_rank), None):
+    if fault := next(filter(None, world.gather(fault)), None):
         return {**report, "note": f"no metrics are published: measuring the trained model failed with {fault}"}
-    return found
+    return measured
 
 
 def _measured(trainer: Trainer, sets: dict[str, Any], audited: dict[str, Any]) -> dict[str, Any]:
     # A rank that fails on one of the sets fails all ranks before the next.
-    made = {prefix: world.on_all_ranks(partial(trainer.measured_on, rows)) for prefix, rows in sets.items()}
-    metrics = {f"{prefix}{name}": value for prefix, of in made.items() for name, value in of.metrics.items()}
-    counts = [of.coverage.counts("in_metric_once") for of in made.values()]
-    held_out = {name: sum(of[name] for of in counts) for name in counts[0]} if counts else None
-    train = rows_of(trainer.train_dataset)
-    given = {} if trainer.compute_metrics else {prefix: made[prefix].metrics for prefix in sets}  # they are its own
-    notes = [below_baseline(trainer.metric, train, sets[prefix], metrics) for prefix, metrics in given.items()]
+    results = {prefix: world.on_all_ranks(partial(trainer.measured_on, rows)) for prefix, rows in sets.items()}
+    metrics = {f"{prefix}{name}": value for prefix, result in results.items() for name, value in result.metrics.items()}
+    counts = [result.coverage.counts("in_metric_once") for result in results.values()]
+    held_out = {name: sum(count[name] for count in counts) for name in counts[0]} if counts else None
+    notes = []
+    if odd := not_finite(metrics):
+        notes.append(f"metrics that are no finite numbers, and null in the result: {listed(odd)}")
+    if not trainer.compute_metrics:  # else the metrics are the function's own
+        train = rows_of(trainer.train_dataset)
+        notes += [below_baseline(trainer.metric, train, sets[name], results[name].metrics) for name in sets]
     notes.append(evaluation.better_before(trainer, metrics))
-    return {**_told(metrics, notes), "audit": {**audited, "held_out": held_out}}
-
-
-def _told(metrics: Mapping[str, Any], notes: Sequence[str]) -> dict[str, Any]:
-    """The metrics as JSON, and what a person should know of them as the note."""
-    odd = not_finite(metrics)
-    is_null = f"metrics that are no finite numbers, and null in the result: {listed(odd)}" if odd else ""
-    note = "; ".join(filter(None, [is_null, *notes]))
-    return {"metrics": to_json(metrics), **({"note": note} if note else {})}
+    note = "; ".join(filter(None, notes))
+    measured = {"metrics": to_json(metrics), "audit": {**audited, "held_out": held_out}}
+    return {**measured, "note": note} if note else measured

@@ -13,7 +13,7 @@ from typing import Any
 from weakref import WeakKeyDictionary
 
 import torch
-from safetensors.torch import _remove_duplicate_names, save_file, save_model
+from safetensors.torch import save_file, save_model
 from torch import nn
 from transformers import AutoConfig
 
@@ -24,6 +24,7 @@ from train_func.result import name_fault
 from train_func.text import listed
 from train_func.worker.publish.card import fields_of, hub_id, public
 from train_func.worker.rank import world
+from train_func.worker.rank.output import files_of
 from train_func.worker.training import weights
 from train_func.worker.training.loader import undisturbed
 from train_func.worker.training.weights import has_adapters, state_faults
@@ -34,7 +35,7 @@ _starts: WeakKeyDictionary[nn.Module, Path] = WeakKeyDictionary()
 
 
 def save_adapters(model: Any, folder: Path, record: RunRecord) -> None:
-    """As ``model.save_pretrained(folder)``; adapters name their base without a path of this machine."""
+    """Calls ``model.save_pretrained(folder)``; adapters name their base without a path of this machine."""
     if not has_adapters(model):
         model.save_pretrained(folder)
         return
@@ -43,31 +44,31 @@ def save_adapters(model: Any, folder: Path, record: RunRecord) -> None:
             model.save_pretrained(folder, path_initial_model_for_weight_conversion=str(start))
         else:
             model.save_pretrained(folder)
-    if how := getattr(model.get_base_model(), "generation_config", None):
+    if generation := getattr(model.get_base_model(), "generation_config", None):
         with suppress(ValueError):  # one that its own base has wrong
-            how.save_pretrained(folder)
-    for name, of in model.peft_config.items():
+            generation.save_pretrained(folder)
+    for name, config in model.peft_config.items():
         path = (folder if name == "default" else folder / name) / ADAPTERS
-        config = {**json.loads(path.read_text()), BASE: _public_base(getattr(of, BASE), record)}
-        path.write_text(json.dumps(config, indent=2, sort_keys=True))
+        plain = {**json.loads(path.read_text()), BASE: _public_base(getattr(config, BASE), record)}
+        path.write_text(json.dumps(plain, indent=2, sort_keys=True))
 
 
 @contextmanager
 def _with_local_base(model: Any) -> Iterator[None]:
     """peft looks up how large the vocabulary of the base is: in the files that were loaded, and not on the Hub."""
     configs = list(model.peft_config.values())
-    named = [getattr(of, BASE) for of in configs]
+    names = [getattr(config, BASE) for config in configs]
     try:
-        for of in configs:
-            setattr(of, BASE, getattr(model.get_base_model(), "name_or_path", None))
+        for config in configs:
+            setattr(config, BASE, getattr(model.get_base_model(), "name_or_path", None))
         yield
     finally:
-        for of, name in zip(configs, named, strict=True):
-            setattr(of, BASE, name)
+        for config, name in zip(configs, names, strict=True):
+            setattr(config, BASE, name)
 
 
 def _public_base(name: str | None, record: RunRecord) -> str | None:
-    """The id of the base on the Hub, or its address; of a folder the name alone, which is no id of the Hub."""
+    """Returns the id of the base on the Hub, or its address; of a folder the name alone, which is no id of the Hub."""
     if name is None:
         return None
     is_of_task, fingerprint = name == fields_of(record).get("model"), record.fingerprints.get("model", "")
@@ -88,37 +89,34 @@ def check_all_published(model: nn.Module) -> None:
     from peft import PeftType, get_peft_model_state_dict
 
     adapted: Any = model
-    if any(of.peft_type != PeftType.LORA for of in adapted.peft_config.values()):
+    if any(config.peft_type != PeftType.LORA for config in adapted.peft_config.values()):
         return  # other kinds publish tensors that they make of the trained ones
-    for of in adapted.peft_config.values():
-        _check_base_kept(of)
+    for config in adapted.peft_config.values():
+        start, kasa = getattr(config, "init_lora_weights", True), getattr(config, "kasa_config", None)
+        if start == "loftq" or kasa:
+            option = "kasa_config" if kasa else f"init_lora_weights={start!r}"
+            raise InvalidInput(
+                f"LoraConfig({option}) changes the weights of the base, which are not published: on the base as it is, "
+                "the published adapters would be another model than the one that was measured. Leave it out, or train "
+                "in a loop over session.steps, and publish the whole model with "
+                "session.publish(model.merge_and_unload())",
+                cause="code",
+            )
     with _with_local_base(adapted):
         states = [get_peft_model_state_dict(adapted, adapter_name=name) for name in adapted.peft_config]
-    kept = {of.data_ptr() for state in states for of in state.values()}
-    left = [name for name, of in model.named_parameters() if of.requires_grad and of.data_ptr() not in kept]
-    if left:
+    saved = {tensor.data_ptr() for state in states for tensor in state.values()}
+    trained = {name: tensor for name, tensor in model.named_parameters() if tensor.requires_grad}
+    if lost := [name for name, tensor in trained.items() if tensor.data_ptr() not in saved]:
         raise InvalidInput(
-            f"trained beside the adapters, and not published with them: {listed(left)}; the metrics would be those of "
+            f"trained beside the adapters, and not published with them: {listed(lost)}; the metrics would be those of "
             "another model than the published one. Freeze them with requires_grad_(False), name their layers in "
             "modules_to_save of peft's LoraConfig, or train all weights without adapters",
             cause="code",
         )
-    if lost := _resized(adapted.get_base_model(), kept):
+    if lost := _resized(adapted.get_base_model(), saved):
         raise InvalidInput(
             f"tokens were added to the model, and their weights in {listed(lost)} are not published: peft leaves them "
             "out where one of the embeddings and the head has adapters. Give both of them adapters, or none",
-            cause="code",
-        )
-
-
-def _check_base_kept(config: Any) -> None:
-    start, kasa = getattr(config, "init_lora_weights", True), getattr(config, "kasa_config", None)
-    if start == "loftq" or kasa:
-        given = "kasa_config" if kasa else f"init_lora_weights={start!r}"
-        raise InvalidInput(
-            f"LoraConfig({given}) changes the weights of the base, which are not published: on the base as it is, the "
-            "published adapters would be another model than the one that was measured. Leave it out, or train in a "
-            "loop over session.steps, and publish the whole model with session.publish(model.merge_and_unload())",
             cause="code",
         )
 
@@ -138,8 +136,8 @@ def take_start(model: nn.Module, folder: Path) -> None:
         _starts[model] = folder
 
 
-def _resized(base: Any, kept: Container[int]) -> list[str]:
-    """The layers that have other numbers of tokens than in the files that were loaded, and are not published."""
+def _resized(base: Any, saved: Container[int]) -> list[str]:
+    """Returns the layers that have other numbers of tokens than in the files that were loaded, and are not saved."""
     try:
         before = AutoConfig.from_pretrained(base.name_or_path, **RULES).get_text_config().vocab_size
     except (OSError, ValueError, AttributeError):  # it was made without files
@@ -147,8 +145,8 @@ def _resized(base: Any, kept: Container[int]) -> list[str]:
     ends = [base.get_input_embeddings(), base.get_output_embeddings()]
     return [
         name
-        for name, of in base.named_modules()
-        if any(of is end for end in ends) and len(of.weight) != before and of.weight.data_ptr() not in kept
+        for name, layer in base.named_modules()
+        if any(layer is end for end in ends) and len(layer.weight) != before and layer.weight.data_ptr() not in saved
     ]
 
 
@@ -159,8 +157,8 @@ ALLOWED = (
 )
 
 
-def writer(what: object, record: RunRecord) -> tuple[Callable[[Path], None], bool]:
-    """What writes ``what`` into a folder, and whether that is a whole model.
+def writer(what: object, record: RunRecord) -> tuple[Callable[[Path], object], bool]:
+    """Returns what writes ``what`` into a folder, and whether that is a whole model.
 
     Raises:
         InvalidInput: (cause "code") it cannot be published, or a file of it is not there; (cause "divergence") its
@@ -174,17 +172,12 @@ def writer(what: object, record: RunRecord) -> tuple[Callable[[Path], None], boo
         if infinite := weights.check_finite_tensors(tensors, "session.publish: "):
             world.note(f"the published state dict holds infinity, which only a mask should: {listed(infinite)}")
         return (lambda folder: save_file(tensors, folder / WEIGHTS)), True
-    if isinstance(what, (str, Path)):
-        return _copies([Path(what)]), False
-    if isinstance(what, (list, tuple)) and what and all(isinstance(one, (str, Path)) for one in what):
-        return _copies([Path(one) for one in what]), False
+    paths: Any = what if isinstance(what, (list, tuple)) else [what]
+    if paths and all(isinstance(path, (str, Path)) for path in paths):
+        return _copies([Path(path) for path in paths]), False
     if callable(save := getattr(what, "save_pretrained", None)):
-        return (lambda folder: _save(save, folder)), False
+        return save, False
     raise _refused(f"session.publish was given {type(what).__name__}: {ALLOWED}. Save it to a file, and publish that")
-
-
-def _save(save: Callable[[Path], object], folder: Path) -> None:
-    save(folder)
 
 
 def bare(module: nn.Module) -> nn.Module:
@@ -209,35 +202,28 @@ def _of_module(module: nn.Module, record: RunRecord) -> Callable[[Path], None]:
     def write(folder: Path) -> None:
         if extra:
             (folder / EXTRA).write_text(json.dumps(extra, indent=1) + "\n")
-        if extra or _has_parts(state):
             save_file(_copied(state), folder / WEIGHTS)
-        else:
+            return
+        try:
             save_model(module, str(folder / WEIGHTS))  # shared tensors are stored once
+        except RuntimeError:  # tensors are parts of one that none of them is whole, which it refuses
+            save_file(_copied(state), folder / WEIGHTS)
 
     return write
 
 
-def _has_parts(state: Mapping[str, torch.Tensor]) -> bool:
-    """Whether tensors are parts of one that none of them is whole, which save_model refuses."""
-    try:
-        _remove_duplicate_names(dict(state))
-    except RuntimeError:
-        return True
-    return False
-
-
 def _copied(state: Mapping[str, Any]) -> dict[str, torch.Tensor]:
-    """Its tensors, copied, because safetensors refuses tensors that share memory."""
+    """Returns copies of its tensors, because safetensors refuses tensors that share memory."""
     tensors = {name: value for name, value in state.items() if isinstance(value, torch.Tensor)}
     return {name: value.detach().cpu().clone().contiguous() for name, value in tensors.items()}
 
 
 def _tensors(state: Mapping[Any, Any]) -> dict[str, torch.Tensor]:
-    others = [name for name, value in state.items() if not (isinstance(name, str) and isinstance(value, torch.Tensor))]
-    if others or not state:
-        named = ", ".join(f"{name!r} ({type(state[name]).__name__})" for name in others[:5])
+    wrong = [name for name, value in state.items() if not (isinstance(name, str) and isinstance(value, torch.Tensor))]
+    if wrong or not state:
+        shown = ", ".join(f"{name!r} ({type(state[name]).__name__})" for name in wrong[:5])
         raise _refused(
-            f"session.publish was given a dict with {named or 'nothing'}: of a state dict, tensors by name are "
+            f"session.publish was given a dict with {shown or 'nothing'}: of a state dict, tensors by name are "
             "expected; give the numbers beside it as metrics=..., and return other values or write them to a file"
         )
     if faults := state_faults(state):
@@ -246,25 +232,23 @@ def _tensors(state: Mapping[Any, Any]) -> dict[str, torch.Tensor]:
 
 
 def _copies(paths: list[Path]) -> Callable[[Path], None]:
-    """Copies of files, each under its name, and of what folders hold, each under its name from there."""
-    found: dict[str, Path] = {}
+    """Returns what copies files, each under its name, and what folders hold, each under its name from there."""
+    files: dict[str, Path] = {}
     for path in paths:
         if path.is_dir():
-            inside = [of for of in sorted(path.rglob("*")) if of.is_file()]
-            found |= {of.relative_to(path).as_posix(): of for of in inside}
+            files |= {name: path / name for name in files_of(path)}
         elif path.is_file():
-            found[path.name] = path
+            files[path.name] = path
         else:
             raise _refused(f"session.publish was given {str(path)!r}: no file or folder is there")
-    hidden = [name for name in found if any(part.startswith(".") for part in name.split("/"))]
-    wanted = {name: path for name, path in found.items() if name not in hidden}
-    if faults := [fault for name in wanted if (fault := name_fault(name, wanted))]:
+    files = {name: path for name, path in files.items() if not any(part.startswith(".") for part in name.split("/"))}
+    if faults := [fault for name in files if (fault := name_fault(name, files))]:
         raise _refused(faults)
-    if not wanted:
+    if not files:
         raise _refused(f"session.publish was given {', '.join(map(str, paths))}: there is no file in it")
 
     def write(folder: Path) -> None:
-        for name, path in wanted.items():
+        for name, path in files.items():
             (folder / name).parent.mkdir(parents=True, exist_ok=True)
             shutil.copyfile(path, folder / name)
 

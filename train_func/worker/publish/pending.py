@@ -1,4 +1,4 @@
-"""What an attempt publishes, kept in the pod of worker 0 until it is the result of the run. Loads no torch.
+"""What an attempt publishes, as it waits in the pod of worker 0 to become the result of the run. Loads no torch.
 
 Rank 0 adds to it, and sends what it adds to the store under the attempt. When all ranks of all workers have ended well,
 the supervisor makes it the result, and waits for a store that is away. What ends the attempt before is followed by
@@ -26,7 +26,7 @@ from train_func.worker.publish.card import TaskPart, render
 from train_func.worker.publish.store import File, delete_checkpoints, publish, send, take_source
 from train_func.worker.rank import reporting, sessions
 from train_func.worker.rank.end import Outcome
-from train_func.worker.rank.output import files_of, link_or_copy, links_to_no_file, take
+from train_func.worker.rank.output import files_of, links_to_no_file, take
 from train_func.worker.rank.values import plain_result
 from train_func.worker.stop import Stop
 from train_func.worker.store_wait import patient
@@ -41,37 +41,36 @@ NO_MODEL = (
 
 @dataclass(frozen=True, kw_only=True)
 class _State:
-    """As it lies on the disk; each replaces the one before in one step."""
+    """What is known of the files, in a file beside their folder; each state replaces the one before in one step."""
 
     attempt: int
-    folder: str
-    """Name of the folder with the files."""
-    of_model: tuple[str, ...] = ()
+    model_files: tuple[str, ...] = ()
     """Files of the model that was added last; another model replaces them."""
     card: TaskPart | None = None
     """What the task says of that model; None where it is none of a task."""
     report: Mapping[str, Any] = field(default_factory=dict)
     sent: Mapping[str, File] = field(default_factory=dict)
-    """Of the files that the store has under the attempt: size and SHA-256 by name."""
+    """Files that the store has under the attempt, by name."""
 
 
 class Pending:
-    """The publication in the working folder of a pod."""
+    """The publication in the working folder of a pod.
+
+    What is in it belongs to one attempt. A process that dies while it changes something ends its attempt, and the next
+    one begins with an empty folder, so only a change that raises has to leave everything as it was.
+    """
 
     def __init__(self, work_dir: Path) -> None:
         self._root = work_dir / "publication"
         self._file = self._root / "state.json"
+        self.folder = self._root / "files"
+        """Where the files lie that wait here."""
 
     @property
     def attempt(self) -> int | None:
         """The attempt that trained what waits here; None when nothing does."""
         state = self._read()
         return state.attempt if state else None
-
-    @property
-    def folder(self) -> Path:
-        """Where the files lie that wait here."""
-        return self._root / self._state().folder
 
     def add(
         self,
@@ -81,43 +80,41 @@ class Pending:
         is_model: bool = False,
         card: TaskPart | None = None,
     ) -> None:
-        """Adds the files that ``write`` makes in an empty folder; a file of the same name as before replaces it.
+        """Adds the files that ``write`` makes in an empty folder; a file of the same name as before is replaced.
 
         ``is_model``: they are a whole model, and replace the one that was added before with all of its files.
         ``card``: what the task says of that model. What ``write`` raises leaves everything as it was.
         """
-        before = self._read()
-        before = before if before and before.attempt == attempt else _State(attempt=attempt, folder="0")
-        old, new = self._root / before.folder, self._root / str(int(before.folder) + 1)
+        state = self._state(attempt)
+        new = self._root / "added"
         shutil.rmtree(new, ignore_errors=True)
         new.mkdir(parents=True)
         write(new)
         reach("publication written")
-        made = files_of(new)
-        replaced = {*made, *(before.of_model if is_model else ())}
-        kept = [name for name in (files_of(old) if old.is_dir() else []) if name not in replaced]
-        for name in kept:
+        names = files_of(new)
+        replaced = {*names, *(state.model_files if is_model else ())}
+        remaining = [name for name in files_of(self.folder) if name not in replaced]
+        for name in remaining:
             with contextlib.suppress(OSError):  # a file where the other has a folder
-                link_or_copy(old / name, new / name)
-        sent = {name: file for name, file in before.sent.items() if name in kept}
-        after = replace(before, of_model=tuple(made), card=card) if is_model else before
-        self._write(replace(after, folder=new.name, sent=sent))
-        shutil.rmtree(old, ignore_errors=True)
+                (new / name).parent.mkdir(parents=True, exist_ok=True)
+                (self.folder / name).rename(new / name)
+        shutil.rmtree(self.folder, ignore_errors=True)
+        new.rename(self.folder)
+        if is_model:
+            state = replace(state, model_files=tuple(names), card=card)
+        self._write(replace(state, sent={name: state.sent[name] for name in remaining if name in state.sent}))
 
     def report(self, attempt: int, report: Mapping[str, Any]) -> None:
-        """Adds to what is told of the files; metrics are added by name, everything else replaces what was told."""
-        state = self._read()
-        if state is None or state.attempt != attempt:
-            self.add(lambda folder: None, attempt)
-            state = self._state()
+        """Adds to the report on the files; metrics are added by name, everything else replaces what was reported."""
+        state = self._state(attempt)
         metrics = {**state.report.get("metrics", {}), **report.get("metrics", {})}
-        whole = {name: of for name, of in {**state.report, **report}.items() if (name, of) != ("note", "")}
+        whole = {name: value for name, value in {**state.report, **report}.items() if (name, value) != ("note", "")}
         self._write(replace(state, report={**whole, "metrics": metrics}))
 
     def conclude(self, run: Run, attempt: int, output: Path, outcome: Outcome | None) -> None:
         """Adds what the function has left in ``output`` and has returned; nothing more is to come.
 
-        A file that was published before under the same name stays, and that in ``output`` too, which is told of.
+        A file that was published before under the same name stays, and so does that in ``output``, with a note.
 
         Args:
             run: of the attempt.
@@ -127,26 +124,27 @@ class Pending:
         """
         returned, left_out = (outcome.returned, outcome.left_out) if outcome else ({}, ())
         self.report(attempt, {"returned": dict(returned)})
-        state = self._state()
-        stay: list[str] = []
-        taken, lost = files_of(self._root / state.folder), links_to_no_file(output)
-        self.add(lambda folder: stay.extend(take(output, folder, {*taken})), attempt)
-        notes = [
-            state.report.get("note", ""),
-            *(outcome.notes if outcome else ()),
-            run.task and not files_of(self.folder) and NO_MODEL,
-            left_out and f"not JSON, and therefore not in the result as it was returned: {', '.join(left_out)}",
-            (both := sorted({*returned} & {*state.report["metrics"]}))
-            and f"returned, in place of the published metric of that name: {', '.join(both)}",
-            stay and f"not published, because the name is taken or kept for other use: {', '.join(stay)}",
-            lost and f"not published, because these links lead to no file: {', '.join(lost)}",
-        ]
-        self.report(attempt, {"note": "; ".join(str(note) for note in notes if note)})
+        report = self._state(attempt).report
+        refused: list[str] = []
+        names, lost = set(files_of(self.folder)), links_to_no_file(output)
+        self.add(lambda folder: refused.extend(take(output, folder, names)), attempt)
+        notes = [report.get("note", ""), *(outcome.notes if outcome else ())]
+        if run.task and not files_of(self.folder):
+            notes.append(NO_MODEL)
+        for message, items in (
+            ("not JSON, and therefore not in the result as it was returned", left_out),
+            ("returned, in place of the published metric of that name", sorted({*returned} & {*report["metrics"]})),
+            ("not published, because the name is taken or kept for other use", refused),
+            ("not published, because these links lead to no file", lost),
+        ):
+            if items:
+                notes.append(f"{message}: {', '.join(items)}")
+        self.report(attempt, {"note": "; ".join(filter(None, notes))})
 
     def send(self, store: Store, record: RunRecord) -> None:
         """Sends the files to the store, where they are no result yet. Raises StorageFailed."""
         if state := self._read():
-            self._write(replace(state, sent=send(store, record, state.attempt, self._root / state.folder, state.sent)))
+            self._write(replace(state, sent=send(store, record, state.attempt, self.folder, state.sent)))
 
     def publish(self, store: Store, record: RunRecord, stop: Stop) -> None:
         """Makes it the result of the run, says so, and removes it here, and in the store the checkpoints of the run.
@@ -155,39 +153,51 @@ class Pending:
             StorageFailed: the store is away for too long, or what ``publish`` raises.
             Stopped: on a signal.
         """
-        state = self._state()
-        folder = self._root / state.folder
+        state = self._read()
+        assert state is not None
         seconds = min(PUBLISH_SECONDS, record.run.deadline)
         waiting = patient(store, stop, seconds, "publish what was trained", Timings())
         if note := state.report.get("note"):
             reporting.note(note)
-        if names := files_of(folder):
-            self._describe(state, record, folder)
-            take_source(waiting, record, folder)
-        publish(waiting, record, state.attempt, folder, state.report, state.sent)
+        names = files_of(self.folder)
+        if names:
+            self._describe(state, record)
+            take_source(waiting, record, self.folder)
+        publish(waiting, record, state.attempt, self.folder, state.report, state.sent)
         if names:
             reporting.say(Published(attempt=state.attempt, model=f"{store.address}/{record.keys.model}"))
         shutil.rmtree(self._root, ignore_errors=True)
         if not stop.requested:  # the rest of a grace period belongs to the records
             delete_checkpoints(store, record, Timings().record)
 
-    def _describe(self, state: _State, record: RunRecord, folder: Path) -> None:
-        """Adds what is told of the files; a file of the function's own stays."""
-        plain: dict[str, Any] = {"run.json": record.to_dict(), "versions.json": (made_with := versions())}
-        if (metrics := state.report.get("metrics", {})) or state.of_model:
+    def _describe(self, state: _State, record: RunRecord) -> None:
+        """Adds the files that describe the others; a file of the function's own stays."""
+        packages, metrics = versions(), state.report.get("metrics", {})
+        plain: dict[str, Any] = {"run.json": record.to_dict(), "versions.json": packages}
+        if metrics or state.model_files:
             plain["metrics.json"] = metrics
         if state.card and state.card.labels:
             plain[LABELS] = state.card.labels
-        added = {name: json.dumps(of, indent=1) + "\n" for name, of in plain.items()}
-        if state.card and not (folder / CARD).exists():
+        texts = {name: json.dumps(content, indent=1) + "\n" for name, content in plain.items()}
+        if state.card and not (self.folder / CARD).exists():
             try:
-                added[CARD] = render(record, state.card, state.report, state.attempt, made_with)
+                texts[CARD] = render(record, state.card, state.report, state.attempt, packages)
             except Exception as error:  # the model is worth more than its card
                 reporting.note(f"{CARD}, the card of the model, is not published: {type(error).__name__}: {error}")
-        for name, text in added.items():
-            if not (folder / name).exists():
-                (unfinished := self._root / "unfinished").write_text(text)
-                unfinished.replace(folder / name)
+        for name, text in texts.items():
+            if not (self.folder / name).exists():
+                unfinished = self._root / "unfinished"
+                unfinished.write_text(text)
+                unfinished.replace(self.folder / name)
+
+    def _state(self, attempt: int) -> _State:
+        """Returns what is known of the attempt; what another one has left is removed."""
+        state = self._read()
+        if state and state.attempt == attempt:
+            return state
+        shutil.rmtree(self._root, ignore_errors=True)
+        self.folder.mkdir(parents=True)
+        return _State(attempt=attempt)
 
     def _write(self, state: _State) -> None:
         unfinished = self._file.with_suffix(".unfinished")
@@ -195,22 +205,17 @@ class Pending:
         unfinished.replace(self._file)
         reach("publication kept")
 
-    def _state(self) -> _State:
-        state = self._read()
-        assert state is not None
-        return state
-
     def _read(self) -> _State | None:
         if not self._file.exists():
             return None
         plain = json.loads(self._file.read_text())
-        sent = {name: File(*file) for name, file in plain["sent"].items()}
-        card = plain["card"] and TaskPart(**plain["card"])
-        return _State(**{**plain, "of_model": tuple(plain["of_model"]), "card": card, "sent": sent})
+        plain["sent"] = {name: File(*file) for name, file in plain["sent"].items()}
+        plain["card"] = plain["card"] and TaskPart(**plain["card"])
+        return _State(**{**plain, "model_files": tuple(plain["model_files"])})
 
 
 class Publishing:
-    """Of one Session, on its rank 0."""
+    """What one Session publishes, on its rank 0."""
 
     def __init__(self, work_dir: Path, store: Store, record: RunRecord, attempt: int, *, is_supervised: bool) -> None:
         """``is_supervised``: by a supervisor, which makes the result when the ranks of all workers have ended."""
@@ -227,33 +232,33 @@ class Publishing:
         return self._pending.folder
 
     def add(self, write: Callable[[Path], object], is_model: bool, card: TaskPart | None = None) -> None:
-        """Files that ``write`` makes in a folder. Raises StorageFailed, or InvalidInput when the result is there."""
+        """Adds files that ``write`` makes in a folder. Raises StorageFailed, or InvalidInput after the result."""
         self._check_open()
         self._pending.add(write, self._attempt, is_model=is_model, card=card)
         self._send()
 
     def report(self, metrics: Mapping[str, Any]) -> None:
-        """Metrics of the function's own. Raises InvalidInput when the result is there."""
+        """Adds metrics of the function's own. Raises InvalidInput when the result is there."""
         self._check_open()
-        found, left_out = plain_result(metrics)
-        self._pending.report(self._attempt, {"metrics": found})
+        values, left_out = plain_result(metrics)
+        self._pending.report(self._attempt, {"metrics": values})
         if left_out:
             note = f"not JSON, and therefore not among the metrics as it was given: {', '.join(left_out)}"
             sessions.here.notes.append(note)  # which a supervisor tells with the result
             reporting.note(note)
 
     def note(self, text: str) -> None:
-        """What a person should know of the files."""
+        """Adds what a person should know of the files."""
         self._pending.report(self._attempt, {"note": text})
 
     def keep(self, write: Callable[[Path], object], report: Mapping[str, Any], card: TaskPart | None) -> None:
-        """A model that has been trained to its end, and what is told of it until it is measured."""
+        """Adds a model that has been trained to its end, with the report on it until it is measured."""
         self._check_open()
         self._pending.add(write, self._attempt, is_model=True, card=card)
         self._pending.report(self._attempt, report)
 
     def measured(self, report: Mapping[str, Any]) -> None:
-        """What is told of that model in the end. Raises StorageFailed."""
+        """Replaces the report on that model by the final one. Raises StorageFailed."""
         self._pending.report(self._attempt, {"note": "", **report})
         if self._is_supervised:
             self._send()

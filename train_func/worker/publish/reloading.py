@@ -12,6 +12,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+import psutil
 import torch
 import transformers
 from datasets import Dataset
@@ -49,7 +50,7 @@ def inputs_of(trainer: Trainer, held_out: Dataset | None) -> Inputs | None:
 
 
 def batch_of(collate: Callable[[Any], Inputs], rows: Any) -> Inputs | None:
-    """Of the first rows; None where they are no rows for ``collate``."""
+    """Returns a batch of the first rows; None where they are no rows for ``collate``."""
     if not isinstance(rows, Dataset):
         return None
     try:
@@ -95,28 +96,29 @@ def difference(model: Any, folder: Path, inputs: Inputs | None, base: Callable[[
             if kind is None or (is_adapted and under is None):
                 return None
             again = loaded(folder, kind, under)
-            made = _outputs(again, few)
+            outputs = _outputs(again, few)
     except Exception as error:
         raise NotLoaded(f"load() cannot load what is published: {type(error).__name__}: {error}") from error
-    if is_adapted and _is_quantised(model):
+    if is_adapted and any(getattr(module, "is_quantized", False) for module in model.modules()):
         raise NotLoaded(
             "the adapters were trained on a quantised base, and load() puts them on the base as it was before; measure "
             "what it returns"
         )
-    most = MOST if all(of.itemsize > 2 for of in _dtypes(model) | _dtypes(again)) else MOST_OF_HALF
-    found = _distance(expected, made)
-    if found <= most or _distance(expected, _outputs(model, few)) > most:  # or it draws something
+    most = MOST if all(dtype.itemsize > 2 for dtype in _dtypes(model) | _dtypes(again)) else MOST_OF_HALF
+    distance = _distance(expected, outputs)
+    if distance <= most or _distance(expected, _outputs(model, few)) > most:  # or it draws something
         return None
+    num_rows = max((len(value) for value in few.values() if isinstance(value, torch.Tensor) and value.ndim), default=0)
     return (
-        f"the model that load() makes of the published files is not the trained one: of {_num_rows(few)} rows its "
-        f"outputs differ by {found:.0%} of their size, and rounding explains {most:.0%}. What the function has changed "
-        "in the model beside its trained weights is not in the files, such as weights of the base below adapters, "
-        "buffers, code, or settings"
+        f"the model that load() makes of the published files is not the trained one: of {num_rows} rows its "
+        f"outputs differ by {distance:.0%} of their size, and rounding explains {most:.0%}. What the function has "
+        "changed in the model beside its trained weights is not in the files, such as weights of the base below "
+        "adapters, buffers, code, or settings"
     )
 
 
 def _kind(model: Any, folder: Path) -> Any:
-    """The class that loads it: that of the pipeline, or without one its own."""
+    """Returns the class that loads it: that of the pipeline, or without one its own."""
     use = object_in(folder / PIPELINE).get("task") or ("text-generation" if has_adapters(model) else None)
     if use:
         return class_of(use)[0]
@@ -124,7 +126,7 @@ def _kind(model: Any, folder: Path) -> Any:
 
 
 def _few(inputs: Inputs) -> dict[str, Any]:
-    """Some rows of a batch, and their first tokens; the last ones where rows begin with padding."""
+    """Returns some rows of a batch, and their first tokens; the last ones where rows begin with padding."""
     ids, mask = inputs.get("input_ids"), _mask(inputs)
     length = ids.shape[1] if isinstance(ids, torch.Tensor) and ids.ndim == 2 else None
     is_left_padded = mask is not None and not bool(mask[:MAX_ROWS, 0].all())
@@ -146,20 +148,23 @@ def _mask(inputs: Inputs) -> torch.Tensor | None:
     return mask if isinstance(mask, torch.Tensor) and mask.ndim == 2 and mask.numel() else None
 
 
-def _num_rows(inputs: Inputs) -> int:
-    return max((len(of) for of in inputs.values() if isinstance(of, torch.Tensor) and of.ndim), default=0)
-
-
 def _outputs(model: Any, inputs: Inputs) -> dict[Any, torch.Tensor]:
-    """All that it computes of tokens and rows in its own precision, in float32: not what it computes of padding.
+    """Returns in float32 what it computes of tokens and rows in its own precision, and nothing of padding.
 
-    What accelerate has put around forward rounds it.
+    Calls forward without what accelerate has put around it, which rounds.
     """
     device = next(model.parameters()).device
-    moved = {name: of.to(device) if isinstance(of, torch.Tensor) else of for name, of in inputs.items()}
-    with _evaluating(model), torch.no_grad():
-        made = type(model).forward(model, **moved)
-    named = made.items() if isinstance(made, Mapping) else enumerate(made if isinstance(made, tuple) else [made])
+    moved = {name: value.to(device) if isinstance(value, torch.Tensor) else value for name, value in inputs.items()}
+    training = [module for module in model.modules() if module.training]
+    model.eval()
+    try:
+        with torch.no_grad():
+            result = type(model).forward(model, **moved)
+    finally:
+        for module in training:
+            module.training = True
+    parts = result if isinstance(result, tuple) else [result]
+    named = result.items() if isinstance(result, Mapping) else enumerate(parts)
     outputs = {name: value.detach().float().cpu() for name, value in named if isinstance(value, torch.Tensor)}
     if (mask := _mask(inputs)) is not None:
         is_token = mask.bool().cpu()
@@ -168,70 +173,45 @@ def _outputs(model: Any, inputs: Inputs) -> dict[Any, torch.Tensor]:
     return {name: value.nan_to_num(0, 0, 0) for name, value in outputs.items() if value.ndim}
 
 
-@contextmanager
-def _evaluating(model: nn.Module) -> Iterator[None]:
-    training = [of for of in model.modules() if of.training]
-    model.eval()
-    try:
-        yield
-    finally:
-        for of in training:
-            of.training = True
-
-
-def _distance(expected: Mapping[Any, torch.Tensor], found: Mapping[Any, torch.Tensor]) -> float:
-    """The largest of all outputs, as a share of their size; infinite where they are not alike."""
-    if {name: of.shape for name, of in expected.items()} != {name: of.shape for name, of in found.items()}:
+def _distance(expected: Mapping[Any, torch.Tensor], actual: Mapping[Any, torch.Tensor]) -> float:
+    """Returns the largest difference of an output, as a share of its size; infinite where shapes differ."""
+    if {name: value.shape for name, value in expected.items()} != {name: value.shape for name, value in actual.items()}:
         return float("inf")
     shares = [0.0]
-    for name, of in expected.items():
-        size, off = of.norm().item(), (found[name] - of).norm().item()
+    for name, value in expected.items():
+        size, off = value.norm().item(), (actual[name] - value).norm().item()
         shares.append(off / size if size else off)
     return max(shares)
 
 
-def _is_quantised(model: nn.Module) -> bool:
-    """Whether transformers has quantised weights when it loaded them, of the whole model or of a part."""
-    return any(getattr(module, "is_quantized", False) for module in model.modules())
-
-
 def _dtypes(model: nn.Module) -> set[torch.dtype]:
-    return {of.dtype for of in model.parameters() if of.is_floating_point()}
+    return {parameter.dtype for parameter in model.parameters() if parameter.is_floating_point()}
 
 
 def _check_memory(model: nn.Module, *, is_adapted: bool) -> None:
     """Raises NotLoaded where a second one would not fit; adapters are loaded with a base in float32."""
-    sizes = [of.numel() * (4 if is_adapted else of.itemsize) for of in model.parameters()]
-    free = _free_bytes()
-    if free is not None and free < SPARE * sum(sizes):
+    size = sum(weight.numel() * (4 if is_adapted else weight.itemsize) for weight in model.parameters())
+    free = psutil.virtual_memory().available
+    if limit := os.environ.get("TRAIN_FUNC_MEMORY"):
+        ranks = int(os.environ.get("LOCAL_WORLD_SIZE", "1"))
+        free = min(free, int(limit) - ranks * unreclaimable_bytes([os.getpid()]))
+    if free < SPARE * size:
         raise NotLoaded(
-            f"a second one, of {sized(sum(sizes))}, does not fit in the memory that is free, {sized(max(free, 0))}"
+            f"a second one, of {sized(size)}, does not fit in the memory that is free, {sized(max(free, 0))}"
         )
-
-
-def _free_bytes() -> int | None:
-    """Of this worker; None where it is not known."""
-    limit = os.environ.get("TRAIN_FUNC_MEMORY")
-    try:
-        lines = Path("/proc/meminfo").read_text().splitlines()
-    except OSError:
-        return None
-    free = next(int(line.split()[1]) * 1024 for line in lines if line.startswith("MemAvailable:"))
-    ranks = int(os.environ.get("LOCAL_WORLD_SIZE", "1"))
-    return min(free, int(limit) - ranks * unreclaimable_bytes([os.getpid()])) if limit else free
 
 
 @contextmanager
 def tried_adapters(model: nn.Module) -> Iterator[None]:
     """Within, adapters that were not trained yet are as if they were: with others the base alone would be compared."""
-    trained = [of for of in model.parameters() if of.requires_grad] if has_adapters(model) else []
-    before = [of.detach().clone() for of in trained]
+    trained = [weight for weight in model.parameters() if weight.requires_grad] if has_adapters(model) else []
+    before = [weight.detach().clone() for weight in trained]
     try:
         with undisturbed(), torch.no_grad():
-            for of in trained:
-                of.add_(TRIAL * torch.randn_like(of))
+            for weight in trained:
+                weight.add_(TRIAL * torch.randn_like(weight))
         yield
     finally:
         with torch.no_grad():
-            for of, was in zip(trained, before, strict=True):
-                of.copy_(was)
+            for weight, value in zip(trained, before, strict=True):
+                weight.copy_(value)

@@ -33,13 +33,13 @@ def send(
     store: Store, record: RunRecord, attempt: int, folder: Path, sent: Mapping[str, File] | None = None
 ) -> dict[str, File]:
     """Puts the files of ``folder``, less those that were ``sent`` before, under the attempt; returns all of them."""
-    prefix, found = record.keys.attempt(attempt).model, dict(sent or {})
+    prefix, files = record.keys.attempt(attempt).model, dict(sent or {})
     for name in files_of(folder):
-        if name not in found:
+        if name not in files:
             size = (folder / name).stat().st_size
-            found[name] = File(size, store.upload(f"{prefix}/{name}", folder / name))
+            files[name] = File(size, store.upload(f"{prefix}/{name}", folder / name))
             reach("file sent")
-    return found
+    return files
 
 
 def publish(
@@ -74,9 +74,10 @@ def publish(
 def check_unpublished(store: Store, record: RunRecord, attempt: int, done: str = "is about to train") -> None:
     """Raises StorageFailed, reason "conflict", when another attempt has published already."""
     key = record.keys.result
-    if not (found := find(store, key)):
+    result = find(store, key)
+    if not result:
         return
-    published = Result.read(found.data, f"{store.address}/{key}")
+    published = Result.read(result.data, f"{store.address}/{key}")
     raise StorageFailed(
         f"Attempt {attempt} of {record.name} {done}, but attempt {published.attempt} has published already, as "
         f"{store.address}/{key} says. Nothing of this attempt was published; fetch the model that is there",
@@ -106,8 +107,8 @@ def complete(store: Store, record: RunRecord) -> bool:
     """
     if not (result := find(store, record.keys.result)):
         return False
-    there = find(store, f"{record.keys.model}/{MODEL_MANIFEST}")
-    if not (there and there.data == result.data) and not _newer(store, record):
+    manifest = find(store, f"{record.keys.model}/{MODEL_MANIFEST}")
+    if not (manifest and manifest.data == result.data) and not _newer(store, record):
         _copy(store, record, result.data)
         while newer := _newer(store, record):  # its files may lie under those that were just copied
             record = newer
@@ -117,19 +118,20 @@ def complete(store: Store, record: RunRecord) -> bool:
 
 def _newer(store: Store, record: RunRecord) -> RunRecord | None:
     """Returns the record of the newest generation that has a result, if it is a later one."""
-    later = (of for of in later_generations(store.names(record.keys.generations)) if of > record.generation)
-    newest = max((of for of in later if store.list(RunKeys(record.name, of).result)), default=None)
+    generations = later_generations(store.names(record.keys.generations))
+    later = (number for number in generations if number > record.generation)
+    newest = max((number for number in later if store.list(RunKeys(record.name, number).result)), default=None)
     return replace(record, generation=newest) if newest else None
 
 
 def _copy(store: Store, record: RunRecord, result: bytes) -> None:
     attempt = Result.read(result, f"{store.address}/{record.keys.result}").attempt
-    source, of = record.keys.attempt(attempt).model, f"attempt {attempt} of {record.name}"
-    copy_model(store, source, record.keys.model, result, of)
+    source = record.keys.attempt(attempt).model
+    copy_model(store, source, record.keys.model, result, f"attempt {attempt} of {record.name}")
 
 
 def delete_checkpoints(store: Store, record: RunRecord, seconds: float) -> None:
-    """Deletes those of a generation whose result is published: nothing goes on from them any more.
+    """Deletes the checkpoints of a generation whose result is published: nothing resumes from them any more.
 
     A store that is away, or takes longer, keeps what is left; a note says so.
     """
@@ -153,11 +155,11 @@ def take_source(store: Store, record: RunRecord, folder: Path) -> list[str]:
     """
     notes = []
     for key, name in {record.keys.source: SOURCE, record.keys.cells: CELLS}.items():
-        path, found = folder / name, find(store, key)
-        if not found:
+        path, text = folder / name, find(store, key)
+        if not text:
             notes.append(f"{name} is not published: the run was started without submit, so {key} is not in the store")
         elif not path.exists():
-            path.write_bytes(found.data)
-        elif path.is_dir() or path.read_bytes() != found.data:
+            path.write_bytes(text.data)
+        elif path.is_dir() or path.read_bytes() != text.data:
             reporting.note(f"{name} is what the function has published; its own source is {store.address}/{key}")
     return notes

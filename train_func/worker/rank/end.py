@@ -36,13 +36,13 @@ class Outcome:
     failure: Failure | None
     separate: bool = False
     returned: Mapping[str, Any] = field(default_factory=dict)
-    """Of rank 0: the result that its return value stands for."""
+    """The result that the return value of rank 0 stands for."""
     left_out: tuple[str, ...] = ()
-    """What of that value is no JSON."""
+    """Parts of that value that are no JSON."""
     left_steps: str = ""
     """After how many steps it has left a loop over session.steps before its end."""
     notes: tuple[str, ...] = ()
-    """What is told with the result."""
+    """Notes that the result has."""
 
     def write(self, path: Path) -> None:
         """Writes the file if it can; on a full disk the exit code alone tells how the rank ended."""
@@ -145,30 +145,23 @@ def of_error(error: BaseException, *, session: bool, has_peers: bool = True) -> 
     ``has_peers``: it was not started alone.
     """
     ended = exit_of_rank(error, has_peers=has_peers)
-    text = str(error)
+    text, missing_file = str(error), ""
     if isinstance(error, SystemExit):
-        text = f"{_function_of(error)} called sys.exit({error.code!r})"
+        codes = (frame.f_code for frame, _ in traceback.walk_tb(error.__traceback__))
+        function = next((code.co_name for code in codes if Path(code.co_filename).name == SOURCE), "the function")
+        text = f"{function} called sys.exit({error.code!r})"
+    if isinstance(error, FileNotFoundError) and isinstance(error.filename, str):
+        missing_file = "" if Path(error.filename).is_absolute() else error.filename
     failure = Failure(
         type=type(error).__name__,
         message=_cut(text, LONGEST_MESSAGE),
         traceback=_cut("".join(traceback.format_exception(error)), LONGEST_TRACEBACK),
         time=now(),
-        missing_file=_missing_file(error),
+        missing_file=missing_file,
         checkpoints_of=error.checkpoints_of if isinstance(error, TrainFuncError) else "",
     )
     follows = is_lost_peer(error, has_peers=has_peers) or (isinstance(error, StopSignal) and error.follows)
     return Outcome(ended.code, ended.cause, session, follows, failure)
-
-
-def _function_of(error: BaseException) -> str:
-    """The name of the function that was shipped."""
-    frames = (frame for frame, _ in traceback.walk_tb(error.__traceback__))
-    return next((of.f_code.co_name for of in frames if Path(of.f_code.co_filename).name == SOURCE), "the function")
-
-
-def _missing_file(error: BaseException) -> str:
-    name = error.filename if isinstance(error, FileNotFoundError) else None
-    return name if isinstance(name, str) and name and not Path(name).is_absolute() else ""
 
 
 def exit_of_rank(error: BaseException, *, has_peers: bool = True) -> Exit:

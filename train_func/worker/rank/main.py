@@ -35,7 +35,10 @@ def main(environ: Mapping[str, str]) -> NoReturn:
     masks.begin(environ)
     faulthandler.enable()
     stacks.answer(environ.get(stacks.VARIABLE))
-    _configure_logging()
+    last = logging.StreamHandler(sys.stdout)  # warnings go there until the function configures logging of its own
+    last.setLevel(logging.WARNING)
+    last.setFormatter(logging.Formatter("%(levelname)s %(name)s: %(message)s"))
+    logging.lastResort = last
     stop_flag.hold()
     stop_flag.install()
     stop_flag.watch(_leave)
@@ -49,7 +52,10 @@ def main(environ: Mapping[str, str]) -> NoReturn:
         with contextlib.suppress(OSError):  # nothing is judged then
             marks.open_memory(path)
     outcome = _outcome(lambda: _run(environ))
-    has_torch = _uses_torch(environ) if had_torch else "torch" in sys.modules
+    has_torch = "torch" in sys.modules
+    if had_torch:  # the template has imported it for the function, which may use none of it
+        source = Path(environ["TRAIN_FUNC_JOB_DIR"]) / source_module.FILE
+        has_torch = sessions.here.opened or SourceNeeds.of(source).names_torch
     world_size = int(environ.get("WORLD_SIZE", "1"))
     outcome = replace(outcome, separate=process_groups.separate(world_size, has_torch=has_torch))
     outcome.write(Path(environ["TRAIN_FUNC_OUTCOME_FILE"]))
@@ -59,19 +65,6 @@ def main(environ: Mapping[str, str]) -> NoReturn:
     if environ.get("RANK") == "0" and not outcome.exit_code:
         process_groups.wait_until_formed(LONGEST_WAIT_FOR_GROUPS)
     os._exit(outcome.exit_code)  # gloo may abort while the interpreter unloads, after everything went well
-
-
-def _uses_torch(environ: Mapping[str, str]) -> bool:
-    source = Path(environ["TRAIN_FUNC_JOB_DIR"]) / source_module.FILE
-    return sessions.here.opened or SourceNeeds.of(source).names_torch
-
-
-def _configure_logging() -> None:
-    """Warnings go where all else is printed, until the function configures logging of its own."""
-    last = logging.StreamHandler(sys.stdout)
-    last.setLevel(logging.WARNING)
-    last.setFormatter(logging.Formatter("%(levelname)s %(name)s: %(message)s"))
-    logging.lastResort = last
 
 
 def _outcome(run: Callable[[], object]) -> Outcome:
@@ -89,7 +82,7 @@ def _outcome(run: Callable[[], object]) -> Outcome:
 
 
 def _finished(value: object) -> Outcome:
-    """The outcome of a function that returned.
+    """Returns the outcome of a function that returned.
 
     A training of which rank 0, whose files and value are the result, keeps nothing is a fault of the function.
     """
@@ -119,16 +112,17 @@ def _failed(error: BaseException) -> Outcome:
             reporting.say(RankStops(why=f"{error}"))
         case SystemExit():
             print(error.code if isinstance(error.code, str) else f"sys.exit({error.code})", file=sys.stderr)
-        case _ if outcome.follows and (told := outcome.failure):
-            first = told.message.partition("\n")[0]
-            reporting.say(LostPeers(error=f"{told.type}: {first}", traceback=told.traceback))
+        case _ if outcome.follows and outcome.failure:
+            failure = outcome.failure
+            first = failure.message.partition("\n")[0]
+            reporting.say(LostPeers(error=f"{failure.type}: {first}", traceback=failure.traceback))
         case _:
             stacks.print_traceback(error)
     return outcome
 
 
 def _leave(error: stop_flag.StopSignal) -> NoReturn:
-    """While the main thread is in native code."""
+    """Ends the rank from another thread, while the main thread is in native code."""
     print(f"stopped by {error}, in native code", file=sys.stderr, flush=True)  # an event may wait for a lock
     outcome = replace(of_error(error, session=sessions.here.opened), notes=tuple(sessions.here.notes))
     outcome.write(Path(os.environ["TRAIN_FUNC_OUTCOME_FILE"]))
@@ -136,7 +130,7 @@ def _leave(error: stop_flag.StopSignal) -> NoReturn:
 
 
 def load(environ: Mapping[str, str]) -> tuple[Callable[..., object], RunRecord, Store]:
-    """The shipped function, from now on importable by its module, its run, and the store of that."""
+    """Returns the shipped function, from now on importable by its module, its run, and the store of that."""
     job_dir = Path(environ["TRAIN_FUNC_JOB_DIR"])
     record = RunRecord.from_dict(json.loads((job_dir / "run.json").read_text()))
     store = open_store(record.store)
@@ -146,9 +140,9 @@ def load(environ: Mapping[str, str]) -> tuple[Callable[..., object], RunRecord, 
 def _run(environ: Mapping[str, str]) -> object:
     function, record, store = load(environ)
     job_dir = Path(environ["TRAIN_FUNC_JOB_DIR"])
-    if found := source_module.share_with_processes(job_dir, store, record, Path(mkdtemp(prefix="modules-"))):
-        os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, [found, os.environ.get("PYTHONPATH")]))
-        sys.path.insert(0, found)  # those of joblib take over the path of this process
+    if modules := source_module.share_with_processes(job_dir, store, record, Path(mkdtemp(prefix="modules-"))):
+        os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, [modules, os.environ.get("PYTHONPATH")]))
+        sys.path.insert(0, modules)  # those of joblib take over the path of this process
     if environ.get("RANK") == "0" and "TRAIN_FUNC_ATTEMPT" in environ:
         try:
             write_setup(store, record, int(environ["TRAIN_FUNC_ATTEMPT"]), int(environ["WORLD_SIZE"]), None)

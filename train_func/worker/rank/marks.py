@@ -114,11 +114,11 @@ class _Marker:
         self.phase = phase
         self.thread = threading.get_ident()
         self.number = number = self.number + 1
-        told = (time.monotonic(), phase, self.step, self.num_steps, self.num_batches)
-        _PLAIN.pack_into(self.memory, 0, number, *told, number)
+        fields = (time.monotonic(), phase, self.step, self.num_steps, self.num_batches)
+        _PLAIN.pack_into(self.memory, 0, number, *fields, number)
 
     def forget(self) -> None:
-        """In a process that the rank has forked: what that does is no progress of the rank."""
+        """Ends the marks of a process that the rank has forked, which does not do the work of the rank."""
         self.memory = None
 
 

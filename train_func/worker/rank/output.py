@@ -16,7 +16,7 @@ VARIABLE = "TRAIN_FUNC_OUTPUT"
 
 
 def begin(work_dir: Path, rank: int) -> Path:
-    """The folder of a rank, empty."""
+    """Makes the folder of a rank, empty, and returns it."""
     folder = of_rank(work_dir, rank)
     shutil.rmtree(folder, ignore_errors=True)
     folder.mkdir(parents=True)
@@ -24,18 +24,18 @@ def begin(work_dir: Path, rank: int) -> Path:
 
 
 def of_rank(work_dir: Path, rank: int) -> Path:
-    """Where the rank may leave files."""
+    """Returns the folder in which the rank may leave files."""
     return work_dir / "outputs" / str(rank)
 
 
 def files() -> list[str]:
-    """What this rank has left so far, by name."""
+    """Returns the names of the files that this rank has left so far."""
     folder = os.environ.get(VARIABLE)
     return files_of(Path(folder)) if folder else []
 
 
 def files_of(folder: Path) -> list[str]:
-    """The names of its files from the folder, sorted."""
+    """Returns the names of its files from the folder, sorted."""
     return sorted(path.relative_to(folder).as_posix() for path in folder.rglob("*") if path.is_file())
 
 
@@ -46,16 +46,19 @@ def take(folder: Path, into: Path, taken: set[str]) -> list[str]:
     """
     stay = []
     for name in sorted(files_of(folder), key=lambda name: not (folder / name).is_symlink()):  # before a target moves
-        own = folder / name
+        path = folder / name
         if name in taken or name_fault(name, taken):
             stay.append(name)
             continue
         (into / name).parent.mkdir(parents=True, exist_ok=True)
-        if own.is_symlink():
-            link_or_copy(own.resolve(), into / name)
-            own.unlink()
+        if path.is_symlink():
+            try:
+                os.link(path.resolve(), into / name)
+            except OSError:
+                shutil.copyfile(path, into / name)
+            path.unlink()
         else:
-            own.rename(into / name)
+            path.rename(into / name)
         taken.add(name)
     return sorted(stay)
 
@@ -67,17 +70,8 @@ def links_to_no_file(folder: Path) -> list[str]:
     )
 
 
-def link_or_copy(old: Path, new: Path) -> None:
-    """The same file in another place, as a hard link where there can be one."""
-    new.parent.mkdir(parents=True, exist_ok=True)
-    try:
-        os.link(old, new)
-    except OSError:
-        shutil.copyfile(old, new)
-
-
 def keep(store: Store, keys: AttemptKeys, work_dir: Path, ranks: Sequence[int]) -> None:
-    """Keeps with the attempt what ranks have left beside what is published, and says so; never raises for the store."""
+    """Uploads with the attempt what ranks have left and nothing publishes, and says so; never raises for the store."""
     for rank in ranks:
         folder, prefix = of_rank(work_dir, rank), f"{keys.output}/rank-{rank}"
         if not (names := files_of(folder)):
@@ -88,5 +82,6 @@ def keep(store: Store, keys: AttemptKeys, work_dir: Path, ranks: Sequence[int]) 
         except (StorageFailed, OSError) as failure:
             reporting.note(f"files that rank {rank} has left are not all kept: {failure}")
         else:
-            kept = f"{counted(len(names), 'file')} of rank {rank}, kept in {store.address}/{prefix}/"
-            reporting.note(f"not published: {kept}")
+            reporting.note(
+                f"not published: {counted(len(names), 'file')} of rank {rank}, kept in {store.address}/{prefix}/"
+            )

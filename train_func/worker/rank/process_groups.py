@@ -1,18 +1,20 @@
-"""The process groups that this rank makes: each is noted when torch registers it, and kept until the process ends.
+"""Three workarounds for process groups of torch, which is why each group is noted when torch registers it.
 
-Noted, because a rank may leave its group before it ends, and then torch knows nothing of it any more. Kept, because
-the destructor of a gloo group waits for its threads while it holds the interpreter's lock, and a thread that frees a
-tensor waits for that lock: a DDP model that goes out of scope after destroy_process_group() hangs its rank
-(https://github.com/pytorch/pytorch/issues/56297). Counted, because rank 0 serves the store through which the others
-form the group, and may otherwise end while they still do. Loads no torch: unless the template has, it waits until
-train_func does.
+- A rank may leave its group before it ends, and torch then knows nothing of it any more: ``separate`` does.
+- The destructor of a gloo group waits for its threads while it holds the interpreter's lock, and a thread that frees a
+  tensor waits for that lock: a DDP model that goes out of scope after destroy_process_group() hangs its rank
+  (https://github.com/pytorch/pytorch/issues/56297). So every group is kept until the process ends.
+- Rank 0 serves the store through which the others form the group, and may end while they still do. So each rank counts
+  itself in that store, and rank 0 waits for all. torchrun needs no such wait: its agent's store outlives each rank.
+
+Loads no torch: unless the template has, it waits until train_func does.
 """
 
 import contextlib
-import importlib.abc
 import sys
 import time
 from collections.abc import Sequence
+from importlib.abc import MetaPathFinder
 from importlib.machinery import ModuleSpec, PathFinder
 from types import ModuleType
 from typing import Any
@@ -26,8 +28,8 @@ _groups: list[tuple[Any, Any]] = []
 
 def observe() -> None:
     """Notes and keeps from now on every process group that this process makes."""
-    if loaded := sys.modules.get(_MODULE):
-        _listen(loaded)
+    if module := sys.modules.get(_MODULE):
+        _listen(module)
     else:
         sys.meta_path.insert(0, _Finder())
 
@@ -38,10 +40,7 @@ def separate(world_size: int, *, has_torch: bool) -> bool:
 
 
 def wait_until_formed(seconds: float) -> None:
-    """Returns when all other ranks have formed the groups that this rank was in, at most ``seconds`` later.
-
-    torchrun needs no such wait, as its agent serves the store, which outlives each rank.
-    """
+    """Returns when all other ranks have formed the groups that this rank was in, at most ``seconds`` later."""
     until = time.monotonic() + seconds
     with contextlib.suppress(RuntimeError):  # a store that has gone with its server
         for group, store in _groups:
@@ -49,31 +48,27 @@ def wait_until_formed(seconds: float) -> None:
                 time.sleep(_POLL_SECONDS)
 
 
-class _Finder(importlib.abc.MetaPathFinder):
-    """Finds nothing by itself: it only learns when torch's module is loaded."""
+class _Finder(MetaPathFinder):
+    """Learns when torch's module is loaded, and listens to it then."""
 
-    def find_spec(
-        self, fullname: str, path: Sequence[str] | None, target: ModuleType | None = None
-    ) -> ModuleSpec | None:
-        if fullname != _MODULE:
-            return None
-        spec = PathFinder.find_spec(fullname, path, target)
-        if spec is not None and spec.loader is not None:
+    def find_spec(self, name: str, path: Sequence[str] | None, target: ModuleType | None = None) -> ModuleSpec | None:
+        spec = PathFinder.find_spec(name, path, target) if name == _MODULE else None
+        if spec and spec.loader:
             execute = spec.loader.exec_module
 
-            def exec_module(module: ModuleType) -> None:
+            def execute_and_listen(module: ModuleType) -> None:
                 execute(module)
                 _listen(module)
 
-            spec.loader.exec_module = exec_module  # type: ignore[method-assign]
+            spec.loader.exec_module = execute_and_listen  # type: ignore[method-assign]
         return spec
 
 
 def _listen(c10d: Any) -> None:
-    """Every group, of whatever library, goes through this function of torch."""
+    """Wraps the function of torch through which every group goes, of whatever library."""
     register = c10d._register_process_group
 
-    def keep(name: Any, group: Any) -> None:
+    def register_and_note(name: Any, group: Any) -> None:
         _, store = c10d._world.pg_map[group]
         _groups.append((group, store))
         register(name, group)
@@ -81,4 +76,4 @@ def _listen(c10d: Any) -> None:
             with contextlib.suppress(RuntimeError):  # rank 0, which serves it, has failed: the next collective tells
                 store.add(_FORMED, 1)
 
-    c10d._register_process_group = keep
+    c10d._register_process_group = register_and_note

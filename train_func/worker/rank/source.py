@@ -40,10 +40,10 @@ def load(job_dir: Path, store: "Store", record: RunRecord) -> Callable[..., obje
     """
     path = job_dir / FILE
     data = _data(job_dir, store, record)
-    found = hashlib.sha256(data).hexdigest()
-    if found != record.source_sha256:
+    sha256 = hashlib.sha256(data).hexdigest()
+    if sha256 != record.source_sha256:
         raise InvalidInput(
-            f"{path} has SHA-256 {found}, and {record.source_sha256} was submitted: the text was changed or cut short "
+            f"{path} has SHA-256 {sha256}, and {record.source_sha256} was submitted: the text was changed or cut short "
             "on its way. Submit again with fresh=True, and see who writes to the job's ConfigMap or store",
             cause="source",
         )
@@ -141,7 +141,7 @@ _WRITES = frozenset({"update", "setdefault", "pop", "clear", "putenv", "unsetenv
 
 @dataclass(frozen=True)
 class SourceNeeds:
-    """Of the function and the modules that travel with it."""
+    """What the function and the modules that travel with it need of their process."""
 
     libraries: frozenset[str] = frozenset()
     """What it imports, by the first part of the names."""
@@ -172,8 +172,8 @@ class SourceNeeds:
         """The modules that a template imports for it, in their order; none where no template serves it."""
         if self.writes_environment:
             return ()
-        wanted = {module for library, modules in _IMPORTS.items() if library in self.libraries for module in modules}
-        return tuple(module for module in _OF_US if module in wanted)
+        imports = {module for library in self.libraries for module in _IMPORTS.get(library, ())}
+        return tuple(module for module in _OF_US if module in imports)
 
 
 def _imported_names(node: ast.AST) -> Iterator[str]:

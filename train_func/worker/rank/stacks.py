@@ -10,7 +10,6 @@ import signal
 import sys
 import traceback
 from collections.abc import Iterable
-from types import FrameType
 
 from train_func.process_tree import send
 
@@ -36,7 +35,7 @@ def answer(path: str | None) -> None:
 
 
 def print_traceback(error: BaseException) -> None:
-    """Where ``error`` has ended this process."""
+    """Prints where ``error`` has ended this process."""
     if not _pipes:
         traceback.print_exception(error)
         return
@@ -55,11 +54,7 @@ def ask(pids: Iterable[int]) -> None:
 
 def listen() -> None:
     """From now on this supervisor notices that a person asks where its ranks are; only in the main thread."""
-    signal.signal(ASKED, _note)
-
-
-def _note(number: int, frame: FrameType | None) -> None:
-    _asked.append(number)
+    signal.signal(ASKED, lambda number, frame: _asked.append(number))
 
 
 def are_asked_for() -> bool:

@@ -93,7 +93,7 @@ def size() -> int:
 
 
 def gather(value: Result) -> list[Result]:
-    """The values of all ranks in the order of ranks, on every rank; they must pickle."""
+    """Returns the values of all ranks in the order of ranks, on every rank; they must pickle."""
     if size() == 1:
         return [value]
     values: list[Any] = [None] * size()
@@ -103,7 +103,7 @@ def gather(value: Result) -> list[Result]:
 
 
 def total(value: torch.Tensor) -> torch.Tensor:
-    """The sum over all ranks of a small tensor."""
+    """Returns the sum over all ranks of a small tensor, which it overwrites."""
     if size() > 1:
         with marks.exchange():
             dist.all_reduce(value)
@@ -111,13 +111,13 @@ def total(value: torch.Tensor) -> torch.Tensor:
 
 
 def gather_tensors(value: torch.Tensor) -> list[torch.Tensor]:
-    """A tensor, of one shape and type on every rank, of all ranks in their order."""
+    """Returns a tensor, of one shape and type on every rank, of all ranks in their order."""
     if size() == 1:
         return [value]
-    found = [torch.empty_like(value) for _ in range(size())]
+    tensors = [torch.empty_like(value) for _ in range(size())]
     with marks.exchange():
-        dist.all_gather(found, value)
-    return found
+        dist.all_gather(tensors, value)
+    return tensors
 
 
 def spread(value: torch.Tensor) -> None:
@@ -147,8 +147,8 @@ def on_all_ranks(action: Callable[[], Result]) -> Result:
     Raises:
         Exception: this rank's own, or else that of the lowest rank that failed, so that no rank waits for it.
     """
-    result, own = _attempt(action)
-    _raise_any(own)
+    result, error = _attempt(action)
+    _raise_any(error)
     return result  # type: ignore[return-value]  # no fault, so there is a result
 
 
@@ -158,8 +158,8 @@ def on_rank_zero(action: Callable[[], Result]) -> Result:
     Raises:
         Exception: what rank 0 raised, on every rank.
     """
-    result, own = _attempt(action) if rank() == 0 else (None, None)
-    _raise_any(own)
+    result, error = _attempt(action) if rank() == 0 else (None, None)
+    _raise_any(error)
     return gather(result)[0]  # type: ignore[return-value]  # rank 0 had no fault
 
 
@@ -170,15 +170,13 @@ def _attempt(action: Callable[[], Result]) -> tuple[Result | None, Exception | N
         return None, error
 
 
-def _raise_any(own: Exception | None) -> None:
-    told = gather(own if own is None or isinstance(own, TrainFuncError) else _for_the_others(own))
-    if own:
-        raise own
-    for fault in told:
+def _raise_any(error: Exception | None) -> None:
+    """Raises this rank's error, or else the first of another rank."""
+    shared = error
+    if error and not isinstance(error, TrainFuncError):
+        # A foreign exception may not pickle, and to a rank that had none it only means that another has gone.
+        shared = PeerFailed(f"rank {rank()} failed with {type(error).__name__}: {error}")
+    errors = gather(shared)
+    for fault in (error, *errors):
         if fault:
             raise fault
-
-
-def _for_the_others(error: Exception) -> Exception:
-    """A foreign exception may not pickle, and to a rank that had none it only means that another has gone."""
-    return PeerFailed(f"rank {rank()} failed with {type(error).__name__}: {error}")

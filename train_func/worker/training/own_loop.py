@@ -1,22 +1,22 @@
 """A loop of one's own over Steps: what it saves, how rows become batches, and what such a loop may do wrong.
 
 Between two steps a checkpoint keeps the objects that the loop has named. Nothing says how the loop exchanges its
-gradients, nor how its loss treats labels, so the first step looks at both.
+gradients, nor how its loss treats labels, so both are looked at before the first step.
 """
 
 import contextlib
 import dis
-import math
+import gc
 import sys
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from functools import partial
+from itertools import chain
 from typing import Any
 
 import torch
 from datasets import Dataset
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
-from torch.optim.optimizer import register_optimizer_step_pre_hook
 from torch.utils.data import default_collate
 
 from train_func.errors import InvalidInput
@@ -159,8 +159,6 @@ def _made_of(objects: Mapping[str, Any]) -> dict[str, Any]:
 
 
 TOKENS = "input_ids"
-ROUNDING = 1e-3  # of a gradient's length: unlike machines differ by less, and other rows make it differ by more
-Lengths = list[tuple[int, float]]  # of each gradient: how many numbers it has, and how long it is
 
 
 class _Wrapping:
@@ -233,7 +231,8 @@ def steps(
     given = (part, facts, items or Items(), models, device, statistics, exchanged)
     all_steps = Steps(*given, checkpointing, parts, restored)
     del restored
-    gradients, is_first = _FirstGradients(), True
+    _tell_unsynchronised(models)
+    is_first = True
     with contextlib.ExitStack() as left:
         left.enter_context(_loop(all_steps.loop))
         left.enter_context(statistics.watched())
@@ -241,8 +240,6 @@ def steps(
             left.enter_context(stop_flag.deferred())
             left.callback(state.close)
         left.callback(marks.mark, Phase.OUTSIDE)
-        gradients.watch()
-        left.callback(gradients.close)
         while not all_steps.is_over:
             for step in all_steps.of_epoch(loader):
                 if shifts_labels is None and is_first:
@@ -251,7 +248,6 @@ def steps(
                 marks.mark(Phase.STEP)
                 yield step
                 _check_merged(statistics, step.number)
-                gradients.compare()
                 marks.step_done(step.number)
             marks.mark(Phase.OUTSIDE)  # until the first step of the next epoch
             all_steps.end_epoch()
@@ -316,72 +312,37 @@ def _check_merged(statistics: BatchStatistics, step: int) -> None:
         )
 
 
-class _FirstGradients:
-    """The gradients that the optimizers of this rank use first, from ``watch`` on.
+def _tell_unsynchronised(models: Sequence[nn.Module]) -> None:
+    """Notes before the first step that the ranks would each train a model of their own, on their share of the rows.
 
-    Each rank has its own share of the rows, so without DDP, or another exchange, each trains a model of its own.
+    DDP, sharded parameters and hooks on gradients can be seen before a step. A loop that averages gradients in code of
+    its own cannot be told from one that does not, so the note leaves that open.
+
+    Args:
+        models: those that session.checkpoint was given, which are looked at where no optimizer was made yet.
     """
-
-    def __init__(self) -> None:
-        self._lengths: dict[int, tuple[int, torch.Tensor]] = {}
-
-    def watch(self) -> None:
-        """Begins to look at them; ``compare`` and ``close`` end that."""
-        self._hook = register_optimizer_step_pre_hook(self._look) if world.size() > 1 else None
-
-    def compare(self) -> None:
-        """Collective, once a step is done: a note where the gradients of other ranks are not those of rank 0."""
-        if self._hook is None:
-            return
-        self.close()
-        own: Lengths = [(size, length.item()) for size, length in self._lengths.values()]
-        if apart := _ranks_apart(world.gather(own)):
-            of = f"{'rank' if len(apart) == 1 else 'ranks'} {listed(apart)}"
-            note = (
-                f"the ranks do not train one model: when the optimizer made its first step, {of} had other gradients "
-                f"than rank 0, in {counted(len(own), 'parameter')}. Each rank has its own share of the rows, and "
-                "the model of rank 0 is published. Wrap the model before the loop, model = "
-                "DistributedDataParallel(model), and call that; or average the gradients over the ranks before each "
-                "optimizer.step()"
-            )
-            world.note(note)
-            sessions.here.notes.append(note)
-
-    def close(self) -> None:
-        """Looks at no further one."""
-        if self._hook is not None:
-            self._hook.remove()
-            self._hook = None
-
-    def _look(self, optimizer: torch.optim.Optimizer, *_: Any) -> None:
-        for parameter in _parameters(optimizer):
-            gradient = parameter.grad
-            if gradient is not None and id(parameter) not in self._lengths and _is_whole(parameter, gradient):
-                wide = torch.promote_types(gradient.dtype, torch.float32)
-                length = torch.linalg.vector_norm(gradient, dtype=wide)
-                self._lengths[id(parameter)] = gradient.numel(), length
+    if world.size() == 1:
+        return
+    gc.collect()  # optimizers and models of what has ended are left out
+    objects = gc.get_objects()
+    optimizers = [item for item in objects if issubclass(type(item), torch.optim.Optimizer)]
+    groups = [group["params"] for optimizer in optimizers for group in optimizer.param_groups]
+    trained = [*chain.from_iterable(groups or (model.parameters() for model in models))]
+    parallel = [item for item in objects if issubclass(type(item), DistributedDataParallel)]
+    exchanged = {id(parameter) for model in parallel for parameter in model.parameters()}
+    apart = [p for p in trained if p.requires_grad and id(p) not in exchanged and not _is_synchronised(p)]
+    if apart:
+        note = (
+            f"{counted(len(apart), 'parameter')} that the ranks train are in no DistributedDataParallel and have no "
+            "hook: unless the loop averages their gradients over the ranks before each optimizer.step(), each rank "
+            "trains a model of its own on its share of the rows, and that of rank 0 is published. Wrap the model "
+            "before the loop, model = DistributedDataParallel(model), and call that"
+        )
+        world.note(note)
+        sessions.here.notes.append(note)
 
 
-def _parameters(optimizer: torch.optim.Optimizer) -> Iterator[torch.Tensor]:
-    for group in optimizer.param_groups:
-        yield from group["params"]
-
-
-def _is_whole(parameter: torch.Tensor, gradient: torch.Tensor) -> bool:
-    """Whether the rank holds all of it, and not a part as with FSDP or DeepSpeed."""
+def _is_synchronised(parameter: torch.Tensor) -> bool:
+    """Whether the ranks hold parts of it, as with FSDP or DeepSpeed, or a hook of the function sees its gradient."""
     is_part = any(hasattr(parameter, name) for name in ("device_mesh", "_fsdp_flattened", "ds_id"))
-    return not is_part and gradient.layout is torch.strided and gradient.is_floating_point()
-
-
-def _ranks_apart(lengths: Sequence[Lengths]) -> list[int]:
-    """The ranks with other gradients than rank 0; none where the ranks hold parameters of other shapes."""
-    zero = lengths[0]
-    sizes = [size for size, _ in zero]
-    alike = [rank for rank, own in enumerate(lengths) if [size for size, _ in own] == sizes]
-    return [rank for rank in alike if any(map(_differ, (of for _, of in zero), (of for _, of in lengths[rank])))]
-
-
-def _differ(one: float, other: float) -> bool:
-    if math.isfinite(one) and math.isfinite(other):
-        return abs(one - other) > ROUNDING * max(one, other)
-    return repr(one) != repr(other)
+    return is_part or bool(parameter._backward_hooks or parameter._post_accumulate_grad_hooks)

@@ -35,7 +35,7 @@ from train_func.worker.rank.marks import Phase
 from train_func.worker.tasks.metrics import Accuracy
 from train_func.worker.tasks.protocol import Metric, WorkerTask
 from train_func.worker.training import arguments, audit, evaluation, state, weights
-from train_func.worker.training.arguments import argument_faults, fitted, logging_steps_of
+from train_func.worker.training.arguments import leave_to_plan, logging_steps_of, plan_faults
 from train_func.worker.training.audit import Coverage, check_same_plan
 from train_func.worker.training.batch_norm import BatchStatistics, check_layers
 from train_func.worker.training.loader import Collator, PlanLoader, padded
@@ -74,10 +74,10 @@ class Trainer(transformers.Trainer):
     def __init__(self, model: Any = None, args: Any = None, **others: Any) -> None:
         """Raises InvalidInput naming what transformers' Trainer would use of this class and its arguments, and this one
         would not."""
-        faults = arguments.faults_of(self, Trainer) + arguments.parameter_faults(others)
+        faults = arguments.method_faults(self, Trainer) + arguments.parameter_faults(others)
         if faults := faults + (arguments.unused_argument_faults(args) if args else []):
             raise InvalidInput(faults, cause="code")
-        super().__init__(model, fitted(args), **others)
+        super().__init__(model, leave_to_plan(args), **others)
         ddp = self.accelerator.ddp_handler
         ddp.gradient_as_bucket_view = True
         ddp.find_unused_parameters = bool(self.args.ddp_find_unused_parameters)  # transformers takes None for yes
@@ -136,7 +136,13 @@ class Trainer(transformers.Trainer):
         at a step whose loss is not finite, and after an epoch that did not use every row once."""
         if trial is not None:
             self.hyperparameter_search()
-        world.on_all_ranks(partial(arguments.check_no_folder, resume_from_checkpoint))
+        if not isinstance(resume_from_checkpoint, bool | None):
+            raise InvalidInput(
+                f"trainer.train(resume_from_checkpoint={resume_from_checkpoint!r}): the training goes on from the "
+                "newest checkpoint of its run by itself: leave the argument out. Weights to begin with belong into the "
+                "model",
+                cause="code",
+            )
         self._forget()
         self._ignore_keys = ignore_keys_for_eval
         facts = self._facts = world.on_all_ranks(self._checked_facts)
@@ -175,10 +181,9 @@ class Trainer(transformers.Trainer):
         facts = facts_of(self.train_dataset)
         rows_of(self.train_dataset)
         check_layers(self.model)
-        faults = argument_faults(self.args, facts) + evaluation.saving_faults(self.args)
-        faults += arguments.unused_argument_faults(self.args)
-        faults += arguments.smoothing_faults(self.args, self.model)
-        if faults := faults + arguments.faults_of(self, Trainer):
+        faults = plan_faults(self.args, facts) + evaluation.saving_faults(self.args)
+        faults += arguments.unused_argument_faults(self.args) + arguments.method_faults(self, Trainer)
+        if faults:
             raise InvalidInput(faults, cause="code")
         return facts
 
