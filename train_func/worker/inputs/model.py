@@ -97,7 +97,8 @@ def _on_hub(wanted: Wanted, use: ModelUse, *, weights: bool) -> FoundModel:
         files = look_up(wanted).files
     except HubUnreachable as outage:
         folder = snapshot(wanted, outage, allow=LOADED, ignore=NOT_LOADED)
-        sizes, notes = _sizes_of(folder), (away(wanted, outage),)
+        sizes = _sizes_of(folder)
+        notes: tuple[str, ...] = (away(wanted, outage),)
     else:
         folder = snapshot(wanted, allow=LOADED if weights else DESCRIBED, ignore=NOT_LOADED)
         sizes, notes = {name: size for name, size in files.items() if "/" not in name}, ()
