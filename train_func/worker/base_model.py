@@ -13,7 +13,7 @@ from typing import Any
 from train_func.storage import open_store
 from train_func.worker.inputs.cache import machine_cache
 from train_func.worker.inputs.findings import Findings
-from train_func.worker.inputs.model import BASE, find_model
+from train_func.worker.inputs.model import ModelUse, find_model
 
 
 def main() -> int:
@@ -27,7 +27,7 @@ def answer_to(request: dict[str, Any]) -> dict[str, Any]:
     found = Findings()
     store = found.tried(lambda: open_store(request["store"]))
     model = found.tried(
-        lambda: find_model(request["model"], request["revision"], BASE, store, machine_cache(os.environ))
+        lambda: find_model(request["model"], request["revision"], ModelUse(), store, machine_cache(os.environ))
     )
     if model is None or found.faults:
         return {"faults": [{"cause": cause, "message": message} for cause, message in found.faults]}

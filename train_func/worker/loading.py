@@ -13,7 +13,7 @@ from train_func.inputs import key_of, variable_of
 from train_func.layout import PIPELINE
 from train_func.records import RunRecord
 from train_func.storage import Store
-from train_func.worker.inputs.model import BASE, find_model
+from train_func.worker.inputs.model import ModelUse, find_model
 from train_func.worker.inputs.named import bring, find, link
 from train_func.worker.publish.card import TaskPart, fields_of
 from train_func.worker.rank import world
@@ -112,7 +112,7 @@ class Loading:
         fields = fields_of(self._record)
         if not (address := fields.get("model")):
             return None
-        return find_model(address, fields.get("model_revision", "main"), BASE, self._store, self._cache).folder
+        return find_model(address, fields.get("model_revision", "main"), ModelUse(), self._store, self._cache).folder
 
     def use(self) -> dict[str, str]:
         """Files that say how the model is used, by name; none where the function has not loaded the task's rows."""
