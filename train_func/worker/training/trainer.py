@@ -420,23 +420,19 @@ class Trainer(transformers.Trainer):
 
     def _end_training(self, metrics: dict[str, Any]) -> TrainOutput:
         if self.args.load_best_model_at_end and self.state.best_model_checkpoint is not None:
-            self._load_best()
+            model = self.accelerator.unwrap_model(self.model)
+            if self._best:
+                weights.load_own_weights(model, self._best[1])
+            weights.take_rank_zeros(model)
+            self._loaded_step = evaluation.loaded_step(self)
+            for number, of in enumerate(self.evaluations):  # that of the best step is one of the weights loaded now
+                mark = weights.after_loading(of.weights, self.model, self.weights_step)
+                self.evaluations[number] = dataclasses.replace(of, weights=mark)
         self.control = self.callback_handler.on_train_end(self.args, self.state, self.control)
         if self.neftune_noise_alpha is not None:
             deactivate_neftune(self.model, self.neftune_hook_handle, self.accelerator)
         self.is_in_train, self._step, self._part = False, None, None
         return TrainOutput(self.state.global_step, metrics["train_loss"], metrics)
-
-    def _load_best(self) -> None:
-        """What was measured at the step of the best was measured of the weights that are loaded here."""
-        model = self.accelerator.unwrap_model(self.model)
-        if self._best:
-            weights.load_own_weights(model, self._best[1])
-        weights.take_rank_zeros(model)
-        self._loaded_step = evaluation.loaded_step(self)
-        for number, of in enumerate(self.evaluations):
-            mark = weights.after_loading(of.weights, self.model, self.weights_step)
-            self.evaluations[number] = dataclasses.replace(of, weights=mark)
 
     def _get_num_items_in_batch(self, batch_samples: list[Any], device: torch.device) -> torch.Tensor:
         """What losses of these batches are to be divided by, were they sums; transformers asks in evaluations."""
