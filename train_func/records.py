@@ -117,10 +117,7 @@ class RunRecord:
 
 @dataclass(frozen=True, kw_only=True)
 class Numerics:
-    """How a generation computes: found by its first attempt, kept by every later one, in ``numerics.json``.
-
-    The seconds are those of one product, None where they did not decide.
-    """
+    """How a generation computes: decided by its first attempt, kept by every later one, in ``numerics.json``."""
 
     precision: Literal["bf16", "fp32"]
     num_micro_batches: int
@@ -128,8 +125,6 @@ class Numerics:
     micro_batch_size: int
     """Most rows of one of them."""
     device: str
-    fp32_seconds: float | None = None
-    bf16_seconds: float | None = None
     format: int = 1
 
     @classmethod

@@ -16,9 +16,8 @@ from train_func.errors import StorageFailed
 from train_func.exits import DATA, exit_of
 from train_func.records import Lease, RunRecord
 from train_func.storage import open_store
-from train_func.worker.checkpoint.manifest import FORMAT, FileEntry, Manifest
 from train_func.worker.checkpoint.state import State
-from train_func.worker.checkpoint.store import BEST, FROZEN, TRAINING, Checkpoints, of_rank
+from train_func.worker.checkpoint.store import BEST, FORMAT, FROZEN, TRAINING, Checkpoints, FileEntry, Manifest, of_rank
 
 FILES = (TRAINING, BEST, FROZEN, of_rank(0), of_rank(1))
 MANIFEST = "manifest"

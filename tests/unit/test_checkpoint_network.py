@@ -19,8 +19,7 @@ from train_func.errors import StorageFailed
 from train_func.exits import FENCED, exit_of
 from train_func.records import RunRecord
 from train_func.storage import open_store
-from train_func.worker.checkpoint.manifest import FileEntry, Manifest
-from train_func.worker.checkpoint.store import TRAINING
+from train_func.worker.checkpoint.store import TRAINING, FileEntry, Manifest
 
 SEEDS = 20
 AT_ONCE = 10

@@ -1,6 +1,7 @@
 """A checkpoint is the state of one moment, also where weights are written to by their .data, which leaves no trace."""
 
 import threading
+from pathlib import Path
 
 import pytest
 import torch
@@ -49,6 +50,7 @@ class LetsEachSaveEnd(TrainerCallback):
 
     def __init__(self, store, writer):
         self.store, self.writer, self.found = store, writer, {}
+        self.folder = Path(store.address.removeprefix("file://"))
 
     def on_step_end(self, args, state, control, **others):
         self.writer.goes_on.set()
@@ -57,7 +59,7 @@ class LetsEachSaveEnd(TrainerCallback):
                 thread.join()
         for entry in self.store.list("tiny-reviews-0123/checkpoints/"):
             if "training" in entry.key:
-                self.found[entry.key] = weights_in(State.from_bytes(self.store.get(entry.key).data))
+                self.found[entry.key] = weights_in(State.read(self.folder / entry.key, entry.key))
 
     on_epoch_end = on_step_end
 

@@ -15,8 +15,8 @@ from transformers import BatchEncoding, LlamaConfig, LlamaForCausalLM
 from tests.messages import unnamed
 from train_func import InvalidInput
 from train_func.worker.rank import reporting
+from train_func.worker.rank.values import reported
 from train_func.worker.training import own_loop
-from train_func.worker.training.metric_values import reported
 from train_func.worker.training.own_loop import OwnState
 from train_func.worker.training.plan import ROW_ID, build_plan, facts_of
 

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 import torch
 
-from train_func.worker.rank.values import LARGEST_ARRAY, LARGEST_INTEGER, plain_result
+from train_func.worker.rank.values import LARGEST_ARRAY, LARGEST_INTEGER, plain_result, to_python
 
 
 @dataclass
@@ -93,3 +93,9 @@ def test_a_value_that_holds_itself_ends():
     assert found["n"] == 1
     assert left_out
     json.dumps(found, allow_nan=False)
+
+
+def test_metrics_become_numbers_and_lists_and_keep_what_is_not_finite():
+    metrics = {"f1": np.float32(0.5), "of": [np.int64(3), (0, torch.tensor([4]))], "half": torch.ones(2).bfloat16()}
+    assert to_python(metrics) == {"f1": 0.5, "of": [3, [0, [4]]], "half": [1.0, 1.0]}
+    assert np.isnan(to_python({"loss": np.float64("nan")})["loss"])

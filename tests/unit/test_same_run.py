@@ -23,7 +23,7 @@ from train_func.records import Numerics
 from train_func.run import NAME, Run, name_of
 from train_func.storage import open_store
 from train_func.worker.check import report_of
-from train_func.worker.training.numerics import recorded
+from train_func.worker.training.numerics import record_first
 
 ROWS = "text,label\n" + "".join(f"the food was number {number},{number % 2}\n" for number in range(40))
 SAME_RUN = {
@@ -198,7 +198,7 @@ def cut_in_two(record, tmp_path):
     """A store whose run with a task has cut its batches of 16 rows into 2 micro-batches."""
     store = open_store((tmp_path / "store").as_uri())
     cut = Numerics(precision="fp32", num_micro_batches=2, micro_batch_size=8, device="x")
-    recorded(store, record["with a task"]().keys.numerics, lambda: cut)
+    record_first(store, record["with a task"]().keys.numerics, cut)
     return store
 
 

@@ -25,6 +25,9 @@ OTHER_VALUES = {
     "deepspeed": {"zero_optimization": {"stage": 2}},
     "fsdp": "full_shard",
     "include_num_input_tokens_seen": "all",
+    "max_steps": 5,
+    "save_total_limit": 3,
+    "train_sampling_strategy": "sequential",
     "parallelism_config": object(),
     "resume_from_checkpoint": "checkpoint-3",
 }

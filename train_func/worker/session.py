@@ -40,11 +40,11 @@ from train_func.worker.publish.pending import Publishing
 from train_func.worker.publish.store import complete
 from train_func.worker.rank import marks, reporting, sessions, world
 from train_func.worker.rank.marks import Phase
+from train_func.worker.rank.values import reported
 from train_func.worker.supervisor.budget import Attempts
 from train_func.worker.trainers import Trainers
 from train_func.worker.training import audit, numerics, own_loop
 from train_func.worker.training.arguments import session_arguments
-from train_func.worker.training.metric_values import reported
 from train_func.worker.training.own_loop import OwnState
 from train_func.worker.training.plan import build_plan, row_ids_of
 from train_func.worker.training.steps import Step

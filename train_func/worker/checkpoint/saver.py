@@ -23,9 +23,8 @@ import torch
 
 from train_func.events import CheckpointSaved, Event, Note
 from train_func.failpoint import reach
-from train_func.worker.checkpoint.manifest import Manifest
 from train_func.worker.checkpoint.state import State
-from train_func.worker.checkpoint.store import BEST, FROZEN, TRAINING, Checkpoints, of_rank
+from train_func.worker.checkpoint.store import BEST, FROZEN, TRAINING, Checkpoints, Manifest, of_rank
 from train_func.worker.lease import Fenced
 
 SHARE = 50  # a checkpoint that takes a second is followed by the next after so many, unless the Run says
@@ -101,12 +100,15 @@ class Saver:
         self._is_given_up = False
         self._begun = begun = time.monotonic()
         self._is_asked = False
-        lasting = {} if self._copies_at_once else self._later(snapshot)
+        tensors: dict[str, torch.Tensor] = {}
+        lasting: dict[str, tuple[torch.Tensor, int]] = {}  # copied by the thread; the version counts changes
         try:
-            tensors = {
-                name: self._buffer(name, tensor) if name in lasting else _copy(tensor, self._buffer(name, tensor))
-                for name, tensor in snapshot.training.tensors.items()
-            }
+            for name, tensor in snapshot.training.tensors.items():
+                tensors[name] = self._buffer(name, tensor)
+                if tensor.data_ptr() in snapshot.lasting and not self._copies_at_once:
+                    lasting[name] = tensor, tensor._version
+                else:
+                    _copy(tensor, tensors[name])
         except Exception as failure:  # mostly for want of memory, which the training needs more
             self._buffers.clear()
             self._tell(failure, snapshot.step)
@@ -119,17 +121,11 @@ class Saver:
         )
         self._thread.start()
 
-    @staticmethod
-    def _later(snapshot: Snapshot) -> dict[str, tuple[torch.Tensor, int]]:
-        """Tensors that are copied while training goes on, each with its version, which counts its changes."""
-        tensors = snapshot.training.tensors.items()
-        return {name: (tensor, tensor._version) for name, tensor in tensors if tensor.data_ptr() in snapshot.lasting}
-
     def _buffer(self, name: str, like: torch.Tensor) -> torch.Tensor:
-        held = self._buffers.get(name)
-        if held is None or held.shape != like.shape or held.dtype != like.dtype:
-            held = self._buffers[name] = torch.empty(like.shape, dtype=like.dtype)
-        return held
+        buffer = self._buffers.get(name)
+        if buffer is None or buffer.shape != like.shape or buffer.dtype != like.dtype:
+            buffer = self._buffers[name] = torch.empty(like.shape, dtype=like.dtype)
+        return buffer
 
     def wait_copied(self) -> None:
         """Returns when the tensors may change."""
@@ -153,7 +149,7 @@ class Saver:
                 return
             with contextlib.suppress(OSError):  # where a profile of seccomp forbids it
                 os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), NICENESS)
-            made = self._write(snapshot, copy)
+            manifest = self._write(snapshot, copy)
         except _Superseded:
             pass
         except Exception as failure:  # whatever it is, the training is worth more
@@ -161,10 +157,13 @@ class Saver:
             begun = time.monotonic()  # and tried again soon
         else:
             seconds = time.monotonic() - begun
-            size = sum(file.size for file in made.files.values())
+            size = sum(file.size for file in manifest.files.values())
             self._took, self.has_failed = seconds, False
-            self._say(CheckpointSaved(step=made.step, size=size, seconds=seconds))
-            self._tell_of_others()
+            self._say(CheckpointSaved(step=snapshot.step, size=size, seconds=seconds))
+            others, was_told = self._checkpoints.not_deleted, self._is_told_of_others
+            self._is_told_of_others = others is not None
+            if others and not was_told:
+                self._say(Note(text=f"checkpoints that are not needed any more are still in the store: {others}"))
         finally:
             shutil.rmtree(self._folder, ignore_errors=True)
         self._end(blocked + time.monotonic() - begun)
@@ -183,8 +182,8 @@ class Saver:
 
     def _tell(self, failure: Exception, step: int) -> None:
         self.fenced, self.has_failed = failure if isinstance(failure, Fenced) else None, True
-        told = str(failure) if isinstance(failure, OSError) else f"{type(failure).__name__}: {failure}"
-        self._say(Note(text=f"the checkpoint of step {step} was not saved: {told}"))
+        why = str(failure) if isinstance(failure, OSError) else f"{type(failure).__name__}: {failure}"
+        self._say(Note(text=f"the checkpoint of step {step} was not saved: {why}"))
 
     def _end(self, took: float) -> None:
         self._done = time.monotonic()
@@ -195,41 +194,30 @@ class Saver:
         if max(self._took, time.monotonic() - self._begun) > seconds:
             self.wait(seconds)
 
-    def _tell_of_others(self) -> None:
-        """Once, until they could be deleted again."""
-        failure, was_told = self._checkpoints.not_deleted, self._is_told_of_others
-        self._is_told_of_others = failure is not None
-        if failure and not was_told:
-            self._say(Note(text=f"checkpoints that are not needed any more are still in the store: {failure}"))
-
     def _write(self, snapshot: Snapshot, copy: State) -> Manifest:
+        """``copy``: of what the snapshot has of all ranks."""
+        seldom = {name for name, source in snapshot.training.tensors.items() if source.data_ptr() in snapshot.frozen}
+        changing = {name: tensor for name, tensor in copy.tensors.items() if name not in seldom}
+        states = {TRAINING: State(changing, copy.plain)}
+        states |= {of_rank(rank): state for rank, state in enumerate(snapshot.ranks)}
+        if seldom:
+            states[FROZEN] = State({name: copy.tensors[name] for name in seldom}, None)
+        if snapshot.best:
+            states[BEST] = snapshot.best
         shutil.rmtree(self._folder, ignore_errors=True)
         self._folder.mkdir(parents=True)
         paths: dict[str, Path] = {}
-        for name, state in _files(snapshot, copy).items():
+        for name, state in states.items():
             paths[name] = self._folder / f"{name}.safetensors"
-            self._check_wanted()
+            self._check_superseded()
             reach("checkpoint file begun")
             state.write(paths[name])
             reach("checkpoint file written")
-        return self._checkpoints.add(snapshot.step, len(snapshot.ranks), paths, self._check_wanted)
+        return self._checkpoints.add(snapshot.step, len(snapshot.ranks), paths, self._check_superseded)
 
-    def _check_wanted(self, num_bytes: int = 0) -> None:
+    def _check_superseded(self, num_bytes: int = 0) -> None:
         if self._is_given_up:
             raise _Superseded
-
-
-def _files(snapshot: Snapshot, copy: State) -> dict[str, State]:
-    """What each file of a checkpoint holds; ``copy``: of what ``snapshot`` has of all ranks."""
-    seldom = {name for name, of in snapshot.training.tensors.items() if of.data_ptr() in snapshot.frozen}
-    changing = {name: of for name, of in copy.tensors.items() if name not in seldom}
-    states = {TRAINING: State(changing, copy.plain)}
-    states |= {of_rank(rank): state for rank, state in enumerate(snapshot.ranks)}
-    if seldom:
-        states[FROZEN] = State({name: copy.tensors[name] for name in seldom}, None)
-    if snapshot.best:
-        states[BEST] = snapshot.best
-    return states
 
 
 def _copy(source: torch.Tensor, target: torch.Tensor) -> torch.Tensor:

@@ -64,9 +64,8 @@ class State:
         return _put_back(self.plain, self.tensors)
 
     def to_bytes(self) -> bytes:
-        """Returns what ``write`` writes."""
-        data: bytes = save(self._contiguous(), metadata={_PLAIN: json.dumps(self.plain)})
-        return data
+        """Returns what ``write`` writes; torch does not read back what it pickles of a tensor of bytes."""
+        return save(self._contiguous(), metadata={_PLAIN: json.dumps(self.plain)})  # type: ignore[no-any-return]
 
     @classmethod
     def from_bytes(cls, data: bytes) -> "State":
@@ -86,15 +85,15 @@ class State:
             raise OSError(f"{path} could not be written: {error}") from error
 
     @classmethod
-    def read(cls, path: Path) -> "State":
-        """Raises StorageFailed (reason "damaged") when it is no such file."""
+    def read(cls, path: Path, where: str) -> "State":
+        """Raises StorageFailed (reason "damaged") when it is no such file; ``where``: its name in the message."""
         try:
             with safe_open(path, framework="pt") as file:
                 metadata = file.metadata() or {}
                 names = file.keys()
                 return cls({name: file.get_tensor(name) for name in names}, json.loads(metadata[_PLAIN]))
         except (SafetensorError, ValueError, KeyError) as error:
-            raise StorageFailed(f"{path.name} is no part of a checkpoint: {error}", reason="damaged") from error
+            raise StorageFailed(f"{where} is no part of a checkpoint: {error}", reason="damaged") from error
 
 
 class _Taker:

@@ -9,46 +9,101 @@ damaged one is stepped over, and the log says why. Where all are damaged, the ru
 to decide.
 
 An attempt may outlive its place, as behind a cut network, while the next one trains. A writer looks for a later lease
-(``lease.py``) right before it puts a manifest, and ends as fenced where
-it finds one; a store needs no other condition of a put for that. Between that look and the put, a stale attempt may
-finish one more checkpoint. It is a valid one in a folder of its own, and no later attempt that has saved one prefers
-it.
+(``lease.py``) right before it puts a manifest, and ends as fenced where it finds one; a store needs no other condition
+of a put for that. Between that look and the put, a stale attempt may finish one more checkpoint. It is a valid one in a
+folder of its own, and no later attempt that has saved one prefers it.
 
-Older checkpoints go when the store is seen to have the new one, and never before: an attempt deletes what is of itself
-and of earlier attempts, but for the last two that it has saved or verified. It looks for a later lease before that
-too, so that a stale attempt does not delete what the later one has gone on from. A manifest is deleted before the
-files that it names: what is left of a broken deletion is absent, not damaged.
+Older checkpoints go when the new one is complete, and never before: an attempt deletes what is of itself and of earlier
+attempts, but for the last two that it has saved or verified. It looks for a later lease before that too, so that a
+stale attempt does not delete what the later one has gone on from. A manifest is deleted before the files that it names:
+what is left of a broken deletion is absent, not damaged.
 
 Loads no torch until a checkpoint is read.
 """
 
 import hashlib
+import json
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, Self
 
 from train_func.errors import StorageFailed
 from train_func.failpoint import reach
 from train_func.layout import CHECKPOINT_MANIFEST, CheckpointId
 from train_func.records import RunRecord
-from train_func.storage import Entry, Store, scheme_of
+from train_func.storage import Entry, Store
 from train_func.storage.store import ignore
-from train_func.worker.checkpoint.manifest import FileEntry, Manifest
 from train_func.worker.lease import Fenced, check_lease
 
 if TYPE_CHECKING:
     from train_func.worker.checkpoint.state import State
 
+FORMAT = 1
 RETAINED = 2  # checkpoints; the newest may be damaged
 TRAINING, BEST, FROZEN = "training", "best", "frozen"  # files of a checkpoint beside those of its ranks
 SELDOM = {BEST, FROZEN}  # not in every checkpoint, and mostly what they were in the one before
 
 
 def of_rank(rank: int) -> str:
-    """The name of a rank's own file."""
+    """Returns the name of a rank's own file."""
     return f"rank-{rank}"
+
+
+@dataclass(frozen=True)
+class FileEntry:
+    """A file of a checkpoint: the number of its bytes and their SHA-256 (hex)."""
+
+    size: int
+    sha256: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class Manifest:
+    """Of which training and step a checkpoint is, and which files it is made of.
+
+    Beside those of the files it holds a SHA-256 of itself: whatever is changed in the store afterwards shows.
+    """
+
+    run: str
+    generation: int
+    training: int
+    """Its number in the function, from 0."""
+    attempt: int
+    """The attempt that saved the checkpoint."""
+    step: int
+    """Steps done."""
+    world_size: int
+    """The number of ranks that saved it; each has a file of its own in it."""
+    fingerprint: str
+    """A digest of model, precision and optimizer: a training of others cannot go on from the checkpoint."""
+    files: Mapping[str, FileEntry]
+    """By name."""
+    format: int = FORMAT
+
+    def to_json(self) -> bytes:
+        """Returns the content of the manifest's file."""
+        plain = asdict(self)
+        return json.dumps({**plain, "sha256": _digest(plain)}, indent=1, sort_keys=True).encode()
+
+    @classmethod
+    def from_json(cls, data: bytes, where: str) -> Self:
+        """Raises StorageFailed (reason "damaged") when ``data`` is no manifest; ``where``: its name in the message."""
+        try:
+            plain = json.loads(data)
+            if plain.pop("sha256", None) != _digest(plain):
+                raise ValueError("its SHA-256 is not the one in it")
+            if plain.get("format") != FORMAT:
+                raise ValueError("it is of another version of train_func")
+            files = {name: FileEntry(**entry) for name, entry in plain.pop("files").items()}
+            return cls(**plain, files=files)
+        except (ValueError, TypeError, KeyError, AttributeError) as error:
+            raise _damaged(where, f"{error}") from error
+
+
+def _digest(plain: Mapping[str, Any]) -> str:
+    return hashlib.sha256(json.dumps(plain, sort_keys=True).encode()).hexdigest()
 
 
 @dataclass(frozen=True)
@@ -99,7 +154,8 @@ class Checkpoints:
                 when ``other`` has no checkpoint of any training; or the store's own failure.
         """
         record, refused = other or self._record, list[str]()
-        complete = self._list(record)
+        ids = (record.keys.checkpoint_id(entry.key) for entry in self._store.list(f"{record.keys.checkpoints}/"))
+        complete = sorted(filter(None, ids), reverse=True)
         if other and not complete:
             gone = f"{other.name}, which was to be gone on with, has no checkpoints any more. Submit without resume"
             absent = StorageFailed(gone, reason="absent")
@@ -122,17 +178,20 @@ class Checkpoints:
             raise self._none_usable(record, refused)
         return None
 
-    def _list(self, record: RunRecord) -> list[CheckpointId]:
-        """Returns the checkpoints of a run that have a manifest, the newest first."""
-        entries = self._store.list(f"{record.keys.checkpoints}/")
-        ids = (record.keys.checkpoint_id(entry.key) for entry in entries)
-        return sorted(filter(None, ids), reverse=True)
-
     def _verify(
         self, record: RunRecord, checkpoint_id: CheckpointId, folder: Path, refused: tuple[str, ...]
     ) -> Checkpoint:
         under = record.keys.checkpoint(checkpoint_id)
-        manifest = self._read_manifest(record, checkpoint_id)
+        key = f"{under}/{CHECKPOINT_MANIFEST}"
+        manifest = Manifest.from_json(self._store.get(key).data, f"{self._store.address}/{key}")
+        place = {"run": record.name, "generation": record.generation}
+        place |= {name: getattr(checkpoint_id, name) for name in ("training", "attempt", "step")}
+        if wrong := [f"{name} {getattr(manifest, name)}" for name in place if getattr(manifest, name) != place[name]]:
+            raise _damaged(key, f"it is of {', '.join(wrong)}")
+        if manifest.fingerprint != self._fingerprint:
+            raise _damaged(key, "it was saved by a training of another model, precision or optimizer")
+        if set(manifest.files) - SELDOM != {TRAINING, *map(of_rank, range(manifest.world_size))}:
+            raise _damaged(key, f"its files are {sorted(manifest.files)}, of {manifest.world_size} ranks")
         files = manifest.files.items()
         states = {name: self._read_file(f"{under}/{name}.safetensors", entry, folder) for name, entry in files}
         checkpoint = Checkpoint(manifest, states, refused)
@@ -141,22 +200,6 @@ class Checkpoints:
         except KeyError as missing:
             raise _damaged(under, f"none of its files has the tensor {missing}") from missing
         return checkpoint
-
-    def _read_manifest(self, record: RunRecord, checkpoint_id: CheckpointId) -> Manifest:
-        key = f"{record.keys.checkpoint(checkpoint_id)}/{CHECKPOINT_MANIFEST}"
-        manifest = Manifest.from_json(self._store.get(key).data, f"{self._store.address}/{key}")
-        if (manifest.run, manifest.generation) != (record.name, record.generation):
-            raise _damaged(key, f"it is of {manifest.run}, generation {manifest.generation}")
-        place = (manifest.training, manifest.attempt, manifest.step)
-        if place != (checkpoint_id.training, checkpoint_id.attempt, checkpoint_id.step):
-            training, attempt, step = place
-            raise _damaged(key, f"it is of attempt {attempt}, step {step} of training {training}")
-        if manifest.fingerprint != self._fingerprint:
-            raise _damaged(key, "it was saved by a training of another model, precision or optimizer")
-        expected = {TRAINING, *map(of_rank, range(manifest.world_size))}
-        if set(manifest.files) - SELDOM != expected:
-            raise _damaged(key, f"its files are {sorted(manifest.files)}, of {manifest.world_size} ranks")
-        return manifest
 
     def _read_file(self, key: str, entry: FileEntry, folder: Path) -> "State":
         from train_func.worker.checkpoint.state import State
@@ -167,9 +210,7 @@ class Checkpoints:
         try:
             if (path.stat().st_size, sha256) != (entry.size, entry.sha256):
                 raise _damaged(key, "its SHA-256 is not the one in the manifest")
-            return State.read(path)
-        except StorageFailed as failure:
-            raise failure if key in str(failure) else _damaged(key, str(failure)) from failure
+            return State.read(path, key)
         finally:
             path.unlink(missing_ok=True)
 
@@ -190,10 +231,9 @@ class Checkpoints:
     def add(
         self, step: int, world_size: int, paths: Mapping[str, Path], sent: Callable[[int], object] = ignore
     ) -> Manifest:
-        """Uploads the files, and makes them a checkpoint when the store is seen to have them.
+        """Uploads the files and makes them a checkpoint; what is no longer of use is deleted then.
 
-        What is no longer of use is deleted then. What a failed one left is deleted before, because the store may be
-        full of it.
+        What a failed one left is deleted before, because the store may be full of it.
 
         Args:
             step: steps done.
@@ -203,16 +243,18 @@ class Checkpoints:
 
         Raises:
             Fenced: a later attempt has begun.
-            StorageFailed: reason "damaged" when the store has not what was uploaded, or the store's own failure. The
-                checkpoints there were are as they were.
+            StorageFailed: the store's own failure. The checkpoints there were are as they were.
         """
-        self._delete_unfinished()
+        if self._unfinished:
+            self._delete(self._store.list(f"{self._unfinished}/"))
         checkpoint_id = CheckpointId(self._training, self._attempt, step, self._begun[step])
         self._begun[step] += 1
         self._unfinished = folder = self._record.keys.checkpoint(checkpoint_id)
         files: dict[str, FileEntry] = {}
         for name, path in paths.items():
-            files[name] = self._copy(folder, name, path) or self._upload(folder, name, path, sent)
+            key, size = f"{folder}/{name}.safetensors", path.stat().st_size
+            copied = self._copy(key, name, path) if name in SELDOM else None
+            files[name] = copied or FileEntry(size, self._store.upload(key, path, sent=sent, is_given_away=True))
             reach("checkpoint file uploaded")
         manifest = Manifest(
             run=self._record.name,
@@ -225,9 +267,9 @@ class Checkpoints:
             files=files,
         )
         try:
-            self._check_files(folder, files)
             self.check_lease()
-            self._put(folder, manifest)
+            self._store.put(f"{folder}/{CHECKPOINT_MANIFEST}", manifest.to_json())
+            reach("checkpoint manifest put")
         except StorageFailed:
             self.check_lease()  # a later attempt deletes what this one uploads
             raise
@@ -236,15 +278,8 @@ class Checkpoints:
         self._delete_others()
         return manifest
 
-    def _upload(self, folder: str, name: str, path: Path, sent: Callable[[int], object]) -> FileEntry:
-        size = path.stat().st_size
-        key = f"{folder}/{name}.safetensors"
-        return FileEntry(size, self._store.upload(key, path, sent=sent, is_given_away=True))
-
-    def _copy(self, folder: str, name: str, path: Path) -> FileEntry | None:
+    def _copy(self, key: str, name: str, path: Path) -> FileEntry | None:
         """Copies a file within the store from a checkpoint that has the same; None where it has to be uploaded."""
-        if name not in SELDOM:
-            return None
         with path.open("rb") as file:
             sha256 = hashlib.file_digest(file, "sha256").hexdigest()
         for checkpoint_id, manifest in reversed(self._whole):
@@ -253,45 +288,12 @@ class Checkpoints:
                 continue
             source = f"{self._record.keys.checkpoint(checkpoint_id)}/{name}.safetensors"
             try:
-                if self._store.copy(source, f"{folder}/{name}.safetensors", entry.size) == sha256:
+                if self._store.copy(source, key, entry.size) == sha256:
                     return entry
             except StorageFailed as failure:
                 if failure.reason not in ("absent", "conflict", "damaged"):  # changed by another program
                     raise
         return None
-
-    def _check_files(self, folder: str, files: Mapping[str, FileEntry]) -> None:
-        """Compares the files in ``folder`` with what the store says it has: their sizes, and their recorded SHA-256.
-
-        The bytes are not read back. A server has compared them with their SHA-256 when they came. A folder has written
-        them to the disk before their name appeared in it, and a read would find them in memory still, for about a
-        second of a processor per GB.
-
-        Raises:
-            StorageFailed: reason "damaged", naming the first that is missing or differs; or the store's own failure.
-        """
-        sizes = {entry.key: entry.size for entry in self._store.list(f"{folder}/")}
-        has_records = scheme_of(self._store.address).local_path(self._store.address) is None
-        for name, file in files.items():
-            key = f"{folder}/{name}.safetensors"
-            where = f"{self._store.address}/{key}"
-            if key not in sizes:
-                raise _damaged(where, "the store took it, and has it no more")
-            if sizes[key] != file.size:
-                raise _damaged(where, f"the store has {sizes[key]} bytes of it, and {file.size} were uploaded")
-            if has_records and self._store.checksum(key) != file.sha256:
-                raise _damaged(where, "the store has another SHA-256 of it than was uploaded")
-
-    def _put(self, folder: str, manifest: Manifest) -> None:
-        data, key = manifest.to_json(), f"{folder}/{CHECKPOINT_MANIFEST}"
-        self._store.put(key, data)
-        reach("checkpoint manifest put")
-        if self._store.get(key).data != data:
-            raise _damaged(key, "the store has other bytes than were put")
-
-    def _delete_unfinished(self) -> None:
-        if self._unfinished:
-            self._delete(self._store.list(f"{self._unfinished}/"))
 
     def _delete_others(self) -> None:
         """Deletes what this and earlier attempts have left, but for what is retained; a later one may upload already.
@@ -301,19 +303,19 @@ class Checkpoints:
         self.not_deleted = None
         folder = f"{self._record.keys.checkpoints_of(self._training)}/"
         retained = tuple(f"{self._record.keys.checkpoint(checkpoint_id)}/" for checkpoint_id, _ in self._whole)
+
+        def is_ours(key: str) -> bool:
+            attempt = key.removeprefix(folder).partition("-")[0]
+            return attempt.isdecimal() and int(attempt) <= self._attempt and not key.startswith(retained)
+
         try:
             self.check_lease()
-            others = [entry for entry in self._store.list(folder) if not entry.key.startswith(retained)]
-            self._delete(entry for entry in others if self._is_ours(entry.key.removeprefix(folder)))
+            self._delete(entry for entry in self._store.list(folder) if is_ours(entry.key))
         except Fenced:
             raise
         except StorageFailed as failure:
             self.not_deleted = failure
         reach("checkpoints deleted")
-
-    def _is_ours(self, name: str) -> bool:
-        attempt = name.partition("-")[0]
-        return attempt.isdecimal() and int(attempt) <= self._attempt
 
     def _delete(self, entries: Iterable[Entry]) -> None:
         for entry in sorted(entries, key=lambda entry: not entry.key.endswith(f"/{CHECKPOINT_MANIFEST}")):
@@ -321,4 +323,4 @@ class Checkpoints:
 
 
 def _damaged(key: str, why: str) -> StorageFailed:
-    return StorageFailed(f"{key}: {why}", reason="damaged")
+    return StorageFailed(f"{key} is damaged: {why}", reason="damaged")

@@ -24,9 +24,9 @@ from train_func.worker.inputs.model_loading import without_progress_bars
 from train_func.worker.publish import module, reloading
 from train_func.worker.publish.store import take_source
 from train_func.worker.rank import world
+from train_func.worker.rank.values import plain_result
 from train_func.worker.tasks.metrics import Accuracy, NumberErrors
 from train_func.worker.training import evaluation, weights
-from train_func.worker.training.metric_values import not_finite, to_json
 from train_func.worker.training.plan import rows_of
 from train_func.worker.training.trainer import Trainer
 
@@ -190,12 +190,13 @@ def _measured(trainer: Trainer, sets: dict[str, Any], audited: dict[str, Any]) -
     counts = [result.coverage.counts("in_metric_once") for result in results.values()]
     held_out = {name: sum(count[name] for count in counts) for name in counts[0]} if counts else None
     notes = []
-    if odd := not_finite(metrics):
-        notes.append(f"metrics that are no finite numbers, and null in the result: {listed(odd)}")
+    plain, losses = plain_result(metrics)
+    if losses:
+        notes.append(f"not JSON, and therefore not among the metrics as it was given: {listed(losses)}")
     if not trainer.compute_metrics:  # else the metrics are the function's own
         train = rows_of(trainer.train_dataset)
         notes += [below_baseline(trainer.metric, train, sets[name], results[name].metrics) for name in sets]
     notes.append(evaluation.better_before(trainer, metrics))
     note = "; ".join(filter(None, notes))
-    measured = {"metrics": to_json(metrics), "audit": {**audited, "held_out": held_out}}
+    measured = {"metrics": plain, "audit": {**audited, "held_out": held_out}}
     return {**measured, "note": note} if note else measured

@@ -2,15 +2,18 @@
 
 Such a value is left out. In a list, and where a number is not finite, None stands in its place.
 
-Never raises: how a training ends does not depend on what is returned. Loads neither numpy nor torch.
+Converting never raises: how a training ends does not depend on what is returned. Loads neither numpy nor torch.
 """
 
 import datetime
 import math
 from collections.abc import Mapping
 from dataclasses import fields, is_dataclass
+from numbers import Integral, Real
 from pathlib import PurePath
 from typing import Any
+
+from train_func.errors import InvalidInput
 
 LARGEST_ARRAY = 1_000_000  # values of one array or tensor; what is larger is a file
 LARGEST_INTEGER = 10**4_000  # Python writes and reads no longer ones as JSON
@@ -73,3 +76,46 @@ def _convert(value: Any, name: str, losses: list[str], level: int, instead: obje
         if converted is not _LEFT_OUT:
             plain[str(key)] = converted
     return plain
+
+
+def to_python(value: Any) -> Any:
+    """Returns numbers and lists for arrays, tensors and tuples, in lists and dicts too; all else stays as it is."""
+    if hasattr(value, "tolist"):  # of numpy or torch
+        value = value.tolist()
+    if isinstance(value, Mapping):
+        return {str(name): to_python(part) for name, part in value.items()}
+    return [to_python(part) for part in value] if isinstance(value, list | tuple) else value
+
+
+def reported(step: Any, metrics: Mapping[str, Any]) -> tuple[int, dict[str, float | int]]:
+    """Returns what ``session.report`` was given as plain numbers; also nan and inf, which tell of divergence.
+
+    Raises:
+        InvalidInput: (cause "code") naming all that are no numbers.
+    """
+    numbers, whole = {name: _number(value) for name, value in metrics.items()}, _number(step)
+    faults = [
+        f"session.report was given {name}={_shown(metrics[name])}: a number is expected, or a tensor or array that "
+        "holds one; print a text, and give session.publish a file with what is more than a number"
+        for name, number in numbers.items()
+        if number is None
+    ]
+    if whole is None or whole % 1:
+        step_fault = f"session.report was given step={_shown(step)}: the number of the step is expected"
+        faults.insert(0, f"{step_fault}, such as step.number")
+    if whole is None or faults:
+        raise InvalidInput(faults, cause="code")
+    return int(whole), {name: number for name, number in numbers.items() if number is not None}
+
+
+def _number(value: Any) -> float | int | None:
+    if hasattr(value, "item") and math.prod(value.shape) == 1:  # of numpy or torch
+        value = value.item()
+    if isinstance(value, Integral):
+        return int(value)
+    return float(value) if isinstance(value, Real) else None
+
+
+def _shown(value: Any) -> str:
+    kind, shape = type(value).__name__, getattr(value, "shape", None)
+    return f"a {kind} of shape {tuple(shape)}" if isinstance(shape, tuple) else f"{value!r:.60} ({kind})"

@@ -30,25 +30,6 @@ DECIDED = {
     "gradient_accumulation_steps": "it follows from batch_size and micro_batch_size",
     "num_train_epochs": "the Run and its plan have that number: set epochs of the Run, and pass "
     "TrainingArguments(**session.arguments()), which carries it",
-    "max_steps": "the plan has whole epochs: set epochs of the Run, or samples of its task",
-    "dataloader_drop_last": "every row is used",
-    "auto_find_batch_size": "the plan fixes the batches: set micro_batch_size of the Run",
-    "train_sampling_strategy": "the plan fixes the order",
-    "ignore_data_skip": "a training that goes on knows which rows come next",
-    "save_total_limit": "two checkpoints and the best weights are kept until the training is published",
-    "save_only_model": "a training goes on with its optimizer, its schedule and the place in its plan",
-    "enable_jit_checkpoint": "it lets a training that a signal has stopped look as if it had ended",
-}
-# What they must be in every training on a plan.
-ALWAYS: dict[str, Any] = {
-    "max_steps": -1,
-    "dataloader_drop_last": False,
-    "auto_find_batch_size": False,
-    "train_sampling_strategy": "random",
-    "ignore_data_skip": False,
-    "enable_jit_checkpoint": False,
-    "save_total_limit": None,
-    "save_only_model": False,
 }
 # With a tracker, the training loss is logged about a hundred times.
 TRACKED = {"logging_strategy": "steps", "logging_steps": 0.01}
@@ -87,7 +68,7 @@ def session_arguments(
         "save_strategy": "no",
         "disable_tqdm": True,
     }
-    if faults := _decided_faults(choices, {**defaults, **ALWAYS}):
+    if faults := _decided_faults(choices, defaults) + refused_argument_faults(choices):
         raise InvalidInput(faults, cause="code")
     if choices.get("report_to", "none") not in ("none", [], ["none"]):
         defaults |= TRACKED
@@ -135,7 +116,7 @@ def leave_to_plan(args: transformers.TrainingArguments | None) -> transformers.T
 
 def plan_faults(args: transformers.TrainingArguments, facts: PlanFacts) -> list[str]:
     """Returns what in ``args`` does not fit the plan that is to be trained on."""
-    expected = {**ALWAYS, "num_train_epochs": facts.num_epochs, "gradient_accumulation_steps": facts.accumulation}
+    expected = {"num_train_epochs": facts.num_epochs, "gradient_accumulation_steps": facts.accumulation}
     defaults = {field.name: field.default for field in dataclasses.fields(args)}
     for name, value in (("seed", facts.seed), ("per_device_train_batch_size", facts.micro_batch_size)):
         if getattr(args, name) != defaults[name]:  # a default was not chosen by the user
@@ -199,6 +180,14 @@ _SHARDS = (
     "train_func of your own"
 )
 REFUSED_ARGUMENTS: Mapping[str, str] = {
+    "max_steps": "the plan has whole epochs: set epochs of the Run, or samples of its task",
+    "dataloader_drop_last": "every row is used",
+    "auto_find_batch_size": "the plan fixes the batches: set micro_batch_size of the Run",
+    "train_sampling_strategy": "the plan fixes the order",
+    "ignore_data_skip": "a training that goes on knows which rows come next",
+    "save_total_limit": "two checkpoints and the best weights are kept until the training is published",
+    "save_only_model": "a training goes on with its optimizer, its schedule and the place in its plan",
+    "enable_jit_checkpoint": "it lets a training that a signal has stopped look as if it had ended",
     "accelerator_config": "the plan deals the rows over the ranks, and Accelerate's loaders are not used",
     "batch_eval_metrics": "compute_metrics is given all rows at once: leave it out",
     "bf16_full_eval": _PRECISION,
@@ -238,18 +227,18 @@ def parameter_faults(parameters: Mapping[str, Any]) -> list[str]:
     ]
 
 
-def unused_argument_faults(args: transformers.TrainingArguments) -> list[str]:
-    """Returns what in ``args`` would not be used; no fault is what the training does in any case."""
+def refused_argument_faults(values: Mapping[str, Any]) -> list[str]:
+    """Returns which of the values of TrainingArguments would not be used; what is done in any case is no fault."""
     faults = []
     empty: tuple[Any, ...] = (None, "", [], {}, False, AcceleratorConfig())
-    harmless = {"data_seed": (args.seed,), "resume_from_checkpoint": (True, "True")}
-    for field in dataclasses.fields(args):
-        name, value = field.name, getattr(args, field.name)
-        if name not in REFUSED_ARGUMENTS or value == field.default or value in harmless.get(name, ()):
+    harmless = {"data_seed": (values.get("seed"),), "resume_from_checkpoint": (True, "True")}
+    for field in dataclasses.fields(transformers.TrainingArguments):
+        name, default = field.name, field.default
+        if name not in REFUSED_ARGUMENTS or values.get(name, default) in (default, *harmless.get(name, ())):
             continue
-        if field.default is not None or value not in empty:
+        if default is not None or values[name] not in empty:
             why = REFUSED_ARGUMENTS[name]
-            faults.append(f"TrainingArguments({name}={value!r}): expected {field.default!r}, because {why}")
-    if strange := [name for name in args.include_for_metrics if name not in FOR_METRICS]:
+            faults.append(f"TrainingArguments({name}={values[name]!r}): expected {default!r}, because {why}")
+    if strange := [name for name in values.get("include_for_metrics", ()) if name not in FOR_METRICS]:
         faults.append(f"TrainingArguments(include_for_metrics={strange!r}): {' and '.join(FOR_METRICS)} are there")
     return faults

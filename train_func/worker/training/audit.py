@@ -1,9 +1,21 @@
-"""The audit: counts the use of every row by its id, and names the call that has split data once too often.
+"""The audit: every rank is given the same rows, and all ranks together use each row of an epoch exactly once.
 
-Before the first step it checks what every rank was given and the order in which its loader will serve it; after every
-epoch, what the training steps have used. Of data sets without row ids the ranks compare samples of rows, at a cost that
-no number or size of rows raises. The ``_fingerprint`` of a data set decides nothing here: it names the files and
-functions that rows come from. One file in two caches has two, and a function that draws at random has one on all ranks.
+What goes wrong here raises no error anywhere else: a data set that was split twice trains on a part of its rows, one
+that was shuffled on each rank uses some twice and others never, and the loss falls all the same. So the audit looks at
+what is used, by the ids of the rows, and not at how it was made:
+
+- Before a plan is made and before an evaluation, the ranks compare the rows that each was given. Ids are compared one
+  by one. Rows without ids, as a loop of one's own may have, are compared by their number, their columns and the bytes
+  of some rows spread over the set, at a cost that neither their number nor their size raises. That finds an order that
+  was drawn on each rank, and not one row that differs.
+- Before the first step, each rank's part of the plan has to be a block of it, whole and in order, and its loader has to
+  serve it so. Where it does not, the positions tell what was done instead: ``pattern_of`` tries the ways in which
+  libraries split a data set, and the error names the call that is one too many.
+- After every epoch, the ids that the training steps have noted are counted over all ranks, and the run fails where a
+  row was used twice or never: a subclass of Trainer may leave steps out.
+
+The ``_fingerprint`` of a data set decides nothing here: it names the files and functions that rows come from. One file
+in two caches has two of them, and a function that draws at random has one on all ranks.
 """
 
 import hashlib
@@ -13,7 +25,6 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
-import pyarrow as pa
 from accelerate.data_loader import DataLoaderShard
 from datasets import Dataset
 from torch.utils.data import DataLoader
@@ -37,95 +48,8 @@ from train_func.worker.training.plan import (
 if TYPE_CHECKING:
     from train_func.worker.checkpoint.ranks import Restored
 
-
-NUM_ROWS = 256
-NUM_VALUES = 1024  # of one row's column, in all lists within it
-NUM_ITEMS = 64  # of a list of lists
-NUM_BYTES = 1024  # at each of three places of a text or a file
-FEWEST = 4  # of a list in a list
-
-Update = Callable[[bytes | memoryview], object]
-
-
-@dataclass(frozen=True)
-class RowSample:
-    """What a rank says of its rows."""
-
-    num_rows: int
-    columns: dict[str, str]
-    """Digest of each column's type."""
-    rows: dict[int, str]
-    """Digest of what is looked at of each row of the sample, by its position."""
-
-
-def sample_of(rows: Dataset) -> RowSample:
-    """Takes rows spread over the set, the first and the last among them, as they are stored: no transform is called."""
-    positions = _spread(len(rows), NUM_ROWS)
-    table = rows.with_format("arrow")[positions.tolist()]
-    digests = [hashlib.sha256() for _ in positions]
-    for name in sorted(table.column_names):
-        for digest, value in zip(digests, table[name], strict=True):
-            _add(digest.update, value, NUM_VALUES)
-    return RowSample(
-        len(rows),
-        {name: hashlib.sha256(repr(kind).encode()).hexdigest() for name, kind in rows.features.items()},
-        {int(position): digest.hexdigest() for position, digest in zip(positions, digests, strict=True)},
-    )
-
-
-def sample_difference(samples: Sequence[RowSample]) -> str | None:
-    """How the rows of the ranks differ; None when their samples are the same."""
-    if len({sample.num_rows for sample in samples}) > 1:
-        return ", ".join(f"{sample.num_rows} on rank {rank}" for rank, sample in enumerate(samples))
-    first = samples[0]
-    for rank, sample in enumerate(samples):
-        if columns := sorted({name for name, _ in first.columns.items() ^ sample.columns.items()}):
-            return f"columns of other names or types on rank {rank} than on rank 0: {listed(columns)}"
-    for rank, sample in enumerate(samples):
-        if positions := sorted({position for position, _ in first.rows.items() ^ sample.rows.items()}):
-            return f"other rows, or another order, on rank {rank} than on rank 0, as at position {positions[0]}"
-    return None
-
-
-def _spread(length: int, most: int) -> npt.NDArray[np.int64]:
-    return np.unique(np.linspace(0, length - 1, min(length, most)).astype(np.int64))
-
-
-def _add(update: Update, value: Any, most: int) -> None:
-    """Adds a value to a digest; ``most``: values that are looked at of the lists within it."""
-    if not value.is_valid:
-        update(b"none;")
-    elif isinstance(value, (pa.ExtensionScalar, pa.DictionaryScalar)):
-        _add(update, value.value, most)
-    elif isinstance(value, pa.ListScalar):
-        _add_list(update, value.values, most)
-    elif isinstance(value, pa.StructScalar):
-        for name in sorted(value):
-            _add(update, value[name], most)
-    elif isinstance(value, pa.BinaryScalar):  # texts are among them
-        _add_bytes(update, memoryview(value.as_buffer()))
-    else:
-        update(f"{value.as_py()!r};".encode())
-
-
-def _add_list(update: Update, values: pa.Array, most: int) -> None:
-    update(f"{len(values)} values;".encode())
-    if pa.types.is_primitive(values.type):
-        update(repr(values.take(_spread(len(values), most)).to_pylist()).encode())
-        return
-    positions = _spread(len(values), min(most, NUM_ITEMS))
-    for position in positions:
-        _add(update, values[int(position)], max(FEWEST, most // len(positions)))
-
-
-def _add_bytes(update: Update, data: memoryview) -> None:
-    update(f"{len(data)} bytes;".encode())
-    if len(data) <= 3 * NUM_BYTES:
-        update(data)
-        return
-    for start in _spread(len(data) - NUM_BYTES + 1, 3):
-        update(data[start : start + NUM_BYTES])
-
+NUM_SAMPLED = 256  # rows whose bytes are compared, at most
+SAMPLED_BYTES = 64 * 2**20  # in those rows together, about: of large rows fewer are compared
 
 RowIds: TypeAlias = npt.NDArray[Any]
 Part: TypeAlias = Callable[[RowIds, int, int], RowIds]
@@ -205,7 +129,10 @@ PATTERNS: tuple[tuple[str, tuple[Part, ...]], ...] = (
 def pattern_of(whole: RowIds, parts: Sequence[RowIds]) -> str:
     """How ``whole`` was split so that rank r was given ``parts[r]``, in any order."""
     for name, splits in PATTERNS:
-        if all(_same_set(part, _split(whole, splits, rank, len(parts))) for rank, part in enumerate(parts)):
+        expected = [whole] * len(parts)
+        for split in splits:
+            expected = [split(ids, rank, len(parts)) for rank, ids in enumerate(expected)]
+        if all(map(_same_set, parts, expected)):
             return name
     if all(_same_set(part, parts[0]) for part in parts):
         return f"the same {len(parts[0])} of {len(whole)} on every rank (the rank in the split is not session.rank)"
@@ -213,14 +140,8 @@ def pattern_of(whole: RowIds, parts: Sequence[RowIds]) -> str:
     return f"split by hand, select or filter, differently on the ranks ({sizes}, of {len(whole)})"
 
 
-def _split(whole: RowIds, splits: Sequence[Part], rank: int, world_size: int) -> RowIds:
-    for split in splits:
-        whole = split(whole, rank, world_size)
-    return whole
-
-
-def _same_set(one: RowIds, other: RowIds) -> bool:
-    return len(one) == len(other) and bool((np.sort(one) == np.sort(other)).all())
+def _same_set(ids: RowIds, expected: RowIds) -> bool:
+    return np.array_equal(np.sort(ids), np.sort(expected))
 
 
 def check_plan_part(part: Dataset, facts: PlanFacts, taker: str = TRAINER) -> None:
@@ -303,18 +224,16 @@ def check_loader(loader: DataLoader[Any], num_entries: int) -> None:
 def check_rows_alike(rows: Dataset, whole: RowIds | None, what: str) -> RowIds:
     """Collective: every rank was given the same rows in the same order; returns their ids.
 
-    Ids are compared one by one. Rows without ids are compared by their number, their columns and a sample of fixed
-    size, which finds an order drawn on each rank, and not a single row that differs.
-
     ``whole``: the ids of all rows there are, when known. Fewer, the same on all ranks, are allowed; a note says so.
 
     Raises:
         InvalidInput: (cause "code", on every rank) when ranks were given different rows.
     """
     ids = world.on_all_ranks(lambda: _ids(rows, what))
+    digest = hashlib.sha256(ids.tobytes() if ids.dtype.kind in "iu" else repr(ids.tolist()).encode()).hexdigest()
     if world.size() > 1 and not all(world.gather(ROW_ID in rows.column_names)):
         _check_samples_alike(rows, what)
-    elif len(set(world.gather(_digest(ids)))) > 1:
+    elif len(set(world.gather(digest))) > 1:
         parts = world.gather(ids)
         if whole is None:  # all ids, each once, in the order of the ranks
             whole = np.asarray(list(dict.fromkeys(np.concatenate(parts).tolist())))
@@ -332,18 +251,35 @@ def check_rows_alike(rows: Dataset, whole: RowIds | None, what: str) -> RowIds:
 
 
 def _check_samples_alike(rows: Dataset, what: str) -> None:
-    samples = world.gather(world.on_all_ranks(lambda: sample_of(rows)))
-    if difference := sample_difference(samples):
-        raise InvalidInput(
-            f"The ranks were given different {what} rows ({difference}): leave these rows whole, and in one order, on "
-            "every rank; they are dealt over the ranks where they are used",
-            cause="code",
-        )
+    samples = world.gather(world.on_all_ranks(lambda: _sample_of(rows)))
+    _, columns, digests = samples[0]
+    if len({num for num, _, _ in samples}) > 1:
+        difference = ", ".join(f"{num} on rank {rank}" for rank, (num, _, _) in enumerate(samples))
+    elif other := next((rank for rank, (_, names, _) in enumerate(samples) if names != columns), None):
+        names = listed(sorted({name for name, _ in columns.items() ^ samples[other][1].items()}))
+        difference = f"columns of other names or types on rank {other} than on rank 0: {names}"
+    elif other := next((rank for rank, sample in enumerate(samples) if sample != samples[0]), None):
+        position = min(at for at, digest in digests.items() if samples[other][2][at] != digest)
+        difference = f"other rows, or another order, on rank {other} than on rank 0, as at position {position}"
+    else:
+        return
+    raise InvalidInput(
+        f"The ranks were given different {what} rows ({difference}): leave these rows whole, and in one order, on "
+        "every rank; they are dealt over the ranks where they are used",
+        cause="code",
+    )
 
 
-def _digest(ids: RowIds) -> str:
-    data = ids.tobytes() if ids.dtype.kind in "iu" else repr(ids.tolist()).encode()
-    return hashlib.sha256(data).hexdigest()
+def _sample_of(rows: Dataset) -> tuple[int, dict[str, str], dict[int, str]]:
+    """Returns the number of the rows, their columns, and digests of some rows, by position, as they are stored."""
+    size = max(1, rows.data.nbytes // max(1, rows.data.num_rows))
+    most = min(len(rows), NUM_SAMPLED, max(2, SAMPLED_BYTES // size))
+    positions = np.unique(np.linspace(0, len(rows) - 1, most).astype(np.int64))
+    table = rows.with_format("arrow")[positions.tolist()]  # no transform is called, and no column is copied
+    batches = table.select(sorted(table.column_names)).to_batches(max_chunksize=1)
+    digests = [hashlib.sha256(batch.serialize()).hexdigest() for batch in batches]
+    columns = {name: repr(kind) for name, kind in rows.features.items()}
+    return len(rows), columns, dict(zip(positions.tolist(), digests, strict=True))
 
 
 def _ids(rows: Dataset, what: str) -> RowIds:

@@ -5,12 +5,7 @@ into smaller parts and goes on from where the run was.
 """
 
 import json
-import math
-import time
-from collections.abc import Callable
 from dataclasses import asdict, replace
-from functools import partial
-from typing import Literal
 
 import torch
 
@@ -21,63 +16,33 @@ from train_func.worker.attempt_setup import write_setup
 from train_func.worker.rank import reporting
 from train_func.worker.training.plan import num_micro_batches
 
-WORTH_IT = 1.2  # times faster bfloat16 must be; below that its rounding buys nothing
-ROWS, WIDTH = 1024, 768  # of the product that is timed, like the layers of a small BERT
-REPEATS = 4
+BFLOAT16 = ("avx512_bf16", "amx_bf16", "bf16", "sve_bf16")  # flags of CPUs that multiply it themselves
 
 
-def measure_numerics(num_micro_batches: int, micro_batch_size: int) -> Numerics:
-    """Measures this machine; on a CPU with bfloat16 it takes part of a second."""
-    cut = {"num_micro_batches": num_micro_batches, "micro_batch_size": micro_batch_size}
+def numerics_here(num_micro_batches: int, micro_batch_size: int) -> Numerics:
+    """Returns the numerics of this machine: bfloat16 where its GPU or CPU has instructions for it."""
     if torch.cuda.is_available():
-        good = torch.cuda.is_bf16_supported(including_emulation=False)
-        return Numerics(precision="bf16" if good else "fp32", device=torch.cuda.get_device_name(), **cut)
-    able = torch.cpu.get_capabilities()
-    name = str(able.get("cpu_name", able["architecture"]))
-    if not any(able.get(flag) for flag in ("avx512_bf16", "amx_bf16", "bf16", "sve_bf16")):
-        return Numerics(precision="fp32", device=name, **cut)
-    slow, fast = _seconds()
-    precision: Literal["bf16", "fp32"] = "bf16" if slow > WORTH_IT * fast else "fp32"
-    return Numerics(precision=precision, device=name, fp32_seconds=slow, bf16_seconds=fast, **cut)
+        device, is_able = torch.cuda.get_device_name(), torch.cuda.is_bf16_supported(including_emulation=False)
+    else:
+        flags = torch.cpu.get_capabilities()
+        device, is_able = str(flags.get("cpu_name", flags["architecture"])), any(map(flags.get, BFLOAT16))
+    return Numerics(
+        precision="bf16" if is_able else "fp32",
+        num_micro_batches=num_micro_batches,
+        micro_batch_size=micro_batch_size,
+        device=device,
+    )
 
 
-def _seconds() -> tuple[float, float]:
-    """Of a forward and backward product in float32, and under autocast to bfloat16: the best of a few each.
-
-    On one thread and by its own clock, so that other work of the machine does not decide.
-    """
-    generator = torch.Generator().manual_seed(0)
-    rows = torch.randn(ROWS, WIDTH, generator=generator)
-    weights = torch.randn(WIDTH, WIDTH, generator=generator, requires_grad=True)
-    best = {True: math.inf, False: math.inf}
-    num_threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    for is_fast in [True, False] * (1 + REPEATS):  # the first of each warms up
-        started = time.thread_time()
-        with torch.autocast("cpu", dtype=torch.bfloat16, enabled=is_fast):
-            product = rows @ weights
-        torch.autograd.backward(product.sum())
-        best[is_fast] = min(best[is_fast], time.thread_time() - started)
-    torch.set_num_threads(num_threads)
-    return best[False], best[True]
-
-
-def recorded(store: Store, key: str, measure: Callable[[], Numerics]) -> Numerics:
-    """The numerics under ``key``; where there are none, those of ``measure``, unless another process is first."""
-    if found := _read(store, key):
-        return found
-    found = measure()
+def record_first(store: Store, key: str, numerics: Numerics) -> Numerics:
+    """Returns the numerics under ``key``: those of the first process that has recorded any, be it this one."""
     try:
-        store.put(key, json.dumps(asdict(found), indent=1).encode(), if_absent=True)
+        store.put(key, json.dumps(asdict(numerics), indent=1).encode(), if_absent=True)
     except StorageFailed as failure:
         if failure.reason != "conflict":
             raise
-    return _read(store, key) or found
-
-
-def _read(store: Store, key: str) -> Numerics | None:
-    found = find(store, key)
-    return Numerics.from_json(found.data) if found else None
+    first = find(store, key)
+    return Numerics.from_json(first.data) if first else numerics
 
 
 def check_ranks(record: RunRecord, world_size: int, numerics: Numerics | None = None) -> None:
@@ -90,7 +55,7 @@ def check_ranks(record: RunRecord, world_size: int, numerics: Numerics | None = 
 
 
 def numerics_of(record: RunRecord, store: Store, attempt: int, world_size: int, num_ranks: int) -> Numerics:
-    """Of rank 0: those recorded, or else measured and recorded; writes down the attempt's setup.
+    """Returns on rank 0 the numerics of the run, which the first attempt records; writes down the attempt's setup.
 
     Args:
         record: of the run.
@@ -102,14 +67,15 @@ def numerics_of(record: RunRecord, store: Store, attempt: int, world_size: int, 
     run = record.run
     if run.task:  # without one a plan may never be asked for
         check_ranks(record, world_size)
-    num_cuts = num_micro_batches(run.batch_size, run.micro_batch_size, num_ranks)
-    found = recorded(store, record.keys.numerics, partial(measure_numerics, num_cuts, run.micro_batch_size))
-    if (size := run.micro_batch_size) < found.micro_batch_size:
+    size = run.micro_batch_size
+    num_parts = num_micro_batches(run.batch_size, size, num_ranks)
+    numerics = record_first(store, record.keys.numerics, numerics_here(num_parts, size))
+    if size < numerics.micro_batch_size:
         reporting.note(
-            f"micro_batch_size is {size} instead of {found.micro_batch_size}: the global batches are the same, and "
+            f"micro_batch_size is {size} instead of {numerics.micro_batch_size}: the global batches are the same, and "
             "sums of floating-point numbers are rounded otherwise"
         )
-        num_cuts = num_micro_batches(run.batch_size, size, found.num_micro_batches)
-        found = replace(found, micro_batch_size=size, num_micro_batches=num_cuts)
-    write_setup(store, record, attempt, world_size, found)
-    return found
+        num_parts = num_micro_batches(run.batch_size, size, numerics.num_micro_batches)
+        numerics = replace(numerics, micro_batch_size=size, num_micro_batches=num_parts)
+    write_setup(store, record, attempt, world_size, numerics)
+    return numerics

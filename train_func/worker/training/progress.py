@@ -1,4 +1,4 @@
-"""How far a training of a Trainer is, said now and then.
+"""Progress: how far a training of a Trainer is, and its losses, said now and then.
 
 A line of progress comes by the clock, a row of the history by the number of its step: the same run has the same rows on
 a fast machine and on a slow one.
@@ -6,13 +6,48 @@ a fast machine and on a slow one.
 
 import math
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+
+import torch
 
 from train_func.events import StepProgress
 from train_func.worker.rank import world
 
 INTERVAL = 5.0  # seconds between two lines, at least
 MOST_ROWS = 1000  # of the history of a training, about; more where logging_steps asks for them
+
+
+@dataclass
+class Losses:
+    """Sums up the losses of steps for transformers' logs."""
+
+    since_log: torch.Tensor
+    total: float = 0.0
+    """The sum before the last log."""
+    step: int = 0
+    """The step that was logged last."""
+
+    def mean_since_log(self, step: int) -> float:
+        """Returns the mean since the last log, which is that of ``step`` from now on."""
+        since = self.since_log.item()
+        mean = since / (step - self.step)
+        self.since_log.zero_()
+        self.total, self.step = self.total + since, step
+        return mean
+
+    def mean(self, num_steps: int) -> float:
+        """Returns the mean of all losses."""
+        return (self.total + self.since_log.item()) / max(num_steps, 1)
+
+    def kept(self) -> dict[str, float]:
+        """Returns the sums as a checkpoint keeps them."""
+        return {"since_log": self.since_log.item(), "total": self.total, "step": self.step}
+
+    def restore(self, sums: Mapping[str, float]) -> None:
+        """Puts back what ``kept`` returned."""
+        self.since_log.fill_(sums["since_log"])
+        self.total, self.step = sums["total"], int(sums["step"])
 
 
 class Progress:
@@ -37,11 +72,11 @@ class Progress:
         self._line_losses: list[float] = []
 
     def leave_out(self, seconds: float) -> None:
-        """Time that was no training."""
+        """Leaves out time that was no training."""
         self._started += seconds
 
     def step(self, step: int, num_rows: int, loss: float) -> None:
-        """After step number ``step``, from 1, over ``num_rows`` rows of all ranks with this mean loss."""
+        """Is called after step number ``step``, from 1, over ``num_rows`` rows of all ranks with this mean loss."""
         now = self._clock()
         self._steps += 1
         self._rows += num_rows
@@ -50,25 +85,21 @@ class Progress:
         is_line = now - self._said >= self._interval or self._steps == 1 or step == self.num_steps
         is_row = step in (1, self.num_steps) or step % self._every == 0
         if is_line or is_row:
-            losses = self._row_losses if is_row else self._line_losses
-            self._say(step, now - self._started, sum(losses) / len(losses), is_line=is_line, is_row=is_row)
+            losses, seconds = self._row_losses if is_row else self._line_losses, now - self._started
+            world.log_rank0(
+                StepProgress(
+                    step=step,
+                    num_steps=self.num_steps,
+                    epoch=step / self.steps_per_epoch,
+                    loss=sum(losses) / len(losses),
+                    rows_per_second=self._rows / max(seconds, 1e-9),
+                    seconds_left=seconds / self._steps * (self.num_steps - step),
+                    is_line=is_line,
+                    is_row=is_row,
+                )
+            )
         if is_line:
             self._said = now
             self._line_losses = []
         if is_row:
             self._row_losses = []
-
-    def _say(self, step: int, seconds: float, loss: float, *, is_line: bool, is_row: bool) -> None:
-        left = seconds / self._steps * (self.num_steps - step)
-        world.log_rank0(
-            StepProgress(
-                step=step,
-                num_steps=self.num_steps,
-                epoch=step / self.steps_per_epoch,
-                loss=loss,
-                rows_per_second=self._rows / max(seconds, 1e-9),
-                seconds_left=left,
-                is_line=is_line,
-                is_row=is_row,
-            )
-        )

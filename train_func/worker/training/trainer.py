@@ -7,7 +7,6 @@ where its gradients are computed, outside of all that users override.
 """
 
 import contextlib
-import dataclasses
 import inspect
 import math
 import time
@@ -40,8 +39,8 @@ from train_func.worker.training.audit import Coverage, check_same_plan
 from train_func.worker.training.batch_norm import BatchStatistics, check_layers
 from train_func.worker.training.loader import Collator, PlanLoader, padded
 from train_func.worker.training.plan import PlanFacts, facts_of
-from train_func.worker.training.progress import Progress
-from train_func.worker.training.state import ACTIONS, Actions, Losses, flags_of, set_flags
+from train_func.worker.training.progress import Losses, Progress
+from train_func.worker.training.state import ACTIONS, Actions, flags_of, set_flags
 from train_func.worker.training.steps import MicroBatch, Step, Steps
 from train_func.worker.training.weighing import divisor, items_of
 
@@ -75,7 +74,7 @@ class Trainer(transformers.Trainer):
         """Raises InvalidInput naming what transformers' Trainer would use of this class and its arguments, and this one
         would not."""
         faults = arguments.method_faults(self, Trainer) + arguments.parameter_faults(others)
-        if faults := faults + (arguments.unused_argument_faults(args) if args else []):
+        if faults := faults + (arguments.refused_argument_faults(vars(args)) if args else []):
             raise InvalidInput(faults, cause="code")
         super().__init__(model, leave_to_plan(args), **others)
         ddp = self.accelerator.ddp_handler
@@ -90,8 +89,8 @@ class Trainer(transformers.Trainer):
             self.remove_callback(printing)
         self.evaluations: list[evaluation.Measured] = []
         """In their order."""
-        own = self.task.num_items if self.task else None
-        self.items = items_of(self.model, shifts_labels=self._loss_shifts_labels, own=own)
+        count_own = self.task.num_items if self.task else None
+        self.items = items_of(self.model, shifts_labels=self._loss_shifts_labels, count_own=count_own)
         self.metric: Metric | None = self.task.metric() if self.task else Accuracy()
         self.rows_evaluated = 0
         """Of the batch that an evaluation has come to."""
@@ -180,8 +179,8 @@ class Trainer(transformers.Trainer):
     def _checked_facts(self) -> PlanFacts:
         facts = facts_of(self.train_dataset)
         check_layers(self.model)
-        faults = plan_faults(self.args, facts) + evaluation.saving_faults(self.args)
-        faults += arguments.unused_argument_faults(self.args) + arguments.method_faults(self, Trainer)
+        faults = plan_faults(self.args, facts)
+        faults += arguments.refused_argument_faults(vars(self.args)) + arguments.method_faults(self, Trainer)
         if faults:
             raise InvalidInput(faults, cause="code")
         return facts
@@ -425,9 +424,6 @@ class Trainer(transformers.Trainer):
                 weights.load_own_weights(model, self._best[1])
             weights.take_rank_zeros(model)
             self._loaded_step = evaluation.loaded_step(self)
-            for number, of in enumerate(self.evaluations):  # that of the best step is one of the weights loaded now
-                mark = weights.after_loading(of.weights, self.model, self.weights_step)
-                self.evaluations[number] = dataclasses.replace(of, weights=mark)
         self.control = self.callback_handler.on_train_end(self.args, self.state, self.control)
         if self.neftune_noise_alpha is not None:
             deactivate_neftune(self.model, self.neftune_hook_handle, self.accelerator)
@@ -473,7 +469,7 @@ class Trainer(transformers.Trainer):
 
     def measured_on(self, rows: Dataset) -> evaluation.Measured:
         """Collective: the evaluation of these rows with the weights that the model has now; made when there is none."""
-        used = weights.mark_of(self.accelerator.unwrap_model(self.model), self.weights_step)
+        used = weights.mark_of(self.accelerator.unwrap_model(self.model))
 
         def found() -> evaluation.Measured | None:
             made = (of for of in reversed(self.evaluations) if (of.rows, of.weights) == (rows._fingerprint, used))

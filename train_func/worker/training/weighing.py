@@ -1,7 +1,21 @@
 """Weighing: what a loss is a mean over, and how much each micro-batch counts, so that a step is one mean.
 
-Items are the labels of a micro-batch, or its rows. They are counted in the collated tensors that the loss is computed
-from: padded, cut and masked, as the collator has left them.
+A loss is the mean over the items of a micro-batch. A step is to be the mean over its global batch, so each micro-batch
+counts as much as it has of the items: the mean of means would weigh a label in a short micro-batch more than one in a
+long one, and the result would depend on the cut and on the number of ranks. Items are the labels other than the ignored
+one where tokens, pixels or rows have labels, and rows where there are none. They are counted in the collated tensors
+that the loss is computed from: padded, cut and masked, as the collator has left them.
+
+Two things of a loss are not to be seen in its tensors, and are asked of the model:
+
+- Whether it shifts the labels, as a causal language model does, which compares each token with the label of the next.
+  Then the first label of each row is no item. transformers decides by ``loss_type`` and ``loss_function``; a model of
+  encoder and decoder shifts its labels before. A loop of one's own may have shifted them itself, so the labels of its
+  first batch are compared with the tokens, and where they do not go with what the models tell, the loop has to say it.
+- Which label is ignored: -100, or what the config of a model for semantic segmentation names.
+
+A task that knows better counts for itself (``count_own``). A micro-batch without items counts nothing. Where the other
+ranks wait for its gradients it is computed all the same, with labels put in, as a mean over nothing would be nan.
 """
 
 import inspect
@@ -26,12 +40,13 @@ class Items:
     shifts_labels: bool = False
     """Where tokens have labels, each one's is the next token: the first label of a row is not an item."""
     ignored: int = IGNORED
-    own: Callable[[Mapping[str, Any], int], int | None] | None = None
+    count_own: Callable[[Mapping[str, Any], int], int | None] | None = None
     """The task's own count, where it has one."""
 
     def count(self, inputs: Mapping[str, Any], num_rows: int) -> int:
-        """Labels of ``inputs`` other than the ignored one; ``num_rows`` where there is no tensor of labels."""
-        if self.own and (num_items := self.own(inputs, num_rows)) is not None:
+        """Returns the number of labels but the ignored ones; ``num_rows`` where there is no tensor of labels."""
+        num_items = self.count_own(inputs, num_rows) if self.count_own else None
+        if num_items is not None:
             return num_items
         name = next((name for name in LABELS if isinstance(inputs.get(name), torch.Tensor)), None)
         if name is None:
@@ -42,10 +57,7 @@ class Items:
         return labels.numel() if labels.is_floating_point() else int(labels.ne(self.ignored).sum())
 
     def with_labels(self, inputs: Any) -> Any:
-        """``inputs``, in which no token has a label, with labels: a mean over none has no finite gradient.
-
-        For micro-batches that count nothing, and are computed because the other ranks wait for this one's gradients.
-        """
+        """Puts labels into ``inputs``, in which no token has one: a mean over none has no finite gradient."""
         for name in LABELS:
             if isinstance(inputs.get(name), torch.Tensor):
                 inputs[name] = inputs[name].masked_fill(inputs[name].eq(self.ignored), 0)
@@ -53,43 +65,48 @@ class Items:
 
 
 def _are_of_tokens(labels: torch.Tensor, tokens: Any) -> bool:
-    """Whether each token has a label. Rows have theirs where a head over rows sits on a language model."""
+    """Tells whether each token has a label. Rows have theirs where a head over rows sits on a language model."""
     if labels.is_floating_point() or labels.ndim < 2:
         return False
     return labels.shape == tokens.shape if isinstance(tokens, torch.Tensor) else labels.shape[-1] > 1
 
 
 def items_of(
-    model: nn.Module, *, shifts_labels: bool, own: Callable[[Mapping[str, Any], int], int | None] | None = None
+    model: nn.Module, *, shifts_labels: bool, count_own: Callable[[Mapping[str, Any], int], int | None] | None = None
 ) -> Items:
-    """Those of the loss of ``model``, also where it is a module of the user's own around one of transformers.
+    """Returns the items of the loss of ``model``, which may be a module of the user's own around one of transformers.
 
     ``shifts_labels``: whether transformers takes the loss for one that shifts. It asks the outermost module for its
     ``loss_type``, and takes GPT-2's None for a loss that does not shift, though None stands for ForCausalLMLoss.
     """
-    named = {index for of in _of_transformers(model) if (index := _ignored_by(of)) is not None}
-    shifts = {_shifts(of) for of in _of_transformers(model) if _has_loss(of)}
+    ignored, shifts = set[int](), set[bool]()
+    for part in _of_transformers(model):
+        if type(part).__name__.endswith("ForSemanticSegmentation"):  # other configs have it, and their loss ignores it
+            indices = [getattr(part.config, name, None) for name in NAMED_BY]
+            ignored |= {*[index for index in indices if index is not None][:1]}
+        if _has_loss(part):
+            shifts.add(part.loss_function is ForCausalLMLoss and not _is_encoder_decoder(part))
     return Items(
         (shifts_labels or shifts == {True}) and not _is_encoder_decoder(model),
-        named.pop() if len(named) == 1 else IGNORED,
-        own,
+        ignored.pop() if len(ignored) == 1 else IGNORED,
+        count_own,
     )
 
 
 def items_of_loop(models: Sequence[nn.Module], *, shifts_labels: bool | None) -> Items | None:
-    """Those of the loss of a loop over these models; ``shifts_labels``: what the loop itself says of it.
+    """Returns the items of the loss of a loop over these models; ``shifts_labels``: what the loop itself says of it.
 
-    None where neither tells whether the loss shifts its labels.
+    Returns None where neither tells whether the loss shifts its labels.
     """
-    known = any(_has_loss(of) for model in models for of in _of_transformers(model))
-    if shifts_labels is None and not known:
+    is_known = any(_has_loss(part) for model in models for part in _of_transformers(model))
+    if shifts_labels is None and not is_known:
         return None
-    found = items_of(nn.ModuleList(models), shifts_labels=False)
-    return found if shifts_labels is None else replace(found, shifts_labels=shifts_labels)
+    items = items_of(nn.ModuleList(models), shifts_labels=False)
+    return items if shifts_labels is None else replace(items, shifts_labels=shifts_labels)
 
 
 def is_shift_in_doubt(inputs: Mapping[str, Any], items: Items | None) -> bool:
-    """Whether what the models tell of their loss does not go with the labels of a batch; ``items``: what they tell.
+    """Tells whether what the models say of their loss does not go with the labels of a batch; ``items``: what they say.
 
     A loss that shifts labels is given the tokens themselves as labels, from the first one on but for those that do not
     count. A loop that has shifted them itself gives other ones, of which the first counts too.
@@ -109,28 +126,17 @@ def _of_transformers(model: nn.Module) -> Iterator[PreTrainedModel]:
 
 
 def _has_loss(model: PreTrainedModel) -> bool:
-    """Whether transformers knows what loss its forward computes; base models compute none, and have no type either."""
+    """Tells whether transformers knows what loss the forward pass computes; base models compute none."""
     if model.loss_type is not None:
         return True
     code = getattr(inspect.unwrap(type(model).forward), "__code__", None)
     return code is not None and "loss_function" in code.co_names
 
 
-def _shifts(model: PreTrainedModel) -> bool:
-    return model.loss_function is ForCausalLMLoss and not _is_encoder_decoder(model)
-
-
 def _is_encoder_decoder(model: nn.Module) -> bool:
     return bool(getattr(getattr(model, "config", None), "is_encoder_decoder", False))
 
 
-def _ignored_by(model: PreTrainedModel) -> int | None:
-    """Models for images have it in their config also where their loss, over classes, does not look at it."""
-    if not type(model).__name__.endswith("ForSemanticSegmentation"):
-        return None
-    return next((index for name in NAMED_BY if (index := getattr(model.config, name, None)) is not None), None)
-
-
 def divisor(items: int, device: torch.device) -> torch.Tensor:
-    """num_items_in_batch as transformers gives it; never 0."""
+    """Returns num_items_in_batch as transformers gives it; never 0."""
     return torch.tensor(max(items, 1), device=device)
