@@ -18,7 +18,7 @@ from pathlib import Path
 from tempfile import mkdtemp
 
 from train_func import exits
-from train_func.process_tree import FamilyMemory, descendants, kill_descendants, send, signal_group, unreclaimable_bytes
+from train_func.process_tree import FamilyMemory, descendants, kill_descendants, send, unreclaimable_bytes
 from train_func.worker.environment import Environment
 from train_func.worker.publish import trackers
 from train_func.worker.rank import output, stacks
@@ -297,7 +297,8 @@ class Launcher:
         while self._alive() and time.monotonic() < self._until(begun):
             time.sleep(0.02)
         for process in self._processes.values():
-            signal_group(process.pid, signal.SIGKILL)
+            with contextlib.suppress(ProcessLookupError, PermissionError):
+                os.killpg(process.pid, signal.SIGKILL)
         for local_rank, process in self._processes.items():
             with contextlib.suppress(subprocess.TimeoutExpired):
                 process.wait(LONGEST_EXIT if local_rank in leaving else self._patience)
