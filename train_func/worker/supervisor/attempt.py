@@ -31,7 +31,8 @@ from train_func.worker.supervisor.budget import Account, Attempts, Refused
 from train_func.worker.supervisor.coordinator import Phase, Status
 from train_func.worker.supervisor.group import Member
 from train_func.worker.supervisor.inputs import RunInputs
-from train_func.worker.supervisor.log import History, LogTee
+from train_func.worker.supervisor.log import LogTee
+from train_func.worker.supervisor.uploads import History
 from train_func.worker.supervisor.verdict import following, left_steps, of_ranks
 
 

@@ -28,10 +28,10 @@ from train_func.worker.supervisor.attempt import Attempt
 from train_func.worker.supervisor.budget import Refused
 from train_func.worker.supervisor.coordinator import SILENCE
 from train_func.worker.supervisor.group import Member, NotFormed, PeersLost, meet
-from train_func.worker.supervisor.heartbeat import Heartbeat
 from train_func.worker.supervisor.log import LogTee
 from train_func.worker.supervisor.rank_process import Template
 from train_func.worker.supervisor.ranks import Launcher
+from train_func.worker.supervisor.uploads import Heartbeat
 from train_func.worker.supervisor.verdict import stopped
 
 
