@@ -65,14 +65,6 @@ def newest_submission(store: Store, record: RunRecord) -> str:
         return record.submitted
 
 
-class Refused(Exception):
-    """The attempt may not begin."""
-
-    def __init__(self, verdict: Verdict) -> None:
-        super().__init__(verdict.message)
-        self.verdict = verdict
-
-
 class Attempts:
     """The attempts of one generation of one run, seen by one worker."""
 

@@ -19,7 +19,7 @@ from train_func.worker.environment import Environment
 from train_func.worker.inputs.named import bring, link
 from train_func.worker.rank import reporting
 from train_func.worker.stop import Stop
-from train_func.worker.store_wait import patient, patiently, tell_waiting
+from train_func.worker.store_wait import TELL, Notice, patient, patiently
 from train_func.worker.supervisor.group import Member
 
 STORE_SECONDS = 900.0  # for a store that is away while an input is brought
@@ -59,7 +59,7 @@ class RunInputs:
         while not outcome.done():
             member.look()
             self._stop.pause(0.05)
-            if time.monotonic() - told >= self._environment.timings.tell:
+            if time.monotonic() - told >= TELL:
                 told = time.monotonic()
                 print(f"still bringing input {self._now!r}")
         return outcome.result()
@@ -83,14 +83,13 @@ class RunInputs:
         return found
 
     def _one(self, name: str, address: str, folder: Path) -> Path:
-        timings, expected = self._environment.timings, self._record.fingerprints[key_of(name)]
+        expected = self._record.fingerprints[key_of(name)]
         purpose = f"bring input {name!r}"
-        store = patient(self._store, self._stop, STORE_SECONDS, purpose, timings)
+        store = patient(self._store, self._stop, STORE_SECONDS, purpose)
         path = patiently(
             lambda: bring(name, address, expected, store, self._environment.cache_dir, self._environment.claims_dir),
             self._stop,
-            timings,
-            tell=partial(tell_waiting, purpose=purpose),  # of another store than the run's, or of the Hub
+            notice=Notice(purpose),  # of another store than the run's, or of the Hub
         )
         if claim_of(address):  # it is read-only, and may hold millions of files
             return path
@@ -102,11 +101,11 @@ class RunInputs:
         claims = {str(claim): found[name] for name, address in addresses.items() if (claim := claim_of(address))}
         if not claims:
             return
-        keys, timings = self._record.keys, self._environment.timings
+        keys = self._record.keys
         now = AttemptInputs(claims={address: listing(path) for address, path in claims.items()})
-        patiently(lambda: self._store.put(keys.attempt(attempt).inputs, now.to_json()), self._stop, timings)
+        patiently(lambda: self._store.put(keys.attempt(attempt).inputs, now.to_json()), self._stop)
         for number in range(attempt - 1, 0, -1):
-            before = patiently(partial(find, self._store, keys.attempt(number).inputs), self._stop, timings)
+            before = patiently(partial(find, self._store, keys.attempt(number).inputs), self._stop)
             if before is None:
                 continue
             was = AttemptInputs.from_json(before.data)
