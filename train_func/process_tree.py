@@ -77,10 +77,10 @@ def kill_descendants(seconds: float = KILL_SECONDS, spare: Collection[int] = ())
         time.sleep(0.002)
 
 
-def reap_orphans(own: Collection[int]) -> None:
-    """Reaps child processes that have ended, except ``own``, whose exit codes are still asked for."""
+def reap_orphans(ranks: Collection[int]) -> None:
+    """Reaps child processes that have ended, except ``ranks``, whose exit codes are still asked for."""
     with contextlib.suppress(ChildProcessError):
-        while (dead := os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG | os.WNOWAIT)) and dead.si_pid not in own:
+        while (dead := os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG | os.WNOWAIT)) and dead.si_pid not in ranks:
             os.waitpid(dead.si_pid, os.WNOHANG)
 
 

@@ -200,26 +200,26 @@ class Attempt:
         self._until = time.monotonic() + RECORD_SECONDS
         self._keep(Verdict(exits.DONE, None, "all ranks ended", environment.worker), ends)
 
-    def close(self, own: Verdict | None, root: Verdict | None = None) -> Verdict:
+    def close(self, reason: Verdict | None, root: Verdict | None = None) -> Verdict:
         """Returns the verdict on this worker, on record as far as the store lets it; later calls return the first's.
 
         Args:
-            own: why the supervisor ended the attempt, unless the ranks did.
+            reason: why the supervisor ended the attempt, unless the ranks did.
             root: the verdict of the worker whose end came first, when that is known already.
         """
         with self._closing:
             self._until = time.monotonic() + (RECORD_SECONDS if self.lease else UNFORMED)
             if self._verdict is None:
-                self._verdict = self._close(self.launcher.ends() if self.launcher else [], own, root)
+                self._verdict = self._close(self.launcher.ends() if self.launcher else [], reason, root)
             return self._verdict
 
-    def _close(self, ends: list[RankEnd], own: Verdict | None, root: Verdict | None) -> Verdict:
+    def _close(self, ends: list[RankEnd], reason: Verdict | None, root: Verdict | None) -> Verdict:
         was_near_limit = self.launcher is not None and self.launcher.out_of_memory
         out_of_memory = was_near_limit or num_memory_kills() > self._num_memory_kills
         verdict = of_ranks(ends, worker=self._environment.worker, out_of_memory=out_of_memory)
-        if verdict is None or (own and not verdict.root_cause):
-            assert own is not None
-            verdict = own
+        if verdict is None or (reason and not verdict.root_cause):
+            assert reason is not None
+            verdict = reason
         if verdict.exit_code == exits.DONE:
             return verdict
         if self._member:
@@ -246,8 +246,8 @@ class Attempt:
 
     def next(self) -> Self | None:
         """Returns another attempt of the group in its pods when a rank was lost and no pod, by the first verdict."""
-        root, own, launcher = self._root, self._verdict, self.launcher
-        if self._stop.requested or not (root and own and root.root_cause and root.retryable and own.retryable):
+        root, verdict, launcher = self._root, self._verdict, self.launcher
+        if self._stop.requested or not (root and verdict and root.root_cause and root.retryable and verdict.retryable):
             return None
         is_stuck = launcher is not None and any(end.exit_code is None for end in launcher.ends())
         if self._member is None or is_stuck or not self._member.begin_again():

@@ -141,7 +141,7 @@ def meet(environment: Environment, stop: Stop) -> Member:
     print(f"worker {environment.worker} meets the others at {environment.endpoint}")
     report = Report(environment.worker, uuid.uuid4().hex)
     seconds = environment.join_timeout
-    until, told = time.monotonic() + seconds, time.monotonic()
+    until, notice = time.monotonic() + seconds, time.monotonic() + TELL
     way: tuple[Ask, str] | None = None
     while True:
         try:
@@ -164,8 +164,8 @@ def meet(environment: Environment, stop: Stop) -> Member:
                 f"the {environment.num_workers} workers did not come together at {environment.endpoint} "
                 f"within {seconds:.0f} s ({order.why}); see whether every pod was started and can reach the first"
             )
-        if time.monotonic() - told > TELL:
-            told = time.monotonic()
+        if time.monotonic() > notice:
+            notice = time.monotonic() + TELL
             reporting.say(WaitsForPeers(endpoint=environment.endpoint, why=order.why))
         stop.pause(pause)
 
@@ -193,17 +193,16 @@ def own_address(endpoint: str) -> str:
     family, kind, protocol, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_DGRAM)[0]
     with socket.socket(family, kind, protocol) as way:
         way.connect(address)  # a datagram socket sends nothing by this
-        found: str = way.getsockname()[0]
-    return found
+        return str(way.getsockname()[0])
 
 
 @contextlib.contextmanager
 def reserved_port() -> Iterator[int]:
     """A free port of this machine. It is bound and not listening: none but who asks for its number is given it."""
     family = socket.AF_INET6 if socket.has_dualstack_ipv6() else socket.AF_INET
-    with socket.socket(family) as held:
+    with socket.socket(family) as port:
         if family == socket.AF_INET6:
-            held.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 0)
-        held.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        held.bind(("", 0))
-        yield held.getsockname()[1]
+            port.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 0)
+        port.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        port.bind(("", 0))
+        yield port.getsockname()[1]

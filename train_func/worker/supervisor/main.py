@@ -198,8 +198,8 @@ class Supervisor:
         self._member = meet(environment, stop)
         return None
 
-    def _close(self, own: Verdict, root: Verdict | None = None) -> Verdict:
-        return self._attempt.close(own, root) if self._attempt else own
+    def _close(self, verdict: Verdict, root: Verdict | None = None) -> Verdict:
+        return self._attempt.close(verdict, root) if self._attempt else verdict
 
 
 def _read_record(environment: Environment) -> RunRecord:

@@ -77,7 +77,7 @@ class Template:
 
     @property
     def pid(self) -> int | None:
-        """Of its process."""
+        """The id of its process."""
         return self._process.pid if self._process else None
 
     def start(self, source: Path) -> None:
@@ -110,22 +110,22 @@ class Template:
             self._is_ready = bool(self._asks.recv(LONGEST))
         return bool(readable)
 
-    def rank(self, variables: Mapping[str, str], output: str, others: Collection[int]) -> RankProcess:
+    def rank(self, variables: Mapping[str, str], output: str, earlier: Collection[int]) -> RankProcess:
         """Starts a rank.
 
         Args:
             variables: of its environment, beside those of this process.
             output: path of the pipe to which it prints.
-            others: process ids of the ranks that were started before.
+            earlier: process ids of the ranks that were started before.
         """
-        if pid := self._forked(variables, output, others):
+        if pid := self._forked(variables, output, earlier):
             return _Forked(pid)
         with open(output, "wb") as to:  # noqa: PTH123
             return subprocess.Popen(
                 _program("rank"), env=os.environ | dict(variables), stdout=to, stderr=to, start_new_session=True
             )
 
-    def _forked(self, variables: Mapping[str, str], output: str, others: Collection[int]) -> int:
+    def _forked(self, variables: Mapping[str, str], output: str, earlier: Collection[int]) -> int:
         if self._asks is None:
             return 0
         self._asks.settimeout(ANSWER_SECONDS)
@@ -141,16 +141,16 @@ class Template:
         finally:
             os.close(descriptor)
         if not (pid := int(answer.get("pid", 0))):
-            self._give_up(answer.get("refused", "it has ended"), others)
+            self._give_up(answer.get("refused", "it has ended"), earlier)
         return pid
 
-    def _give_up(self, reason: str, others: Collection[int]) -> None:
+    def _give_up(self, reason: str, earlier: Collection[int]) -> None:
         """Ends it, and a rank that it may have forked without an answer in time."""
         print(f"ranks start as new programs: the template cannot fork: {reason}")
         if self._asks:
             self._asks.close()
             self._asks = None
-        kill_descendants(KILL_SECONDS, spare=others)
+        kill_descendants(KILL_SECONDS, spare=earlier)
 
 
 def _program(name: str) -> list[str]:

@@ -127,7 +127,7 @@ class History(Periodic):
 
 
 class Heartbeat(Periodic):
-    """By these signs a client that cannot ask the job's backend knows that the job goes on.
+    """Signs by which a client that cannot ask the job's backend knows that the job goes on.
 
     Worker 0 gives them from the moment at which it has the store to its end. A job whose run was submitted again gives
     none: the newer job would look alive by them.
