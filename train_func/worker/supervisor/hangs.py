@@ -12,12 +12,12 @@ from collections import deque
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Protocol
 
 from train_func import exits
 from train_func.records import Verdict
 from train_func.worker.rank import marks, stacks
 from train_func.worker.rank.marks import Mark, Phase, SharedMark
+from train_func.worker.supervisor.group import Member
 
 LATE = 2.0  # seconds between two looks after which this machine, or all of the pod, stood still
 STOPPED = 0.8  # of the limit: a process that a signal has stopped is judged before those that wait for it
@@ -100,12 +100,6 @@ class Judge:
         return None
 
 
-class Group(Protocol):
-    """The part of Member that is used here."""
-
-    def wait(self, waits: bool) -> bool: ...
-
-
 class HangWatch:
     """Watches the ranks of one attempt. A rank is watched once its environment has what ``variables`` gives for it."""
 
@@ -121,7 +115,7 @@ class HangWatch:
         self._marks[rank] = SharedMark()
         return {marks.VARIABLE: self._marks[rank].path}
 
-    def look(self, pids: Mapping[int, int], group: Group) -> Hang | None:
+    def look(self, pids: Mapping[int, int], group: Member) -> Hang | None:
         """Returns the hang, if any; ``pids``: of the ranks that live, by rank. To be called several times a second."""
         states = [RankState(rank, self._marks[rank].read(), _state(pid) == "T") for rank, pid in pids.items()]
         if hang := self._judge.look(time.monotonic(), states):

@@ -12,7 +12,6 @@ import threading
 import time
 from collections.abc import Collection, Mapping
 from pathlib import Path
-from typing import Protocol
 
 from train_func.process_tree import kill_descendants
 from train_func.worker.rank.source import SourceNeeds
@@ -21,16 +20,6 @@ from train_func.worker.rank.template import LONGEST, MODULES, QUIET, SOCKET
 START_SECONDS = 180.0  # for the template's imports on a slow machine; then ranks are started without it
 ANSWER_SECONDS = 30.0  # for a fork
 KILL_SECONDS = 2.0  # for what was forked and did not answer
-
-
-class RankProcess(Protocol):
-    """What is asked of it; subprocess.Popen has all of it."""
-
-    @property
-    def pid(self) -> int: ...
-    def poll(self) -> int | None: ...
-    def send_signal(self, number: int) -> None: ...
-    def wait(self, timeout: float) -> int: ...
 
 
 class _Forked:
@@ -63,6 +52,9 @@ class _Forked:
                 raise subprocess.TimeoutExpired(f"rank in process {self.pid}", timeout)
             time.sleep(0.01)
         return code
+
+
+RankProcess = subprocess.Popen[bytes] | _Forked
 
 
 class Template:
