@@ -124,8 +124,17 @@ def unreclaimable_bytes(pids: Sequence[int]) -> int:
 
 
 def num_memory_kills() -> int:
-    """How many processes the kernel has killed in this container for want of memory; 0 where it does not say."""
-    with contextlib.suppress(OSError, ValueError):
-        events = dict(line.split() for line in Path("/sys/fs/cgroup/memory.events").read_text().splitlines())
-        return int(events.get("oom_kill", 0))
+    """How many processes the kernel has killed in this memory group for want of memory; 0 where it does not say."""
+    groups = Path("/sys/fs/cgroup")  # of version 2, and of version 1; a container sees its group as the root
+    files = [groups / "memory.events", groups / "memory/memory.oom_control"]
+    with contextlib.suppress(OSError):
+        for line in Path("/proc/self/cgroup").read_text().splitlines():
+            _, controllers, group = line.split(":", 2)
+            if not controllers:
+                files.insert(0, groups / group.strip("/") / "memory.events")
+            elif "memory" in controllers.split(","):
+                files.insert(0, groups / "memory" / group.strip("/") / "memory.oom_control")
+    for path in files:
+        with contextlib.suppress(OSError, ValueError, KeyError):
+            return int(dict(line.split() for line in path.read_text().splitlines())["oom_kill"])
     return 0
