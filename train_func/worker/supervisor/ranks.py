@@ -107,7 +107,14 @@ class Launcher:
                     address = f"{self._member.address}:{ports.enter_context(reserved_port())}"
                 order = self._member.hear(Phase.START, status=Status.PREPARED, address=address)
                 self._position = order.members.index(self._environment.worker)
-                self._start(variables, order)
+                while not self._template.is_ready():
+                    self._look_around()
+                for local_rank in range(self._environment.num_ranks):
+                    environ = self._who(local_rank, order) | dict(variables) | self._files(local_rank)
+                    output_of_rank = self._log_tee.rank_output(self._rank(local_rank))
+                    earlier = [process.pid for process in self._processes.values()]
+                    self._processes[local_rank] = self._template.rank(environ, output_of_rank, earlier)
+                self._is_complete = True
                 return self._watch()
         finally:
             self._end_ranks()
@@ -138,24 +145,13 @@ class Launcher:
             return left(self._outcome(local_rank)).read_text()
         return ""
 
-    def _start(self, variables: Mapping[str, str], order: Order) -> None:
-        while not self._template.is_ready():
-            self._look_around()
-        for local_rank in range(self._environment.num_ranks):
-            environ = self._who(local_rank, order) | dict(variables) | self._files(local_rank)
-            output_of_rank = self._log_tee.rank_output(self._rank(local_rank))
-            earlier = [process.pid for process in self._processes.values()]
-            self._processes[local_rank] = self._template.rank(environ, output_of_rank, earlier)
-        self._is_complete = True
-
     def _watch(self) -> bool:
         while True:
             self._look_around()
             self._look()
             alive = self._alive()  # before the ends: a rank that ends meanwhile is looked at once more
             if self._failed_ends():
-                self._await_root()
-                self._tell_root()
+                self._find_root()
                 return False
             if not alive:
                 return True
@@ -263,14 +259,12 @@ class Launcher:
     def _failed_ends(self) -> list[RankEnd]:
         return [end for end in self.ends() if end.failed and (end.exit_code is not None or end.has_own_fault)]
 
-    def _await_root(self) -> None:
-        end = time.monotonic() + self._patience
-        while self._alive() and all(end.follows for end in self._failed_ends()) and time.monotonic() < end:
+    def _find_root(self) -> None:
+        """Waits for the root of a failure, and tells the other workers at once where a rank has said it."""
+        until = time.monotonic() + self._patience
+        while self._alive() and all(end.follows for end in self._failed_ends()) and time.monotonic() < until:
             self._stop.pause(0.05)
             self._look()
-
-    def _tell_root(self) -> None:
-        """At once, where a rank has said it: while its process goes, its peers fail too, in other workers as well."""
         roots = [end for end in self._failed_ends() if not end.follows]
         verdict = of_ranks(roots, worker=self._environment.worker, out_of_memory=False)
         if verdict and all(end.has_own_fault for end in roots):
