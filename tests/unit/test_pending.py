@@ -18,7 +18,7 @@ from train_func.worker.environment import Environment
 from train_func.worker.publish.pending import Pending
 from train_func.worker.rank.end import Outcome, RankEnd
 from train_func.worker.stop import RESERVE, Stop
-from train_func.worker.supervisor.attempt import Attempt
+from train_func.worker.supervisor.attempt import LONGEST_PAUSE, PAUSE, SHORTEST, Attempt
 from train_func.worker.supervisor.budget import Account
 from train_func.worker.supervisor.coordinator import Coordinator, Phase, Report
 from train_func.worker.supervisor.group import Member, PeersLost
@@ -34,7 +34,7 @@ def supervisor(tmp_path):
     seal(tmp_path)
     made = Supervisor(environment_of(0, tmp_path), LogTee(), Stop())
     made._attempt = Attempt(made._environment, record, open_store(record.store), made._log_tee, made._stop)
-    made._launcher = SimpleNamespace(ends=list, pids=set, step=0, out_of_memory=False)
+    made._attempt.launcher = SimpleNamespace(ends=list, pids=set, step=0, out_of_memory=False, has_ranks=True)
     return made
 
 
@@ -56,7 +56,6 @@ def environment_of(worker, folder):
         num_ranks=1,
         endpoint="127.0.0.1:1",
         rendezvous_id="a-run",
-        rendezvous={},
         cache_dir=folder / "cache",
     )
 
@@ -276,7 +275,8 @@ def test_in_the_last_attempt_a_lost_worker_ends_for_good_unless_the_run_has_its_
     first, second = last_attempt
     if published:
         first._store.put("a-run/result.json", b"{}")
-    assert second.close(KILLED, None).exit_code == code
+    second.launcher = SimpleNamespace(ends=lambda: KILLED, step=0, out_of_memory=False)
+    assert second.close(None).exit_code == code
 
 
 class Hangs:
@@ -316,13 +316,13 @@ def test_publishing_leaves_of_the_grace_period_what_is_kept_for_records(supervis
     stop_asked_for(supervisor._stop, seconds=1000.0 - RESERVE)
     try:
         assert supervisor.run().exit_code == exits.STOPPED
-        assert store.left["a-run/attempts/1/worker-0.json"] > supervisor._environment.timings.shortest
+        assert store.left["a-run/attempts/1/worker-0.json"] > SHORTEST
     finally:
         ended.set()
 
 
 def test_the_pause_before_another_attempt_grows_while_none_makes_progress(supervisor, monkeypatch):
-    pauses, attempt, timings = [], supervisor._attempt, supervisor._environment.timings
+    pauses, attempt = [], supervisor._attempt
     monkeypatch.setattr(attempt._stop, "pause", pauses.append)
 
     def hear(phase, **says):
@@ -334,17 +334,18 @@ def test_the_pause_before_another_attempt_grows_while_none_makes_progress(superv
         account = Account(num_charged, num_charged, 100, None)
         monkeypatch.setattr(attempt._attempts, "account", lambda account=account: account)
         with pytest.raises(PeersLost):
-            attempt.open(SimpleNamespace(hear=hear, look=lambda: None))
-    assert pauses == [timings.pause, 2 * timings.pause, timings.longest_pause]
+            attempt.run(SimpleNamespace(hear=hear, look=lambda: None), None)
+    assert pauses == [PAUSE, 2 * PAUSE, LONGEST_PAUSE]
 
 
 def test_no_question_to_a_silent_store_makes_a_worker_late_that_was_asked_to_stop(supervisor):
     attempt, ended = supervisor._attempt, threading.Event()
     attempt.lease = attempt._attempts.claim()
     attempt._attempts._store = SimpleNamespace(list=lambda prefix: ended.wait(), put=lambda *given: ended.wait())
+    attempt.launcher.ends = lambda: KILLED
     stop_asked_for(supervisor._stop, seconds=999.0)
     try:
-        assert attempt.close(KILLED, stopped(0, "SIGTERM")).exit_code == exits.KILLED
+        assert attempt.close(stopped(0, "SIGTERM")).exit_code == exits.KILLED
         assert attempt.seconds_left() == 0  # for the log, which comes last
     finally:
         ended.set()

@@ -21,7 +21,6 @@ from train_func.records import RunRecord
 from train_func.run import Run
 from train_func.storage import Store
 from train_func.worker.attempt_setup import versions
-from train_func.worker.environment import Timings
 from train_func.worker.publish.card import TaskPart, render
 from train_func.worker.publish.store import File, delete_checkpoints, publish, send, take_source
 from train_func.worker.rank import reporting, sessions
@@ -29,7 +28,7 @@ from train_func.worker.rank.end import Outcome
 from train_func.worker.rank.output import files_of, links_to_no_file, take
 from train_func.worker.rank.values import plain_result
 from train_func.worker.stop import Stop
-from train_func.worker.store_wait import patient
+from train_func.worker.store_wait import RECORD_SECONDS, patient
 
 PUBLISH_SECONDS = 15 * 60.0  # longest wait for the store after the training; the job's deadline ends it earlier
 
@@ -156,7 +155,7 @@ class Pending:
         state = self._read()
         assert state is not None
         seconds = min(PUBLISH_SECONDS, record.run.deadline)
-        waiting = patient(store, stop, seconds, "publish what was trained", Timings())
+        waiting = patient(store, stop, seconds, "publish what was trained")
         if note := state.report.get("note"):
             reporting.note(note)
         names = files_of(self.folder)
@@ -168,7 +167,7 @@ class Pending:
             reporting.say(Published(attempt=state.attempt, model=f"{store.address}/{record.keys.model}"))
         shutil.rmtree(self._root, ignore_errors=True)
         if not stop.requested:  # the rest of a grace period belongs to the records
-            delete_checkpoints(store, record, Timings().record)
+            delete_checkpoints(store, record, RECORD_SECONDS)
 
     def _describe(self, state: _State, record: RunRecord) -> None:
         """Adds the files that describe the others; a file of the function's own stays."""
@@ -272,9 +271,7 @@ class Publishing:
             self._pending.publish(self._store, self._record, Stop())
 
     def _send(self) -> None:
-        self._pending.send(
-            patient(self._store, Stop(), self._seconds, "publish what was trained", Timings()), self._record
-        )
+        self._pending.send(patient(self._store, Stop(), self._seconds, "publish what was trained"), self._record)
 
     def _check_open(self) -> None:
         if self._is_over:

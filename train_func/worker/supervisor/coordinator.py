@@ -216,8 +216,8 @@ def _lose(state: State, report: Report) -> State:
     """While the group forms the place is free at once."""
     if state.phase is not Phase.WAIT:
         return _with(state, replace(report, status=Status.LEFT))
-    others = {worker: other for worker, other in state.members.items() if worker != report.worker}
-    return replace(state, members=others, since=None)
+    members = {worker: member for worker, member in state.members.items() if worker != report.worker}
+    return replace(state, members=members, since=None)
 
 
 def _settle(state: State, now: float) -> State:
