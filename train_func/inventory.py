@@ -3,24 +3,22 @@
 ``python -m train_func.inventory FILE`` writes that of the environment it runs in: the last step of the Dockerfile.
 """
 
-import json
 import re
 import sys
 from collections.abc import Iterable, Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass, replace
 from importlib import metadata
 from pathlib import Path
 from typing import Self
 
-from train_func.errors import InvalidInput
+from train_func.codec import Record
 
-FORMAT = 1
 FILE = "opt/train_func/packages.json"  # in an image, from its root
 COMPUTES = ("train-func", "torch", "transformers", "datasets", "accelerate", "safetensors", "numpy")
 
 
 @dataclass(frozen=True, kw_only=True)
-class Inventory:
+class Inventory(Record):
     """What functions find where they run."""
 
     packages: Mapping[str, str]
@@ -60,19 +58,9 @@ class Inventory:
         )
 
     @classmethod
-    def from_json(cls, text: bytes, of: str) -> Self:
-        """Raises InvalidInput when it is of another format."""
-        plain = json.loads(text)
-        if plain.pop("format", None) != FORMAT:
-            raise InvalidInput(f"the list of packages of {of} is of another version of train_func", cause="image")
-        modules = {name: tuple(packages) for name, packages in plain.pop("modules").items()}
-        core, platforms = tuple(plain.pop("core")), tuple(plain.pop("platforms"))
-        return cls(**plain, modules=modules, core=core, platforms=platforms, of=of)
-
-    def to_json(self) -> bytes:
-        """The content of the file; ``from_json`` is its inverse."""
-        plain = {name: value for name, value in asdict(self).items() if name not in ("of", "is_here")}
-        return json.dumps({"format": FORMAT, **plain}).encode()
+    def read(cls, data: bytes, of: str) -> Self:
+        """Returns the inventory ``of`` an image. Raises StorageFailed (reason "damaged") when ``data`` is none."""
+        return replace(cls.from_json(data, f"the list of packages of {of}"), of=of, is_here=False)
 
     @property
     def python(self) -> str:

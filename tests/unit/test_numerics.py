@@ -1,8 +1,5 @@
 """A run computes in one way from its first attempt to its last."""
 
-import json
-from dataclasses import asdict
-
 import pytest
 import torch
 
@@ -28,7 +25,7 @@ def test_the_first_answer_is_kept(store):
 
 def test_who_is_second_takes_the_answer_of_the_first(store):
     def ask():
-        store.put("run/numerics.json", json.dumps(asdict(numerics("fp32", 2))).encode())
+        store.put("run/numerics.json", numerics("fp32", 2).to_json())
         return numerics("bf16", 4)
 
     assert recorded(store, "run/numerics.json", ask) == numerics("fp32", 2)

@@ -195,7 +195,7 @@ def test_the_attempt_is_the_one_the_supervisor_names(a_record, monkeypatch):
 def test_the_probe_is_kept_for_all_attempts(a_record, store):
     key = "tiny-reviews-0123/numerics.json"
     kept = Numerics(precision="bf16", num_micro_batches=5, micro_batch_size=4, device="another")
-    store.put(key, json.dumps(dataclasses.asdict(kept)).encode())
+    store.put(key, kept.to_json())
     with Session(a_record(micro_batch_size=8).parameters()) as session:
         assert session.arguments()["bf16"] is True
         assert session.arguments()["gradient_accumulation_steps"] == 5
@@ -208,7 +208,7 @@ def test_the_probe_is_kept_for_all_attempts(a_record, store):
 
 def test_more_ranks_than_micro_batches_are_refused_with_the_remedy(a_record, store, monkeypatch):
     kept = Numerics(precision="fp32", num_micro_batches=1, micro_batch_size=16, device="another")
-    store.put("tiny-reviews-0123/numerics.json", json.dumps(dataclasses.asdict(kept)).encode())
+    store.put("tiny-reviews-0123/numerics.json", kept.to_json())
     monkeypatch.setattr(world, "size", lambda: 2)
     monkeypatch.setattr(world, "gather", lambda value: [value, value])
     with pytest.raises(InvalidInput, match="2 ranks.* 1 micro-batches"):
@@ -836,7 +836,7 @@ def test_what_cannot_be_published_is_not_trained(a_record, store):
         with pytest.raises(InvalidInput, match="enable_jit_checkpoint=True"):
             trainer.train()
         trainer.args.enable_jit_checkpoint = False
-        store.put("tiny-reviews-0123/result.json", b'{"attempt": 99, "files": {}}')
+        store.put("tiny-reviews-0123/result.json", b'{"format": 1, "attempt": 99, "files": {}}')
         with pytest.raises(StorageFailed, match="attempt 99") as refused:
             trainer.train()
         assert refused.value.reason == "conflict"

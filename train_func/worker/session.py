@@ -7,7 +7,6 @@ function that was not submitted, as one that is called in a notebook, has a Sess
 
 import inspect
 import itertools
-import json
 import shutil
 import socket
 import tempfile
@@ -60,7 +59,7 @@ def record_of(parameters: Mapping[str, Any], environment: Mapping[str, str]) -> 
         InvalidInput: when ``parameters`` are no Run, or several processes, or a pod, have no store to publish to.
     """
     if (job := environment.get("TRAIN_FUNC_JOB_DIR")) and RECORD_KEY not in parameters:
-        return RunRecord.from_dict(json.loads(Path(job, RUN).read_text())), False  # it gave its parameters as they are
+        return RunRecord.from_json(Path(job, RUN).read_bytes(), RUN), False  # it gave its parameters as they are
     record = RunRecord.from_parameters(parameters, environment.get("TRAIN_FUNC_STORE", ""))
     launched = "RANK" in environment or "TRAIN_FUNC_ATTEMPT" in environment
     if not record.store and launched:

@@ -7,24 +7,16 @@ whatever is changed in the store afterwards shows.
 import hashlib
 import json
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from typing import Any, Self
 
+from train_func.codec import Record, read_json
 from train_func.errors import StorageFailed
-
-FORMAT = 1
-
-
-@dataclass(frozen=True)
-class FileEntry:
-    """A file of a checkpoint: the number of its bytes and their SHA-256 (hex)."""
-
-    size: int
-    sha256: str
+from train_func.result import FileEntry
 
 
 @dataclass(frozen=True, kw_only=True)
-class Manifest:
+class Manifest(Record):
     """A complete checkpoint."""
 
     run: str
@@ -41,29 +33,19 @@ class Manifest:
     """A digest of model, precision and optimizer: a training of others cannot go on from the checkpoint."""
     files: Mapping[str, FileEntry]
     """By name."""
-    format: int = FORMAT
 
-    def to_json(self) -> bytes:
+    def to_json(self, indent: int | None = 1) -> bytes:
         """Returns the content of the manifest's file."""
-        plain = asdict(self)
-        return json.dumps({**plain, "sha256": _digest(plain)}, indent=1, sort_keys=True).encode()
+        plain = self.to_dict()
+        return json.dumps({**plain, "sha256": _digest(plain)}, indent=indent, sort_keys=True).encode()
 
     @classmethod
-    def from_json(cls, data: bytes, where: str) -> Self:
+    def from_json(cls, data: bytes, where: str = "the manifest") -> Self:
         """Raises StorageFailed (reason "damaged") when ``data`` is no manifest; ``where``: its name in the message."""
-        try:
-            plain = json.loads(data)
-        except ValueError as error:
-            raise StorageFailed(f"{where} is damaged: it is no JSON", reason="damaged") from error
-        if not isinstance(plain, dict) or plain.pop("sha256", None) != _digest(plain):
+        plain = read_json(data, where)
+        if plain.pop("sha256", None) != _digest(plain):
             raise StorageFailed(f"{where} is damaged: its SHA-256 is not the one in it", reason="damaged")
-        if plain.get("format") != FORMAT:
-            raise StorageFailed(f"{where} is of another version of train_func", reason="damaged")
-        try:
-            files = {name: FileEntry(**entry) for name, entry in plain.pop("files").items()}
-            return cls(**plain, files=files)
-        except (TypeError, KeyError, AttributeError) as error:
-            raise StorageFailed(f"{where} is no manifest of a checkpoint: {error}", reason="damaged") from error
+        return cls.from_dict(plain, where)
 
 
 def _digest(plain: Mapping[str, Any]) -> str:

@@ -33,9 +33,10 @@ from train_func.errors import StorageFailed
 from train_func.failpoint import reach
 from train_func.layout import CHECKPOINT_MANIFEST, CheckpointId
 from train_func.records import RunRecord
+from train_func.result import FileEntry
 from train_func.storage import Entry, Store, scheme_of
 from train_func.storage.store import ignore
-from train_func.worker.checkpoint.manifest import FileEntry, Manifest
+from train_func.worker.checkpoint.manifest import Manifest
 from train_func.worker.lease import Fenced, check_lease
 
 if TYPE_CHECKING:

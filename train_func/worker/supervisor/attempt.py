@@ -5,14 +5,14 @@ group, it looks whether the job is over, as the group then never forms.
 """
 
 import contextlib
-import json
 import threading
 import time
 from collections.abc import Callable
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from typing import Self, TypeVar
 
 from train_func import exits
+from train_func.codec import Record
 from train_func.errors import StorageFailed
 from train_func.events import AttemptStarts, RanksRestart
 from train_func.process_tree import num_memory_kills
@@ -36,7 +36,7 @@ from train_func.worker.supervisor.verdict import following, left_steps, of_ranks
 
 
 @dataclass(frozen=True)
-class Start:
+class Start(Record):
     """Worker 0 says this to the others before any rank starts."""
 
     lease: Lease
@@ -55,17 +55,6 @@ class Start:
     def variables(self) -> dict[str, str]:
         """The variables by which the ranks hear of it."""
         return {"TRAIN_FUNC_ATTEMPT": str(self.lease.attempt)}
-
-    def to_json(self) -> str:
-        """Returns the message to the other workers."""
-        return json.dumps(asdict(self))
-
-    @classmethod
-    def from_json(cls, said: str) -> Self:
-        """Reads the message of worker 0."""
-        plain = json.loads(said)
-        refused = Verdict(**plain["refused"]) if plain["refused"] else None
-        return cls(**{**plain, "lease": Lease(**plain["lease"]), "refused": refused})
 
     def event(self, environment: Environment) -> AttemptStarts:
         """Returns the event that the log shows."""
@@ -144,8 +133,8 @@ class Attempt:
         claimed = ""
         if self._environment.worker == 0:
             member.hear(Phase.CLAIM)
-            claimed = self._claim(member).to_json()
-        start = Start.from_json(member.hear(Phase.PREPARE, start=claimed).start)
+            claimed = self._claim(member).to_json().decode()
+        start = Start.from_json(member.hear(Phase.PREPARE, start=claimed).start.encode())
         self._begin(start.lease)
         if start.refused:
             raise Refused(replace(start.refused, worker=self._environment.worker))

@@ -56,7 +56,7 @@ def supervise(environ: Mapping[str, str], stop: Stop) -> NoReturn:
     attempt = supervisor.attempt_number if supervisor else None
     verdict = masks.mask(verdict)
     said = Termination(attempt=attempt, exit_code=verdict.exit_code, cause=verdict.cause, message=verdict.message)
-    _write_termination(environ.get("TRAIN_FUNC_TERMINATION_FILE"), said.to_json())
+    _write_termination(environ.get("TRAIN_FUNC_TERMINATION_FILE"), said.to_json().decode())
     log_tee.close(_ends(verdict), supervisor.seconds_left() if supervisor else 0.0)
     if supervisor:
         supervisor.depart(verdict)
@@ -256,8 +256,6 @@ class Supervisor:
 def _read_record(environment: Environment) -> RunRecord:
     path = environment.job_dir / "run.json"
     try:
-        return RunRecord.from_dict(json.loads(path.read_text()))
-    except (OSError, ValueError, KeyError, TypeError) as error:
-        if isinstance(error, InvalidInput):
-            raise
-        raise InvalidInput(f"{path} is not the record of a run: {type(error).__name__}: {error}") from error
+        return RunRecord.from_json(path.read_bytes(), str(path))
+    except OSError as error:  # of the file, or of what is in it
+        raise InvalidInput(f"{path} is not the record of a run: {error}") from error

@@ -4,11 +4,10 @@ Only a submission that asks for a lower ``micro_batch_size``, as after one that 
 into smaller parts and goes on from where the run was.
 """
 
-import json
 import math
 import time
 from collections.abc import Callable
-from dataclasses import asdict, replace
+from dataclasses import replace
 from functools import partial
 from typing import Literal
 
@@ -68,7 +67,7 @@ def recorded(store: Store, key: str, measure: Callable[[], Numerics]) -> Numeric
         return found
     found = measure()
     try:
-        store.put(key, json.dumps(asdict(found), indent=1).encode(), if_absent=True)
+        store.put(key, found.to_json(), if_absent=True)
     except StorageFailed as failure:
         if failure.reason != "conflict":
             raise
@@ -77,7 +76,7 @@ def recorded(store: Store, key: str, measure: Callable[[], Numerics]) -> Numeric
 
 def _read(store: Store, key: str) -> Numerics | None:
     found = find(store, key)
-    return Numerics.from_json(found.data) if found else None
+    return Numerics.from_json(found.data, key) if found else None
 
 
 def check_ranks(record: RunRecord, world_size: int, numerics: Numerics | None = None) -> None:
