@@ -91,7 +91,7 @@ def _values(value: Any) -> dict[str, Any]:
 
 def _strange(kind: Any, values: Mapping[str, Any]) -> set[str]:
     """Returns the names that are no fields, and the fields that are missing."""
-    required = {of.name for of in fields(kind) if of.default is MISSING and of.default_factory is MISSING}
+    required = {each.name for each in fields(kind) if each.default is MISSING and each.default_factory is MISSING}
     return (set(values) - {field.name for field in fields(kind)}) | (required - set(values))
 
 

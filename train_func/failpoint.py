@@ -21,10 +21,10 @@ _counting = threading.Lock()
 
 
 def _armed() -> list[dict[str, Any]]:
-    given = json.loads(os.environ.get(VARIABLE) or "[]")
-    armed = given if isinstance(given, list) else [given]
+    value = json.loads(os.environ.get(VARIABLE) or "[]")
+    armed = value if isinstance(value, list) else [value]
     here = {"rank": int(os.environ.get("RANK", "0")), "attempt": int(os.environ.get("TRAIN_FUNC_ATTEMPT", "1"))}
-    return [of for of in armed if all(of.get(name, number) == number for name, number in here.items())]
+    return [point for point in armed if all(point.get(name, number) == number for name, number in here.items())]
 
 
 def reach(point: str) -> None:

@@ -38,20 +38,21 @@ class Inventory(Record):
 
     @classmethod
     def of_this_environment(cls) -> Self:
-        """That of this interpreter; reading the records of all its packages takes a second or two."""
+        """Returns that of this interpreter; reading the records of all its packages takes a second or two."""
         from packaging.markers import default_environment
         from packaging.tags import platform_tags
 
-        found = {normalised(one.name): one for one in reversed(list(metadata.distributions())) if one.metadata["Name"]}
+        named = [each for each in reversed(list(metadata.distributions())) if each.metadata["Name"]]
+        distributions = {normalised(each.name): each for each in named}
         modules = metadata.packages_distributions()
         return cls(
-            packages={name: found[name].version for name in sorted(found)},
+            packages={name: distributions[name].version for name in sorted(distributions)},
             modules={
                 name: tuple(sorted({normalised(package) for package in modules[name]}))
                 for name in sorted(modules)
                 if name.isidentifier()
             },
-            core=tuple(sorted(_required(COMPUTES, found))),
+            core=tuple(sorted(_required(COMPUTES, distributions))),
             platforms=tuple(platform_tags()),
             markers={name: str(value) for name, value in default_environment().items()},
             is_here=True,
@@ -73,19 +74,19 @@ def normalised(name: str) -> str:
     return re.sub(r"[-_.]+", "-", name).lower()
 
 
-def _required(names: Iterable[str], found: Mapping[str, metadata.Distribution]) -> set[str]:
+def _required(names: Iterable[str], distributions: Mapping[str, metadata.Distribution]) -> set[str]:
     """These packages and all that they require, as far as they are there."""
     from packaging.requirements import Requirement
 
-    waiting, seen = [name for name in names if name in found], set[str]()
+    waiting, seen = [name for name in names if name in distributions], set[str]()
     while waiting:
         if (name := waiting.pop()) in seen:
             continue
         seen.add(name)
-        for text in found[name].requires or ():
+        for text in distributions[name].requires or ():
             requirement = Requirement(text)
             if requirement.marker is None or requirement.marker.evaluate({"extra": ""}):
-                waiting += [other for other in [normalised(requirement.name)] if other in found]
+                waiting += [other for other in [normalised(requirement.name)] if other in distributions]
     return seen
 
 

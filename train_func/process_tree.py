@@ -32,21 +32,21 @@ def _prctl(option: int, value: int) -> None:
 
 def _children(pid: int) -> list[int]:
     """Direct children of ``pid``, those of all its threads."""
-    found: list[int] = []
+    pids: list[int] = []
     with contextlib.suppress(OSError):
         for task in Path(f"/proc/{pid}/task").iterdir():
             with contextlib.suppress(OSError):
-                found += map(int, (task / "children").read_bytes().split())
-    return found
+                pids += map(int, (task / "children").read_bytes().split())
+    return pids
 
 
 def descendants(pid: int) -> list[int]:
     """Children of ``pid``, their children, and so on; parents come first."""
-    found, pending = [], _children(pid)
+    pids, pending = [], _children(pid)
     while pending:
-        found.append(pending.pop())
-        pending += _children(found[-1])
-    return found
+        pids.append(pending.pop())
+        pending += _children(pids[-1])
+    return pids
 
 
 def kill_children_of(thread: int) -> None:
@@ -81,7 +81,7 @@ _PAGE_BYTES = os.sysconf("SC_PAGE_SIZE") if hasattr(os, "sysconf") else 4096
 
 
 class FamilyMemory:
-    """Of everything below this process, together."""
+    """The memory of everything below this process, together."""
 
     def __init__(self, limit: int) -> None:
         """``limit``: bytes that the kernel cannot take back."""
@@ -132,10 +132,10 @@ def signal_group(group: int, number: signal.Signals) -> None:
         os.killpg(group, number)
 
 
-def reap_orphans(own: Collection[int]) -> None:
-    """Reaps child processes that have ended, except ``own``, whose exit codes are still asked for."""
+def reap_orphans(spare: Collection[int]) -> None:
+    """Reaps child processes that have ended, except those in ``spare``, whose exit codes are still asked for."""
     with contextlib.suppress(ChildProcessError):
-        while (dead := os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG | os.WNOWAIT)) and dead.si_pid not in own:
+        while (dead := os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG | os.WNOWAIT)) and dead.si_pid not in spare:
             os.waitpid(dead.si_pid, os.WNOHANG)
 
 
@@ -152,15 +152,15 @@ def num_memory_kills(proc: Path = Path("/proc"), cgroups: Path = Path("/sys/fs/c
 
 def _memory_files(proc: Path, cgroups: Path) -> list[Path]:
     """Version 2 and version 1 of control groups; within a container the group is the root that is seen."""
-    found = [cgroups / "memory.events", cgroups / "memory" / "memory.oom_control"]
+    paths = [cgroups / "memory.events", cgroups / "memory" / "memory.oom_control"]
     with contextlib.suppress(OSError):
         for line in (proc / "self" / "cgroup").read_text().splitlines():
             _, controllers, group = line.split(":", 2)
             if not controllers:
-                found.insert(0, cgroups / group.strip("/") / "memory.events")
+                paths.insert(0, cgroups / group.strip("/") / "memory.events")
             elif "memory" in controllers.split(","):
-                found.insert(0, cgroups / "memory" / group.strip("/") / "memory.oom_control")
-    return found
+                paths.insert(0, cgroups / "memory" / group.strip("/") / "memory.oom_control")
+    return paths
 
 
 def is_stopped(pid: int) -> bool:

@@ -53,7 +53,7 @@ class RunRecord(Record):
 
     @property
     def keys(self) -> RunKeys:
-        """Where in the store it keeps everything."""
+        """The keys of everything that it keeps in the store."""
         return RunKeys(self.name, self.generation)
 
     @property
@@ -66,9 +66,9 @@ class RunRecord(Record):
 
         A Session finds the record of a run without a task in the folder of the job.
         """
-        given = self.run.to_dict()
-        own: dict[str, Any] = given.pop("parameters")
-        return {**given, **own, RECORD_KEY: self.to_dict()} if self.run.task else own
+        fields = self.run.to_dict()
+        own_values: dict[str, Any] = fields.pop("parameters")
+        return {**fields, **own_values, RECORD_KEY: self.to_dict()} if self.run.task else own_values
 
     @classmethod
     def from_parameters(cls, parameters: Mapping[str, Any], store: str = "") -> Self:
@@ -85,12 +85,12 @@ class RunRecord(Record):
                 f"Session was given {type(parameters).__name__}: "
                 "hand it the parameters that train_func was called with, unchanged"
             )
-        held = parameters.get(RECORD_KEY)
-        if isinstance(held, Mapping) and "run" in held:
-            return cls.from_dict(held)
-        if not isinstance(held, Mapping | None):
-            raise InvalidInput(f"{RECORD_KEY}={brief(held)}: run.to_dict() is expected, as submit hands it over")
-        run = Run.from_dict(_sorted_out(parameters) if held is None else held)
+        stored = parameters.get(RECORD_KEY)
+        if isinstance(stored, Mapping) and "run" in stored:
+            return cls.from_dict(stored, "the record of the run")
+        if not isinstance(stored, Mapping | None):
+            raise InvalidInput(f"{RECORD_KEY}={brief(stored)}: run.to_dict() is expected, as submit hands it over")
+        run = Run.from_dict(_fields_and_values(parameters) if stored is None else stored)
         run = replace(run, task=run.task and run.task.load())  # its name is made of its own fields
         made_of: dict[str, Any] = {"function": "train_func", "source_sha256": "", "fingerprints": {}}
         return cls(run=run, name=name_of(run, **made_of), generation=1, store=store, **made_of)
@@ -159,17 +159,17 @@ class AttemptInputs(Record):
     """By the address, ``pvc://CLAIM/PATH``."""
 
 
-def _sorted_out(parameters: Mapping[str, Any]) -> dict[str, Any]:
-    """Fields of Run as they are, everything else as own values."""
-    own = {name: value for name, value in parameters.items() if name not in field_names(Run)}
-    given = {name: parameters[name] for name in parameters if name not in own}
-    told = given.get("parameters", {})
-    if hidden := [name for name in field_names(Run) if name in told and told[name] == parameters.get(name)]:
+def _fields_and_values(parameters: Mapping[str, Any]) -> dict[str, Any]:
+    """Returns the fields of Run as they are, and everything else as values of the function's own."""
+    fields = {name: value for name, value in parameters.items() if name in field_names(Run)}
+    others = {name: value for name, value in parameters.items() if name not in fields}
+    values = fields.get("parameters", {})
+    if hidden := [name for name in field_names(Run) if name in values and values[name] == parameters.get(name)]:
         raise InvalidInput(
             f"{', '.join(hidden)}: a value of your own hides the field of Run of this name; where the function is "
             f"called without submit, call it so: train_func({{**run.parameters, {RECORD_KEY!r}: run.to_dict()}})"
         )
-    return {**given, "parameters": {**told, **own}}
+    return {**fields, "parameters": {**values, **others}}
 
 
 BEAT_SECONDS = 5.0  # between two signs of life

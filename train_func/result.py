@@ -61,11 +61,9 @@ class Result:
     """The manifest as it lies in the store."""
 
     @staticmethod
-    def write(attempt: int, generation: int, report: Mapping[str, Any], files: Mapping[str, tuple[int, str]]) -> bytes:
-        """Returns the manifest; ``report``: step, num_steps, metrics, audit, note, returned; ``files``: size and
-        SHA-256 by name."""
-        entries = {name: FileEntry(*file) for name, file in files.items()}
-        return _Manifest(attempt=attempt, generation=generation, files=entries, **report).to_json()
+    def write(attempt: int, generation: int, report: Mapping[str, Any], files: Mapping[str, FileEntry]) -> bytes:
+        """Returns the manifest; ``report``: step, num_steps, metrics, audit, note, returned; ``files``: by name."""
+        return _Manifest(attempt=attempt, generation=generation, files=files, **report).to_json()
 
     @classmethod
     def read(cls, data: bytes, where: str) -> Self:
@@ -92,7 +90,7 @@ class Result:
 
 
 def write_sums(sums: Mapping[str, str]) -> bytes:
-    """As ``sha256sum -c`` reads it."""
+    """Returns the file that ``sha256sum -c`` reads."""
     return "".join(f"{digest}  {name}\n" for name, digest in sorted(sums.items())).encode()
 
 
@@ -158,12 +156,12 @@ def is_copied(store: Store, target: str, manifest: bytes) -> bool:
     Read are names, sizes and the recorded SHA-256, not the files. Raises StorageFailed.
     """
     published = Result.read(manifest, f"{target}/{MODEL_MANIFEST} in {store.address}")
-    there = {entry.key.removeprefix(f"{target}/"): entry.size for entry in store.list(f"{target}/")}
-    if {*there} != {*published.files, MODEL_MANIFEST, SUMS}:
+    sizes = {entry.key.removeprefix(f"{target}/"): entry.size for entry in store.list(f"{target}/")}
+    if {*sizes} != {*published.files, MODEL_MANIFEST, SUMS}:
         return False
     try:
         return store.get(f"{target}/{MODEL_MANIFEST}").data == manifest and all(
-            there[name] == size and (not size or store.checksum(f"{target}/{name}") == published.files[name])
+            sizes[name] == size and (not size or store.checksum(f"{target}/{name}") == published.files[name])
             for name, size in published.sizes.items()
         )
     except StorageFailed as failure:

@@ -7,9 +7,7 @@ import os
 import re
 import shutil
 import threading
-from contextlib import nullcontext
 from pathlib import Path
-from types import SimpleNamespace
 
 import numpy as np
 import pyarrow as pa
@@ -30,7 +28,7 @@ from train_func.exits import FENCED, MODEL, Exit, exit_of
 from train_func.records import Lease, Numerics, RunRecord
 from train_func.run import Run
 from train_func.storage import open_store
-from train_func.worker import Session, Trainer, trainers
+from train_func.worker import Session, Trainer
 from train_func.worker.rank import sessions, world
 from train_func.worker.training.arguments import logging_steps_of
 from train_func.worker.training.plan import facts_of, row_ids_of
@@ -559,76 +557,15 @@ def test_a_learning_rate_other_than_the_runs_is_told(a_record, capsys):
     assert all(part in note for part in ("note:", "5e-05", "0.001", "session.arguments()"))
 
 
-def test_what_trackers_write_is_kept_with_the_attempt_also_when_the_training_fails(a_record, store, capsys):
-    parameters = a_record().parameters()
-    with pytest.raises(ZeroDivisionError), Session(parameters) as session:
-        trainer = trainer_of(session, parameters, **session.arguments(report_to="none"))
-        trainer.add_callback(Tracks())
-        trainer.train()
-    kept = {entry.key: store.get(entry.key).data for entry in store.list("tiny-reviews-0123/attempts/1/")}
-    assert kept["tiny-reviews-0123/attempts/1/runs/today/events"] == b"1 2 flushed"
-    assert kept["tiny-reviews-0123/attempts/1/trackers/mlflow.db"] == b"1 2 "
-    assert "2 files" in capsys.readouterr().out
-    assert "MLFLOW_TRACKING_URI" not in os.environ
-
-
-@pytest.mark.parametrize("own_error", [None, ZeroDivisionError])
-def test_a_tracker_that_cannot_write_changes_no_end_of_a_training(
-    a_record, store, tmp_path, capsys, monkeypatch, own_error
-):
-    """Neither does it replace the user's error, nor fail a published run; what lies there already is kept."""
+def test_tensorboard_writes_where_the_supervisor_keeps_it(a_record, tmp_path, monkeypatch):
     monkeypatch.setenv("TRAIN_FUNC_WORK_DIR", str(tmp_path))
-    parameters, train = a_record(epochs=1).parameters(), transformers.Trainer.train
-    with pytest.raises(own_error) if own_error else nullcontext(), Session(parameters) as session:
-        trainer = trainer_of(session, parameters)
-        trainer.add_callback(CannotWrite())
+    parameters = a_record(epochs=1).parameters()
+    with Session(parameters) as session:
+        trainer = trainer_of(session, parameters, report_to="tensorboard")
         trainer.train()
-        session.publish(trainer)
-        if own_error:
-            raise own_error
-    assert store.get("tiny-reviews-0123/attempts/1/runs/events").data == b"1"
-    assert "OSError" in capsys.readouterr().out
+    assert list((tmp_path / "runs").glob("events*"))
+    assert "TENSORBOARD_LOGGING_DIR" not in os.environ
     assert not list(tmp_path.glob("session-*"))
-    assert transformers.Trainer.train is train
-
-
-class CannotWrite(transformers.TrainerCallback):
-    """As a tracker on a full disk."""
-
-    def on_train_begin(self, args, state, control, **others):
-        (Path(args.output_dir) / "runs").mkdir()
-        (Path(args.output_dir) / "runs/events").write_text("1")
-        self.tb_writer = self
-
-    def flush(self):
-        raise OSError("No space left on device")
-
-
-def test_a_session_closes_also_when_a_signal_comes_while_files_are_kept(a_record, tmp_path, monkeypatch):
-    def keep(*_):
-        raise KeyboardInterrupt
-
-    monkeypatch.setenv("TRAIN_FUNC_WORK_DIR", str(tmp_path))
-    monkeypatch.setattr(trainers.trackers, "keep_of_trainers", keep)
-    train = transformers.Trainer.train
-    with pytest.raises(KeyboardInterrupt), Session(a_record().parameters()) as session:
-        session._trainers._begun.append(None)
-    assert transformers.Trainer.train is train
-    assert not list(tmp_path.glob("session-*"))
-
-
-class Tracks(transformers.TrainerCallback):
-    """Writes where TensorBoard and MLflow do, until the training fails."""
-
-    def on_step_end(self, args, state, control, **others):
-        events = Path(args.output_dir) / "runs/today/events"
-        for path in (events, Path(os.environ["MLFLOW_TRACKING_URI"].removeprefix("sqlite:///"))):
-            path.parent.mkdir(parents=True, exist_ok=True)
-            with path.open("a") as file:
-                file.write(f"{state.global_step} ")
-        self.tb_writer = SimpleNamespace(flush=lambda: events.write_text(events.read_text() + "flushed"))
-        if state.global_step == 2:
-            _ = 1 / 0
 
 
 @pytest.mark.parametrize("metric", ["f1", "eval_bleu"])

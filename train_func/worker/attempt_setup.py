@@ -12,14 +12,14 @@ PACKAGES = ("torch", "transformers", "datasets", "accelerate", "tokenizers", "sa
 
 
 def versions() -> dict[str, str]:
-    """Of Python, of this package, and of those installed that compute."""
-    found = {"python": platform.python_version(), "train_func": VERSION}
+    """Returns the versions of Python, of this package, and of the installed packages that compute."""
+    numbers = {"python": platform.python_version(), "train_func": VERSION}
     for name in PACKAGES:
         try:
-            found[name] = version(name)
+            numbers[name] = version(name)
         except PackageNotFoundError:  # an own function may run where it is not needed
             continue
-    return found
+    return numbers
 
 
 def write_setup(store: Store, record: RunRecord, attempt: int, world_size: int, numerics: Numerics | None) -> None:

@@ -29,8 +29,8 @@ def begin(environ: Mapping[str, str]) -> None:
     """From now on the secrets of this environment are masked, and no others."""
     names = {*environ.get(VARIABLE, "").split(), GROUP_SECRET}
     values = {environ[name] for name in names if environ.get(name)} | _hub_token(environ)
-    found = {form for value in values for form in _forms(value) if len(form) >= SHORTEST}
-    _texts[:] = sorted(found, key=len, reverse=True)
+    forms = {form for value in values for form in _forms(value) if len(form) >= SHORTEST}
+    _texts[:] = sorted(forms, key=len, reverse=True)
     _lines[:] = [text.encode(errors="surrogateescape") for text in _texts]
 
 
@@ -77,7 +77,7 @@ def _masked(value: Any) -> Any:
         case tuple() if type(value) is tuple:
             return tuple(_masked(part) for part in value)
     if is_dataclass(value) and not isinstance(value, type):
-        names = [own.name for own in fields(value) if own.init and own.name not in PLAIN]
+        names = [field.name for field in fields(value) if field.init and field.name not in PLAIN]
         return replace(value, **{name: _masked(getattr(value, name)) for name in names})
     return value
 
@@ -92,5 +92,5 @@ def mask_line(line: bytes) -> bytes:
 
 def split(line: bytes) -> tuple[bytes, bytes]:
     """Returns the begin of a line that is too long to be held, and the rest, in which a secret may have begun."""
-    line, held = mask_line(line), max(map(len, _lines), default=1) - 1
-    return line[: len(line) - held], line[len(line) - held :]
+    line, length = mask_line(line), max(map(len, _lines), default=1) - 1
+    return line[: len(line) - length], line[len(line) - length :]

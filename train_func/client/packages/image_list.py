@@ -17,8 +17,8 @@ from typing import Any
 from urllib.error import HTTPError
 
 from train_func.errors import TrainFuncError
-from train_func.home import home
 from train_func.inventory import FILE, Inventory
+from train_func.layout import home
 from train_func.storage.retry import call_with_timeout
 
 SECONDS = 4.0  # for all answers together: without them the list is unknown

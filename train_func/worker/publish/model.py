@@ -24,9 +24,9 @@ from train_func.worker.inputs.model_loading import without_progress_bars
 from train_func.worker.publish import module, reloading
 from train_func.worker.publish.store import take_source
 from train_func.worker.rank import world
+from train_func.worker.rank.values import plain_result
 from train_func.worker.tasks.metrics import Accuracy, NumberErrors
 from train_func.worker.training import evaluation, weights
-from train_func.worker.training.metric_values import not_finite, to_json
 from train_func.worker.training.plan import rows_of
 from train_func.worker.training.trainer import Trainer
 
@@ -38,30 +38,24 @@ def below_baseline(metric: object, train: Dataset, rows: Dataset, metrics: Mappi
     learnt, true = _labels(train), _labels(rows)
     if learnt is None or true is None:
         return ""
-    if isinstance(metric, Accuracy) and all(np.issubdtype(labels.dtype, np.integer) for labels in (learnt, true)):
-        return _below_majority(learnt, true, metrics.get("accuracy"))
-    return _below_mean(learnt, true, metrics.get("mse")) if isinstance(metric, NumberErrors) else ""
-
-
-def _below_majority(learnt: np.ndarray, true: np.ndarray, accuracy: float | None) -> str:
-    classes, counts = np.unique(learnt, return_counts=True)
-    baseline = float(np.mean(true == classes[counts.argmax()]))
-    if accuracy is None or accuracy >= baseline:
-        return ""
-    return (
-        f"the model is right less often than its majority-class baseline: accuracy {accuracy:.3f}, baseline "
-        f"{baseline:.3f}; {_REMEDY}"
-    )
-
-
-def _below_mean(learnt: np.ndarray, true: np.ndarray, mse: float | None) -> str:
-    baseline = float(np.mean((true - learnt.mean(dtype=np.float64)) ** 2))
-    if mse is None or mse <= baseline:
-        return ""
-    return (
-        f"the model predicts worse than the mean of its training rows: mse {mse:.4g}, baseline {baseline:.4g}; "
-        f"{_REMEDY}, or numbers that lie between -1 and 1 (docs/tasks.md)"
-    )
+    accuracy, mse = metrics.get("accuracy"), metrics.get("mse")
+    are_classes = all(np.issubdtype(labels.dtype, np.integer) for labels in (learnt, true))
+    if isinstance(metric, Accuracy) and are_classes and accuracy is not None:
+        classes, counts = np.unique(learnt, return_counts=True)
+        baseline = float(np.mean(true == classes[counts.argmax()]))
+        if accuracy < baseline:
+            return (
+                f"the model is right less often than its majority-class baseline: accuracy {accuracy:.3f}, baseline "
+                f"{baseline:.3f}; {_REMEDY}"
+            )
+    if isinstance(metric, NumberErrors) and mse is not None:
+        baseline = float(np.mean((true - learnt.mean(dtype=np.float64)) ** 2))
+        if mse > baseline:
+            return (
+                f"the model predicts worse than the mean of its training rows: mse {mse:.4g}, baseline {baseline:.4g}; "
+                f"{_REMEDY}, or numbers that lie between -1 and 1 (docs/tasks.md)"
+            )
+    return ""
 
 
 def _labels(rows: Dataset) -> "np.ndarray | None":
@@ -189,13 +183,12 @@ def _measured(trainer: Trainer, sets: dict[str, Any], audited: dict[str, Any]) -
     metrics = {f"{prefix}{name}": value for prefix, result in results.items() for name, value in result.metrics.items()}
     counts = [result.coverage.counts("in_metric_once") for result in results.values()]
     held_out = {name: sum(count[name] for count in counts) for name in counts[0]} if counts else None
-    notes = []
-    if odd := not_finite(metrics):
-        notes.append(f"metrics that are no finite numbers, and null in the result: {listed(odd)}")
+    plain, losses = plain_result(metrics)
+    notes = [f"metrics that JSON does not have: {listed(losses)}"] if losses else []
     if not trainer.compute_metrics:  # else the metrics are the function's own
         train = rows_of(trainer.train_dataset)
         notes += [below_baseline(trainer.metric, train, sets[name], results[name].metrics) for name in sets]
     notes.append(evaluation.better_before(trainer, metrics))
     note = "; ".join(filter(None, notes))
-    measured = {"metrics": to_json(metrics), "audit": {**audited, "held_out": held_out}}
+    measured = {"metrics": plain, "audit": {**audited, "held_out": held_out}}
     return {**measured, "note": note} if note else measured

@@ -1,4 +1,4 @@
-"""Values of metrics, converted from numpy and torch to plain Python, and to JSON."""
+"""Values of metrics, converted from numpy and torch to plain Python."""
 
 import math
 from collections.abc import Mapping
@@ -22,33 +22,6 @@ def to_python(value: Any) -> Any:
     if isinstance(value, (list, tuple)):
         return [to_python(part) for part in value]
     return value
-
-
-def to_json(value: Any) -> Any:
-    """``to_python(value)`` with null for numbers that are not finite, and text for types that JSON lacks."""
-    match to_python(value):
-        case dict() as parts:
-            return {name: to_json(part) for name, part in parts.items()}
-        case list() as parts:
-            return [to_json(part) for part in parts]
-        case None | bool() | int() | str() as found:
-            return found
-        case float() as number:
-            return number if math.isfinite(number) else None
-        case other:
-            return str(other)
-
-
-def not_finite(metrics: Any, name: str = "") -> list[str]:
-    """The numbers in ``metrics`` for which JSON has null, each with its name, as in "loss (nan)"."""
-    match to_python(metrics):
-        case dict() as parts:
-            return [text for key, of in parts.items() for text in not_finite(of, f"{name}.{key}" if name else key)]
-        case list() as parts:
-            return [text for number, of in enumerate(parts) for text in not_finite(of, f"{name}[{number}]")]
-        case float() as number if not math.isfinite(number):
-            return [f"{name} ({number})"]
-    return []
 
 
 def reported(step: Any, metrics: Mapping[str, Any]) -> tuple[int, dict[str, float | int]]:
