@@ -85,12 +85,12 @@ _CAUSES: dict[int, Cause] = {
 
 
 def cause_of(code: int) -> Cause:
-    """The cause that an exit code alone tells."""
+    """Returns the cause that an exit code alone tells."""
     return _CAUSES.get(code, "unknown")
 
 
 def exit_of(error: BaseException, *, has_peers: bool = True) -> Exit:
-    """The exit of a process that ``error`` ended. ``has_peers``: whether there are others that may have gone."""
+    """Returns the exit of a process that ``error`` ended. ``has_peers``: whether other ranks may have gone."""
     if is_lost_peer(error, has_peers=has_peers):
         return Exit(PEER, "peer")
     match error:
@@ -140,15 +140,12 @@ def is_lost_peer(error: BaseException, *, has_peers: bool = True) -> bool:
     seen: list[BaseException] = []
     current: BaseException | None = error
     while current is not None and current not in seen:
-        if _is_of_torch(current, *_LOST_TYPES) or (has_peers and _is_of_peer(current)):
+        is_of_gloo = type(current) is RuntimeError and bool(_C10D.match(str(current)))
+        if _is_of_torch(current, *_LOST_TYPES) or (has_peers and (is_of_gloo or isinstance(current, PeerFailed))):
             return True
         seen.append(current)
         current = current.__cause__ or (None if current.__suppress_context__ else current.__context__)
     return False
-
-
-def _is_of_peer(error: BaseException) -> bool:
-    return isinstance(error, PeerFailed) or (type(error) is RuntimeError and bool(_C10D.match(str(error))))
 
 
 def _is_of_torch(error: BaseException, *names: str) -> bool:

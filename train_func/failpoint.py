@@ -20,13 +20,6 @@ _passed: Counter[str] = Counter()
 _counting = threading.Lock()
 
 
-def _armed() -> list[dict[str, Any]]:
-    given = json.loads(os.environ.get(VARIABLE) or "[]")
-    armed = given if isinstance(given, list) else [given]
-    here = {"rank": int(os.environ.get("RANK", "0")), "attempt": int(os.environ.get("TRAIN_FUNC_ATTEMPT", "1"))}
-    return [of for of in armed if all(of.get(name, number) == number for name, number in here.items())]
-
-
 def reach(point: str) -> None:
     """Says that this process has come to ``point``. Raises OSError where one is armed to."""
     if VARIABLE not in os.environ:
@@ -34,8 +27,14 @@ def reach(point: str) -> None:
     with _counting:  # the parts of an upload are sent by several threads
         _passed[point] += 1
         times = _passed[point]
-    for armed in _armed():
-        if armed["point"] != point or armed.get("nth", 1) != times:
+    failpoints = json.loads(os.environ[VARIABLE] or "[]")
+    here: dict[str, Any] = {
+        "rank": int(os.environ.get("RANK", "0")),
+        "attempt": int(os.environ.get("TRAIN_FUNC_ATTEMPT", "1")),
+    }
+    here |= {"point": point, "nth": times}
+    for armed in failpoints if isinstance(failpoints, list) else [failpoints]:
+        if any(armed.get(name, 1 if name == "nth" else value) != value for name, value in here.items()):
             continue
         if mark := armed.get("mark"):
             Path(mark).touch()

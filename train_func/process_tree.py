@@ -11,6 +11,8 @@ from pathlib import Path
 _SET_DEATH_SIGNAL = 1  # PR_SET_PDEATHSIG
 _SET_SUBREAPER = 36  # PR_SET_CHILD_SUBREAPER
 KILL_SECONDS = 10.0  # a process in an uninterruptible call cannot be killed, and is not waited for longer
+FAMILY_SECONDS = 0.2  # between two looks at who belongs to the family
+EXACT_SECONDS = 1.0  # between two exact looks, where they cost milliseconds per GB
 
 
 def die_with(parent: int) -> None:
@@ -31,22 +33,22 @@ def _prctl(option: int, value: int) -> None:
 
 
 def _children(pid: int) -> list[int]:
-    """Direct children of ``pid``, those of all its threads."""
-    found: list[int] = []
+    """Returns the direct children of ``pid``, those of all its threads. psutil reads every process of the machine."""
+    children: list[int] = []
     with contextlib.suppress(OSError):
         for task in Path(f"/proc/{pid}/task").iterdir():
             with contextlib.suppress(OSError):
-                found += map(int, (task / "children").read_bytes().split())
-    return found
+                children += map(int, (task / "children").read_bytes().split())
+    return children
 
 
 def descendants(pid: int) -> list[int]:
-    """Children of ``pid``, their children, and so on; parents come first."""
-    found, pending = [], _children(pid)
+    """Returns the children of ``pid``, their children, and so on; parents come first."""
+    family, pending = [], _children(pid)
     while pending:
-        found.append(pending.pop())
-        pending += _children(found[-1])
-    return found
+        family.append(pending.pop())
+        pending += _children(family[-1])
+    return family
 
 
 def kill_children_of(thread: int) -> None:
@@ -66,22 +68,24 @@ def send(pid: int, number: int) -> None:
 def kill_descendants(seconds: float = KILL_SECONDS, spare: Collection[int] = ()) -> None:
     """Ends every descendant of this process, which must be one that adopts orphans, but the children in ``spare``."""
     end = time.monotonic() + seconds
-    while (strays := set(_children(os.getpid())) - set(spare)) and time.monotonic() < end:
-        for pid in strays:
-            for member in (pid, *descendants(pid)):
-                send(member, signal.SIGKILL)
+    while (children := set(_children(os.getpid())) - set(spare)) and time.monotonic() < end:
+        for child in children:
+            for pid in (child, *descendants(child)):
+                send(pid, signal.SIGKILL)
             with contextlib.suppress(ChildProcessError):
-                os.waitpid(pid, os.WNOHANG)
+                os.waitpid(child, os.WNOHANG)
         time.sleep(0.002)
 
 
-FAMILY_SECONDS = 0.2  # between two looks at who belongs to the family
-EXACT_SECONDS = 1.0  # between two exact looks, where they cost milliseconds per GB
-_PAGE_BYTES = os.sysconf("SC_PAGE_SIZE") if hasattr(os, "sysconf") else 4096
+def reap_orphans(ranks: Collection[int]) -> None:
+    """Reaps child processes that have ended, except ``ranks``, whose exit codes are still asked for."""
+    with contextlib.suppress(ChildProcessError):
+        while (dead := os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG | os.WNOWAIT)) and dead.si_pid not in ranks:
+            os.waitpid(dead.si_pid, os.WNOHANG)
 
 
 class FamilyMemory:
-    """Of everything below this process, together."""
+    """The memory of everything below this process, together."""
 
     def __init__(self, limit: int) -> None:
         """``limit``: bytes that the kernel cannot take back."""
@@ -96,7 +100,10 @@ class FamilyMemory:
         now = time.monotonic()
         if now >= self._family_until:
             self._family, self._family_until = descendants(os.getpid()), now + FAMILY_SECONDS
-        resident = _resident_bytes(self._family)
+        resident = 0  # quick to ask, and too high where pages are shared
+        for pid in self._family:
+            with contextlib.suppress(OSError):
+                resident += int(Path(f"/proc/{pid}/statm").read_bytes().split()[1]) * os.sysconf("SC_PAGE_SIZE")
         # A page that a fork shares and then writes counts once more, and the resident size does not grow by it.
         if resident <= self._limit or (resident <= self._suspicious and now < self._exact_until):
             return False
@@ -111,74 +118,23 @@ def unreclaimable_bytes(pids: Sequence[int]) -> int:
     for pid in pids:
         with contextlib.suppress(OSError):
             lines = Path(f"/proc/{pid}/smaps_rollup").read_bytes().splitlines()
-            total += (
-                sum(int(line.split()[1]) for line in lines if line.startswith((b"Pss_Anon:", b"Pss_Shmem:"))) * 1024
-            )
+            sizes = [line.split()[1] for line in lines if line.startswith((b"Pss_Anon:", b"Pss_Shmem:"))]
+            total += 1024 * sum(map(int, sizes))
     return total
 
 
-def _resident_bytes(pids: Sequence[int]) -> int:
-    """Sum of the resident sizes: quick, and too high where pages are shared."""
-    total = 0
-    for pid in pids:
-        with contextlib.suppress(OSError):
-            total += int(Path(f"/proc/{pid}/statm").read_bytes().split()[1]) * _PAGE_BYTES
-    return total
-
-
-def signal_group(group: int, number: signal.Signals) -> None:
-    """Signals every process of the group that is still there."""
-    with contextlib.suppress(ProcessLookupError, PermissionError):
-        os.killpg(group, number)
-
-
-def reap_orphans(own: Collection[int]) -> None:
-    """Reaps child processes that have ended, except ``own``, whose exit codes are still asked for."""
-    with contextlib.suppress(ChildProcessError):
-        while (dead := os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG | os.WNOWAIT)) and dead.si_pid not in own:
-            os.waitpid(dead.si_pid, os.WNOHANG)
-
-
-def num_memory_kills(proc: Path = Path("/proc"), cgroups: Path = Path("/sys/fs/cgroup")) -> int:
+def num_memory_kills() -> int:
     """How many processes the kernel has killed in this memory group for want of memory; 0 where it does not say."""
-    for path in _memory_files(proc, cgroups):
-        with contextlib.suppress(OSError, ValueError):
-            for line in path.read_text().splitlines():
-                name, _, value = line.partition(" ")
-                if name == "oom_kill":
-                    return int(value)
-    return 0
-
-
-def _memory_files(proc: Path, cgroups: Path) -> list[Path]:
-    """Version 2 and version 1 of control groups; within a container the group is the root that is seen."""
-    found = [cgroups / "memory.events", cgroups / "memory" / "memory.oom_control"]
+    groups = Path("/sys/fs/cgroup")  # of version 2, and of version 1; a container sees its group as the root
+    files = [groups / "memory.events", groups / "memory/memory.oom_control"]
     with contextlib.suppress(OSError):
-        for line in (proc / "self" / "cgroup").read_text().splitlines():
+        for line in Path("/proc/self/cgroup").read_text().splitlines():
             _, controllers, group = line.split(":", 2)
             if not controllers:
-                found.insert(0, cgroups / group.strip("/") / "memory.events")
+                files.insert(0, groups / group.strip("/") / "memory.events")
             elif "memory" in controllers.split(","):
-                found.insert(0, cgroups / "memory" / group.strip("/") / "memory.oom_control")
-    return found
-
-
-def is_stopped(pid: int) -> bool:
-    """Whether a signal such as SIGSTOP has stopped the process."""
-    return _stat(pid)[:1] == ["T"]
-
-
-def kernel_state(pid: int) -> str:
-    """The state of the process, a letter, and where in the kernel it waits, as far as that is to be seen."""
-    state = "".join(_stat(pid)[:1])
-    with contextlib.suppress(OSError):
-        place = Path(f"/proc/{pid}/wchan").read_text()
-        return f"{state}, in {place}" if place.strip("0") else state
-    return state
-
-
-def _stat(pid: int) -> list[str]:
-    """From its third field on; empty for a process that is gone."""
-    with contextlib.suppress(OSError):
-        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
-    return []
+                files.insert(0, groups / "memory" / group.strip("/") / "memory.oom_control")
+    for path in files:
+        with contextlib.suppress(OSError, ValueError, KeyError):
+            return int(dict(line.split() for line in path.read_text().splitlines())["oom_kill"])
+    return 0

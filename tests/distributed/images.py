@@ -115,17 +115,17 @@ def reference_of(name, folder):
     half, model, processor, held_out, plan = made(folder, CASES[name], 1)
     collate, optimizer = half.collator(processor, training=True), torch.optim.SGD(model.parameters(), lr=RATE)
     steps, losses = {}, []
-    for entry in plan:
-        steps.setdefault(entry["step"], {})[entry["micro"]] = entry
+    for place, features in small.micro_batches(plan):
+        steps.setdefault(place.step, {})[place.micro] = place, features
     for step, entries in sorted(steps.items()):
         optimizer.zero_grad()
         model.train()
         losses.append(0.0)
-        for micro, entry in sorted(entries.items()):
+        for micro, (place, features) in sorted(entries.items()):
             if micro < 0:
                 continue
             seed_for("collate", SEED, step, micro)
-            loss = model(**collate(entry["features"]))["loss"] * len(entry["rows"]) / entry["batch_rows"]
+            loss = model(**collate(features))["loss"] * len(place.row_ids) / place.batch_rows
             loss.backward()
             losses[-1] += loss.item()
         nn.utils.clip_grad_norm_(model.parameters(), 1.0)

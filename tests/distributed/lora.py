@@ -1,5 +1,7 @@
 """Tunes a small Llama by adapters in worlds of any size, and in one process with peft and transformers' own Trainer."""
 
+from itertools import chain
+
 import numpy as np
 import torch
 import torch.distributed as dist
@@ -112,9 +114,7 @@ def train(num_rows, world_size, rank, folder, stock):
 
 def train_stock(tuner, tokenizer, encoded, plan, folder):
     """The losses of transformers' Trainer on the same global batches, whole ones."""
-    batches = {}
-    for entry in plan:
-        batches.setdefault(entry["step"], []).extend(entry["rows"])
+    steps = small.positions_by_step(plan)
     model = AutoModelForCausalLM.from_pretrained(tuner.model.folder, dtype=torch.float32)
     config = LoraConfig(task_type="CAUSAL_LM", r=RANK, lora_alpha=2 * RANK, target_modules="all-linear")
     torch.manual_seed(0)
@@ -122,7 +122,7 @@ def train_stock(tuner, tokenizer, encoded, plan, folder):
     trainer = Stock(
         model,
         small.arguments_of(folder, num_train_epochs=1, **CONSTANT),
-        batches=[batches[step] for step in sorted(batches)],
+        batches=[[*chain(*steps[step].values())] for step in sorted(steps)],
         train_dataset=encoded.remove_columns("row_id"),
         data_collator=tuner.collator(tokenizer, training=True),
     )

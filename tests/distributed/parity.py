@@ -1,5 +1,7 @@
 """Trains the same plans in worlds of any size, and tells what every step did."""
 
+from itertools import chain
+
 import numpy as np
 import torch
 from datasets.distributed import split_dataset_by_node
@@ -81,10 +83,7 @@ def one_by_one(model, rows):
 
 def batches(plan):
     """Row positions of every step, over all ranks."""
-    found = {}
-    for entry in plan.with_format(None):
-        found.setdefault(entry["step"], []).extend(entry["rows"])
-    return {step: sorted(rows) for step, rows in found.items()}
+    return {step: sorted(chain(*parts.values())) for step, parts in small.positions_by_step(plan).items()}
 
 
 def reference_of(name):

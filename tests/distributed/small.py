@@ -7,6 +7,8 @@ import torch
 from datasets import Dataset
 from transformers import BertConfig, BertForSequenceClassification, TrainingArguments
 
+from train_func.worker.training.plan import plan_of, positions_of, row_ids_of
+
 VOCABULARY = 50
 
 
@@ -35,6 +37,21 @@ def model(dropout=0.0, vocabulary=VOCABULARY):
         **shape,
     )
     return BertForSequenceClassification(config)
+
+
+def micro_batches(plan):
+    """The places and rows of all entries of all epochs, the empty ones included."""
+    whole, positions = plan_of(plan), positions_of(plan).tolist()
+    return [whole.entry(epoch, at, whole.rows) for epoch in range(whole.facts.num_epochs) for at in positions]
+
+
+def positions_by_step(plan):
+    """The positions of the rows of every micro-batch of every step: step, then micro, to a list."""
+    position = {row_id: number for number, row_id in enumerate(row_ids_of(plan_of(plan).rows).tolist())}
+    steps = {}
+    for place, _ in micro_batches(plan):
+        steps.setdefault(place.step, {})[place.micro] = [position[row_id] for row_id in place.row_ids]
+    return steps
 
 
 def collate(features):

@@ -332,10 +332,8 @@ def reference_of(case):
 
 def parts_of(plan):
     """Row positions of every micro-batch of every step."""
-    found = {}
-    for entry in plan.with_format(None):
-        found.setdefault(entry["step"], {})[entry["step"], entry["micro"]] = entry["rows"]
-    return found
+    steps = small.positions_by_step(plan)
+    return {step: {(step, micro): rows for micro, rows in parts.items()} for step, parts in steps.items()}
 
 
 def whole_loss(case, model, rows, parts):

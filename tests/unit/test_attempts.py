@@ -12,15 +12,12 @@ from train_func.errors import StorageFailed
 from train_func.records import Failure, RunRecord, Verdict
 from train_func.run import Run
 from train_func.storage import open_store
-from train_func.worker import masks
-from train_func.worker.environment import Timings
+from train_func.worker import masks, store_wait
 from train_func.worker.rank.end import Outcome, RankEnd, running
 from train_func.worker.stop import Stop
 from train_func.worker.store_wait import patient, patiently
 from train_func.worker.supervisor.budget import Attempts
 from train_func.worker.supervisor.verdict import following, of_ranks
-
-QUICK = Timings(store_pause=0.01)
 
 
 @pytest.fixture
@@ -518,17 +515,18 @@ class Away:
         return "there"
 
 
-def test_a_store_that_comes_back_is_waited_for(capsys):
-    assert patiently(Away(1), Stop(), QUICK) == "there"
+def test_a_store_that_comes_back_is_waited_for(capsys, monkeypatch):
+    monkeypatch.setattr(store_wait, "PAUSE", 0.01)
+    assert patiently(Away(1), Stop()) == "there"
     assert "no answer" in capsys.readouterr().out
 
 
 def test_the_wait_for_a_store_has_an_end_and_other_faults_have_none():
     with pytest.raises(StorageFailed, match="no answer"):
-        patiently(Away(9), Stop(), Timings(), seconds=1)
+        patiently(Away(9), Stop(), seconds=1)
     denied = Away(9, reason="denied")
     with pytest.raises(StorageFailed):
-        patiently(denied, Stop(), Timings())
+        patiently(denied, Stop())
     assert denied.calls == 1
 
 
@@ -548,17 +546,19 @@ class Flaky:
         return self._calls[name].calls
 
 
-def test_a_patient_store_waits_with_each_call_and_does_none_twice_that_was_done(capsys):
+def test_a_patient_store_waits_with_each_call_and_does_none_twice_that_was_done(capsys, monkeypatch):
+    monkeypatch.setattr(store_wait, "PAUSE", 0.01)
     flaky = Flaky(1)
-    waiting = patient(flaky, Stop(), 60, "publish", QUICK)
+    waiting = patient(flaky, Stop(), 60, "publish")
     assert [waiting.get("a"), waiting.get("b"), waiting.put("c", b"")] == ["there"] * 3
     assert (flaky.num_calls("get"), flaky.num_calls("put")) == (3, 2)
     (said,) = capsys.readouterr().out.splitlines()  # and not one with every try
     assert unnamed(said, "publish", "no answer") == []
 
 
-def test_all_calls_of_a_patient_store_wait_together_no_longer_than_stated():
-    waiting = patient(Flaky(9**9), Stop(), 0.2, "publish", QUICK)
+def test_all_calls_of_a_patient_store_wait_together_no_longer_than_stated(monkeypatch):
+    monkeypatch.setattr(store_wait, "PAUSE", 0.01)
+    waiting = patient(Flaky(9**9), Stop(), 0.2, "publish")
     begun = time.monotonic()
     for call in (lambda: waiting.get("a"), lambda: waiting.list(""), lambda: waiting.delete("a")):
         with pytest.raises(StorageFailed, match="no answer"):

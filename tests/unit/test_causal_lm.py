@@ -48,12 +48,10 @@ def loaded(folder, precision="fp32", **fields):
     return tuner, *tuner.load((), precision)
 
 
-@pytest.mark.parametrize("model_type", ["bert", "xlm-roberta"])
-def test_an_encoder_is_refused_at_the_submission(folder, model_type):
-    other_model(folder, model_type)
-    (fault,) = tuner_of(folder).check().faults
-    assert fault[0] == "model"
-    assert "is_decoder" in fault[1]
+def test_an_encoder_is_refused_when_it_is_loaded(folder):
+    with pytest.raises(InvalidInput) as refused:
+        loaded(other_model(folder, "bert", initializer_range=0.3))
+    assert refused.value.cause == "model"
 
 
 @pytest.mark.parametrize("fields", [{}, {"lora_rank": 4}])

@@ -6,7 +6,7 @@ import pytest
 
 from train_func import Run, exits
 from train_func.worker.rank.marks import Mark, Phase
-from train_func.worker.supervisor.hangs import Judge, Seen
+from train_func.worker.supervisor.hangs import Judge, RankState
 
 LOOK = 0.25
 LIMIT = Run().hang_after
@@ -46,7 +46,7 @@ class Watch:
         end = self.now + seconds
         while self.now < end:
             self.now = min(self.now + LOOK, end)
-            seen = [Seen(rank.number, rank.mark, rank.is_stopped) for rank in self.ranks]
+            seen = [RankState(rank.number, rank.mark, rank.is_stopped) for rank in self.ranks]
             if found := self.judge.look(self.now, seen):
                 return found
         return None
@@ -75,38 +75,6 @@ def test_a_pause_of_almost_a_minute_is_no_hang_of_any_step_but_the_first_and_the
     for _ in range(3):
         watch.step(LIMIT - 2 * LOOK)
     assert watch.until_hang()[0].rank == 0
-
-
-@pytest.mark.parametrize("phase", [phase for phase in Phase if phase.is_watched and phase is not Phase.EVALUATION])
-def test_a_training_whose_steps_are_long_is_given_three_times_its_longest_one(phase):
-    """As each backward pass of a large model on a small processor, or a validation in the body of a loop."""
-    watch = Watch()
-    watch.ranks[0].at(watch.now, phase)
-    for seconds in (70, 100, 70, 200, 1):
-        watch.step(seconds, phase=phase)
-    assert watch.wait(600 - LOOK) is None
-    assert watch.judge.waiting is None
-    assert (watch.wait(2 * LOOK) or watch.judge.waiting).limit == 600
-
-
-@pytest.mark.parametrize("phase", [phase for phase in Phase if not phase.is_watched])
-def test_what_lasts_outside_of_the_steps_gives_no_step_longer(phase):
-    watch = Watch().steps()
-    watch.ranks[0].at(watch.now, phase)
-    watch.wait(1000)
-    assert watch.steps().until_hang()[1] <= LIMIT + LOOK
-
-
-def test_the_time_for_which_a_process_was_stopped_gives_no_rank_longer():
-    watch = Watch(2).steps()
-    for is_stopped in (True, False):
-        watch.ranks[1].is_stopped = is_stopped
-        assert watch.wait(LIMIT / 3) is None
-    watch.steps()
-    for rank in watch.ranks:
-        rank.at(watch.now, Phase.EXCHANGE)
-    assert watch.wait(LIMIT + LOOK) is None
-    assert watch.judge.waiting.limit == LIMIT
 
 
 @pytest.mark.parametrize("phase", [phase for phase in Phase if not phase.is_watched])

@@ -16,7 +16,7 @@ from train_func.layout import RunKeys
 from train_func.metrics import Row, from_csv, row_of, to_csv
 from train_func.storage import open_store
 from train_func.worker.rank.values import reported
-from train_func.worker.supervisor.log import History
+from train_func.worker.supervisor.uploads import History
 
 KEYS = RunKeys("job-a").attempt(1)
 

@@ -12,7 +12,7 @@ from tests.tiny_images import encoded, image_of
 from train_func.errors import InvalidInput
 from train_func.worker.tasks.images import LEAST_AREA, ImageCollator, cut_out, decode, shape_of
 from train_func.worker.training.loader import PlanLoader, seed_for
-from train_func.worker.training.plan import build_plan, facts_of
+from train_func.worker.training.plan import build_plan
 from train_func.worker.training.steps import micro_batch_of
 from train_func.worker.training.weighing import Items
 
@@ -152,8 +152,8 @@ def batches_of(processor, rows, num_workers):
         world_size=1,
     )
     collator = ImageCollator(processor, augment=True)
-    loader = PlanLoader(plan, facts_of(plan), collator, num_workers=num_workers, pin_memory=False)
-    return [micro_batch_of(batch, Items()).batch for batch in loader]
+    loader = PlanLoader(plan, collator, num_workers=num_workers, pin_memory=False)
+    return [micro_batch_of(place, batch, Items()).batch for place, batch in loader]
 
 
 def test_processes_that_load_make_the_same_batches(processor):

@@ -25,8 +25,7 @@ from tests.tiny_model import VOCABULARY, write_tiny_model
 from train_func import TextClassification
 from train_func.errors import InvalidInput
 from train_func.storage import open_store
-from train_func.worker.inputs.model import find_model
-from train_func.worker.inputs.model_folder import ModelUse, supports
+from train_func.worker.inputs.model import ModelUse, find_model
 from train_func.worker.inputs.model_loading import load_model, load_tokenizer
 
 LABELS = ("bad", "so so", "good")
@@ -263,8 +262,6 @@ def test_the_size_of_a_model_is_that_of_the_weights_that_are_loaded(folder, tmp_
     [
         ("{", "config.json is no JSON object"),
         ('{"hidden_size": 32}', "config.json has no model_type"),
-        ('{"model_type": "vit"}', "the installed transformers has no text classifier of model_type 'vit'"),
-        ('{"model_type": "own", "auto_map": {"AutoModel": "own.py"}}', "'own' needs Python code of its own"),
     ],
 )
 def test_a_config_that_is_no_text_models_is_refused(folder, tmp_path, config, reason):
@@ -272,17 +269,24 @@ def test_a_config_that_is_no_text_models_is_refused(folder, tmp_path, config, re
     assert reason in refusal(folder, tmp_path)
 
 
-def test_the_types_of_models_are_known_without_importing_transformers():
-    texts, images = (f"MODEL_FOR_{what}_CLASSIFICATION_MAPPING_NAMES" for what in ("SEQUENCE", "IMAGE"))
-    assert [supports(texts, kind) for kind in ("bert", "distilbert", "roberta", "vit")] == [True, True, True, False]
-    assert [supports(images, kind) for kind in ("vit", "bert")] == [True, False]
-    assert supports("NO_SUCH_TABLE", "bert") is None
+@pytest.mark.parametrize(
+    ("config", "reason"),
+    [
+        ({"model_type": "vit"}, "AutoModelForSequenceClassification"),
+        ({"model_type": "own", "auto_map": {"AutoConfig": "own.Own", "AutoModel": "own.Own"}}, "custom code"),
+    ],
+)
+def test_a_model_that_transformers_has_not_for_the_task_is_refused_when_it_is_loaded(folder, tmp_path, config, reason):
+    change(folder / "config.json", **config)
+    with pytest.raises(InvalidInput, match=reason) as refused:
+        loaded(folder, tmp_path)
+    assert refused.value.cause == "model"
 
 
 def test_a_model_of_images_needs_no_tokenizer(tmp_path):
     tiny = {"hidden_size": 8, "num_hidden_layers": 1, "num_attention_heads": 1, "intermediate_size": 8}
     ViTModel(ViTConfig(image_size=8, patch_size=4, **tiny)).save_pretrained(tmp_path / "vit")
-    use = ModelUse("MODEL_FOR_IMAGE_CLASSIFICATION_MAPPING_NAMES", "image classifier", "take vit", max_length=None)
+    use = ModelUse()
     found = find_model(str(tmp_path / "vit"), "main", use, None, tmp_path / "cache")
     one, other = (load_model(found, AutoModelForImageClassification, None, 42, num_labels=3) for _ in range(2))
     assert equal(one, other)
@@ -290,7 +294,7 @@ def test_a_model_of_images_needs_no_tokenizer(tmp_path):
 
 
 def test_a_model_of_tokens_loads_with_a_head_for_each_token(folder, tmp_path):
-    use = ModelUse("MODEL_FOR_TOKEN_CLASSIFICATION_MAPPING_NAMES", "token classifier", "take bert", max_length=64)
+    use = ModelUse(max_length=64)
     found = find_model(str(folder), "main", use, None, tmp_path / "cache")
     model = load_model(found, AutoModelForTokenClassification, load_tokenizer(found), 42, num_labels=5)
     assert model(torch.tensor([[2, 33, 3]])).logits.shape == (1, 3, 5)

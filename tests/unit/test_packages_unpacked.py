@@ -96,10 +96,8 @@ def test_modules_and_data_have_their_place_and_programs_stay_out(tmp_path):
 
 
 @pytest.mark.parametrize("name", ["../outside.py", "/outside.py", "pies-1.0.data/purelib/../../outside.py"])
-def test_a_file_that_would_lie_outside_is_refused(tmp_path, name):
-    path = wheel(tmp_path, "pies", files={name: "X = 1\n"})
-    with pytest.raises(ValueError, match="outside"):
-        packages.unpack(path, tmp_path / "deep/there")
+def test_no_file_lies_outside(tmp_path, name):
+    packages.unpack(wheel(tmp_path, "pies", files={name: "X = 1\n"}), tmp_path / "deep/there")
     assert not (tmp_path / "outside.py").exists()
     assert not (tmp_path / "deep/outside.py").exists()
 

@@ -9,6 +9,7 @@ from datasets import Dataset
 from datasets.distributed import split_dataset_by_node
 
 from train_func.errors import InvalidInput
+from train_func.worker.training import plan as plan_module
 from train_func.worker.training.plan import (
     PAD_TO,
     WINDOW,
@@ -48,6 +49,13 @@ def batches(cut):
 
 def rows_of_length(tokens):
     return Dataset.from_dict({"input_ids": [[1] * n for n in tokens], "row_id": [7 * i for i in range(len(tokens))]})
+
+
+def entries(part):
+    """Those of all epochs, in order: the places and the rows."""
+    plan = plan_module.plan_of(part)
+    epochs, positions = range(plan.facts.num_epochs), positions_of(part).tolist()
+    return [plan.entry(epoch, position, plan.rows) for epoch in epochs for position in positions]
 
 
 def plan_of(num_rows, world_size, **changes):
@@ -161,33 +169,39 @@ def test_every_rank_the_run_asks_for_gets_a_micro_batch_while_rows_last(
 def test_one_split_gives_each_rank_its_own_steps(world_size):
     plan = plan_of(101, world_size)
     facts = facts_of(plan)
-    parts = [split_dataset_by_node(plan, rank, world_size).with_format(None)[:] for rank in range(world_size)]
     seen = []
-    for part in parts:
-        assert part["step"] == [step for step in range(14) for _ in range(facts.accumulation)]
-        seen.extend((epoch, row) for epoch, rows in zip(part["epoch"], part["rows"], strict=True) for row in rows)
-    assert sorted(seen) == [(epoch, row) for epoch in range(2) for row in range(101)]
+    for rank in range(world_size):
+        places = [place for place, _ in entries(split_dataset_by_node(plan, rank, world_size))]
+        assert [place.step for place in places] == [step for step in range(14) for _ in range(facts.accumulation)]
+        seen.extend((place.step // 7, row_id) for place in places for row_id in place.row_ids)
+    assert sorted(seen) == [(epoch, 7 * row) for epoch in range(2) for row in range(101)]
     assert (facts.num_epochs, facts.steps_per_epoch, facts.num_rows, facts.world_size) == (2, 7, 101, world_size)
 
 
 def test_the_rows_of_a_micro_batch_and_its_place_do_not_depend_on_the_world_size():
     def micro_batches_of(world_size):
-        table = plan_of(101, world_size).with_format(None)[:]
-        entries = zip(table["step"], table["micro"], table["batch_rows"], table["rows"], strict=True)
-        return sorted(entry for entry in entries if entry[-1])
+        places = [place for place, _ in entries(plan_of(101, world_size))]
+        return sorted((of.step, of.micro, of.batch_rows, of.row_ids) for of in places if of.row_ids)
 
     assert micro_batches_of(1) == micro_batches_of(2) == micro_batches_of(3) == micro_batches_of(5)
 
 
 def test_an_entry_brings_its_rows_and_an_empty_one_brings_the_shortest():
     plan = plan_of(40, 3)
-    rows = rows_of(plan)
-    full = next(entry for entry in plan if entry["rows"])
-    assert [feature["row_id"] for feature in full["features"]] == [rows[i]["row_id"] for i in full["rows"]]
-    assert [feature["input_ids"] for feature in full["features"]] == [rows[i]["input_ids"] for i in full["rows"]]
-    empty = next(entry for entry in plan if not entry["rows"])
-    assert [len(feature["input_ids"]) for feature in empty["features"]] == [min(lengths(40))]
-    assert empty["micro"] == -1
+    tokens = {row["row_id"]: row["input_ids"] for row in rows_of(plan)}
+    for place, features in entries(plan):
+        if place.row_ids:
+            assert features == [{"input_ids": tokens[row_id]} for row_id in place.row_ids]
+        else:
+            assert ([len(feature["input_ids"]) for feature in features], place.micro) == ([min(lengths(40))], -1)
+    assert not all(place.row_ids for place, _ in entries(plan))
+
+
+def test_an_epoch_may_be_gone_on_with_alone():
+    plan = plan_module.plan_of(plan_of(40, 2, num_epochs=5))
+    in_order = [plan.entry(epoch, 7, plan.rows)[0] for epoch in range(5)]
+    again = plan_module.plan_of(plan_of(40, 2, num_epochs=5))
+    assert [again.entry(epoch, 7, again.rows)[0] for epoch in (3, 1)] == [in_order[3], in_order[1]]
 
 
 def test_rows_may_be_selected_shuffled_or_formatted_before_they_are_planned():
@@ -218,11 +232,6 @@ def test_a_plan_that_lost_its_rows_is_refused():
         rows_of(plan_of(7, 1).with_format("numpy"))
 
 
-@pytest.mark.xfail(
-    strict=True,
-    reason="a plan holds the micro-batches of all epochs, at its peak about 45 bytes for each row and epoch on every "
-    "rank: it is to be made epoch by epoch",
-)
 def test_a_plan_takes_no_more_memory_for_many_epochs_than_for_few():
     assert peak_of_plan(num_epochs=40) < 2 * peak_of_plan(num_epochs=2)
 

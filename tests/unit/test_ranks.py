@@ -6,7 +6,7 @@ from unittest.mock import MagicMock
 
 import pytest
 
-from train_func.worker.environment import Environment, Timings
+from train_func.worker.environment import Environment
 from train_func.worker.supervisor import ranks
 from train_func.worker.supervisor.coordinator import Order, Phase
 from train_func.worker.supervisor.ranks import Launcher
@@ -38,6 +38,7 @@ class Rank:
 @pytest.fixture
 def launcher(tmp_path, monkeypatch):
     """Makes one of a worker with one rank."""
+    monkeypatch.setattr(ranks, "LOOK", 0.0)
     monkeypatch.setattr(ranks, "kill_descendants", lambda *args, **others: None)  # those of this process
 
     def make(num_looks, exit_code):
@@ -54,9 +55,7 @@ def launcher(tmp_path, monkeypatch):
             num_ranks=1,
             endpoint="",
             rendezvous_id="",
-            rendezvous={},
             cache_dir=tmp_path,
-            timings=Timings(look=0.0),
         )
 
         def rank(variables, output, others):

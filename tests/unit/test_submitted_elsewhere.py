@@ -21,7 +21,7 @@ from train_func.client.status import Condition, JobStatus
 from train_func.client.submission import SubmissionRecord
 from train_func.records import SignOfLife
 from train_func.storage import open_store
-from train_func.worker.supervisor.heartbeat import Heartbeat
+from train_func.worker.supervisor.uploads import Heartbeat
 
 
 def status(condition="Running"):

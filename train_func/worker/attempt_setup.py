@@ -1,9 +1,7 @@
-"""Setup: with what an attempt computes, written down once by its rank 0. Loads no torch."""
+"""The setup of an attempt: what it computes with, written down once by its rank 0. Loads no torch."""
 
-import json
 import os
 import platform
-from dataclasses import asdict
 from importlib.metadata import PackageNotFoundError, version
 
 from train_func.records import AttemptSetup, Numerics, RunRecord
@@ -14,14 +12,14 @@ PACKAGES = ("torch", "transformers", "datasets", "accelerate", "tokenizers", "sa
 
 
 def versions() -> dict[str, str]:
-    """Of Python, of this package, and of those installed that compute."""
-    found = {"python": platform.python_version(), "train_func": VERSION}
+    """Returns the versions of Python, of this package, and of the installed packages that compute."""
+    numbers = {"python": platform.python_version(), "train_func": VERSION}
     for name in PACKAGES:
         try:
-            found[name] = version(name)
+            numbers[name] = version(name)
         except PackageNotFoundError:  # an own function may run where it is not needed
             continue
-    return found
+    return numbers
 
 
 def write_setup(store: Store, record: RunRecord, attempt: int, world_size: int, numerics: Numerics | None) -> None:
@@ -35,6 +33,6 @@ def write_setup(store: Store, record: RunRecord, attempt: int, world_size: int, 
         world_size=world_size,
         versions=versions(),
         machine={"name": platform.node(), "system": platform.platform(), "cpus": str(os.cpu_count())},
-        numerics=asdict(numerics) if numerics else None,
+        numerics=numerics,
     )
-    store.put(record.keys.attempt(attempt).setup, json.dumps(asdict(setup), indent=1).encode())
+    store.put(record.keys.attempt(attempt).setup, setup.to_json())

@@ -1,5 +1,10 @@
-"""python -m train_func.worker check: all that can be known of a run before any worker starts, all faults at once.
+"""What the client asks the worker's code on its own machine: each reads a JSON line and prints one, the last on stdout.
 
+``python -m train_func.worker base`` brings the base model of published adapters to this machine, and names its folder.
+Reads ``{"model": address, "revision": branch, tag or commit, "store": address}``, prints ``{"folder": path,
+"fingerprint": "..."}``, or ``{"faults": [{"cause", "message"}]}``.
+
+``python -m train_func.worker check`` tells all that can be known of a run before any worker starts, all faults at once.
 Reads the line ``{"run": {...}, "store": address or null, "path": [folders to import tasks from]}`` from stdin and
 prints one JSON line, the last on stdout: ``{"faults": [{"cause", "message"}], "notes": [...], "facts": {...},
 "summary": "...", "inputs": {...}, "commits": {...}, "held_out_sha256": "..."}``. It judges with the code that the
@@ -21,6 +26,7 @@ from train_func.storage import open_store
 from train_func.text import counted
 from train_func.worker.inputs.cache import machine_cache
 from train_func.worker.inputs.findings import Findings
+from train_func.worker.inputs.model import ModelUse, find_model
 from train_func.worker.inputs.named import find
 from train_func.worker.tasks.protocol import worker_half
 
@@ -37,37 +43,51 @@ def main() -> int:
 
 
 def report_of(fields: dict[str, Any], address: str | None, cache: Path) -> dict[str, Any]:
-    """Faults, notes and facts of the data, model and inputs of a run given as plain JSON."""
-    found = Findings()
-    run = found.tried(lambda: Run.from_dict(fields))
+    """Returns faults, notes and facts of the data, model and inputs of a run given as plain JSON."""
+    findings = Findings()
+    run = findings.tried(lambda: Run.from_dict(fields))
     if run is not None:
-        store = found.tried(lambda: open_store(address)) if address is not None else None
-        if run.task and (half := found.tried(lambda: worker_half(run, store, cache))):
-            faults, found = found.faults, half.check()
-            found.faults = faults + found.faults
+        store = findings.tried(lambda: open_store(address)) if address is not None else None
+        if run.task and (half := findings.tried(lambda: worker_half(run, store, cache))):
+            faults, findings = findings.faults, half.check()
+            findings.faults = faults + findings.faults
         for name, named in run.inputs.items():
-            if given := found.tried(partial(find, name, named, store, cache)):
-                found.add_named(key_of(name), given)
-        found.faults += _disk_faults(found.num_model_bytes, cache)
-        found.notes += _size_notes(run, found.facts.get("num_train"))
+            if files := findings.tried(partial(find, name, named, store, cache)):
+                findings.add_named(key_of(name), files)
+        findings.faults += _disk_faults(findings.num_model_bytes, cache)
+        findings.notes += _size_notes(run, findings.facts.get("num_train"))
     return {
-        "faults": [{"cause": cause, "message": message} for cause, message in found.faults],
-        "notes": found.notes,
-        "facts": {"fingerprints": found.fingerprints, "num_model_bytes": found.num_model_bytes, **found.facts},
-        "summary": found.summary,
-        "inputs": {field: files.to_dict() for field, files in found.inputs.items()},
-        "commits": found.commits,
-        "held_out_sha256": found.held_out_sha256,
+        "faults": [{"cause": cause, "message": message} for cause, message in findings.faults],
+        "notes": findings.notes,
+        "facts": {"fingerprints": findings.fingerprints, "num_model_bytes": findings.num_model_bytes, **findings.facts},
+        "summary": findings.summary,
+        "inputs": {field: files.to_dict() for field, files in findings.inputs.items()},
+        "commits": findings.commits,
+        "held_out_sha256": findings.held_out_sha256,
     }
+
+
+def base() -> int:
+    """Reads the request for a base model from stdin, prints the answer; 0 also when it holds faults."""
+    request, findings = json.loads(sys.stdin.readline()), Findings()
+    store = findings.tried(lambda: open_store(request["store"]))
+    cache = machine_cache(os.environ)
+    model = findings.tried(lambda: find_model(request["model"], request["revision"], ModelUse(), store, cache))
+    if model is None or findings.faults:
+        answer: dict[str, Any] = {"faults": [{"cause": cause, "message": text} for cause, text in findings.faults]}
+    else:
+        answer = {"folder": str(model.folder), "fingerprint": model.fingerprint}
+    print(json.dumps(answer), flush=True)
+    return os.EX_OK
 
 
 def _disk_faults(num_bytes: int, cache: Path) -> list[tuple[Cause, str]]:
     folder = next(path for path in (cache, *cache.parents) if path.is_dir())
-    free, wanted = shutil.disk_usage(folder).free, COPIES * num_bytes
-    if free >= wanted:
+    free, needed = shutil.disk_usage(folder).free, COPIES * num_bytes
+    if free >= needed:
         return []
     message = (
-        f"{folder}: {free / 1e6:,.1f} MB free, and {wanted / 1e6:,.1f} MB are expected ({COPIES} copies of the model's "
+        f"{folder}: {free / 1e6:,.1f} MB free, and {needed / 1e6:,.1f} MB are expected ({COPIES} copies of the model's "
         f"{num_bytes / 1e6:,.1f} MB): make room there, or let TRAIN_FUNC_HOME name a folder on another disk"
     )
     return [("storage", message)]

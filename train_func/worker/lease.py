@@ -18,20 +18,15 @@ def check_lease(store: Store, record: RunRecord, attempt: int) -> None:
     """Raises Fenced where a group of workers has formed for a later attempt, or the store's own failure."""
     folders = (name.removesuffix("/") for name in store.names(record.keys.attempts))
     for number in sorted(int(name) for name in folders if name.isdecimal() and int(name) > attempt):
-        if _has_group(store, record, number):
+        key = record.keys.attempt(number).lease
+        lease = find(store, key)
+        try:
+            has_group = lease is not None and Lease.from_json(lease.data, key).formed
+        except StorageFailed:  # of another version of this package
+            has_group = True
+        if has_group:
             raise Fenced(
-                f"attempt {number} of {record.name} has begun, as "
-                f"{store.address}/{record.keys.attempt(number).lease} says: this attempt, {attempt}, can save and "
-                "publish nothing any more",
+                f"attempt {number} of {record.name} has begun, as {store.address}/{key} says: this attempt, {attempt}, "
+                "can save and publish nothing any more",
                 reason="conflict",
             )
-
-
-def _has_group(store: Store, record: RunRecord, attempt: int) -> bool:
-    """Whether a group of workers has formed under its lease; one that cannot be read counts as such."""
-    key = record.keys.attempt(attempt).lease
-    lease = find(store, key)
-    try:
-        return lease is not None and Lease.from_json(lease.data, key).formed
-    except StorageFailed:
-        return True

@@ -58,12 +58,12 @@ class Stop:
 
     @property
     def work_until(self) -> float:
-        """When the ranks are killed, and nothing is published any more (monotonic seconds)."""
+        """The moment at which the ranks are killed, and nothing is published any more (monotonic seconds)."""
         return self._times[0] + (0.0 if self.hurried else max(SHORTEST, self.grace - RESERVE))
 
     @property
     def all_until(self) -> float:
-        """When the worker must have left (monotonic seconds)."""
+        """The moment at which the worker must have left (monotonic seconds)."""
         return self._times[0] + max(2 * SHORTEST, self.grace - SHORTEST)
 
     def check(self) -> None:
@@ -81,7 +81,7 @@ class Stop:
 
 
 class WithinGrace(Stop):
-    """The same signals for work that is worth the grace period: requested when its time is up."""
+    """Stops work that is worth the grace period: it is requested when the time after the signal is up."""
 
     def __init__(self, stop: Stop) -> None:
         super().__init__()

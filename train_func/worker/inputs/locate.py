@@ -43,7 +43,8 @@ class Wanted:
 
     def __str__(self) -> str:
         at = "" if self.revision == "main" else f" (revision {self.revision})"
-        return f"{'model' if self.kind == 'model' else 'data set'} {self.address!r}{at}"
+        field = f"{self.field}: " if self.field.startswith("inputs[") else ""
+        return f"{field}{'model' if self.kind == 'model' else 'data set'} {self.address!r}{at}"
 
     @property
     def cause(self) -> Cause:

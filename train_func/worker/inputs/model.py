@@ -1,16 +1,48 @@
-"""Brings the folder of a task's model to this machine, and refuses one that cannot be loaded."""
+"""Brings the folder of a task's model to this machine, and refuses one that cannot be loaded.
 
+A folder is judged by its files, weights, vocabulary and positions, without torch, before any of it is loaded. Whether
+transformers has a model of that type for the task is known where it is loaded: importing transformers takes seconds.
+"""
+
+import fnmatch
+import json
+from collections.abc import Mapping
 from dataclasses import dataclass
-from pathlib import Path
+from pathlib import Path, PurePosixPath
+from typing import Any
+
+from safetensors import SafetensorError, safe_open
+from tokenizers import Tokenizer
 
 from train_func.errors import InvalidInput
 from train_func.storage import Store
 from train_func.worker.inputs import fingerprint
-from train_func.worker.inputs.locate import LocalFiles, Wanted, locate
-from train_func.worker.inputs.model_folder import DESCRIBED, LOADED, ModelUse, is_loaded, judge, sizes_of
+from train_func.worker.inputs.locate import HubUnreachable, LocalFiles, Wanted, locate
 
-BASE = ModelUse("MODEL_FOR_CAUSAL_LM_MAPPING_NAMES", "causal language model", "take the one that was trained on", None)
-"""Of adapters that were published."""
+CONFIG, TOKENIZER = "config.json", "tokenizer.json"
+IMAGE_PROCESSORS = ("preprocessor_config.json", "processor_config.json")
+WHOLE, INDEX = "model.safetensors", "model.safetensors.index.json"
+VOCABULARIES = ("vocab.txt", "vocab.json", "spiece.model", "sentencepiece.bpe.model", "tokenizer.model", "bpe.codes")
+PICKLES = ("pytorch_model.bin", "pytorch_model.bin.index.json")
+_OTHER_WEIGHTS = ("tf_model.h5", "flax_model.msgpack", "model.onnx", "model.gguf", "adapter_model.safetensors")
+DESCRIBED = ("*.json", "*.txt", "*.model", "*.codes", "*.jinja")
+LOADED = (*DESCRIBED, "*.safetensors")
+NOT_LOADED = ("*/*", ".*")  # subfolders hold other formats, or checkpoints
+# These count positions from behind the padding's own; those have no table of positions that could end.
+_OFFSET = {"roberta", "xlm-roberta", "xlm-roberta-xl", "camembert", "longformer", "mpnet", "roberta-prelayernorm"}
+_RELATIVE = {"t5", "mt5", "umt5", "longt5", "switch_transformers", "xlnet"}
+_LFS = b"version https://git-lfs"
+
+
+@dataclass(frozen=True)
+class ModelUse:
+    """What a task needs of a model."""
+
+    max_length: int | None = None
+    """Tokens of the longest text that the model is given; None where it is given none, and needs no tokenizer."""
+    has_default_length: bool = False
+    """Whether ``max_length`` is what the task takes unless it is given."""
+    needs_image_processor: bool = False
 
 
 @dataclass(frozen=True)
@@ -22,7 +54,7 @@ class FoundModel:
     fingerprint: str
     num_bytes: int
     """Of the weights that are loaded."""
-    notes: tuple[str, ...]
+    notes: tuple[str, ...] = ()
     local: LocalFiles | None = None
     """What it lies in, unless that is a store or the Hub."""
     commit: str | None = None
@@ -37,31 +69,180 @@ def find_model(
     Without ``weights`` those of a Hub model are not downloaded.
 
     Raises:
-        InvalidInput: not found, gated, unreachable, or a folder that cannot be loaded, with all that is wrong in it.
-        StorageFailed: the store is away or denies.
+        InvalidInput: not found, gated, or a folder that cannot be loaded, with all that is wrong in it.
+        StorageFailed: the store or the Hub is away, or the store denies.
     """
     wanted = Wanted("model", address, "model", revision)
-    place = locate(wanted, store, cache, is_loaded)
-    if place is None:
+    folder = locate(wanted, store, cache, is_loaded)
+    if folder is None:
         return _on_hub(wanted, use, weights=weights)
     if revision != "main":
         raise InvalidInput(
-            f"model_revision={revision!r}: only a Hub model has revisions, and {place} is none",
-            cause="model",
+            f"model_revision={revision!r}: only a Hub model has revisions, and {folder} is none", cause="model"
         )
-    if not place.is_dir():
+    if not folder.is_dir():
         raise wanted.fault("is a file; the folder with config.json, tokenizer and weights is expected")
-    sizes = sizes_of(place)
-    num_bytes = judge(place, str(place), sizes, use)
-    loaded = [name for name in sizes if is_loaded(name)]
-    parts = fingerprint.of_each(place, loaded, cache)
+    sizes = _sizes_of(folder)
+    num_bytes = _judge(folder, str(folder), sizes, use)
+    parts = fingerprint.of_each(folder, filter(is_loaded, sizes), cache)
     sha256 = fingerprint.of_parts(parts)
-    return FoundModel(place, str(place), sha256, num_bytes, (), LocalFiles.found(wanted, place, parts, sha256))
+    local = LocalFiles.found(wanted, folder, parts, sha256)
+    return FoundModel(folder, str(folder), sha256, num_bytes, local=local)
 
 
 def _on_hub(wanted: Wanted, use: ModelUse, *, weights: bool) -> FoundModel:
-    from train_func.worker.inputs.hub import fetch_model  # imports huggingface_hub, which takes time
+    from train_func.worker.inputs.hub import away, look_up, snapshot  # imports huggingface_hub, which takes time
 
-    fetched = fetch_model(wanted, LOADED if weights else DESCRIBED)
-    num_bytes = judge(fetched.folder, str(wanted), fetched.sizes, use)
-    return FoundModel(fetched.folder, str(wanted), fetched.commit, num_bytes, fetched.notes, commit=fetched.commit)
+    try:
+        files = look_up(wanted).files
+    except HubUnreachable as outage:
+        folder = snapshot(wanted, outage, allow=LOADED, ignore=NOT_LOADED)
+        sizes = _sizes_of(folder)
+        notes: tuple[str, ...] = (away(wanted, outage),)
+    else:
+        folder = snapshot(wanted, allow=LOADED if weights else DESCRIBED, ignore=NOT_LOADED)
+        sizes, notes = {name: size for name, size in files.items() if "/" not in name}, ()
+    num_bytes = _judge(folder, str(wanted), sizes, use)
+    return FoundModel(folder, str(wanted), folder.name, num_bytes, notes, commit=folder.name)
+
+
+def is_loaded(name: str) -> bool:
+    """Whether a file of a model's folder is one that loading it reads."""
+    return any(fnmatch.fnmatchcase(name, pattern) for pattern in LOADED) and not any(
+        fnmatch.fnmatchcase(name, pattern) for pattern in NOT_LOADED
+    )
+
+
+def _judge(folder: Path, where: str, sizes: Mapping[str, int], use: ModelUse) -> int:
+    """The bytes of the weights that are loaded.
+
+    Args:
+        where: the name of the model in messages.
+        sizes: bytes of all its files by name, also of weights that are not in ``folder`` yet.
+
+    Raises:
+        InvalidInput: (cause "model") it cannot be loaded, with all that is wrong in it.
+    """
+    faults = _missing(where, sizes, needs_tokenizer=use.max_length is not None)
+    if use.needs_image_processor and sizes and not set(IMAGE_PROCESSORS) & set(sizes):
+        faults.append(
+            f"{where}: no {IMAGE_PROCESSORS[0]}: it says how images become numbers; save the model's image processor "
+            "beside it with processor.save_pretrained"
+        )
+    config = _json(folder / CONFIG)
+    if CONFIG in sizes and not config:
+        faults.append(f"{where}: {CONFIG} is no JSON object; copy the model again")
+    elif CONFIG in sizes and "model_type" not in config:
+        faults.append(f"{where}: {CONFIG} has no model_type; save the model with transformers' save_pretrained")
+    faults += _wrong_shards(folder, where, sizes) if INDEX in sizes else []
+    faults += [fault for name in sizes if name.endswith(".safetensors") and (fault := _wrong_weights(folder / name))]
+    if use.max_length is not None:
+        max_positions = _max_positions(config, _json(folder / "tokenizer_config.json"))
+        if max_positions is not None and use.max_length > max_positions:
+            default = " (the default)" if use.has_default_length else ""
+            faults.append(
+                f"max_length={use.max_length}{default}: {where} takes {max_positions} tokens at most; "
+                f"give max_length={max_positions} or less"
+            )
+        if TOKENIZER in sizes:
+            faults += _wrong_vocabulary(folder / TOKENIZER, where, config.get("vocab_size"))
+    if faults:
+        raise InvalidInput(faults, cause="model")
+    # transformers loads the whole file before its parts, and none of other variants beside them.
+    loaded = {WHOLE} if WHOLE in sizes else _shards(folder)
+    return sum(sizes.get(PurePosixPath(name).name, 0) for name in loaded)
+
+
+def _missing(where: str, sizes: Mapping[str, int], *, needs_tokenizer: bool) -> list[str]:
+    if not sizes:
+        tokenizer = ", a tokenizer" if needs_tokenizer else ""
+        return [f"{where}: the folder is empty; config.json{tokenizer} and model.safetensors are expected"]
+    faults = []
+    if CONFIG not in sizes:
+        faults.append(f"{where}: no {CONFIG}: it says what kind of model this is; save the model with save_pretrained")
+    if needs_tokenizer and not {TOKENIZER, *VOCABULARIES} & set(sizes):
+        faults.append(
+            f"{where}: no tokenizer: {TOKENIZER} is expected (or {', '.join(VOCABULARIES)}); "
+            "save the model's tokenizer beside it with tokenizer.save_pretrained"
+        )
+    if not {WHOLE, INDEX} & set(sizes):
+        faults.append(_no_weights(where, sizes))
+    return faults
+
+
+def _no_weights(where: str, sizes: Mapping[str, int]) -> str:
+    if set(PICKLES) & set(sizes):
+        return (
+            f"{where}: its weights are a pickle (pytorch_model.bin), which can run any program when loaded, so it "
+            f"is refused; {WHOLE} is expected: where you trust it, load and save it once with "
+            "AutoModel.from_pretrained(...).save_pretrained(folder), or take a revision with safetensors"
+        )
+    others = [name for name in sizes if name.endswith((".bin", ".pt", ".pth")) or name in _OTHER_WEIGHTS]
+    others += [name for name in sizes if name.endswith(".safetensors")]
+    found = f"; it holds {', '.join(sorted(others)[:5])}" if others else ""
+    return f"{where}: no weights: {WHOLE} (or {INDEX} and the files it names) is expected{found}"
+
+
+def _shards(folder: Path) -> set[str]:
+    return set(map(str, _json(folder / INDEX).get("weight_map", {}).values()))
+
+
+def _wrong_shards(folder: Path, where: str, sizes: Mapping[str, int]) -> list[str]:
+    named = _shards(folder)
+    missing = sorted(name for name in named if PurePosixPath(name).name not in sizes)
+    if not named:
+        return [f"{where}: {INDEX} names no files; copy the model again"]
+    return [f"{where}: {INDEX} names files that are not there: {', '.join(missing[:5])}"] if missing else []
+
+
+def _wrong_weights(path: Path) -> str | None:
+    """Truncated, a stand-in of Git LFS, or no safetensors at all; weights that are not here yet pass."""
+    if not path.is_file():
+        return None
+    with path.open("rb") as file:
+        if file.read(len(_LFS)) == _LFS:
+            return f"{path}: a Git LFS pointer and not the weights; fetch them with `git lfs pull`"
+    try:
+        with safe_open(path, framework="numpy") as opened:
+            opened.keys()
+    except (SafetensorError, OSError) as error:
+        return f"{path}: damaged or cut short ({error}; {path.stat().st_size} bytes); copy the model again"
+    return None
+
+
+def _wrong_vocabulary(path: Path, where: str, vocab_size: object) -> list[str]:
+    try:
+        tokens: dict[str, int] = Tokenizer.from_file(str(path)).get_vocab()
+    except Exception as error:  # tokenizers raises nothing narrower
+        return [f"{path}: no tokenizer can be read from it ({str(error)[:200]}); copy the model again"]
+    token, highest = max(tokens.items(), key=lambda item: item[1], default=("", -1))
+    if isinstance(vocab_size, int) and highest >= vocab_size:
+        ids = f"token {token!r} has id {highest}, the model's vocab_size in {CONFIG} is {vocab_size}"
+        return [f"{where}: tokenizer and model do not belong together: {ids}; take the tokenizer saved with the model"]
+    return []
+
+
+def _max_positions(config: Mapping[str, Any], tokenizer: Mapping[str, Any]) -> int | None:
+    """The longest text in tokens, special ones included, as far as the two files say."""
+    kind = config.get("model_type")
+    if kind in _RELATIVE or config.get("position_biased_input") is False:
+        return None
+    for name in ("max_position_embeddings", "n_positions", "max_seq_len"):
+        if isinstance(positions := config.get(name), int) and positions > 0:
+            return positions - (config.get("pad_token_id", 1) + 1 if kind in _OFFSET else 0)
+    longest = tokenizer.get("model_max_length")
+    return longest if isinstance(longest, int) and longest < 10**9 else None
+
+
+def _json(path: Path) -> dict[str, Any]:
+    """The object in a file, empty when there is none to read."""
+    try:
+        value = json.loads(path.read_bytes())
+    except (OSError, ValueError):
+        return {}
+    return value if isinstance(value, dict) else {}
+
+
+def _sizes_of(folder: Path) -> dict[str, int]:
+    """Bytes of the folder's own files, by name."""
+    return {path.name: path.stat().st_size for path in sorted(folder.iterdir()) if path.is_file()}

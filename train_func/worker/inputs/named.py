@@ -96,9 +96,9 @@ def bring(
     if claim := claim_of(address):
         return _in_claim(_wanted(name, address), claims, claim.name, claim.path)
     if repository := repository_of(address):
-        from train_func.worker.inputs.hub import fetch_repository  # imports huggingface_hub, which takes time
+        from train_func.worker.inputs.hub import snapshot  # imports huggingface_hub, which takes time
 
-        return fetch_repository(_of_hub(name, replace(repository, revision=expected)))
+        return snapshot(_of_hub(name, replace(repository, revision=expected)))
     wanted, sha256 = _wanted(name, address), expected.partition(".")[0]
     if not is_in_store(address):
         found = find(name, address, store, cache)
@@ -177,19 +177,14 @@ def _of_hub(name: str, repository: Repository) -> Wanted:
 
 
 def _on_hub(wanted: Wanted, repository: Repository) -> FoundInput:
-    from train_func.worker.inputs.hub import away, fetch_repository, look_up
+    from train_func.worker.inputs.hub import away, look_up, snapshot
 
+    notes: tuple[str, ...] = ()
     try:
         commit = look_up(wanted).commit
-    except InvalidInput as refused:
-        raise InvalidInput([f"{wanted.field}: {fault}" for fault in refused.faults], cause="data") from None
     except HubUnreachable as outage:
-        try:
-            commit = fetch_repository(wanted, local_files_only=True).name
-        except HubUnreachable as missing:
-            raise HubUnreachable(f"{wanted.field}: {missing}", missing.why, wanted) from None
-        return FoundInput(commit, pinned=repository.at(commit), notes=(away(wanted, outage),))
-    return FoundInput(commit, pinned=repository.at(commit))
+        commit, notes = snapshot(wanted, outage).name, (away(wanted, outage),)
+    return FoundInput(commit, pinned=repository.at(commit), notes=notes)
 
 
 def _in_store(wanted: Wanted, store: Store | None, cache: Path) -> str:

@@ -1,7 +1,21 @@
-"""One attempt as this worker lives it: it gets its number, is finished together, and ends on record.
+"""One attempt as this worker lives it: it gets its number, trains, is finished together, and ends on record.
 
-Worker 0 claims the number in the store and tells the others how the attempt starts. While a worker still waits for its
-group, it looks whether the job is over, as the group then never forms.
+    claim    worker 0 puts the lease of the next number into the store, and says no where the attempts are used up
+    bring    each worker brings the inputs of the run and begins the log of the attempt
+    train    the launcher runs the ranks of this worker (ranks.py)
+    finish   when the ranks of all workers have ended well, worker 0 publishes; the others wait for that
+    close    the verdict of this worker is put on record, with its log
+    next     where a rank was lost and no pod, the same pods begin another attempt
+
+The order of these is the coordinator's (coordinator.py); a worker that waits for an order hears that its round is over.
+While it still waits for its group, it looks in the store whether the job is over, as the group then never forms.
+
+The verdict on a worker is that on its own ranks, unless those only followed: then it is that of the worker that failed
+first, by the coordinator or, where that has gone, by the records in the store. ``close`` may be called by the main
+thread, when time is up, and by the thread that works; the first call decides.
+
+At its end a worker waits for no store for long: each question has what is left of RECORD_SECONDS, or of the grace
+period after a signal, and after a question without an answer the others have SHORTEST.
 """
 
 import contextlib
@@ -9,7 +23,7 @@ import json
 import threading
 import time
 from collections.abc import Callable
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict
 from typing import Self, TypeVar
 
 from train_func import exits
@@ -21,98 +35,64 @@ from train_func.storage import Store
 from train_func.storage.retry import call_with_timeout
 from train_func.worker.environment import Environment
 from train_func.worker.publish import trackers
-from train_func.worker.publish.pending import Pending
+from train_func.worker.publish.publication import Publication
 from train_func.worker.rank import reporting
 from train_func.worker.rank.end import RankEnd
 from train_func.worker.rank.output import keep, of_rank
 from train_func.worker.stop import Stop, WithinGrace
-from train_func.worker.store_wait import patient, patiently
-from train_func.worker.supervisor.budget import Account, Attempts, Refused
-from train_func.worker.supervisor.coordinator import Phase, Status
+from train_func.worker.store_wait import RECORD_SECONDS, patient, patiently
+from train_func.worker.supervisor.budget import Account, Attempts
+from train_func.worker.supervisor.coordinator import SILENCE, Phase, Status
 from train_func.worker.supervisor.group import Member
 from train_func.worker.supervisor.inputs import RunInputs
-from train_func.worker.supervisor.log import History, LogTee
+from train_func.worker.supervisor.log import LogTee
+from train_func.worker.supervisor.rank_process import Template
+from train_func.worker.supervisor.ranks import Launcher
+from train_func.worker.supervisor.uploads import History
 from train_func.worker.supervisor.verdict import following, left_steps, of_ranks
 
-
-@dataclass(frozen=True)
-class Start:
-    """Worker 0 says this to the others before any rank starts."""
-
-    lease: Lease
-    num_started: int
-    num_free: int
-    at_most: int
-    refused: Verdict | None
-
-    @classmethod
-    def of(cls, lease: Lease, account: Account, refused: Verdict | None) -> Self:
-        """Returns the start of the attempt that follows those in the account."""
-        num_free = account.num_started - account.num_charged
-        return cls(lease, account.num_started, num_free, account.at_most, refused)
-
-    @property
-    def variables(self) -> dict[str, str]:
-        """The variables by which the ranks hear of it."""
-        return {"TRAIN_FUNC_ATTEMPT": str(self.lease.attempt)}
-
-    def to_json(self) -> str:
-        """Returns the message to the other workers."""
-        return json.dumps(asdict(self))
-
-    @classmethod
-    def from_json(cls, said: str) -> Self:
-        """Reads the message of worker 0."""
-        plain = json.loads(said)
-        refused = Verdict(**plain["refused"]) if plain["refused"] else None
-        return cls(**{**plain, "lease": Lease(**plain["lease"]), "refused": refused})
-
-    def event(self, environment: Environment) -> AttemptStarts:
-        """Returns the event that the log shows."""
-        return AttemptStarts(
-            attempt=self.lease.attempt,
-            position=self.num_started + 1,
-            at_most=self.at_most,
-            num_free=self.num_free,
-            num_workers=environment.num_workers,
-            num_ranks=environment.num_workers * environment.num_ranks,
-            num_threads=environment.num_threads,
-        )
-
+WATCH = 3.0  # seconds between two looks whether the job is over, while the group has not formed
+SUPERSEDED = 10.0  # for a record that another client has put in the place of the job's own to be put back
+PAUSE, LONGEST_PAUSE = 5.0, 30.0  # before the next attempt in the same pods when two have made no progress; doubled
+UNFORMED = 3.0  # as RECORD_SECONDS when no group was formed, and little is to be told
+SHORTEST = 0.5  # for each question to the store, even when the time is up
+LINGER = 5.0  # for which worker 0 stays for those who still read the reason
 
 T = TypeVar("T")
 
 
 class Attempt:
-    """The attempt of this process."""
+    """One attempt in this process. ``before``: the verdict that has ended the one before it in the same pods."""
 
-    def __init__(self, environment: Environment, record: RunRecord, store: Store, log_tee: LogTee, stop: Stop) -> None:
+    def __init__(
+        self,
+        environment: Environment,
+        record: RunRecord,
+        store: Store,
+        log_tee: LogTee,
+        stop: Stop,
+        before: Verdict | None = None,
+    ) -> None:
         self._environment = environment
-        self._timings = environment.timings
         self._record = record
         self._store = store
         self._log_tee = log_tee
         self._stop = stop
+        self._before = before
         self._attempts = Attempts(
             store, record, worker=environment.worker, pod=environment.pod, pod_uid=environment.pod_uid
         )
         self._member: Member | None = None
         self._verdict: Verdict | None = None
+        self._root: Verdict | None = None  # of the worker whose end came first, if known
         self._closing = threading.Lock()
         self._num_memory_kills = num_memory_kills()
-        self._pending = Pending(environment.work_dir)
-        self._tracked = False
+        self._is_silent = False  # the store, at the end
+        self._until = 0.0  # monotonic seconds; set anew where an end is written down
+        self.launcher: Launcher | None = None
+        self.lease: Lease | None = None
         self.finishes = False
         """Whether the ranks of all workers have ended well, and what they have trained is made the result."""
-        self._silent = False  # the store, at the end
-        self._until = 0.0  # monotonic seconds; set anew where an end is written down
-        self._before: Verdict | None = None
-        self._root: Verdict | None = None  # of the worker whose end came first, if known
-        self.hang_after = record.run.hang_after
-        self.step = 0  # the last of the training that was done
-        self.out_of_memory = False  # a rank was killed for it before the kernel could
-        self._is_stuck = False  # a rank cannot be ended, and may hold what another attempt needs
-        self.lease: Lease | None = None
         self.job_end: Verdict | None = None
         """A final end of another worker, which was seen before this attempt had its number."""
 
@@ -123,50 +103,70 @@ class Attempt:
 
     def prepare(self) -> None:
         """Makes sure that the store can be used, and watches it for the end of the job until the group forms."""
-        patiently(lambda: self._store.probe(self._record.keys.prefix), self._stop, self._timings)
-        known = patiently(self._attempts.past_ends, self._stop, self._timings)
-        threading.Thread(target=self._watch, args=(known,), name="end of the job", daemon=True).start()
+        patiently(lambda: self._store.probe(self._record.keys.prefix), self._stop)
+        known = patiently(self._attempts.past_ends, self._stop)
 
-    def _watch(self, known: set[str]) -> None:
-        while self.lease is None and self.job_end is None:
-            time.sleep(self._timings.watch)
-            with contextlib.suppress(StorageFailed):  # the next call that needs the store says that it is away
-                self.job_end = self._attempts.final_end(known)
+        def watch() -> None:
+            while self.lease is None and self.job_end is None:
+                time.sleep(WATCH)
+                with contextlib.suppress(StorageFailed):  # the next call that needs the store says that it is away
+                    self.job_end = self._attempts.final_end(known)
 
-    def open(self, member: Member) -> dict[str, str]:
-        """Claims the number (worker 0) or hears it, brings the inputs, and returns the variables of both for the ranks.
+        threading.Thread(target=watch, name="end of the job", daemon=True).start()
+
+    def run(self, member: Member, template: Template) -> Verdict:
+        """Runs the attempt, and returns the verdict on this worker, which is on record.
 
         Raises:
-            Refused: the attempts are used up.
             StorageFailed: reason "conflict" where the job was given up, as by a client that could not reach it.
+            InvalidInput: an input cannot be had, or is not what was submitted.
+            PeersLost, Stopped: another worker has ended, or a signal has come.
         """
         self._member = member
+        environment, worker = self._environment, self._environment.worker
+        account: Account | None = None
         claimed = ""
-        if self._environment.worker == 0:
+        if worker == 0:
             member.hear(Phase.CLAIM)
-            claimed = self._claim(member).to_json()
-        start = Start.from_json(member.hear(Phase.PREPARE, start=claimed).start)
-        self._begin(start.lease)
-        if start.refused:
-            raise Refused(replace(start.refused, worker=self._environment.worker))
-        number, worker = start.lease.attempt, self._environment.worker
+            account, lease = self._claim(member)
+            refused = asdict(account.verdict(worker)) if account.spent else None
+            claimed = json.dumps({"lease": asdict(lease), "refused": refused})
+        start = json.loads(member.hear(Phase.PREPARE, start=claimed).start)
+        self._begin(Lease(**start["lease"]))
+        number = start["lease"]["attempt"]
+        if start["refused"]:
+            return self.close(Verdict(**{**start["refused"], "worker": worker}))
         if before := self._before:
             reporting.say(RanksRestart(worker=worker, attempt=number, message=before.message, follows=before.worker))
-        if worker == 0:  # the whole group needs to hear it once
-            reporting.say(start.event(self._environment))
-        inputs = RunInputs(self._environment, self._record, self._store, self._stop)
-        return start.variables | inputs.bring(member, number)
+        if account:  # the whole group needs to hear it once
+            reporting.say(
+                AttemptStarts(
+                    attempt=number,
+                    position=account.num_started + 1,
+                    at_most=account.at_most,
+                    num_free=account.num_started - account.num_charged,
+                    num_workers=environment.num_workers,
+                    num_ranks=environment.num_workers * environment.num_ranks,
+                    num_threads=environment.num_threads,
+                )
+            )
+        inputs = RunInputs(environment, self._record, self._store, self._stop).bring(member, number)
+        template.start(environment.job_dir / "source.py")
+        launcher = Launcher(environment, self._log_tee, self._stop, member, template, self._record.run.hang_after)
+        self.launcher = launcher
+        if not launcher.run({"TRAIN_FUNC_ATTEMPT": str(number), **inputs}):
+            return self.close(launcher.hang.verdict(worker) if launcher.hang else None)
+        self.finish(member, launcher.ends())
+        member.leave(SILENCE)
+        return self.close(Verdict(exits.DONE, None, "all ranks of all workers ended", worker))
 
-    def _claim(self, member: Member) -> Start:
-        seconds = self._timings.superseded
-        patiently(lambda: self._attempts.check_wanted(seconds), self._stop, self._timings)
-        account = patiently(self._attempts.account, self._stop, self._timings)
+    def _claim(self, member: Member) -> tuple[Account, Lease]:
+        patiently(lambda: self._attempts.check_wanted(SUPERSEDED), self._stop)
+        account = patiently(self._attempts.account, self._stop)
         if self._before and account.num_charged > 1:  # what was in the way of the last two may need a moment to go
-            self._stop.pause(min(self._timings.pause * 2 ** (account.num_charged - 2), self._timings.longest_pause))
+            self._stop.pause(min(PAUSE * 2 ** (account.num_charged - 2), LONGEST_PAUSE))
             member.look()
-        lease = patiently(self._attempts.claim, self._stop, self._timings)
-        refused = account.verdict(self._environment.worker) if account.spent else None
-        return Start.of(lease, account, refused)
+        return account, patiently(self._attempts.claim, self._stop)
 
     def _begin(self, lease: Lease) -> None:
         self.lease = lease
@@ -187,38 +187,39 @@ class Attempt:
         self.finishes = True
         if environment.worker == 0:
             first = next((end.outcome for end in ends if end.rank == 0), None)
-            self._pending.conclude(self._record.run, lease.attempt, of_rank(environment.work_dir, 0), first)
-            self._pending.publish(self._store, self._record, stop)  # before what may be lost
+            publication = Publication(environment.work_dir, self._store, self._record, lease.attempt)
+            publication.conclude(of_rank(environment.work_dir, 0), first)
+            publication.publish(stop)  # before what may be lost
             member.tell(status=Status.PUBLISHED)
-        waiting = patient(self._store, stop, self._timings.record, "keep the files of ranks", self._timings)
+        waiting = patient(self._store, stop, RECORD_SECONDS, "keep the files of ranks")
         keep(waiting, self._record.keys.attempt(lease.attempt), environment.work_dir, [end.rank for end in ends])
         self._keep_trackers(waiting)
         if any(end.separate for end in ends):
             print("the ranks never formed one process group: each has trained by itself")
         member.hear(Phase.DONE, stop=stop)
-        self._until = time.monotonic() + self._timings.record
+        self._until = time.monotonic() + RECORD_SECONDS
         self._keep(Verdict(exits.DONE, None, "all ranks ended", environment.worker), ends)
 
-    def close(self, ends: list[RankEnd], own: Verdict | None, root: Verdict | None = None) -> Verdict:
-        """The verdict on this worker, on record as far as the store lets it; later calls return the first's.
+    def close(self, reason: Verdict | None, root: Verdict | None = None) -> Verdict:
+        """Returns the verdict on this worker, on record as far as the store lets it; later calls return the first's.
 
         Args:
-            ends: how the ranks ended.
-            own: why the supervisor ended the attempt, unless the ranks did.
+            reason: why the supervisor ended the attempt, unless the ranks did.
             root: the verdict of the worker whose end came first, when that is known already.
         """
         with self._closing:
-            self._until = time.monotonic() + (self._timings.record if self.lease else self._timings.unformed)
+            self._until = time.monotonic() + (RECORD_SECONDS if self.lease else UNFORMED)
             if self._verdict is None:
-                self._verdict = self._close(ends, own, root)
+                self._verdict = self._close(self.launcher.ends() if self.launcher else [], reason, root)
             return self._verdict
 
-    def _close(self, ends: list[RankEnd], own: Verdict | None, root: Verdict | None) -> Verdict:
-        out_of_memory = self.out_of_memory or num_memory_kills() > self._num_memory_kills
-        self._is_stuck = any(end.exit_code is None for end in ends)
-        found = of_ranks(ends, worker=self._environment.worker, out_of_memory=out_of_memory)
-        verdict = found if found and (found.root_cause or own is None) else own
-        assert verdict is not None
+    def _close(self, ends: list[RankEnd], reason: Verdict | None, root: Verdict | None) -> Verdict:
+        was_near_limit = self.launcher is not None and self.launcher.out_of_memory
+        out_of_memory = was_near_limit or num_memory_kills() > self._num_memory_kills
+        verdict = of_ranks(ends, worker=self._environment.worker, out_of_memory=out_of_memory)
+        if verdict is None or (reason and not verdict.root_cause):
+            assert reason is not None
+            verdict = reason
         if verdict.exit_code == exits.DONE:
             return verdict
         if self._member:
@@ -227,8 +228,13 @@ class Attempt:
         if verdict.exit_code == exits.PEER and not verdict.root_cause:
             root = root or self._ask_for_root()
             verdict = following(root, verdict)
-        if self._lease_for(verdict):
-            verdict = self._charged(verdict, root)
+        is_told = not verdict.retryable or verdict.exit_code in (exits.STOPPED, exits.RENDEZVOUS)
+        if self.lease is None and verdict.root_cause and is_told:
+            unformed = self._bounded(self._attempts.claim_unformed)
+            if unformed:
+                self._begin(unformed)
+        if self.lease:
+            verdict = self._charged(self.lease, verdict, root)
             self._keep(verdict, ends)
         self._root = verdict if verdict.root_cause else root
         return verdict
@@ -236,20 +242,17 @@ class Attempt:
     def leave(self) -> None:
         """Parts from the group, after ``close``: worker 0 stays a little for those who still read the reason."""
         if self._member:
-            self._member.leave(self._timings.linger if self._root and not self._stop.requested else 0.0)
+            self._member.leave(LINGER if self._root and not self._stop.requested else 0.0)
 
-    def next(self) -> "Attempt | None":
-        """Another attempt of the group in its pods when a rank was lost and no pod, by the first verdict; else None."""
-        root, own = self._root, self._verdict
-        if self._stop.requested or not (root and own and root.root_cause and root.retryable and own.retryable):
+    def next(self) -> Self | None:
+        """Returns another attempt of the group in its pods when a rank was lost and no pod, by the first verdict."""
+        root, verdict, launcher = self._root, self._verdict, self.launcher
+        if self._stop.requested or not (root and verdict and root.root_cause and root.retryable and verdict.retryable):
             return None
-        if self._member is None or self._is_stuck:
-            return None
-        if not self._member.begin_again():
-            return None
-        attempt = Attempt(self._environment, self._record, self._store, self._log_tee, self._stop)
-        attempt._before = root
-        return attempt
+        is_stuck = launcher is not None and any(end.exit_code is None for end in launcher.ends())
+        if self._member is None or is_stuck or not self._member.begin_again():
+            return None  # a rank that cannot be ended may hold what another attempt needs
+        return type(self)(self._environment, self._record, self._store, self._log_tee, self._stop, root)
 
     def _ask_for_root(self) -> Verdict | None:
         """Returns why the round ends, by the coordinator or, where that has gone, by the records of ends."""
@@ -260,52 +263,45 @@ class Attempt:
             return root
         return self._bounded(lambda: self._attempts.root_of(lease.attempt))
 
-    def _charged(self, verdict: Verdict, root: Verdict | None) -> Verdict:
-        """The final verdict instead, when this attempt was the last one and the run has no result.
+    def _charged(self, lease: Lease, verdict: Verdict, root: Verdict | None) -> Verdict:
+        """Returns the final verdict instead, when this attempt was the last one and the run has no result.
 
         A stop from outside costs nothing.
         """
-        is_free = exits.STOPPED in (verdict.exit_code, root.exit_code if root else None)
-        if is_free or (lease := self.lease) is None or not verdict.retryable:
+        if exits.STOPPED in (verdict.exit_code, root.exit_code if root else None) or not verdict.retryable:
             return verdict
-        account = self._bounded(lambda: self._attempts.account(lease.attempt, self.step))
+        account = self._bounded(lambda: self._attempts.account(lease.attempt, self._step))
         if account is None or not account.spent or self._bounded(self._attempts.is_published):
             return verdict
         return following(root, account.verdict(self._environment.worker, root or verdict))
 
-    def _lease_for(self, verdict: Verdict) -> bool:
-        """Whether this end goes on record: under the group's number, or under that of no group if none was formed."""
-        if self.lease:
-            return True
-        if not verdict.root_cause or (verdict.retryable and verdict.exit_code not in (exits.STOPPED, exits.RENDEZVOUS)):
-            return False
-        if lease := self._bounded(self._attempts.claim_unformed):
-            self._begin(lease)
-        return lease is not None
+    @property
+    def _step(self) -> int:
+        """The last step of the training that was done."""
+        return self.launcher.step if self.launcher else 0
 
     def _keep(self, verdict: Verdict, ends: list[RankEnd]) -> None:
-        if lease := self.lease:
-            self._bounded(lambda: self._attempts.write_end(lease, verdict, ends, self.step))
+        lease = self.lease
+        assert lease is not None
+        self._bounded(lambda: self._attempts.write_end(lease, verdict, ends, self._step))
+        if verdict.exit_code != exits.DONE:  # else they were kept with the result
             self._bounded(lambda: self._keep_trackers(self._store))
-            self._log_tee.flush(self.seconds_left())
+        self._log_tee.flush(self.seconds_left())
 
     def _keep_trackers(self, store: Store) -> None:
-        """Once, as far as the store is there: it has what was trained, or how that failed, before this."""
-        if self._environment.worker or self._tracked or (lease := self.lease) is None:
-            return
-        self._tracked = True
-        trackers.keep(store, self._record.keys.attempt(lease.attempt), self._environment.work_dir)
+        if self._environment.worker == 0 and self.lease:
+            trackers.keep(store, self._record.keys.attempt(self.lease.attempt), self._environment.work_dir)
 
     def _bounded(self, call: Callable[[], T]) -> T | None:
-        """The result, or None with a line in the log: at its end a worker waits for no store for long."""
+        """Returns the result, or None with a line in the log."""
         try:
-            return call_with_timeout(max(self._timings.shortest, self.seconds_left()), call)
+            return call_with_timeout(max(SHORTEST, self.seconds_left()), call)
         except (TimeoutError, StorageFailed) as failure:
-            self._silent = self._silent or isinstance(failure, TimeoutError)
+            self._is_silent = self._is_silent or isinstance(failure, TimeoutError)
             print(f"the store was no help at the end of this attempt: {failure or 'no answer'}")
             return None
 
     def seconds_left(self) -> float:
         """Seconds the worker may still wait for the store, which has its log last; none where it has been silent."""
         until = min(self._until, self._stop.all_until) if self._stop.requested else self._until
-        return max(0.0 if self._silent else self._timings.shortest, until - time.monotonic())
+        return max(0.0 if self._is_silent else SHORTEST, until - time.monotonic())

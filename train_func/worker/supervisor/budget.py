@@ -26,7 +26,7 @@ LOOK_SECONDS = 0.5
 
 @dataclass(frozen=True)
 class Account:
-    """The attempts that the starts so far leave over."""
+    """How many attempts of a submission there were, and how many may follow."""
 
     num_started: int
     """Attempts of this submission."""
@@ -44,9 +44,9 @@ class Account:
         """Attempts that this submission may have in all if none is stopped from outside from now on."""
         return self.num_started + self.max_attempts - self.num_charged
 
-    def verdict(self, worker: int, own: Verdict | None = None) -> Verdict:
-        """The final verdict of a run that is out of attempts."""
-        last = own or self.last
+    def verdict(self, worker: int, last: Verdict | None = None) -> Verdict:
+        """Returns the final verdict of a run that is out of attempts; ``last``: the end of the last one, if known."""
+        last = last or self.last
         ended = f"The last one: {last.message}" if last else "The last one left no record, as after SIGKILL"
         message = (
             f"{self.num_charged} of {counted(self.max_attempts, 'attempt')} made no progress. {ended}. "
@@ -57,20 +57,12 @@ class Account:
 
 
 def newest_submission(store: Store, record: RunRecord) -> str:
-    """The time of the newest submission of the run, as its record in the store says."""
-    found = find(store, record.keys.run)
+    """Returns the time of the newest submission of the run, as its record in the store says."""
+    newest = find(store, record.keys.run)
     try:
-        return str(json.loads(found.data)["submitted"]) if found else record.submitted
+        return str(json.loads(newest.data)["submitted"]) if newest else record.submitted
     except (ValueError, LookupError, TypeError):  # what is wrong with the record is said where it is read
         return record.submitted
-
-
-class Refused(Exception):
-    """The attempt may not begin."""
-
-    def __init__(self, verdict: Verdict) -> None:
-        super().__init__(verdict.message)
-        self.verdict = verdict
 
 
 class Attempts:
@@ -90,8 +82,8 @@ class Attempts:
 
         ``seconds``: for the record of another client, which may have been slower to start a job, to be put back.
         """
-        run, own = self._record.name, self._record.submitted
-        if not own:  # started by another launcher
+        run, submitted = self._record.name, self._record.submitted
+        if not submitted:  # started by another launcher
             return
         if find(self._store, self._keys.cancelled):
             raise StorageFailed(
@@ -100,11 +92,12 @@ class Attempts:
                 reason="conflict",
             )
         end = time.monotonic() + seconds
-        while (newest := newest_submission(self._store, self._record)) != own:
+        while (newest := newest_submission(self._store, self._record)) != submitted:
             if time.monotonic() > end:
                 raise StorageFailed(
-                    f"{run} was submitted again at {newest}, after this job of it, which was submitted at {own} and "
-                    f"trains nothing any more: {self._store.address}/{self._keys.submission} says where the new one is",
+                    f"{run} was submitted again at {newest}, after this job of it, which was submitted at {submitted} "
+                    f"and trains nothing any more: {self._store.address}/{self._keys.submission} says where the new "
+                    "one is",
                     reason="conflict",
                 )
             time.sleep(LOOK_SECONDS)
@@ -125,7 +118,11 @@ class Attempts:
     def claim_unformed(self) -> Lease:
         """Returns the number for the end of this worker if no group has formed: one for all workers that end so."""
         number = max(self._ended(), default=1)
-        while not self._put(lease := self.lease(number, formed=False)) and not self._may_join(number):
+        while not self._put(lease := self.lease(number, formed=False)):
+            before = self._lease_of(number)
+            is_unformed = before is not None and not before.formed and before.submitted == self._record.submitted
+            if is_unformed and all(end.worker != self._worker for end in self._ended().get(number, {}).values()):
+                break  # no group has formed under it either, and this worker has not ended under it yet
             number += 1
         return lease
 
@@ -139,15 +136,8 @@ class Attempts:
             return False
         return True
 
-    def _may_join(self, number: int) -> bool:
-        """Whether no group has formed under it either, and this worker has not ended under it yet."""
-        lease = self._lease_of(number)
-        if lease is None or lease.formed or lease.submitted != self._record.submitted:
-            return False
-        return all(end.worker != self._worker for end in self._ended().get(number, {}).values())
-
     def lease(self, number: int, *, formed: bool = True) -> Lease:
-        """This worker's claim of a number."""
+        """Returns this worker's claim of a number."""
         record = self._record
         return Lease(
             attempt=number,
@@ -225,12 +215,16 @@ class Attempts:
 
     def _final(self) -> dict[str, EndRecord]:
         """Returns the final ends of this submission, without those of workers that a later attempt has fenced off."""
-        found = {key: end for ends in self._ended().values() for key, end in sorted(ends.items())}
-        ours = {key: end for key, end in found.items() if end.submitted == digest_of(self._record.submitted)}
-        return {key: end for key, end in ours.items() if not end.retryable and end.exit_code != exits.FENCED}
+        submission = digest_of(self._record.submitted)
+        return {
+            key: end
+            for ends in self._ended().values()
+            for key, end in sorted(ends.items())
+            if end.submitted == submission and not end.retryable and end.exit_code != exits.FENCED
+        }
 
     def root_of(self, number: int) -> Verdict | None:
-        """The verdict on this attempt by the worker it began with, when that worker has recorded its end."""
+        """Returns the verdict on this attempt by the worker it began with, when that worker has recorded its end."""
         ends = self._ended().get(number, {}).values()
         return self._read_first([end for end in ends if end.root_cause and end.exit_code != 0])
 

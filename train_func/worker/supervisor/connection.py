@@ -58,7 +58,7 @@ class Host:
                 self._strangers.pop(task, None)
             while is_worker:
                 length = int.from_bytes(await reader.readexactly(LENGTH))
-                report = Report.from_json((await reader.readexactly(length)).decode())
+                report = Report.from_json(await reader.readexactly(length))
                 writer.write(_framed(self._coordinator.report(report).to_json()))
                 await writer.drain()
         if report:
@@ -68,10 +68,10 @@ class Host:
         """Whether the other side knows the key; it is then shown that this side knows it too."""
         challenge = secrets.token_bytes(PROOF)
         writer.write(challenge)
-        own, proof = await reader.readexactly(PROOF), await reader.readexactly(PROOF)
-        if not hmac.compare_digest(proof, _proof(self._key, b"worker", challenge + own)):
+        counter, proof = await reader.readexactly(PROOF), await reader.readexactly(PROOF)
+        if not hmac.compare_digest(proof, _proof(self._key, b"worker", challenge + counter)):
             return False
-        writer.write(_proof(self._key, b"host", challenge + own))
+        writer.write(_proof(self._key, b"host", challenge + counter))
         return True
 
 
@@ -112,9 +112,9 @@ class Connection:
         self._file = self._socket.makefile("rb")
         try:
             self._socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-            challenge, own = self._file.read(PROOF), secrets.token_bytes(PROOF)
-            self._socket.sendall(own + _proof(self._key, b"worker", challenge + own))
-            if not hmac.compare_digest(self._file.read(PROOF), _proof(self._key, b"host", challenge + own)):
+            challenge, counter = self._file.read(PROOF), secrets.token_bytes(PROOF)
+            self._socket.sendall(counter + _proof(self._key, b"worker", challenge + counter))
+            if not hmac.compare_digest(self._file.read(PROOF), _proof(self._key, b"host", challenge + counter)):
                 raise ConnectionError("what listens there is not worker 0 of this job, or does not know this worker")
         except OSError:
             self.close()
@@ -126,11 +126,10 @@ class Connection:
         answer = self._file.read(length)
         if not length or len(answer) < length:
             raise ConnectionError("worker 0 has closed the connection")
-        return Order.from_json(answer.decode())
+        return Order.from_json(answer)
 
 
-def _framed(message: str) -> bytes:
-    content = message.encode()
+def _framed(content: bytes) -> bytes:
     return len(content).to_bytes(LENGTH) + content
 
 

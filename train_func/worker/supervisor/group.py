@@ -18,10 +18,12 @@ from train_func.records import Verdict
 from train_func.worker.environment import Environment
 from train_func.worker.rank import reporting
 from train_func.worker.stop import Stop, Stopped
+from train_func.worker.store_wait import TELL
 from train_func.worker.supervisor.connection import Connection, Host
 from train_func.worker.supervisor.coordinator import Coordinator, Order, Phase, Report, Status
 
 BEAT = 1.0  # seconds between two reports while nothing changes
+RETRY = 0.3  # seconds between two tries to reach worker 0
 POLL, LONGEST_POLL = 0.02, 0.25  # the same while an order is waited for: rarely, where the wait is long
 
 Ask = Callable[[Report], Order]
@@ -138,15 +140,15 @@ def meet(environment: Environment, stop: Stop) -> Member:
     """Waits for the group; raises NotFormed when the time for that is up, Stopped on a signal."""
     print(f"worker {environment.worker} meets the others at {environment.endpoint}")
     report = Report(environment.worker, uuid.uuid4().hex)
-    seconds = float(environment.rendezvous.get("join_timeout", environment.timings.join))
-    until, told = time.monotonic() + seconds, time.monotonic()
+    seconds = environment.join_timeout
+    until, notice = time.monotonic() + seconds, time.monotonic() + TELL
     way: tuple[Ask, str] | None = None
     while True:
         try:
             way = way or _reach(environment)
-            order, pause = way[0](report), environment.timings.look
+            order, pause = way[0](report), BEAT / 10
         except OSError as error:  # a name not yet known, a host not yet there
-            way, pause = None, environment.timings.retry
+            way, pause = None, RETRY
             order = Order(Phase.WAIT, why=f"{type(error).__name__}: {error}")
         if way and order.round:
             member = Member(way[0], report, way[1], stop)
@@ -162,8 +164,8 @@ def meet(environment: Environment, stop: Stop) -> Member:
                 f"the {environment.num_workers} workers did not come together at {environment.endpoint} "
                 f"within {seconds:.0f} s ({order.why}); see whether every pod was started and can reach the first"
             )
-        if time.monotonic() - told > environment.timings.tell:
-            told = time.monotonic()
+        if time.monotonic() > notice:
+            notice = time.monotonic() + TELL
             reporting.say(WaitsForPeers(endpoint=environment.endpoint, why=order.why))
         stop.pause(pause)
 
@@ -191,17 +193,16 @@ def own_address(endpoint: str) -> str:
     family, kind, protocol, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_DGRAM)[0]
     with socket.socket(family, kind, protocol) as way:
         way.connect(address)  # a datagram socket sends nothing by this
-        found: str = way.getsockname()[0]
-    return found
+        return str(way.getsockname()[0])
 
 
 @contextlib.contextmanager
 def reserved_port() -> Iterator[int]:
     """A free port of this machine. It is bound and not listening: none but who asks for its number is given it."""
     family = socket.AF_INET6 if socket.has_dualstack_ipv6() else socket.AF_INET
-    with socket.socket(family) as held:
+    with socket.socket(family) as port:
         if family == socket.AF_INET6:
-            held.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 0)
-        held.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        held.bind(("", 0))
-        yield held.getsockname()[1]
+            port.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 0)
+        port.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        port.bind(("", 0))
+        yield port.getsockname()[1]

@@ -19,7 +19,7 @@ from train_func.worker.environment import Environment
 from train_func.worker.inputs.named import bring, link
 from train_func.worker.rank import reporting
 from train_func.worker.stop import Stop
-from train_func.worker.store_wait import patient, patiently, tell_waiting
+from train_func.worker.store_wait import TELL, Notice, patient, patiently
 from train_func.worker.supervisor.group import Member
 
 STORE_SECONDS = 900.0  # for a store that is away while an input is brought
@@ -39,7 +39,7 @@ class RunInputs:
         """The input that is brought."""
 
     def bring(self, member: Member, attempt: int) -> dict[str, str]:
-        """The paths of all inputs, by the variables that tell them.
+        """Returns the paths of all inputs, by the variables that tell them.
 
         Raises:
             InvalidInput, StorageFailed: an input cannot be had, or is not what was submitted.
@@ -47,77 +47,76 @@ class RunInputs:
         """
         if not self._record.run.inputs:
             return {}
-        found = self._beside(member, self._all)
+        paths = self._beside(member, self._all)
         if self._environment.worker == 0:
-            self._beside(member, lambda: self._record_claims(found, attempt))
-        return {variable_of(name): str(path) for name, path in found.items()}
+            self._beside(member, lambda: self._record_claims(paths, attempt))
+        return {variable_of(name): str(path) for name, path in paths.items()}
 
     def _beside(self, member: Member, work: Callable[[], T]) -> T:
-        """What ``work`` returns, which a thread does: a signal and the loss of a peer end the wait for it."""
+        """Has a thread do ``work`` and returns its result; a signal and the loss of a peer end the wait for it."""
         outcome = begin(work)
-        told = time.monotonic()
+        notice = time.monotonic() + TELL
         while not outcome.done():
             member.look()
             self._stop.pause(0.05)
-            if time.monotonic() - told >= self._environment.timings.tell:
-                told = time.monotonic()
+            if time.monotonic() >= notice:
+                notice = time.monotonic() + TELL
                 print(f"still bringing input {self._now!r}")
         return outcome.result()
 
     def _all(self) -> dict[str, Path]:
         folder = self._environment.work_dir / "inputs"
         shutil.rmtree(folder, ignore_errors=True)  # what an earlier attempt in this pod has written there
-        found = {}
+        paths = {}
         faults: list[str] = []
         for name, address in self._record.run.inputs.items():
             self._now = name
             begun = time.monotonic()
             try:
-                found[name] = self._one(name, address, folder)
+                paths[name] = self._one(name, address, folder)
             except InvalidInput as refused:
                 faults += refused.faults
             else:
-                print(f"input {name!r} is {found[name]} ({time.monotonic() - begun:.1f} s)")
+                print(f"input {name!r} is {paths[name]} ({time.monotonic() - begun:.1f} s)")
         if faults:
             raise InvalidInput(faults, cause="data")
-        return found
+        return paths
 
     def _one(self, name: str, address: str, folder: Path) -> Path:
-        timings, expected = self._environment.timings, self._record.fingerprints[key_of(name)]
+        expected = self._record.fingerprints[key_of(name)]
         purpose = f"bring input {name!r}"
-        store = patient(self._store, self._stop, STORE_SECONDS, purpose, timings)
+        store = patient(self._store, self._stop, STORE_SECONDS, purpose)
         path = patiently(
             lambda: bring(name, address, expected, store, self._environment.cache_dir, self._environment.claims_dir),
             self._stop,
-            timings,
-            tell=partial(tell_waiting, purpose=purpose),  # of another store than the run's, or of the Hub
+            notice=Notice(purpose),  # of another store than the run's, or of the Hub
         )
         if claim_of(address):  # it is read-only, and may hold millions of files
             return path
         return link(path, folder, name, expected)
 
-    def _record_claims(self, found: dict[str, Path], attempt: int) -> None:
+    def _record_claims(self, paths: dict[str, Path], attempt: int) -> None:
         """Writes down what lies in the claims, and says where that differs from what an attempt before has read."""
         addresses = self._record.run.inputs
-        claims = {str(claim): found[name] for name, address in addresses.items() if (claim := claim_of(address))}
+        claims = {str(claim): paths[name] for name, address in addresses.items() if (claim := claim_of(address))}
         if not claims:
             return
-        keys, timings = self._record.keys, self._environment.timings
+        keys = self._record.keys
         now = AttemptInputs(claims={address: listing(path) for address, path in claims.items()})
-        patiently(lambda: self._store.put(keys.attempt(attempt).inputs, now.to_json()), self._stop, timings)
+        patiently(lambda: self._store.put(keys.attempt(attempt).inputs, now.to_json()), self._stop)
         for number in range(attempt - 1, 0, -1):
-            before = patiently(partial(find, self._store, keys.attempt(number).inputs), self._stop, timings)
+            before = patiently(partial(find, self._store, keys.attempt(number).inputs), self._stop)
             if before is None:
                 continue
-            was = AttemptInputs.from_json(before.data)
+            was = AttemptInputs.from_json(before.data, keys.attempt(number).inputs)
             for address in claims:
-                if was and was.claims.get(address) not in (None, now.claims[address]):
+                if was.claims.get(address) not in (None, now.claims[address]):
                     reporting.note(f"{address} has changed since attempt {number}: other files, sizes or times")
             return
 
 
 def listing(path: Path) -> ClaimListing:
-    """What lies at a path, by name, size and time; a link is listed and not followed."""
+    """Returns what lies at a path, by name, size and time; a link is listed and not followed."""
     lines: list[tuple[str, int, int]] = []
     files = (Path(place, name) for place, _, names in os.walk(path) for name in names) if path.is_dir() else [path]
     for file in files:

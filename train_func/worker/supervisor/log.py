@@ -1,16 +1,9 @@
-"""The worker's own output, at once to the real stdout and bounded to the store; beside it the history of the attempt.
-
-Both are kept every few seconds, with bounded memory: the history as CSV, in a new file when one is long. No failure of
-either is one of the run.
-"""
+"""The worker's own output and that of its ranks, at once to the real stdout and bounded to the store."""
 
 import contextlib
-import fcntl
 import os
-import select
-import struct
+import secrets
 import sys
-import termios
 import threading
 import time
 from collections import deque
@@ -19,69 +12,16 @@ from dataclasses import replace
 from pathlib import Path
 
 from train_func import events
-from train_func.events import CheckpointSaved, Event, LogGap, StepProgress
-from train_func.layout import AttemptKeys
-from train_func.metrics import Row, row_of, to_csv
+from train_func.events import Event, LogGap, StepProgress
 from train_func.worker import masks
 from train_func.worker.rank import stacks
-from train_func.worker.supervisor.periodic import Periodic
-
-HISTORY_SECONDS = 10.0  # between two uploads of a short file; longer for longer ones, as each carries all of it
-LONGEST_FILE = 2**20  # bytes of a file, after which the next one begins
-MOST_ROWS = 20_000  # kept while the store is away: more than a day; the oldest go first
-
-PutFile = Callable[[str, bytes], object]
-
-
-class History(Periodic):
-    """Of one attempt. ``put`` stores bytes under a key, and may raise; ``interval`` is in seconds."""
-
-    def __init__(
-        self, keys: AttemptKeys, put: PutFile, *, interval: float = HISTORY_SECONDS, longest_file: int = LONGEST_FILE
-    ) -> None:
-        super().__init__("history")
-        self._keys = keys
-        self._put = put
-        self._interval = interval
-        self._longest_file = longest_file
-        self._new: deque[Row] = deque(maxlen=MOST_ROWS)
-        self._rows: deque[Row] = deque(maxlen=MOST_ROWS)  # of the files that are open
-        self._part = 1
-        self._unkept = False
-        self._length = 0
-
-    def hear(self, event: Event) -> None:
-        """Takes what belongs to the history; returns at once."""
-        if row := row_of(event):
-            self._new.append(row)
-        if isinstance(event, CheckpointSaved):  # what goes on from it reports none of the steps before it again
-            self.hasten()
-
-    def _pause(self) -> float:
-        return self._interval * (1 + 4 * self._length / self._longest_file)
-
-    def _keep(self) -> None:
-        while self._new:
-            self._rows.append(self._new.popleft())
-            self._unkept = True
-        if not self._unkept:
-            return
-        table = to_csv(self._rows)
-        self._put(self._keys.metrics_csv(self._part), table)
-        self._unkept = False
-        self._length = len(table)
-        if self._length >= self._longest_file:
-            self._rows.clear()
-            self._part, self._length = self._part + 1, 0
-
+from train_func.worker.supervisor.uploads import LOG_SECONDS, History, LogUpload
 
 HEAD = 2**20  # bytes of a log's beginning that are always kept
 TAIL = 4 * 2**20  # bytes of its end
 LONGEST_LINE = 2**16
 SETTLE_SECONDS = 2.0  # longest wait for what was printed last
-LOG_SECONDS = 3.0  # between two uploads of a short log; twice that of one of a MiB, because each carries all of it
-
-Put = Callable[[bytes], object]
+_MARK = b"\0" + secrets.token_hex(16).encode()  # no program prints it: it tells how far a pipe was read
 
 
 class BoundedLog:
@@ -111,7 +51,7 @@ class BoundedLog:
             self._num_bytes_out += len(dropped)
 
     def render(self) -> bytes:
-        """The log as it is kept."""
+        """Returns the log as it is kept."""
         gap = LogGap(time="", num_lines=self._num_lines_out, num_bytes=self._num_bytes_out)
         gaps = [f"{events.line(gap)}\n".encode()] if self._num_lines_out else []
         return b"".join([*self._head, *gaps, *self._tail])
@@ -120,70 +60,56 @@ class BoundedLog:
 class _Stream(threading.Thread):
     """Reads one pipe line by line. Other processes may hold its end for writing open, so that it need not ever end.
 
-    ``ends``: descriptors of its ends, for reading and for writing.
+    A mark that this process writes into the pipe comes out behind all that was written before it.
     """
 
     def __init__(self, ends: tuple[int, int], emit: Callable[[bytes], None]) -> None:
+        """``ends``: descriptors of its ends, for reading and for writing."""
         super().__init__(name="output", daemon=True)
         self._emit = emit
-        self._rest = b""
         self._read, self.write = ends
-        self._asked, self._ask = os.pipe()
-        self._requests: deque[threading.Event | None] = deque()  # None: the last one
+        self._requests: deque[threading.Event | None] = deque()  # one for each mark; None: the last one
+        self.start()
 
     def run(self) -> None:
-        ready = select.poll()
-        for descriptor in (self._read, self._asked):
-            ready.register(descriptor, select.POLLIN)
-        while True:
-            if self._asked not in dict(ready.poll()):
-                self._take(1)
-                continue
-            os.read(self._asked, 1)
-            self._take(_num_unread(self._read))
-            if (settled := self._requests.popleft()) is None:
-                break
-            settled.set()
-        if self._rest:
-            self._emit(self._rest)
-        os.close(self._read)
-        os.close(self._asked)
-
-    def _take(self, num_bytes: int) -> None:
-        """Passes on at least so many bytes, which are there or will be, as far as their lines are whole."""
-        while num_bytes > 0:
-            data = os.read(self._read, LONGEST_LINE)
-            num_bytes -= len(data)
-            *lines, self._rest = (self._rest + data).split(b"\n")
-            if len(self._rest) > LONGEST_LINE:
-                begin, self._rest = masks.split(self._rest)
-                lines.append(begin)
+        rest, is_open = b"", True
+        while is_open:
+            *lines, rest = (rest + os.read(self._read, LONGEST_LINE)).split(b"\n")
+            begun = b""  # a line into which a mark was written
             for line in lines:
-                self._emit(line)
+                line, begun = begun + line, b""
+                if not line.endswith(_MARK):
+                    self._emit(line)
+                    continue
+                begun = line.removesuffix(_MARK)
+                request = self._requests.popleft()
+                if request is None:
+                    rest, is_open = b"", False
+                    break
+                request.set()
+            rest = begun + rest
+            if len(rest) > LONGEST_LINE + len(_MARK):
+                begin, end = masks.split(rest[: -len(_MARK)])  # a mark may have begun behind that
+                self._emit(begin)
+                rest = end + rest[-len(_MARK) :]
+        if rest:
+            self._emit(rest)
+        os.close(self._read)
 
     def settle(self, seconds: float) -> None:
         """Returns when all whole lines that were written before this call were passed on, or after ``seconds``."""
         settled = threading.Event()
-        self._request(settled)
+        self._requests.append(settled)
+        os.write(self.write, _MARK + b"\n")
         settled.wait(seconds)
 
     def end(self, seconds: float) -> None:
-        """The same of all that was written before; what is written later is not passed on."""
-        self._request(None)
+        """Passes on all that was written before this call, and nothing that is written later."""
+        self._requests.append(None)
+        os.write(self.write, _MARK + b"\n")
         self.join(seconds)
         if not self.is_alive():
             os.close(self.write)
-            os.close(self._ask)
-
-    def _request(self, settled: threading.Event | None) -> None:
-        self._requests.append(settled)
-        os.write(self._ask, b".")
-
-
-def _num_unread(pipe: int) -> int:
-    """Bytes that wait in it."""
-    (num,) = struct.unpack("i", fcntl.ioctl(pipe, termios.FIONREAD, bytes(struct.calcsize("i"))))
-    return int(num)
 
 
 def last_state(line: bytes) -> bytes:
@@ -203,29 +129,29 @@ class LogTee:
         self._log = BoundedLog()
         self._first = b""
         self._interval = interval
-        self._upload: _Upload | None = None
+        self._upload: LogUpload | None = None
         self._history: History | None = None
-        self._own = self._stream(os.pipe(), b"")
+        self._own = self._output(b"")
         self._ranks: list[_Stream] = []
         sys.stdout.reconfigure(line_buffering=True)  # type: ignore[union-attr]  # a text file, as Python starts it
         os.dup2(self._own.write, 1)
         os.dup2(self._own.write, 2)
 
     def rank_output(self, rank: int) -> str:
-        """A path; what is written to it appears as lines of this rank."""
-        stream = self._stream(os.pipe(), events.OF_RANK.format(rank).encode())
+        """Returns a path; what is written to it appears as lines of this rank."""
+        stream = self._output(events.OF_RANK.format(rank).encode())
         self._ranks.append(stream)
         return f"/dev/fd/{stream.write}"
 
     def rank_events(self, rank: int, path: Path) -> None:
         """Makes a pipe at ``path``; what is written to it becomes events of this rank. Raises OSError."""
 
-        def told(line: bytes) -> None:
+        def emit(line: bytes) -> None:
             with contextlib.suppress(Exception):  # else nothing would read the pipe, and the rank would wait for that
                 if event := events.parse(line.decode(errors="replace")):
                     self.say(replace(event, rank=rank))
 
-        self._at(path, told)
+        self._ranks.append(_Stream(_named_pipe(path), emit))
 
     def rank_trace(self, rank: int, path: Path, hear: Callable[[str], object]) -> None:
         """Makes a pipe at ``path``; what is written to it is heard, and appears as the trace of this rank.
@@ -234,21 +160,11 @@ class LogTee:
         """
         prefix = stacks.PREFIX.format(rank).encode()
 
-        def told(line: bytes) -> None:
-            self._emit(prefix + events.escaped(line) + b"\n")
+        def emit(line: bytes) -> None:
+            self._write(masks.mask_line(prefix + events.escaped(line) + b"\n"))
             hear(line.decode(errors="replace"))
 
-        self._at(path, told)
-
-    def _at(self, path: Path, told: Callable[[bytes], None]) -> None:
-        """Hears every line that a rank writes to a pipe at ``path``, which is made here."""
-        os.mkfifo(path)
-        read = os.open(path, os.O_RDONLY | os.O_NONBLOCK)
-        write = os.open(path, os.O_WRONLY)
-        os.set_blocking(read, True)
-        stream = _Stream((read, write), told)
-        stream.start()
-        self._ranks.append(stream)
+        self._ranks.append(_Stream(_named_pipe(path), emit))
 
     def say(self, event: Event) -> None:
         """Writes an event's line, unless it is for the history alone."""
@@ -263,7 +179,7 @@ class LogTee:
         while self._ranks:
             self._ranks.pop().end(SETTLE_SECONDS)
 
-    def begin(self, put: Put, history: History | None = None) -> None:
+    def begin(self, put: Callable[[bytes], object], history: History | None = None) -> None:
         """From now on the log is kept by ``put``, and what events say by ``history``.
 
         The first time from the beginning of the log on; then, in another attempt of the same pod, from here on, with
@@ -280,7 +196,7 @@ class LogTee:
         if history is not None:
             history.start()
             self._history = history
-        self._upload = _Upload(self._render, put, self._interval)
+        self._upload = LogUpload(self._render, put, self._interval)
         self._upload.start()
 
     def flush(self, seconds: float) -> None:
@@ -303,17 +219,15 @@ class LogTee:
         self._keep(until)
 
     def _keep(self, until: float) -> None:
-        for kept in (self._upload, self._history):
-            if kept is not None:
-                kept.flush(max(0.0, until - time.monotonic()))
+        for upload in (self._upload, self._history):
+            if upload is not None:
+                upload.flush(max(0.0, until - time.monotonic()))
 
-    def _stream(self, ends: tuple[int, int], prefix: bytes) -> _Stream:
-        stream = _Stream(ends, lambda line: self._emit(prefix + events.escaped(last_state(line)) + b"\n"))
-        stream.start()
-        return stream
-
-    def _emit(self, line: bytes) -> None:
-        self._write(masks.mask_line(line))
+    def _output(self, prefix: bytes) -> _Stream:
+        """Returns the stream of a pipe whose lines appear behind a prefix."""
+        return _Stream(
+            os.pipe(), lambda line: self._write(masks.mask_line(prefix + events.escaped(last_state(line)) + b"\n"))
+        )
 
     def _write(self, line: bytes) -> None:
         with self._lock:
@@ -327,20 +241,10 @@ class LogTee:
             return self._log.render()
 
 
-class _Upload(Periodic):
-    """Puts the log whenever it has changed."""
-
-    def __init__(self, render: Callable[[], bytes], put: Put, interval: float) -> None:
-        super().__init__("log upload")
-        self._interval = interval
-        self._render = render
-        self._put = put
-        self._last = b""
-
-    def _pause(self) -> float:
-        return self._interval * (1 + len(self._last) / 2**20)
-
-    def _keep(self) -> None:
-        if (log := self._render()) != self._last:
-            self._put(log)
-            self._last = log
+def _named_pipe(path: Path) -> tuple[int, int]:
+    """Makes a pipe at ``path``; returns its ends. Raises OSError."""
+    os.mkfifo(path)
+    read = os.open(path, os.O_RDONLY | os.O_NONBLOCK)
+    write = os.open(path, os.O_WRONLY)
+    os.set_blocking(read, True)
+    return read, write

@@ -20,19 +20,18 @@ from train_func.worker import masks
 from train_func.worker.environment import GROUP_SECRET, Environment, read_environment
 from train_func.worker.publish.store import complete, delete_checkpoints
 from train_func.worker.rank import reporting
-from train_func.worker.rank.end import RankEnd
 from train_func.worker.stop import Stop, Stopped, WithinGrace
-from train_func.worker.store_wait import patiently
+from train_func.worker.store_wait import RECORD_SECONDS, patiently
 from train_func.worker.supervisor import packages
 from train_func.worker.supervisor.attempt import Attempt
-from train_func.worker.supervisor.budget import Refused
-from train_func.worker.supervisor.coordinator import SILENCE
 from train_func.worker.supervisor.group import Member, NotFormed, PeersLost, meet
-from train_func.worker.supervisor.heartbeat import Heartbeat
 from train_func.worker.supervisor.log import LogTee
 from train_func.worker.supervisor.rank_process import Template
-from train_func.worker.supervisor.ranks import Launcher
+from train_func.worker.supervisor.uploads import Heartbeat
 from train_func.worker.supervisor.verdict import stopped
+
+LOOK = 0.1  # seconds between two looks at the work
+LATE = 2.0  # seconds by which the end of the ranks may be noticed later than it was due
 
 
 def supervise(environ: Mapping[str, str], stop: Stop) -> NoReturn:
@@ -48,22 +47,30 @@ def supervise(environ: Mapping[str, str], stop: Stop) -> NoReturn:
         environment = read_environment(environ)
         os.environ.pop(GROUP_SECRET, None)  # the ranks, and what they start, need none of it
         stop.grace = environment.grace
-        reporting.say(_starts(environment))
+        reporting.say(_start_event(environment))
         supervisor = Supervisor(environment, log_tee, stop)
         verdict = supervisor.run()
     except InvalidInput as error:
         verdict = Verdict(exits.USAGE, error.cause, str(error), worker=0)
-    attempt = supervisor.attempt_number if supervisor else None
     verdict = masks.mask(verdict)
-    said = Termination(attempt=attempt, exit_code=verdict.exit_code, cause=verdict.cause, message=verdict.message)
-    _write_termination(environ.get("TRAIN_FUNC_TERMINATION_FILE"), said.to_json())
-    log_tee.close(_ends(verdict), supervisor.seconds_left() if supervisor else 0.0)
+    code, cause, message = verdict.exit_code, verdict.cause, verdict.message
+    if path := environ.get("TRAIN_FUNC_TERMINATION_FILE"):
+        attempt = supervisor.attempt_number if supervisor else None
+        try:
+            with open(path, "w") as file:  # noqa: PTH123
+                file.write(
+                    Termination(attempt=attempt, exit_code=code, cause=cause, message=message).to_json().decode()
+                )
+        except OSError as error:
+            print(f"the termination message could not be written: {error}")
+    end = WorkerEnds(worker=verdict.worker, exit_code=code, cause=cause, message=message, follows=verdict.follows)
+    log_tee.close(end, supervisor.seconds_left() if supervisor else 0.0)
     if supervisor:
         supervisor.depart(verdict)
-    os._exit(verdict.exit_code)
+    os._exit(code)
 
 
-def _starts(environment: Environment) -> WorkerStarts:
+def _start_event(environment: Environment) -> WorkerStarts:
     """Says whose log this is: by it a client recognises the copy in the store, and to which submission it belongs."""
     try:
         submitted = json.loads((environment.job_dir / "run.json").read_text()).get("submitted")
@@ -78,26 +85,6 @@ def _starts(environment: Environment) -> WorkerStarts:
     )
 
 
-def _ends(verdict: Verdict) -> WorkerEnds:
-    return WorkerEnds(
-        worker=verdict.worker,
-        exit_code=verdict.exit_code,
-        cause=verdict.cause,
-        message=verdict.message,
-        follows=verdict.follows,
-    )
-
-
-def _write_termination(file: str | None, said: str) -> None:
-    if not file:
-        return
-    try:
-        with open(file, "w") as termination:  # noqa: PTH123
-            termination.write(said)
-    except OSError as error:
-        print(f"the termination message could not be written: {error}")
-
-
 class Supervisor:
     """The work happens in a thread, so that the main thread is free for signals and deadlines at any moment."""
 
@@ -106,7 +93,6 @@ class Supervisor:
         self._log_tee = log_tee
         self._stop = stop
         self._attempt: Attempt | None = None
-        self._launcher: Launcher | None = None
         self._template = Template(environment.num_threads)
         self._member: Member | None = None
         self._verdict: Verdict | None = None
@@ -129,135 +115,98 @@ class Supervisor:
 
     def run(self) -> Verdict:
         """Returns when the work has ended or, after a signal, when it is time; no process of it is left."""
-        late = self._environment.timings.late
         work = threading.Thread(target=self._work, name="work", daemon=True)
         work.start()
-        while work.is_alive() and not self._given_up(late):
-            work.join(self._environment.timings.look)
-            if self._launcher and (own := self._launcher.pids()):
-                reap_orphans(own)
-        kill_descendants(seconds=late)
-        return self._verdict or self._give_up()
-
-    def _given_up(self, late: float) -> bool:
-        """Whether the work has nothing left worth waiting for; it may be stuck in an import or a connection."""
-        if self._attempt is None:
-            return self._stop.requested and self._stop.seconds > late
-        is_over = self._member is None and self._attempt.job_end
-        if self._attempt.ending or not (self._stop.requested or is_over):
-            return False
-        if self._attempt.finishes:
-            return WithinGrace(self._stop).requested
-        if self._launcher is None or self._launcher.may_leave():
-            return True
-        return self._stop.requested and time.monotonic() > self._stop.work_until + late
-
-    def _give_up(self) -> Verdict:
+        while work.is_alive() and not self._is_given_up():
+            work.join(LOOK)
+            launcher = self._attempt.launcher if self._attempt else None
+            if launcher and (ranks := launcher.pids()):
+                reap_orphans(ranks)
+        kill_descendants(seconds=LATE)
+        if self._verdict:
+            return self._verdict
         worker = self._environment.worker
         if self._stop.requested or not self._attempt:
             return self._close(stopped(worker, self._stop.name))
-        return self._close(
-            Verdict(exits.PEER, "peer", "the job is over", worker, root_cause=False), self._attempt.job_end
-        )
+        follows = Verdict(exits.PEER, "peer", "the job is over", worker, root_cause=False)
+        return self._close(follows, self._attempt.job_end)
+
+    def _is_given_up(self) -> bool:
+        """Whether the work has nothing left worth waiting for; it may be stuck in an import or a connection."""
+        attempt, stop = self._attempt, self._stop
+        if attempt is None:
+            return stop.requested and stop.seconds > LATE
+        is_over = self._member is None and attempt.job_end
+        if attempt.ending or not (stop.requested or is_over):
+            return False
+        if attempt.finishes:
+            return WithinGrace(stop).requested
+        if attempt.launcher is None or not attempt.launcher.has_ranks:
+            return True
+        return stop.requested and time.monotonic() > stop.work_until + LATE
 
     def _work(self) -> None:
-        verdict = self._ended(self._prepare)
+        verdict = self._verdict_on(self._prepare)
         while verdict is None:
-            verdict = self._ended(self._run_ranks)
-            if self._attempt and (following := self._attempt.next()):
-                self._attempt, verdict = following, None
+            verdict = self._verdict_on(self._run_attempt)
+            if self._attempt and (attempt := self._attempt.next()):
+                self._attempt, verdict = attempt, None
         if self._attempt:
             self._attempt.leave()
         self._verdict = verdict
 
-    def _ended(self, work: Callable[[], Verdict | None]) -> Verdict | None:
-        """What ``work`` returns, or the verdict on what it raises."""
+    def _run_attempt(self) -> Verdict:
+        assert self._attempt is not None and self._member is not None
+        return self._attempt.run(self._member, self._template)
+
+    def _verdict_on(self, work: Callable[[], Verdict | None]) -> Verdict | None:
+        """Returns what ``work`` does, or the verdict on what it raises."""
+        worker = self._environment.worker
         try:
             return work()
-        except Refused as error:
-            return self._close(error.verdict)
         except Stopped as error:
-            return self._close(stopped(self._environment.worker, str(error)))
+            return self._close(stopped(worker, str(error)))
         except PeersLost as error:
-            own = Verdict(exits.PEER, "peer", str(error), self._environment.worker, root_cause=False)
-            return self._close(own, error.verdict)
+            return self._close(Verdict(exits.PEER, "peer", str(error), worker, root_cause=False), error.verdict)
+        except NotFormed as error:
+            return self._close(Verdict(exits.RENDEZVOUS, "peer", str(error), worker))
+        except TrainFuncError as error:
+            return self._close(Verdict(exits.exit_of(error).code, error.cause, str(error), worker))
         except Exception as error:
-            return self._close(self._of_error(error))
-
-    def _of_error(self, error: Exception) -> Verdict:
-        worker = self._environment.worker
-        match error:
-            case NotFormed():
-                return Verdict(exits.RENDEZVOUS, "peer", str(error), worker)
-            case TrainFuncError():
-                return Verdict(exits.exit_of(error).code, error.cause, str(error), worker)
-        found, words = exits.exit_of(error), f"{type(error).__name__}: {error}"
-        if found.cause != "code":
-            return Verdict(found.code, found.cause, words, worker, root_cause=found.cause != "peer")
-        traceback.print_exception(error)
-        return Verdict(exits.CODE, "unknown", f"the supervisor itself failed: {words}", worker)
+            exit, message = exits.exit_of(error), f"{type(error).__name__}: {error}"
+            if exit.cause != "code":
+                return self._close(Verdict(exit.code, exit.cause, message, worker, root_cause=exit.cause != "peer"))
+            traceback.print_exception(error)
+            return self._close(Verdict(exits.CODE, "unknown", f"the supervisor itself failed: {message}", worker))
 
     def _prepare(self) -> Verdict | None:
-        """None once the group is complete; a verdict when there is nothing to train."""
-        environment = self._environment
+        """Returns None once the group is complete; a verdict when there is nothing to train."""
+        environment, stop = self._environment, self._stop
         environment.temporary_dir.mkdir(parents=True, exist_ok=True)
         record = _read_record(environment)
-        store = patiently(lambda: open_store(record.store), self._stop, environment.timings)
-        self._attempt = Attempt(environment, record, store, self._log_tee, self._stop)
-        self._stop.check()
+        store = patiently(lambda: open_store(record.store), stop)
+        self._attempt = Attempt(environment, record, store, self._log_tee, stop)
+        stop.check()
         self._attempt.prepare()  # first, because it knows within seconds why a store cannot be used
         if environment.worker == 0:
             self._heartbeat = Heartbeat(store, record, environment.pod)
             self._heartbeat.start()
-        if patiently(lambda: complete(store, record), self._stop, environment.timings):
-            delete_checkpoints(store, record, environment.timings.record)  # who has published may have died before it
+        if patiently(lambda: complete(store, record), stop):
+            delete_checkpoints(store, record, RECORD_SECONDS)  # who has published may have died before it
             return Verdict(exits.DONE, None, "the run was finished before", environment.worker)
-        folder = patiently(
-            lambda: packages.unpacked(store, record, environment.cache_dir, environment.work_dir / "packages"),
-            self._stop,
-            environment.timings,
-        )
-        packages.put_first(folder)
+        wheels = environment.work_dir / "packages"
+        packages.put_first(patiently(lambda: packages.unpacked(store, record, environment.cache_dir, wheels), stop))
         self._template.start(environment.job_dir / "source.py")
-        self._member = meet(environment, self._stop)
+        self._member = meet(environment, stop)
         return None
 
-    def _run_ranks(self) -> Verdict:
-        attempt, member = self._attempt, self._member
-        assert attempt is not None and member is not None
-        self._launcher = None  # how the ranks of the attempt before ended is on record
-        variables = attempt.open(member)
-        self._template.start(self._environment.job_dir / "source.py")
-        self._launcher = Launcher(
-            self._environment, self._log_tee, self._stop, member, self._template, attempt.hang_after
-        )
-        if self._launcher.run(variables):
-            return self._finish(attempt, member)
-        hang = self._launcher.hang
-        return self._close(hang.verdict(self._environment.worker) if hang else None)
-
-    def _finish(self, attempt: Attempt, member: Member) -> Verdict:
-        attempt.finish(member, self._ends())
-        member.leave(SILENCE)
-        return self._close(Verdict(exits.DONE, None, "all ranks of all workers ended", self._environment.worker))
-
-    def _ends(self) -> list[RankEnd]:
-        return self._launcher.ends() if self._launcher else []
-
-    def _close(self, own: Verdict | None, root: Verdict | None = None) -> Verdict:
-        if self._attempt is None:
-            assert own is not None
-            return own
-        if self._launcher:
-            self._attempt.step, self._attempt.out_of_memory = self._launcher.step, self._launcher.out_of_memory
-        return self._attempt.close(self._ends(), own, root)
+    def _close(self, verdict: Verdict, root: Verdict | None = None) -> Verdict:
+        return self._attempt.close(verdict, root) if self._attempt else verdict
 
 
 def _read_record(environment: Environment) -> RunRecord:
     path = environment.job_dir / "run.json"
     try:
-        return RunRecord.from_dict(json.loads(path.read_text()))
-    except (OSError, ValueError, KeyError, TypeError) as error:
-        if isinstance(error, InvalidInput):
-            raise
-        raise InvalidInput(f"{path} is not the record of a run: {type(error).__name__}: {error}") from error
+        return RunRecord.from_json(path.read_bytes(), str(path))
+    except OSError as error:  # of the file, or of what is in it
+        raise InvalidInput(f"{path} is not the record of a run: {error}") from error

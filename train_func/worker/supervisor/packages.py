@@ -6,7 +6,8 @@ No program installs them: a wheel is a zip file whose content lies as Python imp
 import hashlib
 import os
 import shutil
-from pathlib import Path, PurePosixPath
+from functools import partial
+from pathlib import Path
 from zipfile import BadZipFile, ZipFile
 
 from train_func.errors import StorageFailed
@@ -14,9 +15,6 @@ from train_func.layout import wheel_key
 from train_func.records import RunRecord
 from train_func.storage import Store
 from train_func.worker.inputs.cache import entry, remove
-
-_LIBRARIES = ("purelib", "platlib")
-_MODES = 0o755  # of a file, as far as its wheel sets them
 
 
 def unpacked(store: Store, record: RunRecord, cache: Path, folder: Path) -> Path | None:
@@ -37,65 +35,47 @@ def unpacked(store: Store, record: RunRecord, cache: Path, folder: Path) -> Path
     folder.mkdir(parents=True)
     for name, sha256 in sorted(record.wheels.items()):
         wheel = folder / name
-        _bring(store, name, sha256, cache, wheel)
+        download = partial(_download, store, name, sha256)
+        shutil.copyfile(entry(cache, f"packages/{sha256}", download), wheel)
+        with wheel.open("rb") as copy:  # verified after it was made: any pod may change the cache
+            is_whole = hashlib.file_digest(copy, "sha256").hexdigest() == sha256
+        if not is_whole:
+            download(wheel)
         try:
             unpack(wheel, folder)
-        except (BadZipFile, ValueError) as fault:
+        except BadZipFile as fault:
             raise _damaged(store, name, sha256, str(fault)) from None
         wheel.unlink()
     return folder
 
 
-def _bring(store: Store, name: str, sha256: str, cache: Path, wheel: Path) -> None:
-    """A copy of the wheel, verified after it was made: any pod may change the cache."""
-
-    def download(path: Path) -> None:
-        if store.download(wheel_key(name, sha256), path) != sha256:
-            raise _damaged(store, name, sha256, "its content is another one")
-
-    shutil.copyfile(entry(cache, f"packages/{sha256}", download), wheel)
-    with wheel.open("rb") as copied:
-        is_whole = hashlib.file_digest(copied, "sha256").hexdigest() == sha256
-    if not is_whole:
-        download(wheel)
+def _download(store: Store, name: str, sha256: str, path: Path) -> None:
+    if store.download(wheel_key(name, sha256), path) != sha256:
+        raise _damaged(store, name, sha256, "its content is another one")
 
 
 def unpack(wheel: Path, folder: Path) -> None:
     """Brings the modules and data of a wheel to ``folder``; its programs and headers stay out.
 
-    Raises:
-        BadZipFile: it is no zip file, or damaged.
-        ValueError: a file of it would lie outside of the folder.
+    Raises BadZipFile: it is no zip file, or damaged.
     """
-    with ZipFile(wheel) as files:
-        for found in files.infolist():
-            place = _place(PurePosixPath(found.filename))
-            if place is None or found.is_dir():
-                continue
-            target = folder / place
-            if ".." in place.parts or not target.is_relative_to(folder):
-                raise ValueError(f"{found.filename!r} would lie outside of the folder")
-            target.parent.mkdir(parents=True, exist_ok=True)
-            with files.open(found) as content, target.open("wb") as written:
-                shutil.copyfileobj(content, written)
-            target.chmod(0o644 | (found.external_attr >> 16) & _MODES)
+    with ZipFile(wheel) as archive:
+        for member in archive.infolist():
+            path = Path(archive.extract(member, folder))  # which leaves out what would lead out of the folder
+            if path.is_file():
+                path.chmod(0o644 | (member.external_attr >> 16) & 0o755)
+    for data in folder.glob("*.data"):
+        for kind in ("purelib", "platlib", "data"):
+            if (data / kind).is_dir():
+                shutil.copytree(data / kind, folder, dirs_exist_ok=True)
+        shutil.rmtree(data)
 
 
 def put_first(folder: Path | None) -> None:
     """Lets processes that this one starts find what lies in the folder before what is installed."""
     if folder:
-        others = os.environ.get("PYTHONPATH")
-        os.environ["PYTHONPATH"] = f"{folder}{os.pathsep}{others}" if others else str(folder)
-
-
-def _place(name: PurePosixPath) -> PurePosixPath | None:
-    """Where a file of a wheel belongs, from the folder; None for what no import needs."""
-    if not name.parts or not name.parts[0].endswith(".data"):
-        return name
-    kind, *rest = name.parts[1:]
-    if kind in _LIBRARIES or kind == "data":
-        return PurePosixPath(*rest) if rest else None
-    return None
+        paths = [str(folder), os.environ.get("PYTHONPATH", "")]
+        os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, paths))
 
 
 def _damaged(store: Store, name: str, sha256: str, why: str) -> StorageFailed:

@@ -12,7 +12,6 @@ import threading
 import time
 from collections.abc import Collection, Mapping
 from pathlib import Path
-from typing import Protocol
 
 from train_func.process_tree import kill_descendants
 from train_func.worker.rank.source import SourceNeeds
@@ -21,16 +20,6 @@ from train_func.worker.rank.template import LONGEST, MODULES, QUIET, SOCKET
 START_SECONDS = 180.0  # for the template's imports on a slow machine; then ranks are started without it
 ANSWER_SECONDS = 30.0  # for a fork
 KILL_SECONDS = 2.0  # for what was forked and did not answer
-
-
-class RankProcess(Protocol):
-    """What is asked of it; subprocess.Popen has all of it."""
-
-    @property
-    def pid(self) -> int: ...
-    def poll(self) -> int | None: ...
-    def send_signal(self, number: int) -> None: ...
-    def wait(self, timeout: float) -> int: ...
 
 
 class _Forked:
@@ -65,6 +54,9 @@ class _Forked:
         return code
 
 
+RankProcess = subprocess.Popen[bytes] | _Forked
+
+
 class Template:
     """The template of this pod, from ``start`` on; a rank that it cannot make is started as a new program."""
 
@@ -77,7 +69,7 @@ class Template:
 
     @property
     def pid(self) -> int | None:
-        """Of its process."""
+        """The id of its process."""
         return self._process.pid if self._process else None
 
     def start(self, source: Path) -> None:
@@ -110,22 +102,22 @@ class Template:
             self._is_ready = bool(self._asks.recv(LONGEST))
         return bool(readable)
 
-    def rank(self, variables: Mapping[str, str], output: str, others: Collection[int]) -> RankProcess:
+    def rank(self, variables: Mapping[str, str], output: str, earlier: Collection[int]) -> RankProcess:
         """Starts a rank.
 
         Args:
             variables: of its environment, beside those of this process.
             output: path of the pipe to which it prints.
-            others: process ids of the ranks that were started before.
+            earlier: process ids of the ranks that were started before.
         """
-        if pid := self._forked(variables, output, others):
+        if pid := self._forked(variables, output, earlier):
             return _Forked(pid)
         with open(output, "wb") as to:  # noqa: PTH123
             return subprocess.Popen(
                 _program("rank"), env=os.environ | dict(variables), stdout=to, stderr=to, start_new_session=True
             )
 
-    def _forked(self, variables: Mapping[str, str], output: str, others: Collection[int]) -> int:
+    def _forked(self, variables: Mapping[str, str], output: str, earlier: Collection[int]) -> int:
         if self._asks is None:
             return 0
         self._asks.settimeout(ANSWER_SECONDS)
@@ -141,16 +133,16 @@ class Template:
         finally:
             os.close(descriptor)
         if not (pid := int(answer.get("pid", 0))):
-            self._give_up(answer.get("refused", "it has ended"), others)
+            self._give_up(answer.get("refused", "it has ended"), earlier)
         return pid
 
-    def _give_up(self, reason: str, others: Collection[int]) -> None:
+    def _give_up(self, reason: str, earlier: Collection[int]) -> None:
         """Ends it, and a rank that it may have forked without an answer in time."""
         print(f"ranks start as new programs: the template cannot fork: {reason}")
         if self._asks:
             self._asks.close()
             self._asks = None
-        kill_descendants(KILL_SECONDS, spare=others)
+        kill_descendants(KILL_SECONDS, spare=earlier)
 
 
 def _program(name: str) -> list[str]:

@@ -1,5 +1,20 @@
 """The ranks of one worker: starts them, watches them and their peers, and leaves none behind.
 
+A rank that ends badly ends the attempt, and its peers with it: they wait for it in an exchange. So the ends that are
+seen have an order that says little. A rank that lost its peer may be seen dead before the peer that is still writing
+down why it failed, and that one's process may stay for long, as where it frees the memory of a GPU. Therefore
+
+- a rank that has written down its own fault counts as failed at once, and all workers are told;
+- where only ranks are seen that follow, the root is waited for, for PATIENCE seconds;
+- verdict.py decides from all ends what came first.
+
+All ranks of a worker share its signals: SIGTERM goes to each, and what has not ended within PATIENCE seconds, or the
+grace period of the worker, is killed with its process group. Then all other descendants of the supervisor are killed,
+so that of one attempt nothing lives on in the next one.
+
+Of a hang the other workers are told first, while all ranks still hang, so that each can print the stacks of its own:
+the first rank to end, or to go on, would bring about the ends of others, without a stack.
+
 A rank is killed before the kernel would kill its whole worker for memory, and with it who could say why: where a
 container needs more than its limit, a node of today kills all of its processes at once, the supervisor too
 (https://github.com/kubernetes/kubernetes/pull/117793). The supervisor stays alive, and says what helps.
@@ -10,15 +25,14 @@ import os
 import shutil
 import signal
 import subprocess
-import threading
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping
 from functools import partial
 from pathlib import Path
 from tempfile import mkdtemp
 
 from train_func import exits
-from train_func.process_tree import FamilyMemory, descendants, kill_descendants, send, signal_group, unreclaimable_bytes
+from train_func.process_tree import FamilyMemory, descendants, kill_descendants, send, unreclaimable_bytes
 from train_func.worker.environment import Environment
 from train_func.worker.publish import trackers
 from train_func.worker.rank import output, stacks
@@ -31,23 +45,10 @@ from train_func.worker.supervisor.log import LogTee
 from train_func.worker.supervisor.rank_process import RankProcess, Template
 from train_func.worker.supervisor.verdict import of_ranks, stopped
 
-SHARE, AT_MOST = 0.05, 512 * 2**20  # of the limit, and bytes, that are left when the guard acts
-
-
-def limit_of(memory: int) -> int:
-    """Bytes from which on the guard acts in a worker that may have ``memory``.
-
-    The page tables and buffers of the kernel count in the limit too, and are not seen here.
-    """
-    return memory - min(int(SHARE * memory), AT_MOST)
-
-
-def kill_largest(ranks: Sequence[int]) -> None:
-    """Kills the one of these processes that has, with its descendants, the most memory."""
-    send(max(ranks, key=lambda rank: unreclaimable_bytes([rank, *descendants(rank)])), signal.SIGKILL)
-
-
+LOOK = 0.1  # seconds between two looks at the ranks
+PATIENCE = 2.0  # seconds for the root of a failure to show itself, and for the ranks to end when asked to
 LONGEST_EXIT = 30.0  # seconds for a process whose rank has failed: to free the memory of a GPU takes a while
+SHARE, AT_MOST = 0.05, 512 * 2**20  # of the memory limit, and bytes, that are left when a rank is killed
 
 
 class Launcher:
@@ -64,7 +65,7 @@ class Launcher:
     ) -> None:
         """``hang_after``: seconds without progress of a rank that are a hang."""
         self._environment = environment
-        self._patience, self._grace = environment.timings.patience, environment.grace - RESERVE
+        self._patience = PATIENCE
         self._log_tee = log_tee
         self._stop = stop
         self._member = member
@@ -74,15 +75,16 @@ class Launcher:
         self._processes: dict[int, RankProcess] = {}  # by local rank
         self._is_complete = False
         self._hangs = HangWatch(environment.num_workers * environment.num_ranks, hang_after)
-        self._memory = FamilyMemory(limit_of(environment.memory)) if environment.memory else None
+        memory = environment.memory or 0  # of which the kernel's page tables and buffers are not seen here
+        self._memory = FamilyMemory(memory - min(int(SHARE * memory), AT_MOST)) if memory else None
         self.out_of_memory = False
         """Whether a rank was killed because this worker came too near to its memory limit."""
         self.hang: Hang | None = None
         """Why ``run`` has returned False, where it was one."""
-        self._gate = threading.Lock()
         self._seen: list[int] = []  # local ranks in the order in which they were seen dead
         self._asked: set[int] = set()
         self.has_ranks = False
+        """Whether there may be ranks."""
         self.step = 0
         """The last step of the training that was done, once all ranks have ended; 0 where none was told."""
 
@@ -96,12 +98,23 @@ class Launcher:
             Stopped: on a signal.
             PeersLost: another worker has ended badly.
         """
-        with self._gate:
-            self._stop.check()
-            self.has_ranks = True
+        self._stop.check()
+        self.has_ranks = True
         try:
-            with self._order() as order:
-                self._start(variables, order)
+            with contextlib.ExitStack() as ports:  # the ranks meet at rank 0, at a port that is free
+                address = ""
+                if self._environment.worker == 0:
+                    address = f"{self._member.address}:{ports.enter_context(reserved_port())}"
+                order = self._member.hear(Phase.START, status=Status.PREPARED, address=address)
+                self._position = order.members.index(self._environment.worker)
+                while not self._template.is_ready():
+                    self._look_around()
+                for local_rank in range(self._environment.num_ranks):
+                    environ = self._who(local_rank, order) | dict(variables) | self._files(local_rank)
+                    output_of_rank = self._log_tee.rank_output(self._rank(local_rank))
+                    earlier = [process.pid for process in self._processes.values()]
+                    self._processes[local_rank] = self._template.rank(environ, output_of_rank, earlier)
+                self._is_complete = True
                 return self._watch()
         finally:
             self._end_ranks()
@@ -117,7 +130,7 @@ class Launcher:
                 order=self._seen.index(local_rank) if local_rank in self._seen else len(self._seen),
                 unfinished=running(self._outcome(local_rank)).exists(),  # asked for after its exit code
                 stacks=self._hangs.stacks_of(self._rank(local_rank)),
-                left=_text_of(left(self._outcome(local_rank))),
+                left=self._left(local_rank),
             )
             for local_rank, process in self._processes.items()
         ]
@@ -126,20 +139,11 @@ class Launcher:
         """Process ids whose exit codes belong to this launcher; none before all ranks were started."""
         return {process.pid for process in self._processes.values()} if self._is_complete else set()
 
-    def may_leave(self) -> bool:
-        """Whether there is no rank and, after a signal, never will be."""
-        with self._gate:
-            return not self.has_ranks
-
-    def _start(self, variables: Mapping[str, str], order: Order) -> None:
-        while not self._template.is_ready():
-            self._look_around()
-        for local_rank in range(self._environment.num_ranks):
-            own = self._who(local_rank, order) | dict(variables) | self._files(local_rank)
-            output_of_rank = self._log_tee.rank_output(self._rank(local_rank))
-            others = [process.pid for process in self._processes.values()]
-            self._processes[local_rank] = self._template.rank(own, output_of_rank, others)
-        self._is_complete = True
+    def _left(self, local_rank: int) -> str:
+        """Returns where the rank has left its steps; empty if it has not."""
+        with contextlib.suppress(OSError):
+            return left(self._outcome(local_rank)).read_text()
+        return ""
 
     def _watch(self) -> bool:
         while True:
@@ -147,14 +151,14 @@ class Launcher:
             self._look()
             alive = self._alive()  # before the ends: a rank that ends meanwhile is looked at once more
             if self._failed_ends():
-                self._await_root()
-                self._tell_root()
+                self._find_root()
                 return False
             if not alive:
                 return True
             if self._memory and not self.out_of_memory and self._memory.exceeds():
                 self.out_of_memory = True
-                kill_largest([process.pid for process in alive.values()])
+                ranks = [process.pid for process in alive.values()]
+                send(max(ranks, key=lambda rank: unreclaimable_bytes([rank, *descendants(rank)])), signal.SIGKILL)
             pids = {self._rank(local_rank): process.pid for local_rank, process in alive.items()}
             if stacks.are_asked_for():
                 self._hangs.print_stacks(pids)
@@ -164,16 +168,13 @@ class Launcher:
                 return False
 
     def _tells_first(self, hang: Hang) -> bool:
-        """Has the other workers print their stacks while all ranks still hang; False where one has said an end before.
-
-        The first of these ranks to end, or to go on, would bring about the ends of others, without a stack.
-        """
-        worker, timings = self._environment.worker, self._environment.timings
+        """Has the other workers print their stacks; returns False where one of them has said an end before."""
+        worker = self._environment.worker
         first = self._member.fail(hang.verdict(worker))
         if first and first.worker != worker:
             return False  # the next look finds it
         if self._environment.num_workers > 1:
-            self._stop.pause(BEAT + 3 * timings.look)
+            self._stop.pause(BEAT + 3 * LOOK)
         return True
 
     def _look_around(self) -> None:
@@ -185,25 +186,14 @@ class Launcher:
             self._member.look()
         except PeersLost as lost:
             if lost.verdict and lost.verdict.exit_code == exits.STOPPED:
-                self._patience = self._grace  # the ranks of all workers save together
+                self._patience = self._environment.grace - RESERVE  # the ranks of all workers save together
             if lost.verdict and lost.verdict.exit_code == exits.HANG:
                 self._hangs.print_stacks({self._rank(local): rank.pid for local, rank in self._alive().items()})
             raise
-        time.sleep(self._environment.timings.look)
-
-    @contextlib.contextmanager
-    def _order(self) -> Iterator[Order]:
-        """The order to start, once every worker is prepared. The ranks meet at rank 0, at a port that is free."""
-        with contextlib.ExitStack() as ports:
-            address = ""
-            if self._environment.worker == 0:
-                address = f"{self._member.address}:{ports.enter_context(reserved_port())}"
-            order = self._member.hear(Phase.START, status=Status.PREPARED, address=address)
-            self._position = order.members.index(self._environment.worker)
-            yield order
+        time.sleep(LOOK)
 
     def _who(self, local_rank: int, order: Order) -> dict[str, str]:
-        """The variables of torchrun, by which torch, Accelerate and Lightning know the rank.
+        """Returns the variables of torchrun, by which torch, Accelerate and Lightning know the rank.
 
         https://docs.pytorch.org/docs/2.13/elastic/run.html#environment-variables
         """
@@ -231,7 +221,7 @@ class Launcher:
         }
 
     def _files(self, local_rank: int) -> dict[str, str]:
-        """Where its outcome, events and files go."""
+        """Returns the variables that say where its outcome, events and files go."""
         environment, rank = self._environment, self._rank(local_rank)
         tracks = trackers.without_key if rank else partial(trackers.begin, environment.work_dir)
         variables = {
@@ -269,38 +259,35 @@ class Launcher:
     def _failed_ends(self) -> list[RankEnd]:
         return [end for end in self.ends() if end.failed and (end.exit_code is not None or end.has_own_fault)]
 
-    def _leaving(self) -> set[int]:
-        """Local ranks that have failed by themselves and said so, whether or not their processes have gone."""
-        return {rank for rank, end in zip(self._processes, self.ends(), strict=True) if end.has_own_fault}
-
-    def _await_root(self) -> None:
-        """A rank that lost its peer may be seen dead before the peer that is still writing down why it failed."""
-        end = time.monotonic() + self._patience
-        while self._alive() and all(end.follows for end in self._failed_ends()) and time.monotonic() < end:
+    def _find_root(self) -> None:
+        """Waits for the root of a failure, and tells the other workers at once where a rank has said it."""
+        until = time.monotonic() + self._patience
+        while self._alive() and all(end.follows for end in self._failed_ends()) and time.monotonic() < until:
             self._stop.pause(0.05)
             self._look()
-
-    def _tell_root(self) -> None:
-        """At once, where a rank has said it: while its process goes, its peers fail too, in other workers as well."""
         roots = [end for end in self._failed_ends() if not end.follows]
-        found = of_ranks(roots, worker=self._environment.worker, out_of_memory=False)
-        if found and all(end.has_own_fault for end in roots):
-            self._member.fail(found)
+        verdict = of_ranks(roots, worker=self._environment.worker, out_of_memory=False)
+        if verdict and all(end.has_own_fault for end in roots):
+            self._member.fail(verdict)
 
     def _end_ranks(self) -> None:
         """Asks the ranks to stop, kills those that do not in time, and whatever any of them has started."""
-        leaving, begun = self._leaving(), time.monotonic()
-        self._asked |= set(self._alive()) - leaving
+        failed = {rank for rank, end in zip(self._processes, self.ends(), strict=True) if end.has_own_fault}
+        begun = time.monotonic()
+        self._asked |= set(self._alive()) - failed
         for process in self._alive().values():
             with contextlib.suppress(ProcessLookupError):
                 process.send_signal(signal.SIGTERM)
-        while self._alive() and time.monotonic() < self._until(begun):
+        while self._alive() and time.monotonic() < (
+            self._stop.work_until if self._stop.requested else begun + self._patience
+        ):
             time.sleep(0.02)
         for process in self._processes.values():
-            signal_group(process.pid, signal.SIGKILL)
+            with contextlib.suppress(ProcessLookupError, PermissionError):
+                os.killpg(process.pid, signal.SIGKILL)
         for local_rank, process in self._processes.items():
             with contextlib.suppress(subprocess.TimeoutExpired):
-                process.wait(LONGEST_EXIT if local_rank in leaving else self._patience)
+                process.wait(LONGEST_EXIT if local_rank in failed else self._patience)
         template = self._template.pid
         kill_descendants(self._patience, spare=() if template is None else (template,))  # what has left their groups
         for folder in self._environment.work_dir.glob("session-*"):  # of a rank that was killed; they may be large
@@ -308,14 +295,3 @@ class Launcher:
         self._log_tee.ranks_ended()
         self.step = self._hangs.close()
         self.has_ranks = False
-
-    def _until(self, begun: float) -> float:
-        """When ranks that were asked to stop then are killed."""
-        return self._stop.work_until if self._stop.requested else begun + self._patience
-
-
-def _text_of(path: Path) -> str:
-    """Returns the content of the file; empty if there is none."""
-    with contextlib.suppress(OSError):
-        return path.read_text()
-    return ""

@@ -5,15 +5,22 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from train_func import exits
+from train_func.errors import Cause
 from train_func.records import Verdict
 from train_func.worker.rank.end import RankEnd
 
 
 def of_ranks(ends: Sequence[RankEnd], *, worker: int, out_of_memory: bool) -> Verdict | None:
-    """The verdict on a worker whose ranks have ended so; None when no rank failed by itself.
+    """Returns the verdict on a worker whose ranks have ended so; None when no rank failed by itself.
 
     ``out_of_memory``: processes of this worker were killed for want of memory, by the kernel or before it had to.
     """
+
+    def when(end: RankEnd) -> tuple[str, int]:
+        # A rank without an exception died at once, before others could notice.
+        failure = end.outcome.failure if end.outcome else None
+        return (failure.time if failure else "", end.order)
+
     failed = [end for end in ends if end.failed]
     if not failed:
         return None
@@ -27,13 +34,13 @@ def of_ranks(ends: Sequence[RankEnd], *, worker: int, out_of_memory: bool) -> Ve
     if any(end.outcome and end.outcome.failure for end in roots):  # a backend aborts a rank whose peer has gone
         roots = [end for end in roots if end.outcome or end.exit_code != -signal.SIGABRT]
     if roots:
-        return _of_root(min(roots, key=_when), worker, out_of_memory)
-    first = min(failed, key=_when)
+        return _of_root(min(roots, key=when), worker, out_of_memory)
+    first = min(failed, key=when)
     return Verdict(exits.PEER, "peer", f"rank {first.rank} lost its peers: {_words(first)}", worker, root_cause=False)
 
 
 def left_steps(ends: Sequence[RankEnd], *, worker: int) -> Verdict | None:
-    """The verdict on a worker with a rank that has left its loop over session.steps, if other ranks went on."""
+    """Returns the verdict on a worker with a rank that has left its loop over session.steps, if other ranks went on."""
     end = next((end for end in ends if end.left_steps), None)
     if end is None:
         return None
@@ -47,66 +54,59 @@ def left_steps(ends: Sequence[RankEnd], *, worker: int) -> Verdict | None:
 
 
 def stopped(worker: int, signal_name: str) -> Verdict:
-    """The verdict on a worker that was asked to stop."""
+    """Returns the verdict on a worker that was asked to stop."""
     return Verdict(exits.STOPPED, "preemption", f"the worker was asked to stop by {signal_name}", worker)
 
 
-def following(root: Verdict | None, own: Verdict) -> Verdict:
-    """The verdict on a worker that only lost its peer, naming the peer's when that is known.
+def following(root: Verdict | None, verdict: Verdict) -> Verdict:
+    """Returns the verdict on a worker that only lost its peer, naming the peer's when that is knverdict.
 
     After a final one it is final too: started again, the worker would wait for a group that never forms.
     """
     if root is None:
-        return own
-    if own.exit_code == exits.SPENT:
-        return own if root.worker == own.worker else replace(own, root_cause=False, follows=root.worker)
-    if root.worker == own.worker:
+        return verdict
+    if verdict.exit_code == exits.SPENT:
+        return verdict if root.worker == verdict.worker else replace(verdict, root_cause=False, follows=root.worker)
+    if root.worker == verdict.worker:
         return root
     if root.exit_code == exits.SPENT:
-        return replace(root, worker=own.worker, root_cause=False, follows=root.worker)
+        return replace(root, worker=verdict.worker, root_cause=False, follows=root.worker)
     code = exits.PEER if root.retryable else root.exit_code
     message = f"worker {root.worker} had ended: {root.message}"
-    return Verdict(code, "peer", message, own.worker, root_cause=False, follows=root.worker)
-
-
-def _when(end: RankEnd) -> tuple[str, int]:
-    """By the time of the exception; a rank without one died at once, before others could notice."""
-    failure = end.outcome.failure if end.outcome else None
-    return (failure.time if failure else "", end.order)
+    return Verdict(code, "peer", message, verdict.worker, root_cause=False, follows=root.worker)
 
 
 def _of_root(end: RankEnd, worker: int, out_of_memory: bool) -> Verdict:
-    if end.outcome and end.has_own_fault:  # however its process went then
-        return Verdict(end.outcome.exit_code, end.outcome.cause, f"rank {end.rank}: {_words(end)}", worker)
-    if end.exit_code is None or end.exit_code < 0:
-        return _of_signal(end, worker, out_of_memory)
-    if end.exit_code == 0:
+    outcome = end.outcome
+    code: int = exits.KILLED
+    cause: Cause | None = "killed"
+    if outcome and end.has_own_fault:  # however its process went then
+        code, cause, message = outcome.exit_code, outcome.cause, f": {_words(end)}"
+    elif end.exit_code is None:
+        message = " hangs inside the kernel"
+    elif end.exit_code == -signal.SIGKILL and out_of_memory:
+        code, cause = exits.CODE, "memory"
         message = (
-            f"rank {end.rank} left with exit code 0 before train_func had returned (os._exit, or native code that ends "
-            "the process), so that nothing tells whether its work was done; let train_func return instead"
+            " was killed: the worker needed more memory than its limit. Another attempt would need as much: give each "
+            "worker more, with memory=... of Local or Cluster, or let the function hold less at once, as with a lower "
+            "micro_batch_size"
         )
-        return Verdict(exits.CODE, "code", message, worker)
-    if end.outcome is None:
-        message = f"rank {end.rank} left with exit code {end.exit_code} and no exception (os._exit, or native code)"
-        return Verdict(end.exit_code, "code", message, worker)
-    if end.outcome.exit_code == exits.STOPPED:
-        message = f"rank {end.rank} was told to stop by a signal that its supervisor had not sent"
-        return Verdict(exits.KILLED, "killed", message, worker)
-    return Verdict(end.outcome.exit_code, end.outcome.cause, f"rank {end.rank}: {_words(end)}", worker)
-
-
-def _of_signal(end: RankEnd, worker: int, out_of_memory: bool) -> Verdict:
-    if end.exit_code is None:
-        return Verdict(exits.KILLED, "killed", f"rank {end.rank} hangs inside the kernel", worker)
-    name = signal.Signals(-end.exit_code).name
-    if name == "SIGKILL" and out_of_memory:
+    elif end.exit_code < 0:
+        message = f" was killed by {signal.Signals(-end.exit_code).name}"
+    elif end.exit_code == 0:
+        code, cause = exits.CODE, "code"
         message = (
-            f"rank {end.rank} was killed: the worker needed more memory than its limit. Another attempt would need as "
-            "much: give each worker more, with memory=... of Local or Cluster, or let the function hold less at once, "
-            "as with a lower micro_batch_size"
+            " left with exit code 0 before train_func had returned (os._exit, or native code that ends the process), "
+            "so that nothing tells whether its work was done; let train_func return instead"
         )
-        return Verdict(exits.CODE, "memory", message, worker)
-    return Verdict(exits.KILLED, "killed", f"rank {end.rank} was killed by {name}", worker)
+    elif outcome is None:
+        code, cause = end.exit_code, "code"
+        message = f" left with exit code {code} and no exception (os._exit, or native code)"
+    elif outcome.exit_code == exits.STOPPED:
+        message = " was told to stop by a signal that its supervisor had not sent"
+    else:
+        code, cause, message = outcome.exit_code, outcome.cause, f": {_words(end)}"
+    return Verdict(code, cause, f"rank {end.rank}{message}", worker)
 
 
 def _words(end: RankEnd) -> str:

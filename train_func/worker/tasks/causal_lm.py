@@ -16,7 +16,6 @@ from train_func.tasks import CausalLM
 from train_func.text import counted, listed
 from train_func.worker.inputs.findings import Findings
 from train_func.worker.inputs.model import FoundModel
-from train_func.worker.inputs.model_folder import ModelUse
 from train_func.worker.tasks.conversations import answers_of, split_conversations, texts_of
 from train_func.worker.tasks.metrics import TokenScores
 from train_func.worker.tasks.protocol import Metric, WorkerHalf
@@ -41,13 +40,6 @@ ENDLESS = (
 
 class CausalLMTuner(WorkerHalf[CausalLM]):
     """The worker half of CausalLM."""
-
-    use = ModelUse(
-        "MODEL_FOR_CAUSAL_LM_MAPPING_NAMES",
-        "causal language model",
-        ADVICE,
-        encoders="MODEL_FOR_MASKED_LM_MAPPING_NAMES",
-    )
 
     def __init__(self, task: CausalLM, seed: int, store: Store | None, cache: Path) -> None:
         super().__init__(task, seed, store, cache)

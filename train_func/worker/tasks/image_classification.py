@@ -17,7 +17,6 @@ from train_func.tasks import SINGLE, ImageClassification
 from train_func.text import listed
 from train_func.worker.inputs.findings import Findings
 from train_func.worker.inputs.image_folder import IS_FOLDER, LABEL
-from train_func.worker.inputs.model_folder import ModelUse
 from train_func.worker.inputs.reader import class_names
 from train_func.worker.tasks import labels
 from train_func.worker.tasks.columns import are_spelled, is_text, judge_overlap, names_of_classes
@@ -78,12 +77,7 @@ class ImageSplit(TrainEvalSplit):
 class ImageClassifier(WorkerHalf[ImageClassification]):
     """The worker half of ImageClassification."""
 
-    use = ModelUse(
-        "MODEL_FOR_IMAGE_CLASSIFICATION_MAPPING_NAMES",
-        "image classifier",
-        "take one such as resnet, convnextv2, vit, swin or mobilenet_v2",
-        needs_image_processor=True,
-    )
+    needs_image_processor = True
     _processor: Any = None
     """That of the model that was loaded last, where the function names no other."""
 

@@ -10,7 +10,7 @@ import json
 import os
 import sys
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Generic, Protocol, TypeVar, runtime_checkable
 
@@ -24,8 +24,7 @@ from train_func.tasks import RowsTask
 from train_func.worker import inputs
 from train_func.worker.inputs.cache import loaded_entry, machine_cache
 from train_func.worker.inputs.findings import Findings
-from train_func.worker.inputs.model import FoundModel, find_model
-from train_func.worker.inputs.model_folder import ModelUse
+from train_func.worker.inputs.model import FoundModel, ModelUse, find_model
 from train_func.worker.tasks.columns import judge_lengths
 from train_func.worker.tasks.train_eval_split import (
     Sources,
@@ -150,8 +149,8 @@ class NotesModel(Protocol):
 class WorkerHalf(Generic[AnyRowsTask]):
     """Base of the worker halves of tasks with rows and a model of transformers; a subclass says what differs."""
 
-    use: ClassVar[ModelUse]
-    """What the task needs of a model."""
+    needs_image_processor: ClassVar[bool] = False
+    """Whether the model of the task needs one beside it."""
 
     def __init__(self, task: AnyRowsTask, seed: int, store: Store | None, cache: Path) -> None:
         self.task, self.seed, self.store, self.cache = task, seed, store, cache
@@ -252,7 +251,7 @@ class WorkerHalf(Generic[AnyRowsTask]):
             return None
         length = getattr(self.task, "max_length", None)
         is_default = length is not None and length == type(self.task).max_length  # type: ignore[attr-defined]
-        use = replace(self.use, max_length=length, has_default_length=is_default)
+        use = ModelUse(length, is_default, self.needs_image_processor)
         return find_model(self.task.model, self.task.model_revision, use, self.store, self.cache, weights=weights)
 
     def fetch(self) -> Mapping[str, str]:

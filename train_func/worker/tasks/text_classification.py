@@ -9,7 +9,6 @@ import pyarrow as pa
 from train_func.tasks import REGRESSION, SEVERAL, SINGLE, TextClassification
 from train_func.text import listed
 from train_func.worker.inputs.findings import Findings
-from train_func.worker.inputs.model_folder import ModelUse
 from train_func.worker.tasks.columns import joined, judge_equal_texts, judge_overlap, judge_texts, plain
 from train_func.worker.tasks.metrics import Accuracy, LabelScores, NumberErrors
 from train_func.worker.tasks.protocol import Metric, WorkerHalf
@@ -26,12 +25,6 @@ METRICS: dict[str, type[Metric]] = {SINGLE: Accuracy, SEVERAL: LabelScores, REGR
 
 class TextClassifier(WorkerHalf[TextClassification]):
     """The worker half of TextClassification."""
-
-    use = ModelUse(
-        "MODEL_FOR_SEQUENCE_CLASSIFICATION_MAPPING_NAMES",
-        "text classifier",
-        "take a text encoder such as bert, roberta, distilbert or deberta-v2",
-    )
 
     def split(self, sources: Sources, findings: Findings) -> TrainEvalSplit:
         """Tables with the columns ``text``, ``text_pair`` where there are pairs, ``row_id`` and ``label``.

@@ -15,7 +15,6 @@ from train_func.errors import InvalidInput
 from train_func.tasks import TokenClassification
 from train_func.text import COUNTED, MAX_SHOWN, counted, in_rows, listed
 from train_func.worker.inputs.findings import Findings
-from train_func.worker.inputs.model_folder import ModelUse
 from train_func.worker.tasks.columns import are_spelled, is_text, judge_overlap, names_of_classes
 from train_func.worker.tasks.labels import Labels, encode
 from train_func.worker.tasks.metrics import OUTSIDE, TagScores, spans_of
@@ -38,12 +37,6 @@ _TAG = re.compile(r"([BIESLUMW])(?:-(.*))?", re.DOTALL)
 
 class TokenClassifier(WorkerHalf[TokenClassification]):
     """The worker half of TokenClassification."""
-
-    use = ModelUse(
-        "MODEL_FOR_TOKEN_CLASSIFICATION_MAPPING_NAMES",
-        "token classifier",
-        "take a text encoder such as bert, roberta, distilbert or deberta-v2",
-    )
 
     def split(self, sources: Sources, findings: Findings) -> TrainEvalSplit:
         """Tables with the columns ``tokens`` (lists of texts), ``tags`` (lists of codes in ``labels``), ``row_id``."""

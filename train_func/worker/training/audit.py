@@ -25,7 +25,6 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
-import torch
 from accelerate.data_loader import DataLoaderShard
 from datasets import Dataset
 from torch.utils.data import DataLoader
@@ -206,7 +205,9 @@ def check_loader(loader: DataLoader[Any], num_entries: int) -> None:
         InvalidInput: (cause "code", on every rank) when something distributes the part over the ranks again.
     """
     whole = np.arange(num_entries)
-    served, is_known = world.gather(served_by(loader)), all(world.gather(entries_of(loader) is not None))
+    entries = entries_of(loader)
+    is_known = all(world.gather(entries is not None))
+    served = world.gather(np.asarray([*(entries or ())], dtype=np.int64))
     if is_known and all(np.array_equal(part, whole) for part in served):
         return
     pattern = pattern_of(whole, served) if is_known else f"nothing tells {type(loader).__name__} where an epoch begins"
@@ -218,14 +219,6 @@ def check_loader(loader: DataLoader[Any], num_entries: int) -> None:
         "unchanged, without accelerator.prepare",
         cause="code",
     )
-
-
-def served_by(loader: DataLoader[Any]) -> RowIds:
-    """Indices that ``loader`` will serve in an epoch, without reading rows or advancing the random generator."""
-    sampler = loader.sampler if loader.batch_sampler is None else loader.batch_sampler
-    with torch.random.fork_rng(devices=[]):
-        batches = [np.atleast_1d(np.asarray(batch, dtype=np.int64)) for batch in sampler]
-    return np.concatenate([np.empty(0, dtype=np.int64), *batches])
 
 
 def check_rows_alike(rows: Dataset, whole: RowIds | None, what: str) -> RowIds:

@@ -6,18 +6,16 @@ What is drawn at random depends on the place in the plan, not on the number of r
 import random
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from copy import copy
-from dataclasses import dataclass
 from functools import cache
 from typing import Any, Literal
 
 import numpy as np
 import torch
 from datasets import Dataset
-from torch.utils.data import BatchSampler, DataLoader, Sampler
+from torch.utils.data import DataLoader, Sampler
 
 from train_func.errors import TrainFuncError
-from train_func.worker.training.plan import PAD_TO, ROW_ID, PlanFacts
+from train_func.worker.training.plan import PAD_TO, ROW_ID, Place, plan_of, positions_of
 
 Purpose = Literal["collate", "forward", "evaluate"]
 _PURPOSES: dict[Purpose, int] = {"collate": 0, "forward": 1, "evaluate": 2}
@@ -29,20 +27,13 @@ def seed_for(purpose: Purpose, seed: int, step: int, micro: int) -> None:
     number = int(place.generate_state(1, np.uint64)[0]) >> 1
     random.seed(number)
     np.random.seed(number % 2**32)  # what a user's collator may draw from
-    _seed_torch(number)
-
-
-def _seed_torch(number: int) -> None:
-    """As torch.manual_seed, which formats a stack for each kind of device that is not there."""
-    if _has_accelerator():
-        torch.manual_seed(number)
-    else:
-        torch.default_generator.manual_seed(number)
+    _torch_seeder()(number)
 
 
 @cache
-def _has_accelerator() -> bool:
-    return torch.accelerator.is_available()
+def _torch_seeder() -> Callable[[int], object]:
+    """Returns what seeds torch; torch.manual_seed formats a stack for each kind of device that is not there."""
+    return torch.manual_seed if torch.accelerator.is_available() else torch.default_generator.manual_seed
 
 
 @contextmanager
@@ -58,40 +49,33 @@ def undisturbed() -> Iterator[None]:
             np.random.set_state(numpy)
 
 
-PLACE = "place_in_the_plan"
 Collator = Callable[[list[dict[str, Any]]], Any]
 
 
-@dataclass(frozen=True)
-class Place:
-    """Which micro-batch a batch of tensors is; stands among them under PLACE until the step begins."""
-
-    step: int
-    """Of the run, from 0."""
-    micro: int
-    batch_rows: int
-    """Rows of the global batch."""
-    row_ids: tuple[Any, ...]
-    """Of this micro-batch; empty when its one row only fills it."""
-
-
 class PlanLoader(DataLoader[Any]):
-    """Serves the micro-batches of one epoch; its sampler knows which."""
+    """Serves the micro-batches of one epoch after another: their places and batches, or what a collator raised."""
 
-    def __init__(self, part: Dataset, facts: PlanFacts, collator: Collator, **others: Any) -> None:
-        """``others``: what torch's loader takes for its processes and their memory."""
-        entries = EntriesOfEpoch(facts.steps_per_epoch * facts.accumulation)
+    def __init__(self, part: Dataset, collator: Collator, *, as_tensors: bool = False, **others: Any) -> None:
+        """Makes a loader over a rank's part of a plan.
+
+        Args:
+            part: split once.
+            collator: makes a batch of rows.
+            as_tensors: whether rows that have no format of their own get that of torch.
+            others: what torch's loader takes for its processes and their memory.
+        """
         super().__init__(
-            part,
-            batch_sampler=BatchSampler(entries, batch_size=1, drop_last=False),
-            collate_fn=_Collate(collator, facts.seed),
+            _Micros(part, as_tensors=as_tensors),
+            sampler=EntriesOfEpoch(len(part)),
+            batch_size=None,
+            collate_fn=_Collate(collator, plan_of(part).facts.seed),  # type: ignore[arg-type]  # one entry at a time
             generator=torch.Generator(),  # its own, so that it draws nothing from the process's
             **others,
         )
 
 
 class EntriesOfEpoch(Sampler[int]):
-    """Where the entries of an epoch stand in the part."""
+    """Numbers the entries of an epoch, over all epochs."""
 
     def __init__(self, num_entries: int) -> None:
         self.num_entries = num_entries
@@ -105,42 +89,54 @@ class EntriesOfEpoch(Sampler[int]):
         return self.num_entries
 
 
-class _Collate:
-    """Turns an entry of the plan into padded tensors, its random choices seeded by its place.
+class _Micros(torch.utils.data.Dataset[Any]):
+    """The places and rows of a rank's micro-batches by their numbers over all epochs."""
 
-    Or into what the collator has raised: torch would keep no more than its text of another process.
+    def __init__(self, part: Dataset, *, as_tensors: bool) -> None:
+        self._plan, self._positions = plan_of(part), positions_of(part)
+        rows = self._plan.rows
+        self._rows = rows.with_format("torch") if as_tensors and rows.format["type"] is None else rows
+
+    def __len__(self) -> int:
+        """Of one epoch."""
+        return len(self._positions)
+
+    def __getitem__(self, number: int) -> tuple[Place, list[dict[str, Any]]]:
+        epoch, entry = divmod(number, len(self._positions))
+        return self._plan.entry(epoch, int(self._positions[entry]), self._rows)
+
+
+class _Collate:
+    """Makes a batch of the rows of a micro-batch, its random choices seeded by its place.
+
+    What the collator raises takes the place of the batch: torch would keep no more than its text of another process.
     """
 
     def __init__(self, collator: Collator, seed: int) -> None:
-        self.collator, self.seed = collator, seed
+        self._collator, self._seed = collator, seed
 
-    def __call__(self, entries: list[dict[str, Any]]) -> Any:
-        (entry,) = entries
-        seed_for("collate", self.seed, entry["step"], entry["micro"])
-        row_ids = take_row_ids(entry["features"])
-        place = Place(entry["step"], entry["micro"], entry["batch_rows"], row_ids if entry["rows"] else ())
+    def __call__(self, micro_batch: tuple[Place, list[dict[str, Any]]]) -> tuple[Place, Any]:
+        place, features = micro_batch
+        seed_for("collate", self._seed, place.step, place.micro)
         try:
-            batch = copy(self.collator(entry["features"]))  # of any class that the collator makes
+            return place, self._collator(features)
         except TrainFuncError as error:
-            return error
-        batch[PLACE] = place
-        return batch
+            return place, error
 
 
 def entries_of(loader: Any) -> EntriesOfEpoch | None:
-    """Those that a loader serves, also of one that Accelerate has put around it; None where it serves no plan."""
-    sampler = getattr(getattr(loader, "batch_sampler", None), "sampler", None)
+    """Returns which entries a loader serves; None where it serves no plan."""
+    sampler = getattr(loader, "sampler", None)
     return sampler if isinstance(sampler, EntriesOfEpoch) else None
 
 
 def take_row_ids(features: list[dict[str, Any]]) -> tuple[Any, ...]:
-    """Takes the ids off the rows, whose other columns go to the model."""
+    """Takes the ids off the rows, whose other columns go to the model, and returns them."""
     return tuple(feature.pop(ROW_ID) for feature in features)
 
 
 def padded(collator: Any) -> Any:
-    """A collator of transformers such that it pads to lengths that the matrix kernels like."""
-    if getattr(collator, "pad_to_multiple_of", PAD_TO) is not None:
-        return collator
-    collator.pad_to_multiple_of = PAD_TO
+    """Lets a collator of transformers pad to lengths that the matrix kernels like, and returns it."""
+    if getattr(collator, "pad_to_multiple_of", PAD_TO) is None:
+        collator.pad_to_multiple_of = PAD_TO
     return collator

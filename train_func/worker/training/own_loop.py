@@ -29,10 +29,10 @@ from train_func.worker.training import audit, weights
 from train_func.worker.training.audit import check_same_plan
 from train_func.worker.training.batch_norm import BatchStatistics, check_layers
 from train_func.worker.training.loader import Collator, PlanLoader
-from train_func.worker.training.plan import STEPS, PlanFacts, as_tensors, facts_of, rows_of
+from train_func.worker.training.plan import STEPS, PlanFacts, facts_of, rows_of
 from train_func.worker.training.state import frozen, load_optimizer
-from train_func.worker.training.steps import BATCH, Step, Steps
-from train_func.worker.training.weighing import LABELS, Items, is_shift_in_doubt, items_of_loop
+from train_func.worker.training.steps import Step, Steps
+from train_func.worker.training.weighing import Items, is_shift_in_doubt, items_of_loop
 from train_func.worker.training.weights import (
     Exchanged,
     base_sha256,
@@ -158,21 +158,6 @@ def _made_of(objects: Mapping[str, Any]) -> dict[str, Any]:
     return {"objects": made, **({"bases": bases} if bases else {})}
 
 
-TOKENS = "input_ids"
-
-
-class _Wrapping:
-    """Holds a batch of any class, with its labels, by which it is weighed, beside it."""
-
-    def __init__(self, collate: Collator) -> None:
-        self._collate = collate
-
-    def __call__(self, features: list[dict[str, Any]]) -> dict[str, Any]:
-        batch = self._collate(features)
-        known = {name: batch[name] for name in (*LABELS, TOKENS) if isinstance(batch, Mapping) and name in batch}
-        return {BATCH: batch, **known}
-
-
 def _stacked(features: list[dict[str, Any]]) -> dict[str, Any]:
     """Each column stacked, as torch's default_collate does it.
 
@@ -217,10 +202,8 @@ def steps(
     """
     facts = world.on_all_ranks(lambda: facts_of(part, STEPS))
     collate = collate or world.on_all_ranks(lambda: of_task(rows_of(part, STEPS)))
-    part = part if collate else world.on_all_ranks(lambda: as_tensors(part))
-    rows_of(part, STEPS)
     audit.check_plan_part(part, facts, STEPS)
-    loader = PlanLoader(part, facts, _Wrapping(collate or _stacked))
+    loader = PlanLoader(part, collate or _stacked, as_tensors=collate is None)
     models = state.models if state else []
     items = items_of_loop(models, shifts_labels=shifts_labels)
     restored = state.take_restored(facts) if state else None

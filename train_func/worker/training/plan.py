@@ -1,22 +1,32 @@
-"""The plan: the micro-batches of a whole run as a data set, which is split once over the ranks.
+"""The plan: which rows form each step of each epoch, and which rank works on them.
 
-A global batch, and the micro-batches it is cut into, depend on the seed, the epoch, the lengths of the rows and the
-batch size alone; the world size only decides which rank works on which micro-batch. The work of a micro-batch is
-counted in tokens after padding, the work of a matrix product, and balanced over the ranks by arithmetic on arrays.
+- A global batch, and the micro-batches it is cut into, depend on the seed, the epoch, the lengths of the rows and the
+  batch size alone. The world size only decides which rank works on which micro-batch, so a run of any number of ranks,
+  or one whose number changes, has the same steps.
+- The work of a micro-batch is counted in tokens after padding, the work of a matrix product. Rows of similar length
+  meet in a batch, a batch is cut such that its costliest micro-batch is as cheap as can be, and micro-batches are
+  assigned to the rank that has the least to do. All of it is arithmetic on arrays.
+- Every rank has the same number of micro-batches in a step, ``accumulation``. Where a small batch has too few, a rank
+  gets an empty one, whose one row is a filler that counts nothing: the exchange of gradients waits for all ranks.
+- Users see the plan as a data set, which they split once over the ranks with ``split_dataset_by_node``. An entry of it
+  is a place in an epoch: first all of rank 0 in the order of its steps, then those of rank 1. Its number is all that is
+  stored; the audit reads the numbers to see what was done to the plan. The ``Plan`` itself travels as the transform of
+  the data set, through every split, shuffle or select.
+- The rows of an entry are known when the loader asks for it in an epoch: epochs are cut when they begin, so memory and
+  time of a plan do not grow with them.
 """
 
 import hashlib
-import json
 import math
 from collections.abc import Iterable
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
-from datasets import Dataset, DatasetInfo
+from datasets import Dataset
 from datasets.table import InMemoryTable
 from datasets.utils._dill import pklregister
 
@@ -27,6 +37,7 @@ Ints = npt.NDArray[np.int64]
 PAD_TO = 8  # tokens: lengths of a micro-batch are rounded up to this, which the matrix kernels like
 WINDOW = 8  # global batches whose rows are sorted by length together: more saves padding, and costs accuracy
 EMPTY = -1
+CUT_AT_ONCE = 1 << 16  # rows: short epochs are cut several at a time, because the calls cost more than the work
 
 
 @dataclass(frozen=True)
@@ -47,19 +58,17 @@ class EpochBatches:
 def cut_epochs(
     seed: int, epochs: Iterable[int], lengths: Ints, batch_size: int, micro_batch_size: int, num_micro_batches: int
 ) -> list[EpochBatches]:
-    """Each epoch's global batches of ``batch_size`` rows, the last one smaller, each cut into micro-batches.
+    """Cuts each epoch into global batches of ``batch_size`` rows, the last one smaller, and these into micro-batches.
 
     A batch of fewer rows than ``num_micro_batches`` gives one micro-batch per row.
     """
     batches = [_batches(seed, epoch, lengths, batch_size) for epoch in epochs]
-    # The batches of all epochs are cut at once: for one of a few rows the calls would take longer than the work.
     starts = [
         _starts(lengths[np.concatenate(of_epochs)], micro_batch_size, min(num_micro_batches, of_epochs[0].shape[1]))
         for of_epochs in zip(*batches, strict=True)
     ]
     per_epoch = zip(*(np.split(start, len(batches)) for start in starts), strict=True)
-    num_full, num_left = divmod(len(lengths), batch_size)
-    step_of = np.concatenate([np.repeat(np.arange(num_full), batch_size), np.full(num_left, num_full)])
+    step_of = np.arange(len(lengths)) // batch_size
     cuts = []
     for blocks, of_epoch in zip(batches, per_epoch, strict=True):
         first = np.concatenate([start.ravel() for start in of_epoch])
@@ -69,7 +78,7 @@ def cut_epochs(
 
 
 def _batches(seed: int, epoch: int, lengths: Ints, batch_size: int) -> list[Ints]:
-    """The full batches of an epoch, shape (batches, batch_size), and the one of what is left, where there are such.
+    """Returns the full batches of an epoch, shape (batches, batch_size), and the one of what is left, if there are any.
 
     Rows of similar length meet in a batch: a random order is sorted by length within windows, and the batches are
     shuffled again.
@@ -86,7 +95,7 @@ def _batches(seed: int, epoch: int, lengths: Ints, batch_size: int) -> list[Ints
 
 
 def _starts(lengths: Ints, micro_batch_size: int, num_parts: int) -> npt.NDArray[np.bool_]:
-    """For batches (rows of ``lengths``, descending): True where a micro-batch starts.
+    """Returns True where a micro-batch starts in batches (rows of ``lengths``, descending).
 
     Every batch is cut into exactly ``num_parts`` parts, the costliest of which is as cheap as can be.
     """
@@ -117,13 +126,13 @@ def _padded(lengths: Ints) -> Ints:
 
 
 def costs_of(cut: EpochBatches, lengths: Ints) -> Ints:
-    """Tokens of every micro-batch after padding."""
+    """Counts the tokens of every micro-batch after padding."""
     longest = np.maximum.reduceat(lengths[cut.rows], cut.bounds[:-1])
     return _padded(longest) * np.diff(cut.bounds)
 
 
 def assign_to_ranks(cut: EpochBatches, lengths: Ints, world_size: int, accumulation: int) -> Ints:
-    """Micro-batches of every rank, step by step: shape (world_size, steps, accumulation), EMPTY where there is none.
+    """Assigns micro-batches to ranks: shape (world_size, steps, accumulation), EMPTY where there is none.
 
     The costliest goes first, always to the rank with the least work so far. Empty ones stand first in their step, so
     that the gradients are exchanged after real work wherever there is any.
@@ -150,14 +159,13 @@ GIVEN = {TRAINER: f"train_dataset={CALL}", STEPS: f"session.steps({CALL})"}
 ROW_ID = "row_id"
 LENGTH_COLUMN = "input_ids"
 ROWS_SHA256 = "rows_sha256"
+POSITION = "position"  # the one column of a plan
 
 
 @dataclass(frozen=True)
 class PlanFacts:
     """What a plan says about itself; every part taken of it says the same."""
 
-    num_entries: int
-    """Micro-batches over all epochs and ranks, the empty ones included."""
     num_rows: int
     num_epochs: int
     steps_per_epoch: int
@@ -169,6 +177,11 @@ class PlanFacts:
     micro_batch_size: int
     rows_sha256: str
     """Of the row ids, in the order of the rows, and of the rows' lengths."""
+
+    @property
+    def num_entries(self) -> int:
+        """Micro-batches of an epoch over all ranks, the empty ones included."""
+        return self.world_size * self.steps_per_epoch * self.accumulation
 
     @property
     def identity(self) -> dict[str, int | str]:
@@ -184,7 +197,7 @@ class PlanFacts:
 
 
 def num_micro_batches(batch_size: int, micro_batch_size: int, num_ranks: int) -> int:
-    """Into how many micro-batches every global batch is cut, so that each of ``num_ranks`` ranks has work.
+    """Counts the micro-batches that every global batch is cut into, so that each of ``num_ranks`` ranks has work.
 
     ``num_ranks`` is what the run asked for, never what it has at the moment.
     """
@@ -193,19 +206,86 @@ def num_micro_batches(batch_size: int, micro_batch_size: int, num_ranks: int) ->
 
 
 def lengths_of(rows: Dataset) -> Ints:
-    """Tokens of every row, in the order of the rows; all 1 where rows have no tokens."""
+    """Counts the tokens of every row, in the order of the rows; all 1 where rows have no tokens."""
     if LENGTH_COLUMN not in rows.column_names:
         return np.ones(len(rows), dtype=np.int64)
     tables = rows.with_format("arrow").select_columns([LENGTH_COLUMN]).iter(batch_size=10_000)
-    found = [np.asarray(pc.list_value_length(table[LENGTH_COLUMN]), dtype=np.int64) for table in tables]
-    return np.concatenate([np.empty(0, dtype=np.int64), *found])
+    lengths = [np.asarray(pc.list_value_length(table[LENGTH_COLUMN]), dtype=np.int64) for table in tables]
+    return np.concatenate([np.empty(0, dtype=np.int64), *lengths])
 
 
 def row_ids_of(rows: Dataset) -> npt.NDArray[Any]:
-    """The row ids, in the order of the rows, in any format of the data set; their numbers where they have none."""
+    """Returns the row ids in the order of the rows, in any format of the data set; without ids, the numbers of rows."""
     if ROW_ID not in rows.column_names:
         return np.arange(len(rows))
     return np.asarray(rows.with_format("arrow").select_columns([ROW_ID])[:][ROW_ID])
+
+
+@dataclass(frozen=True)
+class Place:
+    """Which micro-batch a batch is."""
+
+    step: int
+    """Of the run, from 0."""
+    micro: int
+    """Its number in the global batch, or EMPTY."""
+    batch_rows: int
+    """Rows of the global batch."""
+    row_ids: tuple[Any, ...]
+    """Of this micro-batch; none where its one row only fills it."""
+
+
+class Plan:
+    """The plan of a run over its rows, and what each of its entries holds in an epoch."""
+
+    def __init__(self, rows: Dataset, lengths: Ints, facts: PlanFacts, num_micro_batches: int) -> None:
+        self.rows, self.facts = rows, facts
+        self._row_ids, self._lengths, self._num_micro_batches = row_ids_of(rows), lengths, num_micro_batches
+        self._filler = int(np.argmin(lengths))
+        self._epochs: dict[int, tuple[EpochBatches, Ints]] = {}
+        """The epochs that were cut last, and the micro-batch of each entry in them."""
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> "Plan":
+        return self  # datasets copies formats, and all rows with this one
+
+    def __call__(self, entries: dict[str, list[Any]]) -> dict[str, list[Any]]:
+        return entries  # as a transform it changes nothing: see above
+
+    def entry(self, epoch: int, position: int, rows: Dataset) -> tuple[Place, list[dict[str, Any]]]:
+        """Returns the place and the rows of an entry in an epoch; ``rows``: those of the plan, in any format."""
+        if epoch not in self._epochs:
+            self._cut_from(epoch)
+        cut, assigned = self._epochs[epoch]
+        facts, micro = self.facts, int(assigned[position])
+        step = position // facts.accumulation % facts.steps_per_epoch
+        is_empty = micro == EMPTY
+        of_rows = [self._filler] if is_empty else cut.rows[cut.bounds[micro] : cut.bounds[micro + 1]].tolist()
+        place = Place(
+            step=epoch * facts.steps_per_epoch + step,
+            micro=EMPTY if is_empty else micro - int(np.searchsorted(cut.step_of, step)),
+            batch_rows=min(facts.batch_size, facts.num_rows - step * facts.batch_size),
+            row_ids=() if is_empty else tuple(self._row_ids[of_rows].tolist()),
+        )
+        features = features_of(rows, of_rows)
+        for feature in features:
+            feature.pop(ROW_ID, None)
+        return place, features
+
+    def _cut_from(self, epoch: int) -> None:
+        facts = self.facts
+        end = min(facts.num_epochs, epoch + max(1, CUT_AT_ONCE // facts.num_rows))
+        cut = (facts.batch_size, facts.micro_batch_size, self._num_micro_batches)
+        cuts = cut_epochs(facts.seed, range(epoch, end), self._lengths, *cut)
+        self._epochs = {
+            epoch + number: (of, assign_to_ranks(of, self._lengths, facts.world_size, facts.accumulation).ravel())
+            for number, of in enumerate(cuts)
+        }
+
+
+@pklregister(Plan)  # type: ignore[untyped-decorator]
+def _name_plan(pickler: Any, plan: Plan) -> None:
+    """Tells the pickler by which datasets names a transform what names a plan: else each split pickles all its rows."""
+    pickler.save_reduce(Plan, (plan.rows._fingerprint, repr(plan.facts)), obj=plan)
 
 
 def build_plan(
@@ -218,36 +298,26 @@ def build_plan(
     num_micro_batches: int,
     world_size: int,
 ) -> Dataset:
-    """The micro-batches of all epochs, rank by rank: first all of rank 0 in the order of its steps, then of rank 1.
+    """Returns the plan as a data set of the entries of an epoch, rank by rank.
 
     ``split_dataset_by_node`` gives rank r of a map-style data set its r-th block: exactly what that rank works on.
-    An entry, when read, holds the rows themselves in ``features``; an empty one (its ``rows`` are empty) holds one
-    row as filler, for a forward pass that counts nothing.
     """
     lengths = lengths_of(rows)
-    cuts = cut_epochs(seed, range(num_epochs), lengths, batch_size, micro_batch_size, num_micro_batches)
-    accumulation = math.ceil(num_micro_batches / world_size)
-    assigned = [assign_to_ranks(cut, lengths, world_size, accumulation) for cut in cuts]
-    blocks = [_block(cut, epoch, assigned[epoch][rank]) for rank in range(world_size) for epoch, cut in enumerate(cuts)]
-    table = pa.concat_tables(blocks).combine_chunks()
-    table = table.add_column(0, "position", pa.array(np.arange(len(table))))
-    transform = _WithRows(rows, filler=int(np.argmin(lengths)))
     facts = PlanFacts(
-        num_entries=len(table),
         num_rows=len(rows),
         num_epochs=num_epochs,
-        steps_per_epoch=cuts[0].num_steps,
-        accumulation=accumulation,
+        steps_per_epoch=math.ceil(len(rows) / batch_size),
+        accumulation=math.ceil(num_micro_batches / world_size),
         world_size=world_size,
         seed=seed,
         batch_size=batch_size,
         micro_batch_size=micro_batch_size,
-        rows_sha256=_sha256_of(transform.row_ids, lengths),
+        rows_sha256=_sha256_of(row_ids_of(rows), lengths),
     )
-    description = json.dumps({"plan": asdict(facts)})
-    fingerprint = hashlib.sha256(f"{rows._fingerprint} {description}".encode()).hexdigest()
-    plan = Dataset(InMemoryTable(table), info=DatasetInfo(description=description), fingerprint=fingerprint)
-    return plan.with_transform(transform)
+    table = pa.table({POSITION: np.arange(facts.num_entries)})
+    fingerprint = hashlib.sha256(f"{rows._fingerprint} {facts}".encode()).hexdigest()
+    entries = Dataset(InMemoryTable(table), fingerprint=fingerprint)
+    return entries.with_transform(Plan(rows, lengths, facts, num_micro_batches))
 
 
 def _sha256_of(row_ids: npt.NDArray[Any], lengths: Ints) -> str:
@@ -256,92 +326,47 @@ def _sha256_of(row_ids: npt.NDArray[Any], lengths: Ints) -> str:
     return hashlib.sha256(ids + lengths.tobytes()).hexdigest()
 
 
-def _block(cut: EpochBatches, epoch: int, assigned: Ints) -> pa.Table:
-    """One rank's entries of one epoch; ``assigned``: micro-batches, shape (steps, accumulation)."""
-    micro = assigned.ravel()
-    step = np.repeat(np.arange(len(assigned)), assigned.shape[1])
-    first_micro = np.searchsorted(cut.step_of, np.arange(cut.num_steps))
-    batch_rows = np.diff(np.append(cut.bounds[first_micro], len(cut.rows)))
-    # A last, empty list is what EMPTY (-1) takes.
-    lists = pa.LargeListArray.from_arrays(pa.array(np.append(cut.bounds, len(cut.rows))), pa.array(cut.rows))
-    return pa.table(
-        {
-            "epoch": pa.array(np.full(micro.size, epoch)),
-            "step": pa.array(epoch * cut.num_steps + step),
-            "micro": pa.array(np.where(micro == EMPTY, EMPTY, micro - first_micro[step])),
-            "batch_rows": pa.array(batch_rows[step]),
-            "rows": lists.take(pa.array(micro % len(lists))),
-        }
-    )
-
-
-class _WithRows:
-    """Puts the rows themselves beside their positions when an entry of the plan is read."""
-
-    def __init__(self, rows: Dataset, filler: int) -> None:
-        self.rows, self.filler, self.row_ids = rows, filler, row_ids_of(rows)
-
-    def __call__(self, entries: dict[str, list[Any]]) -> dict[str, list[Any]]:
-        features = [self._with_ids(positions or [self.filler]) for positions in entries["rows"]]
-        return {**entries, "features": features}
-
-    def _with_ids(self, positions: list[int]) -> list[dict[str, Any]]:
-        """A transform of the user's own may have left the ids out, or never had any."""
-        features = features_of(self.rows, positions)
-        ids = self.row_ids[positions].tolist()
-        return [{**row, ROW_ID: row_id} for row_id, row in zip(ids, features, strict=True)]
-
-
-@pklregister(_WithRows)  # type: ignore[untyped-decorator]
-def _name_rows(pickler: Any, transform: _WithRows) -> None:
-    """Of the pickler by which datasets names a transform: without it, each split of a plan pickles all its rows."""
-    pickler.save_reduce(_WithRows, (transform.rows._fingerprint, transform.filler), obj=transform)
-
-
 def features_of(rows: Dataset, positions: list[int]) -> list[dict[str, Any]]:
-    """The rows at ``positions``, each as a dict of its columns."""
+    """Returns the rows at ``positions``, each as a dict of its columns."""
     columns = rows[positions]
     return [{name: values[i] for name, values in columns.items()} for i in range(len(positions))]
 
 
-def facts_of(part: Any, taker: str = TRAINER) -> PlanFacts:
-    """What the plan that ``part`` was taken of says about itself; ``taker``: what was given it.
+def plan_of(part: Any, taker: str = TRAINER) -> Plan:
+    """Returns the plan that ``part`` was taken of; ``taker``: what was given it.
 
     Raises:
-        InvalidInput: when it is no part of a plan.
+        InvalidInput: when it is no part of a plan, or was put into another format.
     """
-    try:
-        return PlanFacts(**json.loads(part.info.description)["plan"])
-    except (AttributeError, TypeError, ValueError, KeyError):
-        columns = f" with the columns {', '.join(part.column_names)}" if isinstance(part, Dataset) else ""
-        raise InvalidInput(
-            f"{taker} was given a {type(part).__name__}{columns}, which is no part of a plan: {GIVEN[taker]} is "
-            "expected",
-            cause="code",
-        ) from None
-
-
-def rows_of(part: Dataset, taker: str = TRAINER) -> Dataset:
-    """The rows that the plan was made of. Raises InvalidInput when it does not bring them along."""
-    transform = (part.format["format_kwargs"] or {}).get("transform")
-    if not isinstance(transform, _WithRows):
+    if not isinstance(part, Dataset):
+        description = ""
+    elif isinstance(plan := (part.format["format_kwargs"] or {}).get("transform"), Plan):
+        return plan
+    elif part.column_names == [POSITION]:
         raise InvalidInput(
             f"The plan given to {taker} was put into the format {part.format['type']!r}, so it no longer brings its "
             f"rows along: leave it as it is, {GIVEN[taker]}",
             cause="code",
         )
-    return transform.rows
+    else:
+        description = f" with the columns {', '.join(part.column_names)}"
+    raise InvalidInput(
+        f"{taker} was given a {type(part).__name__}{description}, which is no part of a plan: {GIVEN[taker]} is "
+        "expected",
+        cause="code",
+    )
 
 
-def as_tensors(part: Dataset) -> Dataset:
-    """The same part of a plan, whose rows, where they have no format of their own, are tensors; for a loop."""
-    rows = rows_of(part, STEPS)
-    if rows.format["type"] is not None:
-        return part
-    transform = part.format["format_kwargs"]["transform"]
-    return part.with_transform(_WithRows(rows.with_format("torch"), transform.filler))
+def facts_of(part: Any, taker: str = TRAINER) -> PlanFacts:
+    """Returns the facts of the plan that ``part`` was taken of. Raises InvalidInput as ``plan_of``."""
+    return plan_of(part, taker).facts
+
+
+def rows_of(part: Dataset, taker: str = TRAINER) -> Dataset:
+    """Returns the rows that the plan was made of. Raises InvalidInput as ``plan_of``."""
+    return plan_of(part, taker).rows
 
 
 def positions_of(part: Dataset) -> Ints:
-    """Where in the whole plan the entries of ``part`` stand."""
-    return np.asarray(part.with_format("arrow").select_columns(["position"])[:]["position"], dtype=np.int64)
+    """Returns where in the whole plan the entries of ``part`` stand."""
+    return np.asarray(part.with_format("arrow").select_columns([POSITION])[:][POSITION], dtype=np.int64)

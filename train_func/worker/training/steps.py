@@ -38,13 +38,11 @@ from train_func.worker.rank.marks import Phase
 from train_func.worker.training import audit, weights
 from train_func.worker.training.audit import Coverage
 from train_func.worker.training.batch_norm import BatchStatistics
-from train_func.worker.training.loader import PLACE, Place, entries_of, seed_for
-from train_func.worker.training.plan import PlanFacts, row_ids_of, rows_of
+from train_func.worker.training.loader import entries_of, seed_for
+from train_func.worker.training.plan import Place, PlanFacts, row_ids_of, rows_of
 from train_func.worker.training.state import kept_row_ids, random_state, restore_random, row_ids_in
 from train_func.worker.training.weighing import Items
 from train_func.worker.training.weights import Exchanged
-
-BATCH = "batch_of_the_loop"  # under which a collator holds a batch of any class beside the labels that weigh it
 
 
 class Control(Protocol):
@@ -69,16 +67,12 @@ class MicroBatch:
         return self.num_items if self.place.row_ids else 0
 
 
-def micro_batch_of(inputs: Any, items: Items) -> MicroBatch:
-    """Takes off ``inputs`` where in the plan they stand, which is not for the user's code to see.
-
-    Raises what the collator has raised, which the loader gives in place of a batch.
-    """
-    if isinstance(inputs, TrainFuncError):
-        raise inputs
-    place: Place = inputs.pop(PLACE)
-    num_items = items.count(inputs, num_rows=len(place.row_ids) or 1)
-    return MicroBatch(inputs.get(BATCH, inputs), place, num_items)
+def micro_batch_of(place: Place, batch: Any, items: Items) -> MicroBatch:
+    """Counts the items of a batch, which may be of any class. Raises what the collator has raised in its place."""
+    if isinstance(batch, TrainFuncError):
+        raise batch
+    inputs = batch if isinstance(batch, Mapping) else {}
+    return MicroBatch(batch, place, items.count(inputs, num_rows=len(place.row_ids) or 1))
 
 
 @dataclass(frozen=True)
@@ -208,8 +202,8 @@ class Steps:
             yield step
             self.count(step)  # also where the loop has left it in its middle
 
-    def _next(self, loaded: Sequence[Any]) -> Step:
-        parts = [micro_batch_of(inputs, self.items) for inputs in loaded]
+    def _next(self, loaded: Sequence[tuple[Place, Any]]) -> Step:
+        parts = [micro_batch_of(place, batch, self.items) for place, batch in loaded]
         weight, to_save, to_end = self._exchange(sum(part.weight for part in parts))
         self.restore_random()
         if self.num_done:

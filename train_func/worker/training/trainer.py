@@ -38,7 +38,7 @@ from train_func.worker.training.arguments import leave_to_plan, logging_steps_of
 from train_func.worker.training.audit import Coverage, check_same_plan
 from train_func.worker.training.batch_norm import BatchStatistics, check_layers
 from train_func.worker.training.loader import Collator, PlanLoader, padded
-from train_func.worker.training.plan import PlanFacts, facts_of, rows_of
+from train_func.worker.training.plan import PlanFacts, facts_of
 from train_func.worker.training.progress import Losses, Progress
 from train_func.worker.training.state import ACTIONS, Actions, flags_of, set_flags
 from train_func.worker.training.steps import MicroBatch, Step, Steps
@@ -178,7 +178,6 @@ class Trainer(transformers.Trainer):
 
     def _checked_facts(self) -> PlanFacts:
         facts = facts_of(self.train_dataset)
-        rows_of(self.train_dataset)
         check_layers(self.model)
         faults = plan_faults(self.args, facts)
         faults += arguments.refused_argument_faults(vars(self.args)) + arguments.method_faults(self, Trainer)
@@ -190,7 +189,6 @@ class Trainer(transformers.Trainer):
         """The loader of this rank's micro-batches, never handed to Accelerate, which would deal them again."""
         return PlanLoader(
             self.train_dataset,
-            facts_of(self.train_dataset),
             self.collator("training"),
             num_workers=self.args.dataloader_num_workers,
             pin_memory=self.args.dataloader_pin_memory and torch.cuda.is_available(),
@@ -207,7 +205,7 @@ class Trainer(transformers.Trainer):
 
     def num_examples(self, dataloader: DataLoader[Any]) -> int:
         """Rows of all ranks in an epoch."""
-        return facts_of(dataloader.dataset).num_rows
+        return facts_of(self.train_dataset).num_rows
 
     def _inner_training_loop(self, *args: Any, **kwargs: Any) -> TrainOutput:
         """In the place of transformers' own: what that does, with the steps of Steps, and gone on with between two."""
@@ -421,19 +419,16 @@ class Trainer(transformers.Trainer):
 
     def _end_training(self, metrics: dict[str, Any]) -> TrainOutput:
         if self.args.load_best_model_at_end and self.state.best_model_checkpoint is not None:
-            self._load_best()
+            model = self.accelerator.unwrap_model(self.model)
+            if self._best:
+                weights.load_own_weights(model, self._best[1])
+            weights.take_rank_zeros(model)
+            self._loaded_step = evaluation.loaded_step(self)
         self.control = self.callback_handler.on_train_end(self.args, self.state, self.control)
         if self.neftune_noise_alpha is not None:
             deactivate_neftune(self.model, self.neftune_hook_handle, self.accelerator)
         self.is_in_train, self._step, self._part = False, None, None
         return TrainOutput(self.state.global_step, metrics["train_loss"], metrics)
-
-    def _load_best(self) -> None:
-        model = self.accelerator.unwrap_model(self.model)
-        if self._best:
-            weights.load_own_weights(model, self._best[1])
-        weights.take_rank_zeros(model)
-        self._loaded_step = evaluation.loaded_step(self)
 
     def _get_num_items_in_batch(self, batch_samples: list[Any], device: torch.device) -> torch.Tensor:
         """What losses of these batches are to be divided by, were they sums; transformers asks in evaluations."""

@@ -1,0 +1,157 @@
+"""What the supervisor keeps in the store again and again: its log, the history of an attempt, and signs of life.
+
+Each has a thread of its own, so that a store that is away blocks nothing else, and bounded memory. No failure of one is
+a failure of the run: the next round tries again, with everything.
+"""
+
+import contextlib
+import queue
+import threading
+from collections import deque
+from collections.abc import Callable
+
+from train_func.errors import StorageFailed
+from train_func.events import CheckpointSaved, Event, now
+from train_func.layout import AttemptKeys
+from train_func.metrics import Row, row_of, to_csv
+from train_func.records import BEAT_SECONDS, RunRecord, SignOfLife
+from train_func.storage import Store
+from train_func.storage.retry import call_with_timeout
+from train_func.worker.supervisor.budget import newest_submission
+
+LOG_SECONDS = 3.0  # between two uploads of a short log; twice that of one of a MiB, because each carries all of it
+HISTORY_SECONDS = 10.0  # between two uploads of a short file; longer for longer ones, as each carries all of it
+LONGEST_FILE = 2**20  # bytes of a file of a history, after which the next one begins
+MOST_ROWS = 20_000  # kept while the store is away: more than a day; the oldest go first
+
+
+class Periodic(threading.Thread):
+    """A subclass says what is kept (``_keep``), and how many seconds the pauses are (``_pause``)."""
+
+    def __init__(self) -> None:
+        super().__init__(name=type(self).__name__, daemon=True)
+        self._requests: queue.SimpleQueue[threading.Event] = queue.SimpleQueue()
+        self._is_over = False
+
+    def _pause(self) -> float:
+        raise NotImplementedError
+
+    def _keep(self) -> None:
+        raise NotImplementedError
+
+    def run(self) -> None:
+        while not self._is_over:
+            request = None
+            with contextlib.suppress(queue.Empty):
+                request = self._requests.get(timeout=self._pause())
+            with contextlib.suppress(Exception):
+                if not self._is_over:
+                    self._keep()
+            if request:
+                request.set()
+
+    def hasten(self) -> threading.Event:
+        """Has the next round begin now; the event is set after it."""
+        request = threading.Event()
+        self._requests.put(request)
+        return request
+
+    def flush(self, seconds: float) -> None:
+        """Returns after a round that began later than this call, or after ``seconds``."""
+        self.hasten().wait(seconds)
+
+    def end(self) -> None:
+        """Keeps nothing any more."""
+        self._is_over = True
+        self.hasten()
+
+
+class LogUpload(Periodic):
+    """Puts the log whenever it has changed. ``interval``: seconds between two uploads of a short log."""
+
+    def __init__(self, render: Callable[[], bytes], put: Callable[[bytes], object], interval: float) -> None:
+        super().__init__()
+        self._render, self._put, self._interval = render, put, interval
+        self._last = b""
+
+    def _pause(self) -> float:
+        return self._interval * (1 + len(self._last) / 2**20)
+
+    def _keep(self) -> None:
+        log = self._render()
+        if log != self._last:
+            self._put(log)
+            self._last = log
+
+
+class History(Periodic):
+    """The metrics of one attempt as CSV, in a new file when one is long."""
+
+    def __init__(
+        self,
+        keys: AttemptKeys,
+        put: Callable[[str, bytes], object],
+        *,
+        interval: float = HISTORY_SECONDS,
+        longest_file: int = LONGEST_FILE,
+    ) -> None:
+        """``put`` stores bytes under a key, and may raise; ``interval`` is in seconds."""
+        super().__init__()
+        self._keys, self._put, self._interval, self._longest_file = keys, put, interval, longest_file
+        self._new: deque[Row] = deque(maxlen=MOST_ROWS)
+        self._rows: deque[Row] = deque(maxlen=MOST_ROWS)  # of the file that is open
+        self._part = 1
+        self._last = b""
+
+    def hear(self, event: Event) -> None:
+        """Takes what belongs to the history; returns at once."""
+        if row := row_of(event):
+            self._new.append(row)
+        if isinstance(event, CheckpointSaved):  # what goes on from it reports none of the steps before it again
+            self.hasten()
+
+    def _pause(self) -> float:
+        return self._interval * (1 + 4 * len(self._last) / self._longest_file)
+
+    def _keep(self) -> None:
+        while self._new:
+            self._rows.append(self._new.popleft())
+        table = to_csv(self._rows)
+        if not self._rows or table == self._last:
+            return
+        self._put(self._keys.metrics_csv(self._part), table)
+        self._last = table
+        if len(table) >= self._longest_file:
+            self._rows.clear()
+            self._part, self._last = self._part + 1, b""
+
+
+class Heartbeat(Periodic):
+    """Signs by which a client that cannot ask the job's backend knows that the job goes on.
+
+    Worker 0 gives them from the moment at which it has the store to its end. A job whose run was submitted again gives
+    none: the newer job would look alive by them.
+    """
+
+    def __init__(self, store: Store, record: RunRecord, pod: str) -> None:
+        super().__init__()
+        self._store, self._record, self._pod = store, record, pod
+        self.hasten()
+
+    def finish(self, seconds: float, *, is_over: bool) -> None:
+        """Ends the signs; if the job ``is_over``, the last one says so. Takes at most ``seconds``."""
+        self.end()
+        if not is_over:
+            return
+        self.join(seconds)  # else a sign that is on its way would take the place of the last one
+        if not self.is_alive():
+            with contextlib.suppress(StorageFailed, TimeoutError):  # a client notices by waiting, too
+                call_with_timeout(seconds, lambda: self._keep(is_over=True))
+
+    def _pause(self) -> float:
+        return BEAT_SECONDS
+
+    def _keep(self, *, is_over: bool = False) -> None:
+        if self._record.submitted in ("", newest_submission(self._store, self._record)):
+            sign = SignOfLife(time=now(), pod=self._pod, is_over=is_over)
+            self._store.put(self._record.keys.alive, sign.to_json())
