@@ -54,7 +54,7 @@ def of_rank(rank: int) -> str:
 
 @dataclass(frozen=True, kw_only=True)
 class Manifest(Record):
-    """Of which training and step a checkpoint is, and which files it is made of.
+    """Says of which training and step a checkpoint is, and of which files it is made.
 
     Beside those of the files it holds a SHA-256 of itself: whatever is changed in the store afterwards shows.
     """

@@ -251,7 +251,9 @@ def check_rows_alike(rows: Dataset, whole: RowIds | None, what: str) -> RowIds:
 
 
 def _check_samples_alike(rows: Dataset, what: str) -> None:
-    samples = world.gather(world.on_all_ranks(lambda: _sample_of(rows)))
+    size = max(1, rows.data.nbytes // max(1, rows.data.num_rows))  # differs a little between two caches
+    most = min(NUM_SAMPLED, *world.gather(max(2, SAMPLED_BYTES // size)))
+    samples = world.gather(world.on_all_ranks(lambda: _sample_of(rows, most)))
     _, columns, digests = samples[0]
     if len({num for num, _, _ in samples}) > 1:
         difference = ", ".join(f"{num} on rank {rank}" for rank, (num, _, _) in enumerate(samples))
@@ -270,11 +272,9 @@ def _check_samples_alike(rows: Dataset, what: str) -> None:
     )
 
 
-def _sample_of(rows: Dataset) -> tuple[int, dict[str, str], dict[int, str]]:
+def _sample_of(rows: Dataset, most: int) -> tuple[int, dict[str, str], dict[int, str]]:
     """Returns the number of the rows, their columns, and digests of some rows, by position, as they are stored."""
-    size = max(1, rows.data.nbytes // max(1, rows.data.num_rows))
-    most = min(len(rows), NUM_SAMPLED, max(2, SAMPLED_BYTES // size))
-    positions = np.unique(np.linspace(0, len(rows) - 1, most).astype(np.int64))
+    positions = np.unique(np.linspace(0, len(rows) - 1, min(len(rows), most)).astype(np.int64))
     table = rows.with_format("arrow")[positions.tolist()]  # no transform is called, and no column is copied
     batches = table.select(sorted(table.column_names)).to_batches(max_chunksize=1)
     digests = [hashlib.sha256(batch.serialize()).hexdigest() for batch in batches]
