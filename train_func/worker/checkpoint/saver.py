@@ -160,10 +160,10 @@ class Saver:
             size = sum(file.size for file in manifest.files.values())
             self._took, self.has_failed = seconds, False
             self._say(CheckpointSaved(step=snapshot.step, size=size, seconds=seconds))
-            others, was_told = self._checkpoints.not_deleted, self._is_told_of_others
-            self._is_told_of_others = others is not None
-            if others and not was_told:
-                self._say(Note(text=f"checkpoints that are not needed any more are still in the store: {others}"))
+            why, was_told = self._checkpoints.not_deleted, self._is_told_of_others
+            self._is_told_of_others = why is not None
+            if why and not was_told:
+                self._say(Note(text=f"checkpoints that are not needed any more are still in the store: {why}"))
         finally:
             shutil.rmtree(self._folder, ignore_errors=True)
         self._end(blocked + time.monotonic() - begun)
