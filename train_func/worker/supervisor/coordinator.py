@@ -72,12 +72,8 @@ class Phase(StrEnum):
     EXIT = "exit"
 
 
-def _verdict_of(plain: Mapping[str, Any] | None) -> Verdict | None:
-    return Verdict(**plain) if plain else None
-
-
 _KINDS: dict[str, Callable[[Any], Any]] = {"status": Status, "phase": Phase, "members": tuple}
-_KINDS |= dict.fromkeys(("verdict", "left"), _verdict_of)
+_KINDS |= dict.fromkeys(("verdict", "left"), lambda plain: Verdict(**plain) if plain else None)
 
 
 @dataclass(frozen=True)
