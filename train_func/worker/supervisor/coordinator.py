@@ -72,8 +72,12 @@ class Phase(StrEnum):
     EXIT = "exit"
 
 
+def _verdict_of(plain: Mapping[str, Any] | None) -> Verdict | None:
+    return Verdict(**plain) if plain else None
+
+
 _KINDS: dict[str, Callable[[Any], Any]] = {"status": Status, "phase": Phase, "members": tuple}
-_KINDS |= dict.fromkeys(("verdict", "left"), lambda plain: Verdict(**plain) if plain else None)
+_KINDS |= dict.fromkeys(("verdict", "left"), _verdict_of)
 
 
 @dataclass(frozen=True)
@@ -119,7 +123,7 @@ class Order(_Message):
 
     phase: Phase
     round: int = 0
-    """That of the group; 0 for a worker that does not belong to it."""
+    """The round of the group; 0 for a worker that does not belong to it."""
     why: str = ""
     """What is waited for."""
     start: str = ""
