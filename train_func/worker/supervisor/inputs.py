@@ -104,9 +104,9 @@ class RunInputs:
             before = patiently(partial(find, self._store, keys.attempt(number).inputs), self._stop)
             if before is None:
                 continue
-            was = AttemptInputs.from_json(before.data)
+            was = AttemptInputs.from_json(before.data, keys.attempt(number).inputs)
             for address in claims:
-                if was and was.claims.get(address) not in (None, now.claims[address]):
+                if was.claims.get(address) not in (None, now.claims[address]):
                     reporting.note(f"{address} has changed since attempt {number}: other files, sizes or times")
             return
 

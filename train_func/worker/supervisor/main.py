@@ -70,7 +70,9 @@ def supervise(environ: Mapping[str, str], stop: Stop) -> NoReturn:
         attempt = supervisor.attempt_number if supervisor else None
         try:
             with open(path, "w") as file:  # noqa: PTH123
-                file.write(Termination(attempt=attempt, exit_code=code, cause=cause, message=message).to_json())
+                file.write(
+                    Termination(attempt=attempt, exit_code=code, cause=cause, message=message).to_json().decode()
+                )
         except OSError as error:
             print(f"the termination message could not be written: {error}")
     end = WorkerEnds(worker=verdict.worker, exit_code=code, cause=cause, message=message, follows=verdict.follows)
@@ -180,11 +182,9 @@ class Supervisor:
         environment.temporary_dir.mkdir(parents=True, exist_ok=True)
         path = environment.job_dir / "run.json"
         try:
-            record = RunRecord.from_dict(json.loads(path.read_text()))
-        except InvalidInput:
-            raise
-        except (OSError, ValueError, KeyError, TypeError) as error:
-            raise InvalidInput(f"{path} is not the record of a run: {type(error).__name__}: {error}") from error
+            record = RunRecord.from_json(path.read_bytes(), str(path))
+        except OSError as error:  # of the file, or of what is in it
+            raise InvalidInput(f"{path} is not the record of a run: {error}") from error
         store = patiently(lambda: open_store(record.store), stop)
         self._attempt = Attempt(environment, record, store, self._log_tee, stop)
         stop.check()
