@@ -102,7 +102,7 @@ class Order(Record):
 
     phase: Phase
     round: int = 0
-    """That of the group; 0 for a worker that does not belong to it."""
+    """The round of the group; 0 for a worker that does not belong to it."""
     why: str = ""
     """What is waited for."""
     start: str = ""
