@@ -9,7 +9,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from tokenizers import Tokenizer
 
-from train_func.text import are, in_rows, listed
+from train_func.text import COUNTED, MAX_SHOWN, are, in_rows, listed
 from train_func.worker.inputs.delimited import SEPARATORS, is_spelled
 from train_func.worker.inputs.findings import Findings
 from train_func.worker.inputs.model import TOKENIZER
@@ -40,6 +40,33 @@ def plain(values: pa.ChunkedArray) -> pa.ChunkedArray:
     if pa.types.is_dictionary(values.type):
         values = values.cast(values.type.value_type)
     return values.cast(pa.large_string())
+
+
+def one_array(parts: Mapping[str, pa.ChunkedArray]) -> pa.ChunkedArray:
+    """Returns the values of all parts, which are of one type, one part after the other."""
+    first, *_ = parts.values()
+    return pa.chunked_array([chunk for values in parts.values() for chunk in values.chunks], first.type)
+
+
+def distinct(values: pa.ChunkedArray) -> pa.Array:
+    """Returns every value once, without nulls and blank texts."""
+    each = pc.unique(values).drop_null()
+    return each.filter(pc.not_equal(pc.utf8_trim_whitespace(each), "")) if is_text(each.type) else each
+
+
+def values_in_rows(values: pa.ChunkedArray, is_shown: np.ndarray, rows: Mapping[str, np.ndarray]) -> str:
+    """Returns the first few values that ``is_shown`` marks, each with its row.
+
+    ``rows``: of each part the row of every value, from 0; the parts follow one another in ``values``.
+    """
+    ends = np.cumsum([len(part) for part in rows.values()])
+    texts = []
+    for place in np.flatnonzero(is_shown)[:MAX_SHOWN].tolist():
+        number = int(np.searchsorted(ends, place, side="right"))
+        part = [*rows][number]
+        row = rows[part][place - ends[number]]  # counted from the end of its part
+        texts.append(f"{values[place].as_py()!r} in row {row + 1} of the {part} rows")
+    return f"{'; '.join(texts)} {COUNTED}"
 
 
 def names_of_classes(tables: Mapping[str, pa.Table], column: str) -> tuple[str, ...]:
