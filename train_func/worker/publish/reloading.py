@@ -92,7 +92,9 @@ def difference(model: Any, folder: Path, inputs: Inputs | None, base: Callable[[
     _check_memory(model, is_adapted=is_adapted)
     try:
         with undisturbed(), without_progress_bars():
-            kind, under = _kind(model, folder), base() if is_adapted else None
+            use = object_in(folder / PIPELINE).get("task") or ("text-generation" if has_adapters(model) else None)
+            own_kind = type(model) if isinstance(model, transformers.PreTrainedModel) else None
+            kind, under = class_of(use)[0] if use else own_kind, base() if is_adapted else None
             if kind is None or (is_adapted and under is None):
                 return None
             again = loaded(folder, kind, under)
@@ -115,14 +117,6 @@ def difference(model: Any, folder: Path, inputs: Inputs | None, base: Callable[[
         "changed in the model beside its trained weights is not in the files, such as weights of the base below "
         "adapters, buffers, code, or settings"
     )
-
-
-def _kind(model: Any, folder: Path) -> Any:
-    """Returns the class that loads it: that of the pipeline, or without one its own."""
-    use = object_in(folder / PIPELINE).get("task") or ("text-generation" if has_adapters(model) else None)
-    if use:
-        return class_of(use)[0]
-    return type(model) if isinstance(model, transformers.PreTrainedModel) else None
 
 
 def _few(inputs: Inputs) -> dict[str, Any]:

@@ -5,6 +5,7 @@ https://docs.wandb.ai/models/track/environment-variables and https://huggingface
 The supervisor leads them to a folder of the pod, and keeps what they have written there. Loads no torch.
 """
 
+import contextlib
 import netrc
 import shutil
 from collections.abc import Mapping
@@ -37,16 +38,9 @@ def begin(work_dir: Path, environ: Mapping[str, str]) -> dict[str, str]:
 def without_key(environ: Mapping[str, str]) -> dict[str, str]:
     """Returns what makes Weights & Biases write files where it has no key; it would end the function otherwise."""
     is_set = any(environ.get(name) for name in ("WANDB_MODE", "WANDB_API_KEY", "WANDB_IDENTITY_TOKEN_FILE"))
-    return {} if is_set or _has_login(environ) else {"WANDB_MODE": "dryrun"}
-
-
-def _has_login(environ: Mapping[str, str]) -> bool:
-    """Whether ``wandb login`` has left its key on this machine, which it does in the file of netrc."""
-    try:
-        hosts = netrc.netrc(environ.get("NETRC") or Path("~/.netrc").expanduser()).hosts
-    except (OSError, netrc.NetrcParseError, RuntimeError):
-        return False
-    return "api.wandb.ai" in hosts
+    with contextlib.suppress(OSError, netrc.NetrcParseError, RuntimeError):  # wandb login leaves its key there
+        is_set = is_set or "api.wandb.ai" in netrc.netrc(environ.get("NETRC") or Path("~/.netrc").expanduser()).hosts
+    return {} if is_set else {"WANDB_MODE": "dryrun"}
 
 
 def keep(store: Store, keys: AttemptKeys, folder: Path) -> None:

@@ -11,7 +11,7 @@ from typing import Any, TypeVar
 
 import torch
 import torch.distributed as dist
-from torch.distributed.distributed_c10d import PrefixStore, Store
+from torch.distributed.distributed_c10d import PrefixStore
 from torch.distributed.rendezvous import rendezvous
 
 from train_func.errors import TrainFuncError
@@ -59,16 +59,13 @@ class World:
             dist.init_process_group("gloo", timeout=PATIENCE)
             return "gloo"
         store, rank, size = next(rendezvous("env://", timeout=PATIENCE))
-        backend = self._gpu_backend(store)
+        # NCCL refuses two ranks on one GPU, as two workers have on a machine with one: gloo takes both.
+        store.set(f"gpu/{self.rank}", str(torch.cuda.get_device_properties(torch.cuda.current_device()).uuid))
+        gpus = {store.get(f"gpu/{number}") for number in range(self.size)}
+        backend = "cpu:gloo,cuda:nccl" if len(gpus) == self.size else "gloo"
         group_store = PrefixStore("train_func", store)
         dist.init_process_group(backend, store=group_store, rank=rank, world_size=size, timeout=PATIENCE)
         return backend
-
-    def _gpu_backend(self, store: Store) -> str:
-        """NCCL refuses two ranks on one GPU, as two workers of the twin have on a machine with one: gloo takes both."""
-        store.set(f"gpu/{self.rank}", str(torch.cuda.get_device_properties(torch.cuda.current_device()).uuid))
-        gpus = {store.get(f"gpu/{rank}") for rank in range(self.size)}
-        return "cpu:gloo,cuda:nccl" if len(gpus) == self.size else "gloo"
 
 
 def environment() -> Mapping[str, str]:
