@@ -9,6 +9,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from tokenizers import Tokenizer
 
+from train_func.errors import InvalidInput
 from train_func.text import are, in_rows, listed
 from train_func.worker.inputs.delimited import SEPARATORS, is_spelled
 from train_func.worker.inputs.findings import Findings
@@ -40,6 +41,11 @@ def plain(values: pa.ChunkedArray) -> pa.ChunkedArray:
     if pa.types.is_dictionary(values.type):
         values = values.cast(values.type.value_type)
     return values.cast(pa.large_string())
+
+
+def column_fault(column: str, problem: str) -> InvalidInput:
+    """The refusal of a column that cannot be what the task reads in it."""
+    return InvalidInput(f"column {column!r}: {problem}", cause="data")
 
 
 def names_of_classes(tables: Mapping[str, pa.Table], column: str) -> tuple[str, ...]:
@@ -130,12 +136,8 @@ def judge_texts(table: pa.Table, column: str, part: str, findings: Findings) -> 
         findings.fault(f"column {column!r}: every text of the {part} rows is null or empty; name another column")
         return
     values = plain(values)
-    if nulls := values.null_count:
-        where = in_rows(_positions(pc.is_null(values)))
-        findings.fault(
-            f"column {column!r}: {nulls} of {len(values)} texts of the {part} rows {are(nulls)} null, {where}; "
-            "remove these rows or write an empty text there"
-        )
+    nulls, remedy = _positions(pc.is_null(values)), "remove these rows or write an empty text there"
+    findings.fault_rows(column, part, nulls, "{is} null", remedy, "text", len(values))
     empty = pc.fill_null(pc.equal(pc.utf8_trim_whitespace(values), ""), False)
     share = (pc.sum(empty).as_py() or 0) / max(1, len(values))
     if not share:

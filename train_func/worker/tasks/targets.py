@@ -4,7 +4,6 @@ Several labels stand in lists, in texts with | between them, or in columns of 0 
 """
 
 import re
-from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
@@ -14,15 +13,14 @@ import pyarrow.compute as pc
 
 from train_func.errors import InvalidInput
 from train_func.tasks import REGRESSION, SEVERAL, TextClassification
-from train_func.text import COUNTED, MAX_SHOWN, are, counted, in_rows, listed
+from train_func.text import COUNTED, MAX_SHOWN, are, counted, listed
 from train_func.worker.inputs.findings import Findings
-from train_func.worker.tasks.columns import are_spelled, is_text, names_of_classes, plain
+from train_func.worker.tasks.columns import are_spelled, column_fault, is_text, names_of_classes, plain
 from train_func.worker.tasks.labels import NUMBER, Labels, encode, have_decimal_commas, number_in
 from train_func.worker.tasks.train_eval_split import TrainEvalSplit
 
 SEPARATOR = "|"  # a comma or a semicolon often separates the columns of the file
-FIRM, LOOSE = ",;\n\t", " /&+"  # what may stand between labels where there is no bar, or also within one
-BRACKETS = {("[", "]"), ("{", "}"), ("<", ">"), ("(", ")")}
+_SEVERAL = re.compile(r"[,;\n\t]|^[\[{<].*[\]}>]$")  # a text that is several labels, where there is no bar
 MARKS = {"0": 0.0, "0.0": 0.0, "false": 0.0, "1": 1.0, "1.0": 1.0, "true": 1.0}  # as files spell them
 WIDE = 100.0  # from which size on numbers are far from what a new head predicts: its first outputs lie around 0
 
@@ -52,7 +50,7 @@ def targets_of(task: TextClassification, tables: Mapping[str, pa.Table], finding
         return _of_label_lists(lists, findings)
     classes = encode(parts, task.label, given=task.labels, kept=kept, spelled=spelled)
     findings.note(*classes.notes)
-    several = [name for name in sorted(likely_several({*classes.names}, (), SEPARATOR)) if SEPARATOR in name]
+    several = [name for name in classes.names if SEPARATOR in name]
     if several and not task.labels:
         findings.note(
             f"column {task.label!r}: {listed(several, show=repr)} are classes of their own here; where each is several "
@@ -145,19 +143,23 @@ def encode_lists(
         InvalidInput: with every reason why these are no labels.
     """
     lists = {part: _lists(values, column, part) for part, values in parts.items()}
-    notes = _joined(parts, column, given, spelled=spelled)
-    if faults := [fault for part, values in lists.items() if (fault := _null_fault(values, column, part))]:
-        raise InvalidInput(faults, cause="data")
+    _refuse_unseparated(parts, column, given, spelled=spelled)
+    findings = Findings()
+    for part, values in lists.items():
+        remedy = "give an empty list where a row has no label, or remove these rows"
+        nulls = np.flatnonzero(pc.is_null(values).to_numpy(zero_copy_only=False))
+        findings.fault_rows(column, part, nulls, "{is} null in place of labels", remedy, total=len(values))
+    findings.refuse()
     rows = {part: values.value_parent_indices().to_numpy() for part, values in lists.items()}
     each = {part: pa.chunked_array([values.flatten()]) for part, values in lists.items()}
     if not any(len(values) for values in each.values()):
-        raise InvalidInput(f"column {column!r}: no row has any label; name another column", cause="data")
+        raise column_fault(column, "no row has any label; name another column")
     found = encode(each, column, given=given, kept=kept, rows=rows, spelled=spelled)
     codes = {}
     for part, values in lists.items():
         codes[part] = np.zeros((len(values), len(found.names)), dtype=np.uint8)
         codes[part][rows[part], found.codes[part]] = 1
-    return Labels(found.names, codes, (*notes, *found.notes))
+    return Labels(found.names, codes, found.notes)
 
 
 def encode_columns(tables: Mapping[str, pa.Table], columns: tuple[str, ...]) -> Labels:
@@ -177,104 +179,59 @@ def encode_columns(tables: Mapping[str, pa.Table], columns: tuple[str, ...]) -> 
 
 
 def _lists(values: pa.ChunkedArray, column: str, part: str) -> pa.ListArray | pa.LargeListArray:
-    if is_text(values.type):
-        cut = pc.split_pattern(plain(values), SEPARATOR)
-        return _without_blanks(_one(cut))
-    if pa.types.is_list(values.type) or pa.types.is_large_list(values.type):
-        return _one(values)
-    if pa.types.is_fixed_size_list(values.type):
-        return _one(values.cast(pa.list_(values.type.value_type)))
-    raise InvalidInput(_no_lists(values.type, column, part), cause="data")
-
-
-def _no_lists(held: object, column: str, part: str) -> str:
-    return (
-        f"column {column!r}: {part} rows hold {held}; with several labels per row a list is expected in each, a "
-        f"text with {SEPARATOR} between the labels, or label=('toxic', 'insult') with columns of 0 and 1"
-    )
-
-
-def _joined(parts: Mapping[str, pa.ChunkedArray], column: str, given: Sequence[str], *, spelled: bool) -> list[str]:
-    """Notes on texts of which none has a bar; raises InvalidInput where these can hardly be one label each."""
-    if not all(is_text(values.type) for values in parts.values()):
-        return []
-    found = {text.strip() for values in parts.values() for text in pc.unique(plain(values)).drop_null().to_pylist()}
-    found.discard("")
-    if not found or any(SEPARATOR in text for text in found):
-        return []
-    if spelled and not given and all(number_in(text) is not None for text in found):
-        raise InvalidInput(_no_lists("numbers", column, next(iter(parts))), cause="data")
-    several = sorted(text for text in found - set(given) if len(_pieces(text, FIRM)) > 1)
-    sure = likely_several(found, given)
-    advice = f"write {SEPARATOR} between labels, as db{SEPARATOR}ui, or give lists"
-    if sure:
-        raise InvalidInput(
-            f"column {column!r}: no text has {SEPARATOR} in it, and {len(sure)} of {len(found)} different ones look "
-            f"like several labels in one: {listed(sorted(sure), MAX_SHOWN, show=repr)}; {advice}; where such a "
-            "text is one label, name all with labels=(...)",
-            cause="data",
-        )
-    shown = listed(several, MAX_SHOWN, show=repr)
-    return [f"column {column!r}: read as one label each: {shown}; else {advice}"] if several and not given else []
-
-
-def likely_several(found: set[str], given: Sequence[str] = (), separators: str = FIRM) -> set[str]:
-    """Those of different texts that are several labels in one: their parts are labels elsewhere too."""
-    pieces = {text: _pieces(text, separators) for text in found}
-    several = {text for text in found - set(given) if len(pieces[text]) > 1}
-    names = set(given) or found
-    loose = {text for text in found - set(given) if len(each := _pieces(text, LOOSE)) > 1 and each <= names}
-    if given:
-        return loose | {text for text in several if pieces[text] <= names}
-    if all((text[0], text[-1]) in BRACKETS for text in found):
-        return found
-    shared = Counter(piece for held in pieces.values() for piece in held)
-    return loose | {text for text in several if any(shared[piece] > 1 for piece in pieces[text])}
-
-
-def _pieces(text: str, separators: str) -> set[str]:
-    return {piece for part in re.split(f"[{separators}]", text) if (piece := part.strip())}
-
-
-def _one(values: pa.ChunkedArray) -> pa.ListArray | pa.LargeListArray:
+    """The labels of each row; those in a text without the spaces around them, and of an empty text none."""
+    kind = values.type
+    if is_text(kind):
+        texts = plain(values).to_pylist()
+        labels = [None if text is None else [*filter(None, map(str.strip, text.split(SEPARATOR)))] for text in texts]
+        return pa.array(labels, pa.large_list(pa.large_string()))
+    if pa.types.is_fixed_size_list(kind):
+        values = values.cast(pa.list_(kind.value_type))
+    elif not (pa.types.is_list(kind) or pa.types.is_large_list(kind)):
+        raise _no_lists(kind, column, part)
     return pa.concat_arrays(values.chunks) if values.num_chunks else pa.array([], values.type)
 
 
-def _without_blanks(lists: pa.ListArray | pa.LargeListArray) -> pa.ListArray:
-    """Labels without the spaces around them; of an empty text none."""
-    labels = pc.utf8_trim_whitespace(lists.flatten())
-    keep = pc.not_equal(labels, "").to_numpy(zero_copy_only=False)
-    rows = lists.value_parent_indices().to_numpy()[keep]
-    offsets = np.searchsorted(rows, np.arange(len(lists) + 1))
-    is_null = pc.is_null(lists).to_numpy(zero_copy_only=False)
-    made = pa.LargeListArray.from_arrays(pa.array(offsets), labels.filter(pa.array(keep)))
-    return pc.if_else(pa.array(~is_null), made, pa.scalar(None, made.type)) if is_null.any() else made
-
-
-def _null_fault(lists: pa.ListArray, column: str, part: str) -> str | None:
-    rows = np.flatnonzero(pc.is_null(lists).to_numpy(zero_copy_only=False))
-    if not len(rows):
-        return None
-    have = "has" if len(rows) == 1 else "have"
-    return (
-        f"column {column!r}: {len(rows)} of {len(lists)} {part} rows {have} null in place of labels, {in_rows(rows)}; "
-        "give an empty list where a row has no label, or remove these rows"
+def _no_lists(content: object, column: str, part: str) -> InvalidInput:
+    return column_fault(
+        column,
+        f"{part} rows hold {content}; with several labels per row a list is expected in each, a text with {SEPARATOR} "
+        "between the labels, or label=('toxic', 'insult') with columns of 0 and 1",
     )
+
+
+def _refuse_unseparated(
+    parts: Mapping[str, pa.ChunkedArray], column: str, given: Sequence[str], *, spelled: bool
+) -> None:
+    """Raises InvalidInput if no text has a bar, and texts look like numbers or like several labels in one."""
+    if not all(is_text(values.type) for values in parts.values()):
+        return
+    texts = {text.strip() for values in parts.values() for text in pc.unique(plain(values)).drop_null().to_pylist()}
+    texts.discard("")
+    if not texts or any(SEPARATOR in text for text in texts):
+        return
+    if spelled and not given and all(number_in(text) is not None for text in texts):
+        raise _no_lists("numbers", column, next(iter(parts)))
+    if several := sorted(filter(_SEVERAL.search, texts - set(given))):
+        raise column_fault(
+            column,
+            f"no text has {SEPARATOR} in it, and {len(several)} of {len(texts)} different ones look like several "
+            f"labels in one: {listed(several, show=repr)}; write {SEPARATOR} between labels, as db{SEPARATOR}ui, or "
+            "give lists; where such a text is one label, name all with labels=(...)",
+        )
 
 
 def _mark_fault(values: pa.ChunkedArray, column: str, part: str) -> str | None:
     kind = values.type
     if not (is_text(kind) or pa.types.is_boolean(kind) or pa.types.is_integer(kind) or pa.types.is_floating(kind)):
         return f"column {column!r}: {part} rows hold {kind}; 0 or 1 is expected in each where label= names columns"
-    marks = _marks(values)
-    wrong = np.flatnonzero((marks != 0) & (marks != 1))
-    if not len(wrong):
-        return None
+    wrong = np.flatnonzero(~np.isin(_marks(values), (0, 1)))
+    return _value_fault(values, wrong, column, part, f"{are(len(wrong))} neither 0 nor 1") if len(wrong) else None
+
+
+def _value_fault(values: pa.ChunkedArray, wrong: np.ndarray, column: str, part: str, problem: str) -> str:
     shown = "; ".join(f"{values[row].as_py()!r} in row {row + 1}" for row in wrong[:MAX_SHOWN].tolist())
-    return (
-        f"column {column!r}: {counted(len(wrong), 'value')} of the {part} rows {are(len(wrong))} neither 0 nor 1: "
-        f"{shown} {COUNTED}"
-    )
+    return f"column {column!r}: {counted(len(wrong), 'value')} of the {part} rows {problem}: {shown} {COUNTED}"
 
 
 def _marks(values: pa.ChunkedArray) -> np.ndarray:
@@ -296,16 +253,19 @@ def encode_numbers(parts: Mapping[str, pa.ChunkedArray], column: str, findings: 
     """
     has_commas = have_decimal_commas(parts.values())
     if has_commas:
-        parts = {part: _with_points(values) for part, values in parts.items()}
+        parts = {
+            part: pc.replace_substring(pc.utf8_trim_whitespace(plain(values)), ",", ".").cast(pa.float64())
+            if is_text(values.type)
+            else values
+            for part, values in parts.items()
+        }
     faults = [fault for part, values in parts.items() if (fault := _number_fault(values, column, part))]
     if faults:
         raise InvalidInput(faults, cause="data")
     numbers = {part: _numbers(values).astype(np.float32) for part, values in parts.items()}
     first, *_ = numbers.values()
     if len(np.unique(first)) == 1:
-        raise InvalidInput(
-            f"column {column!r}: every number of the training rows is {first[0]:g}: nothing to learn", cause="data"
-        )
+        raise column_fault(column, f"every number of the training rows is {first[0]:g}: nothing to learn")
     low, high = (float(of(np.concatenate([*numbers.values()]))) for of in (np.min, np.max))
     if has_commas:
         findings.note(f"column {column!r}: its commas are read as decimal points, as 3,5 for 3.5")
@@ -318,14 +278,8 @@ def encode_numbers(parts: Mapping[str, pa.ChunkedArray], column: str, findings: 
     return numbers
 
 
-def _with_points(values: pa.ChunkedArray) -> pa.ChunkedArray:
-    if not is_text(values.type):
-        return values
-    return pc.replace_substring(pc.utf8_trim_whitespace(plain(values)), ",", ".").cast(pa.float64())
-
-
 def _number_fault(values: pa.ChunkedArray, column: str, part: str) -> str | None:
-    kind = values.type
+    kind, problem = values.type, "cannot be predicted"
     if is_text(kind):
         texts = plain(values)
         number = pc.fill_null(pc.match_substring_regex(texts, NUMBER), False)
@@ -337,21 +291,13 @@ def _number_fault(values: pa.ChunkedArray, column: str, part: str) -> str | None
             words = texts.drop_null()
             if len(words) and not pc.any(pc.match_substring_regex(words, r"\d")).as_py():
                 expected = "these look like classes, which the default problem_type predicts: leave it out"
-            return _value_fault(values, wrong, column, part, expected)
+            return f"{_value_fault(values, wrong, column, part, problem)}; {expected}"
     elif not (pa.types.is_integer(kind) or pa.types.is_floating(kind) or pa.types.is_decimal(kind)):
         return f"column {column!r}: {part} rows hold {kind}, and problem_type='regression' predicts numbers"
     with np.errstate(over="ignore"):
         wrong = np.flatnonzero(~np.isfinite(_numbers(values).astype(np.float32)))
     expected = "a finite number is expected in each: correct or remove these rows"
-    return _value_fault(values, wrong, column, part, expected) if len(wrong) else None
-
-
-def _value_fault(values: pa.ChunkedArray, wrong: np.ndarray, column: str, part: str, expected: str) -> str:
-    shown = "; ".join(f"{values[row].as_py()!r} in row {row + 1}" for row in wrong[:MAX_SHOWN].tolist())
-    return (
-        f"column {column!r}: {counted(len(wrong), 'value')} of the {part} rows cannot be predicted: {shown} "
-        f"{COUNTED}; {expected}"
-    )
+    return f"{_value_fault(values, wrong, column, part, problem)}; {expected}" if len(wrong) else None
 
 
 def _numbers(values: pa.ChunkedArray) -> np.ndarray:
