@@ -205,10 +205,9 @@ def test_a_whole_number_of_a_column_of_floats_is_the_class_of_the_integer():
     assert unnamed(note, "1.0", "2.0") == []
 
 
-@pytest.mark.parametrize(("values", "shown"), [(("1", "01", "2"), "01"), ((" 1", "2", "3"), " 1")])
-def test_spellings_that_may_be_a_slip_are_noted(values, shown):
-    (note,) = encoded(*values, *values, spelled=True).notes
-    assert f"'{shown}'" in note
+def test_spellings_that_may_be_a_slip_are_noted():
+    (note,) = encoded(*("1", "01", "2") * 2, spelled=True).notes
+    assert "'01'" in note
 
 
 @pytest.mark.parametrize(
