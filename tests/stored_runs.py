@@ -13,7 +13,7 @@ import pytest
 from tests.s3_servers import only_these, s3_server
 from train_func.layout import CHECKPOINT_MANIFEST, MODEL_MANIFEST, SUMS, CheckpointId
 from train_func.records import EndRecord, Lease, RunRecord
-from train_func.result import Result, read_sums, write_sums
+from train_func.result import FileEntry, Result, read_sums, write_sums
 from train_func.run import Run, name_of
 from train_func.storage import Store
 
@@ -58,7 +58,7 @@ def put_run(
         store.put(keys.log(worker), b"a line\n")
     if code == 0:
         report = {"metrics": metrics or {}, "returned": returned or {}, "note": note}
-        result = Result.write(1, generation, report, {"weights": (7, HASH)})
+        result = Result.write(1, generation, report, {"weights": FileEntry(7, HASH)})
         store.put(f"{keys.model}/weights", b"weights")
         store.put(record.keys.result, result)
         store.put(f"{record.keys.model}/weights", b"weights")

@@ -2,7 +2,7 @@
 
 import difflib
 import inspect
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from inspect import Parameter, Signature
 from typing import Any
 
@@ -33,36 +33,32 @@ def call_of(function: Callable[..., object], parameters: Mapping[str, Any], *, i
     if not is_whole and _fault(signature, **parameters) is None:
         return (), dict(parameters)
     fault = _fault(signature, dict(parameters))
-    if not is_whole and (fault or not _takes_whole(signature)):
+    first = next(iter(signature.parameters.values()), None)
+    takes_whole = first and (first.name == WHOLE or first.kind is Parameter.VAR_POSITIONAL)
+    if not is_whole and (fault or not takes_whole):
         fault = _unfit(signature, parameters)
     if fault:
         raise TypeError(fault)
     return (dict(parameters),), {}
 
 
-def _takes_whole(signature: Signature) -> bool:
-    first = next(iter(signature.parameters.values()))
-    return first.name == WHOLE or first.kind is Parameter.VAR_POSITIONAL
-
-
 def _unfit(signature: Signature, parameters: Mapping[str, Any]) -> str:
     """What does not fit by name: the arguments without a value first, then the values without an argument."""
-    own = {name: of for name, of in signature.parameters.items() if of.kind not in VARIABLE}
-    missing = [repr(name) for name, of in own.items() if name not in parameters and of.default is Parameter.empty]
-    strange = [_with_nearest(name, own) for name in parameters if name not in own]
-    faults = []
+    arguments = {name: each for name, each in signature.parameters.items() if each.kind not in VARIABLE}
+    required = [name for name, each in arguments.items() if each.default is Parameter.empty]
+    missing = [repr(name) for name in required if name not in parameters]
+    folded = {name.lower().replace("_", ""): name for name in arguments}
+    strange, faults = [], []
+    for name in parameters:
+        if name not in arguments:
+            near = difflib.get_close_matches(name.lower().replace("_", ""), folded, 1)
+            strange.append(f"{name!r} (one is called {folded[near[0]]!r})" if near else repr(name))
     if missing:
-        given = f"it has {', '.join(parameters)}" if parameters else "it is empty"
-        faults.append(f"no value for {', '.join(missing)} in parameters: {given}")
+        names = f"it has {', '.join(parameters)}" if parameters else "it is empty"
+        faults.append(f"no value for {', '.join(missing)} in parameters: {names}")
     if strange:
         faults.append(f"no argument is called {', '.join(strange)}")
     return "; ".join(faults) or str(_fault(signature, **parameters))
-
-
-def _with_nearest(name: str, own: Iterable[str]) -> str:
-    folded = {of.lower().replace("_", ""): of for of in own}
-    near = difflib.get_close_matches(name.lower().replace("_", ""), folded, 1)
-    return f"{name!r} (one is called {folded[near[0]]!r})" if near else repr(name)
 
 
 def _fault(signature: Signature, /, *values: object, **named: object) -> str | None:

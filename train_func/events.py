@@ -51,7 +51,14 @@ class Event:
 def line(event: Event, longest: int = LONGEST) -> str:
     """The event as a line of a log, without a line break; what makes it longer than ``longest`` bytes is cut, told."""
     for limit in (longest, *_CUTS):
-        if len(written := _line(_cut(event, limit))) <= longest:
+        short = _cut(event, limit)
+        words = " | ".join(shown(f"{short}").split("\n")).replace("\t", " ")
+        words = words if event.rank is None else OF_RANK.format(event.rank) + words
+        values = {each.name: plain(getattr(short, each.name)) for each in fields(event)}
+        changed = {each.name: values[each.name] for each in fields(event) if values[each.name] != each.default}
+        record = {"event": type(event).__name__, "format": FORMAT, **changed}
+        text = f"{words}\t{json.dumps(record, separators=(',', ':'), default=str)}"
+        if len(written := MARK.encode() + escaped(text.encode())) <= longest:
             return written.decode()
     raise AssertionError(f"{type(event).__name__} has fields that cannot be cut")
 
@@ -61,9 +68,9 @@ def parse(text: str) -> Event | None:
     if not text.startswith(MARK):
         return None
     try:
-        told = json.loads(text.rpartition("\t")[2])
-        kind = Event.kinds[told.pop("event")]
-        return kind(**told) if told.pop("format") == FORMAT else None
+        record = json.loads(text.rpartition("\t")[2])
+        kind = Event.kinds[record.pop("event")]
+        return kind(**record) if record.pop("format") == FORMAT else None
     except (ValueError, KeyError, TypeError, AttributeError):
         return None
 
@@ -78,29 +85,18 @@ def escaped(printed: bytes) -> bytes:
     return printed.replace(MARK.rstrip().encode(), ESCAPED.rstrip().encode())
 
 
-def _line(event: Event) -> bytes:
-    words = " | ".join(shown(f"{event}").split("\n")).replace("\t", " ")
-    words = words if event.rank is None else OF_RANK.format(event.rank) + words
-    found = ((own.name, plain(getattr(event, own.name)), own.default) for own in fields(event))
-    told = {"event": type(event).__name__, "format": FORMAT} | {
-        name: of for name, of, default in found if of != default
-    }
-    text = f"{words}\t{json.dumps(told, separators=(',', ':'), default=str)}"
-    return MARK.encode() + escaped(text.encode())
-
-
 def _cut(event: Event, limit: int) -> Event:
     """With texts of at most ``limit`` characters, and so few entries in what has many."""
     cut: dict[str, Any] = {}
-    for own in fields(event):
-        value = getattr(event, own.name)
+    for name in (each.name for each in fields(event)):
+        value = getattr(event, name)
         if isinstance(value, str):
-            cut[own.name] = _shortened(value, limit)
+            cut[name] = _shortened(value, limit)
         elif isinstance(value, Mapping):
-            kept = list(value.items())[: max(1, limit // 16)]
-            cut[own.name] = {_shortened(k, limit): _shortened(v, limit) for k, v in kept}
-            if left_out := len(value) - len(kept):
-                cut[own.name]["left_out"] = left_out
+            first = list(value.items())[: max(1, limit // 16)]
+            cut[name] = {_shortened(k, limit): _shortened(v, limit) for k, v in first}
+            if left_out := len(value) - len(first):
+                cut[name]["left_out"] = left_out
     return replace(event, **cut)
 
 
@@ -108,9 +104,6 @@ def _shortened(value: Any, limit: int) -> Any:
     if not isinstance(value, str) or len(value) <= limit:
         return value
     return f"{value[:limit]} ... ({len(value) - limit} characters left out)"
-
-
-__all__ = ["ESCAPED", "FORMAT", "LONGEST", "MARK", "OF_RANK", "Event", "escaped", "line", "now", "parse", "readable"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -213,9 +206,12 @@ class StepProgress(Event):
     """Whether it is a row of the history; rows come by the number of their step."""
 
     def __str__(self) -> str:
+        minutes, seconds = divmod(round(self.seconds_left), 60)
+        hours, minutes = divmod(minutes, 60)
+        eta = f"{hours}:{minutes:02}:{seconds:02}" if hours else f"{minutes}:{seconds:02}"
         return (
             f"progress step={self.step}/{self.num_steps} epoch={self.epoch:.2f} loss={self.loss:.4f} "
-            f"rows_per_second={self.rows_per_second:.1f} eta={_clock(self.seconds_left)}"
+            f"rows_per_second={self.rows_per_second:.1f} eta={eta}"
         )
 
 
@@ -393,9 +389,3 @@ def _pairs(values: Mapping[str, Any]) -> str:
         for name, value in values.items()
         if isinstance(value, (float, int, str))
     )
-
-
-def _clock(seconds: float) -> str:
-    minutes, rest = divmod(round(seconds), 60)
-    hours, minutes = divmod(minutes, 60)
-    return f"{hours}:{minutes:02}:{rest:02}" if hours else f"{minutes}:{rest:02}"

@@ -35,10 +35,10 @@ class _Documented(type):
 
     @property
     def __doc__(cls) -> str:  # type: ignore[override]  # read when it is asked for: import does not wait for it
-        own = inspect.cleandoc(cls.__dict__.get("__doc__") or cls.__name__)
-        told = {name: text for kind in reversed(cls.__mro__) for name, text in _texts(kind).items()}
-        lines = [f"    {name}: {told[name]}" for name in getattr(cls, "__dataclass_fields__", ()) if name in told]
-        return "\n".join([own, "", "Fields:", *lines] if lines else [own])
+        text = inspect.cleandoc(cls.__dict__.get("__doc__") or cls.__name__)
+        texts = {name: text for kind in reversed(cls.__mro__) for name, text in _texts(kind).items()}
+        lines = [f"    {name}: {texts[name]}" for name in getattr(cls, "__dataclass_fields__", ()) if name in texts]
+        return "\n".join([text, "", "Fields:", *lines] if lines else [text])
 
 
 def _texts(kind: type) -> dict[str, str]:
@@ -50,9 +50,9 @@ def _texts(kind: type) -> dict[str, str]:
     except (OSError, TypeError, SyntaxError, ValueError):
         return {}
     return {
-        own.target.id: " ".join(text.value.value.split())
-        for own, text in itertools.pairwise(getattr(body, "body", []))
-        if isinstance(own, ast.AnnAssign) and isinstance(own.target, ast.Name)
+        field.target.id: " ".join(text.value.value.split())
+        for field, text in itertools.pairwise(getattr(body, "body", []))
+        if isinstance(field, ast.AnnAssign) and isinstance(field.target, ast.Name)
         if isinstance(text, ast.Expr) and isinstance(text.value, ast.Constant) and isinstance(text.value.value, str)
     }
 
@@ -62,22 +62,22 @@ class NamedFields(metaclass=_Documented):
 
     __signature__ = _Signature()
 
-    def __new__(cls, *unnamed: Any, **given: Any) -> Self:
+    def __new__(cls, *unnamed: Any, **values: Any) -> Self:
         """Raises InvalidInput naming each field that is misspelt, given without a name, or missing."""
         required = [f.name for f in fields(cls) if f.default is MISSING and f.default_factory is MISSING]  # type: ignore[arg-type]
         example = f"{cls.__name__}({', '.join(f'{name}=...' for name in required or field_names(cls)[:1])})"
-        found = [cls.unknown(name, given) for name in given if name not in field_names(cls)]
+        faults = [cls.unknown(name, values) for name in values if name not in field_names(cls)]
         if unnamed:
-            found.append(f"the fields of a {cls.__name__} are given by name: {example}")
-        elif given:  # copy and pickle make an object of nothing, and fill it afterwards
-            found += [f"{name}= is missing: {example} is expected" for name in required if name not in given]
-        if found:
-            raise InvalidInput(found)
+            faults.append(f"the fields of a {cls.__name__} are given by name: {example}")
+        elif values:  # copy and pickle make an object of nothing, and fill it afterwards
+            faults += [f"{name}= is missing: {example} is expected" for name in required if name not in values]
+        if faults:
+            raise InvalidInput(faults)
         return super().__new__(cls)
 
     @classmethod
-    def unknown(cls, name: str, given: Mapping[str, Any]) -> str:
-        """What is said of a field that there is not; ``given`` are all fields of the call."""
+    def unknown(cls, name: str, values: Mapping[str, Any]) -> str:
+        """What is said of a field that there is not; ``values`` are all fields of the call."""
         return f"{cls.__name__} has no field {name!r}: {_meant(name, field_names(cls), 'fields')}"
 
 
@@ -86,15 +86,15 @@ def refuse_unknown(function: Callable[P, R]) -> Callable[P, R]:
     names = [*inspect.signature(function).parameters]
 
     @wraps(function)
-    def checked(*unnamed: P.args, **given: P.kwargs) -> R:
+    def checked(*unnamed: P.args, **arguments: P.kwargs) -> R:
         faults = [
             f"{function.__name__} has no argument {name!r}: {_meant(name, names, 'arguments')}"
-            for name in given
+            for name in arguments
             if name not in names
         ]
         if faults:
             raise InvalidInput(faults)
-        return function(*unnamed, **given)
+        return function(*unnamed, **arguments)
 
     return checked
 
@@ -106,7 +106,7 @@ def _meant(name: str, names: Sequence[str], what: str) -> str:
 
 def field_names(kind: Any) -> tuple[str, ...]:
     """Names of the fields of a dataclass, in their order."""
-    return tuple(own.name for own in fields(kind))
+    return tuple(field.name for field in fields(kind))
 
 
 MAX_SHOWN = 100  # characters of a value that is no text
@@ -130,8 +130,8 @@ def text_fault(name: str, value: object, expected: str = "a non-empty text is ex
     """A text that is not empty, holds no secret, and is no address that lost a slash in a Path."""
     if not (isinstance(value, str) and value.strip()):
         return f"{name}={brief(value)}: {expected}"
-    if found := secret_in(value):
-        return f"{name}: holds {found}; give credentials by Secret or environment, never in a Run"
+    if secret := secret_in(value):
+        return f"{name}: holds {secret}; give credentials by Secret or environment, never in a Run"
     if cut := _CUT_ADDRESS.match(value):
         return f"{name}={value!r}: an address begins with {cut[1]}://; a Path removes one slash: give it as text"
     return None
@@ -147,7 +147,7 @@ def learning_rate_fault(name: str, value: object) -> str | None:
 
 def names_fault(name: str, value: object, example: str) -> str | None:
     """A tuple of at least two different texts, or an empty one."""
-    if not isinstance(value, (tuple, list)) or not all(isinstance(one, str) and one for one in value):
+    if not isinstance(value, (tuple, list)) or not all(isinstance(text, str) and text for text in value):
         return f"{name}={brief(value)}: a tuple of class names is expected, such as {example}"
     if len(set(value)) != len(value):
         return f"{name}={value!r}: every class name may stand only once"
@@ -158,30 +158,35 @@ def names_fault(name: str, value: object, example: str) -> str | None:
 
 def column_names_fault(name: str, value: tuple[object, ...]) -> str | None:
     """At least two different names of columns."""
-    if len(value) >= 2 and all(isinstance(one, str) and one.strip() for one in value) and len(set(value)) == len(value):
+    if (
+        len(value) >= 2
+        and all(isinstance(column, str) and column.strip() for column in value)
+        and len(set(value)) == len(value)
+    ):
         return None
     return f"{name}={brief(value)}: at least two different columns are expected, such as ('toxic', 'insult')"
 
 
-def parameter_faults(given: object, reserved: Collection[str]) -> list[str]:
+def parameter_faults(parameters: object, reserved: Collection[str]) -> list[str]:
     """Every value of ``parameters`` that is no plain JSON, holds a secret, or has a reserved name."""
-    if not isinstance(given, Mapping):
-        return [f"parameters={brief(given)}: a dict of plain JSON values is expected"]
-    return [fault for key, value in given.items() if (fault := _parameter(key, value, reserved))]
-
-
-def _parameter(key: object, value: object, reserved: Collection[str]) -> str | None:
-    if not isinstance(key, str):
-        return f"parameters[{key!r}]: every key must be a text"
-    if key in reserved:
-        return f"parameters[{key!r}]: the function receives a field of Run under that name; choose another"
-    return json_fault(f"parameters[{key!r}]", key, value)
+    if not isinstance(parameters, Mapping):
+        return [f"parameters={brief(parameters)}: a dict of plain JSON values is expected"]
+    faults: list[str | None] = []
+    for key, value in parameters.items():
+        where = f"parameters[{key!r}]"
+        if not isinstance(key, str):
+            faults.append(f"{where}: every key must be a text")
+        elif key in reserved:
+            faults.append(f"{where}: the function receives a field of Run under that name; choose another")
+        else:
+            faults.append(json_fault(where, key, value))
+    return [fault for fault in faults if fault]
 
 
 def json_fault(where: str, name: str, value: object) -> str | None:
     """Plain JSON without a secret; ``name`` tells what the value is, as ``api_key`` does."""
-    if found := _secret_within(name, value):
-        return f"{where}: holds {found}; pass credentials by Secret or environment"
+    if secret := _secret_within(name, value):
+        return f"{where}: holds {secret}; pass credentials by Secret or environment"
     try:
         same = json.loads(json.dumps(value, allow_nan=False)) == value
     except (TypeError, ValueError):
@@ -198,9 +203,9 @@ def _secret_within(key: str, value: object) -> str | None:
     if isinstance(value, str):
         return secret_under(key, value)
     if isinstance(value, Mapping):
-        return next((found for k, v in value.items() if (found := _secret_within(str(k), v))), None)
+        return next((secret for k, v in value.items() if (secret := _secret_within(str(k), v))), None)
     if isinstance(value, (list, tuple)):
-        return next((found for item in value if (found := _secret_within(key, item))), None)
+        return next((secret for item in value if (secret := _secret_within(key, item))), None)
     return None
 
 

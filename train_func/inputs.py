@@ -2,7 +2,7 @@
 
 import re
 from collections import defaultdict
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -51,19 +51,19 @@ class Claim:
 
 def repository_of(address: str) -> Repository | None:
     """The repository that an address names; None where it names something else."""
-    found = _REPOSITORY.fullmatch(address)
-    if found is None:
+    match = _REPOSITORY.fullmatch(address)
+    if match is None:
         return None
-    return Repository("dataset" if found["datasets"] else "model", found["id"], found["revision"] or "main")
+    return Repository("dataset" if match["datasets"] else "model", match["id"], match["revision"] or "main")
 
 
 def claim_of(address: str) -> Claim | None:
     """The place in a claim that an address names; None where it names something else."""
-    found = _CLAIM.fullmatch(address)
-    path = (found["path"] or "").rstrip("/") if found else ""
-    if found is None or (path and {"", ".", ".."} & set(path.split("/"))):
+    match = _CLAIM.fullmatch(address)
+    path = (match["path"] or "").rstrip("/") if match else ""
+    if match is None or (path and {"", ".", ".."} & set(path.split("/"))):
         return None
-    return Claim(found["name"], path)
+    return Claim(match["name"], path)
 
 
 def claims_of(inputs: Mapping[str, str]) -> list[str]:
@@ -93,16 +93,27 @@ def variable_of(name: str) -> str:
 
 def ending_of(name: str) -> str:
     """The ending by which programs know what a file is, such as ``.csv`` and ``.csv.gz``; "" where it has none."""
-    found = re.search(rf"(?<=.)(?:{_ENDING.pattern})$", name)
-    return found[0] if found else ""
+    match = re.search(rf"(?<=.)(?:{_ENDING.pattern})$", name)
+    return match[0] if match else ""
 
 
-def held(given: object) -> tuple[dict[str, Any], list[str]]:
-    """The inputs as text, tables saved and named by their files; and what is wrong with them."""
-    if not isinstance(given, Mapping):
-        return {}, [f"inputs={brief(given)}: a dict of named inputs is expected, such as {{'photos': './photos'}}"]
-    values, faults = dict(given), _name_faults(given)
-    for name, value in given.items():
+def named_inputs(inputs: object) -> tuple[dict[str, Any], list[str]]:
+    """Returns the inputs as text, tables saved and named by their files; and what is wrong with them."""
+    if not isinstance(inputs, Mapping):
+        return {}, [f"inputs={brief(inputs)}: a dict of named inputs is expected, such as {{'photos': './photos'}}"]
+    values, faults = dict(inputs), list[str]()
+    names_of: dict[str, list[str]] = defaultdict(list)
+    for name in inputs:
+        if isinstance(name, str) and _NAME.fullmatch(name):
+            names_of[variable_of(name)].append(name)
+        else:
+            faults.append(f"inputs[{name!r}]: a name of letters, digits, '_' and '-' is expected, a letter first")
+    faults += [
+        f"inputs: {', '.join(map(repr, alike))} would all be {variable}; give them names that differ in more than this"
+        for variable, alike in names_of.items()
+        if len(alike) > 1
+    ]
+    for name, value in inputs.items():
         field = f"inputs[{name!r}]"
         try:
             values[name] = saved(value, field) if is_table(value) else plain(value)
@@ -111,21 +122,6 @@ def held(given: object) -> tuple[dict[str, Any], list[str]]:
         else:
             faults += [fault] if (fault := _fault(field, values[name])) else []
     return values, faults
-
-
-def _name_faults(names: Iterable[object]) -> list[str]:
-    faults = []
-    same: dict[str, list[str]] = defaultdict(list)
-    for name in names:
-        if isinstance(name, str) and _NAME.fullmatch(name):
-            same[variable_of(name)].append(name)
-        else:
-            faults.append(f"inputs[{name!r}]: a name of letters, digits, '_' and '-' is expected, a letter first")
-    return faults + [
-        f"inputs: {', '.join(map(repr, alike))} would all be {variable}; give them names that differ in more than this"
-        for variable, alike in same.items()
-        if len(alike) > 1
-    ]
 
 
 def _fault(field: str, value: object) -> str | None:

@@ -12,11 +12,11 @@ _NAME = "train-func"
 def pip_install(extra: str) -> str:
     """The command; where nothing tells from where this package came, with the path of a clone left open."""
     try:
-        found = json.loads(distribution(_NAME).read_text("direct_url.json") or "{}")  # PEP 610
+        source = json.loads(distribution(_NAME).read_text("direct_url.json") or "{}")  # PEP 610
     except (PackageNotFoundError, ValueError):
-        found = {}
-    if not (url := found.get("url")):
+        source = {}
+    if not (url := source.get("url")):
         return f"pip install '/path/to/train_func[{extra}]', from a clone"
-    vcs = found.get("vcs_info", {})
+    vcs = source.get("vcs_info", {})
     address = f"{vcs['vcs']}+{url}@{vcs['commit_id']}" if vcs else url
     return f"pip install '{_NAME}[{extra}] @ {address}'"

@@ -3,24 +3,22 @@
 ``python -m train_func.inventory FILE`` writes that of the environment it runs in: the last step of the Dockerfile.
 """
 
-import json
 import re
 import sys
 from collections.abc import Iterable, Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass, replace
 from importlib import metadata
 from pathlib import Path
 from typing import Self
 
-from train_func.errors import InvalidInput
+from train_func.codec import Record
 
-FORMAT = 1
 FILE = "opt/train_func/packages.json"  # in an image, from its root
 COMPUTES = ("train-func", "torch", "transformers", "datasets", "accelerate", "safetensors", "numpy")
 
 
 @dataclass(frozen=True, kw_only=True)
-class Inventory:
+class Inventory(Record):
     """What functions find where they run."""
 
     packages: Mapping[str, str]
@@ -40,39 +38,30 @@ class Inventory:
 
     @classmethod
     def of_this_environment(cls) -> Self:
-        """That of this interpreter; reading the records of all its packages takes a second or two."""
+        """Returns that of this interpreter; reading the records of all its packages takes a second or two."""
         from packaging.markers import default_environment
         from packaging.tags import platform_tags
 
-        found = {normalised(one.name): one for one in reversed(list(metadata.distributions())) if one.metadata["Name"]}
+        named = [each for each in reversed(list(metadata.distributions())) if each.metadata["Name"]]
+        distributions = {normalised(each.name): each for each in named}
         modules = metadata.packages_distributions()
         return cls(
-            packages={name: found[name].version for name in sorted(found)},
+            packages={name: distributions[name].version for name in sorted(distributions)},
             modules={
                 name: tuple(sorted({normalised(package) for package in modules[name]}))
                 for name in sorted(modules)
                 if name.isidentifier()
             },
-            core=tuple(sorted(_required(COMPUTES, found))),
+            core=tuple(sorted(_required(COMPUTES, distributions))),
             platforms=tuple(platform_tags()),
             markers={name: str(value) for name, value in default_environment().items()},
             is_here=True,
         )
 
     @classmethod
-    def from_json(cls, text: bytes, of: str) -> Self:
-        """Raises InvalidInput when it is of another format."""
-        plain = json.loads(text)
-        if plain.pop("format", None) != FORMAT:
-            raise InvalidInput(f"the list of packages of {of} is of another version of train_func", cause="image")
-        modules = {name: tuple(packages) for name, packages in plain.pop("modules").items()}
-        core, platforms = tuple(plain.pop("core")), tuple(plain.pop("platforms"))
-        return cls(**plain, modules=modules, core=core, platforms=platforms, of=of)
-
-    def to_json(self) -> bytes:
-        """The content of the file; ``from_json`` is its inverse."""
-        plain = {name: value for name, value in asdict(self).items() if name not in ("of", "is_here")}
-        return json.dumps({"format": FORMAT, **plain}).encode()
+    def read(cls, data: bytes, of: str) -> Self:
+        """Returns the inventory ``of`` an image. Raises StorageFailed (reason "damaged") when ``data`` is none."""
+        return replace(cls.from_json(data, f"the list of packages of {of}"), of=of, is_here=False)
 
     @property
     def python(self) -> str:
@@ -85,19 +74,19 @@ def normalised(name: str) -> str:
     return re.sub(r"[-_.]+", "-", name).lower()
 
 
-def _required(names: Iterable[str], found: Mapping[str, metadata.Distribution]) -> set[str]:
+def _required(names: Iterable[str], distributions: Mapping[str, metadata.Distribution]) -> set[str]:
     """These packages and all that they require, as far as they are there."""
     from packaging.requirements import Requirement
 
-    waiting, seen = [name for name in names if name in found], set[str]()
+    waiting, seen = [name for name in names if name in distributions], set[str]()
     while waiting:
         if (name := waiting.pop()) in seen:
             continue
         seen.add(name)
-        for text in found[name].requires or ():
+        for text in distributions[name].requires or ():
             requirement = Requirement(text)
             if requirement.marker is None or requirement.marker.evaluate({"extra": ""}):
-                waiting += [other for other in [normalised(requirement.name)] if other in found]
+                waiting += [other for other in [normalised(requirement.name)] if other in distributions]
     return seen
 
 

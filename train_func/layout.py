@@ -1,4 +1,4 @@
-"""The layout of a store: every key that a run, or what several runs share, has there.
+"""The layout of a store: every key that a run, or what several runs share, has there; and the folder of a person.
 
 inputs/<sha256>/...             files that runs were given, and wheels, each under the SHA-256 of its content
 <name>/run.json                 the record of the run; of generation 2 and later: <name>/generations/<n>/run.json
@@ -28,8 +28,9 @@ probes/                         objects that a check of the store has just put, 
 """
 
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from pathlib import Path
 
 INPUTS = "inputs"
 PROBES = "probes"
@@ -45,6 +46,11 @@ _OF_CHECKPOINT = re.compile(
     rf"{_NUMBER}/{_NUMBER}-{_NUMBER}(?:\.([1-9][0-9]*))?/{re.escape(CHECKPOINT_MANIFEST)}", re.ASCII
 )
 _OF_ATTEMPT = re.compile(r"(?P<attempt>\d+)/(?:(?P<lease>lease\.json)|worker-(?P<worker>\d+)\.(?P<kind>json|log))")
+
+
+def home(environ: Mapping[str, str]) -> Path:
+    """Returns the folder of this person's jobs, default store, cache, models and tables: TRAIN_FUNC_HOME, absolute."""
+    return Path(environ.get("TRAIN_FUNC_HOME") or "~/.train_func").expanduser().absolute()
 
 
 def wheel_key(name: str, sha256: str) -> str:
@@ -87,7 +93,7 @@ class AttemptKeys:
     """Folder of its history."""
 
     def metrics_csv(self, part: int) -> str:
-        """Of the files of its history, which begin with part 1, the one with this number."""
+        """The file of its history with this number, from 1."""
         return f"{self.metrics}/metrics.csv" if part == 1 else f"{self.metrics}/metrics-{part}.csv"
 
     def end(self, worker: int) -> str:
@@ -166,7 +172,7 @@ class RunKeys:
 
     @property
     def prefix(self) -> str:
-        """Where this generation keeps everything but the published model."""
+        """The folder of this generation, for everything but the published model."""
         return self.name if self.generation == 1 else f"{self.generations}/{self.generation}"
 
     @property
@@ -209,8 +215,8 @@ class RunKeys:
 
     def attempt_file(self, key: str) -> AttemptFile | None:
         """Which file of which attempt ``key`` is; None when it is none of these."""
-        found = _OF_ATTEMPT.fullmatch(key.removeprefix(f"{self.attempts}/"))
-        if found is None:
+        match = _OF_ATTEMPT.fullmatch(key.removeprefix(f"{self.attempts}/"))
+        if match is None:
             return None
-        worker = None if found["lease"] else int(found["worker"])
-        return AttemptFile(int(found["attempt"]), worker, found["kind"] == "log")
+        worker = None if match["lease"] else int(match["worker"])
+        return AttemptFile(int(match["attempt"]), worker, match["kind"] == "log")

@@ -33,19 +33,6 @@ def take(path: Path, seconds: float, mode: int = PRIVATE) -> int | None:
     return None
 
 
-def share(path: Path, mode: int = PRIVATE) -> int:
-    """Waits for the lock beside others that share it, and returns its descriptor; ``take`` waits for all of them."""
-    import fcntl
-
-    descriptor = os.open(path, os.O_RDWR | os.O_CREAT, mode)
-    try:
-        fcntl.flock(descriptor, fcntl.LOCK_SH)
-    except BaseException:
-        os.close(descriptor)
-        raise
-    return descriptor
-
-
 def release(descriptor: int) -> None:
     """Lets go of the lock, also for processes that were forked meanwhile, as those that load data are."""
     import fcntl

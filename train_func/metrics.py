@@ -36,7 +36,7 @@ def row_of(event: Event) -> Row | None:
 
 
 def _of_cells(metrics: Mapping[str, Any]) -> dict[str, Value]:
-    """Those that a cell holds."""
+    """Returns the metrics that a cell holds."""
     return {name: value for name, value in metrics.items() if isinstance(value, Value)}
 
 
@@ -57,11 +57,11 @@ def from_csv(data: bytes) -> list[Row]:
     reader = csv.DictReader(io.StringIO(data.decode(), newline=""))
     if not {"step", "timestamp"} <= set(reader.fieldnames or ()):
         raise ValueError("its columns are not those of metrics: step and timestamp are missing")
-    found = []
+    rows = []
     for cells in reader:
         step, timestamp = int(cells.pop("step")), cells.pop("timestamp")
-        found.append(Row(step, timestamp, {name: _value(cell) for name, cell in cells.items() if cell}))
-    return found
+        rows.append(Row(step, timestamp, {name: _value(cell) for name, cell in cells.items() if cell}))
+    return rows
 
 
 def _value(cell: str) -> Value:

@@ -71,7 +71,7 @@ def unfold(text: str) -> Packed:
     modules = []
     for entry in header["modules"]:
         first = entry["first"]
-        own = "".join(line.removeprefix(FOLD) for line in lines[first - 1 : first - 1 + entry["lines"]])
-        own = own if entry["ended"] else own.removesuffix("\n")
-        modules.append((Module(entry["name"], entry["package"], entry["path"], own), first))
+        content = "".join(line.removeprefix(FOLD) for line in lines[first - 1 : first - 1 + entry["lines"]])
+        content = content if entry["ended"] else content.removesuffix("\n")
+        modules.append((Module(entry["name"], entry["package"], entry["path"], content), first))
     return Packed(header["package"], tuple(modules))

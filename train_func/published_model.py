@@ -35,10 +35,10 @@ def are_causal(adapters: Path) -> bool:
 def object_in(path: Path) -> dict[str, Any]:
     """The JSON object in a file; empty where there is none."""
     try:
-        found = json.loads(path.read_text())
+        value = json.loads(path.read_text())
     except (OSError, ValueError):
         return {}
-    return found if isinstance(found, dict) else {}
+    return value if isinstance(value, dict) else {}
 
 
 def options_of(folder: Path) -> dict[str, Any]:
@@ -48,18 +48,18 @@ def options_of(folder: Path) -> dict[str, Any]:
         InvalidInput: (cause "model") there is no pipeline for it, or these are no options.
     """
     options = object_in(folder / PIPELINE)
-    if isinstance(options.get("task"), str) and all(map(_is_plain, options.values())):
+    numbers = [value for value in options.values() if isinstance(value, list)]  # of tokens
+    is_plain = all(isinstance(value, (str, int, float, list, NoneType)) for value in options.values())
+    if (
+        isinstance(options.get("task"), str)
+        and is_plain
+        and all(isinstance(each, int) for of in numbers for each in of)
+    ):
         return options
     if (folder / PIPELINE).exists() and (folder / PIPELINE).read_text().strip() == "{}":
         names = f"; {LABELS} has the names of its classes" if (folder / LABELS).exists() else ""
         raise refused(folder, f"the function has made a module of its own, and there is no pipeline for it{names}")
     raise refused(folder, f"{PIPELINE} is no object of plain options with the task of a pipeline")
-
-
-def _is_plain(value: object) -> bool:
-    """Also the numbers of tokens."""
-    is_number_list = isinstance(value, list) and all(isinstance(of, int) for of in value)
-    return is_number_list or isinstance(value, (str, int, float, NoneType))
 
 
 def loaded(folder: Path, kind: Any, base: Path | None) -> Any:
@@ -124,10 +124,10 @@ def merged(kind: Any, base: Path, adapters: Path) -> Any:
     if set(sizes) != set(get_peft_model_state_dict(adapted)):
         raise _no_adapters(f"{adapters}: {ADAPTER_WEIGHTS} has other tensors than adapters of {base} have")
     _untie(adapted.get_base_model())
-    made = adapted.merge_and_unload()
+    model = adapted.merge_and_unload()
     if (adapters / GENERATION).exists():
-        made.generation_config = GenerationConfig.from_pretrained(adapters, local_files_only=True)
-    return made
+        model.generation_config = GenerationConfig.from_pretrained(adapters, local_files_only=True)
+    return model
 
 
 def _resize(model: Any, sizes: Mapping[str, int]) -> None:
@@ -136,7 +136,7 @@ def _resize(model: Any, sizes: Mapping[str, int]) -> None:
     ``sizes``: of the first dimension of the tensors in the file.
     """
     ends = [model.get_input_embeddings(), model.get_output_embeddings()]
-    names = [name for name, of in model.named_modules() if any(of is end for end in ends)]
+    names = [name for name, module in model.named_modules() if any(module is end for end in ends)]
     places = [f"base_model.model.{name}{inside}.weight" for name in names for inside in WITHIN]
     num_tokens = next((sizes[place] for place in places if place in sizes), None)
     if num_tokens not in (None, ends[0].weight.shape[0]):

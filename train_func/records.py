@@ -5,28 +5,28 @@ its name.
 """
 
 import hashlib
-import json
 from collections.abc import Mapping
-from dataclasses import MISSING, asdict, dataclass, field, fields, replace
-from typing import TYPE_CHECKING, Any, Literal, Self, TypeVar
+from dataclasses import dataclass, field, replace
+from typing import Any, Literal, Self
 
 from train_func import exits
+from train_func.codec import Record
 from train_func.errors import CAUSES, Cause, InvalidInput, StorageFailed
 from train_func.fields import brief, field_names
 from train_func.layout import RunKeys
 from train_func.run import RECORD_KEY, Run, name_of
 from train_func.version import VERSION
 
-if TYPE_CHECKING:
-    from _typeshed import DataclassInstance
-
-
-RUN_FORMAT = 2
-
 
 @dataclass(frozen=True, kw_only=True)
-class RunRecord:
+class RunRecord(Record):
     """A Run under its name, with what the name was made of: the file ``run.json`` of a job."""
+
+    FORMAT = 2
+    REMEDY = (
+        "The workers need the version that submits: build their image anew (make image), or install theirs here; or "
+        "submit the run with fresh=True"
+    )
 
     run: Run
     name: str
@@ -50,11 +50,10 @@ class RunRecord:
     """Where the function was written: its classes have this module in pickles, here and there. No part of the name."""
     held_out_sha256: str = ""
     """Of the held-out rows, on which two models are compared; empty where nothing tells which they are."""
-    format: int = RUN_FORMAT
 
     @property
     def keys(self) -> RunKeys:
-        """Where in the store it keeps everything."""
+        """The keys of everything that it keeps in the store."""
         return RunKeys(self.name, self.generation)
 
     @property
@@ -62,32 +61,14 @@ class RunRecord:
         """Name of the PyTorchJob, or of its twin."""
         return self.keys.job_name
 
-    def to_dict(self) -> dict[str, Any]:
-        """Plain JSON values; ``from_dict`` is its inverse."""
-        own = {name: getattr(self, name) for name in field_names(RunRecord)}
-        return {**own, "run": self.run.to_dict(), "fingerprints": dict(self.fingerprints), "wheels": dict(self.wheels)}
-
-    @classmethod
-    def from_dict(cls, plain: Mapping[str, Any]) -> Self:
-        """The record of a run that this version can train.
-
-        Raises:
-            InvalidInput: the Run in it is invalid, or the record is of another format.
-        """
-        added = {own.name for own in fields(cls) if own.default is not MISSING or own.default_factory is not MISSING}
-        strange = (set(plain) ^ set(field_names(cls))) - (added - set(plain) - {"format"})
-        if strange or plain["format"] != RUN_FORMAT:
-            raise InvalidInput(_other_format(plain, strange))
-        return cls(**{**plain, "run": Run.from_dict(plain["run"])})
-
     def parameters(self) -> dict[str, Any]:
         """What ``train_func`` is called with: own values as they are; with a task also the Run, and the record.
 
         A Session finds the record of a run without a task in the folder of the job.
         """
-        given = self.run.to_dict()
-        own: dict[str, Any] = given.pop("parameters")
-        return {**given, **own, RECORD_KEY: self.to_dict()} if self.run.task else own
+        fields = self.run.to_dict()
+        own_values: dict[str, Any] = fields.pop("parameters")
+        return {**fields, **own_values, RECORD_KEY: self.to_dict()} if self.run.task else own_values
 
     @classmethod
     def from_parameters(cls, parameters: Mapping[str, Any], store: str = "") -> Self:
@@ -104,19 +85,19 @@ class RunRecord:
                 f"Session was given {type(parameters).__name__}: "
                 "hand it the parameters that train_func was called with, unchanged"
             )
-        held = parameters.get(RECORD_KEY)
-        if isinstance(held, Mapping) and "run" in held:
-            return cls.from_dict(held)
-        if not isinstance(held, Mapping | None):
-            raise InvalidInput(f"{RECORD_KEY}={brief(held)}: run.to_dict() is expected, as submit hands it over")
-        run = Run.from_dict(_sorted_out(parameters) if held is None else held)
+        stored = parameters.get(RECORD_KEY)
+        if isinstance(stored, Mapping) and "run" in stored:
+            return cls.from_dict(stored, "the record of the run")
+        if not isinstance(stored, Mapping | None):
+            raise InvalidInput(f"{RECORD_KEY}={brief(stored)}: run.to_dict() is expected, as submit hands it over")
+        run = Run.from_dict(_fields_and_values(parameters) if stored is None else stored)
         run = replace(run, task=run.task and run.task.load())  # its name is made of its own fields
         made_of: dict[str, Any] = {"function": "train_func", "source_sha256": "", "fingerprints": {}}
         return cls(run=run, name=name_of(run, **made_of), generation=1, store=store, **made_of)
 
 
 @dataclass(frozen=True, kw_only=True)
-class Numerics:
+class Numerics(Record):
     """How a generation computes: decided by its first attempt, kept by every later one, in ``numerics.json``."""
 
     precision: Literal["bf16", "fp32"]
@@ -125,15 +106,6 @@ class Numerics:
     micro_batch_size: int
     """Most rows of one of them."""
     device: str
-    format: int = 1
-
-    @classmethod
-    def from_json(cls, text: bytes) -> Self:
-        """Raises InvalidInput when it is of another format."""
-        plain = json.loads(text)
-        if plain.get("format") != 1 or set(plain) != set(field_names(cls)):
-            raise InvalidInput(f"numerics.json is of another version of train_func: {plain}; submit with fresh=True")
-        return cls(**plain)
 
     def idle_ranks_fault(self, num_ranks: int, *, is_submitted: bool) -> str | None:
         """What is said of more ranks than there are micro-batches: some would never have work.
@@ -151,7 +123,7 @@ class Numerics:
 
 
 @dataclass(frozen=True, kw_only=True)
-class AttemptSetup:
+class AttemptSetup(Record):
     """With what an attempt computes, in its ``setup.json``; no part of it is in the name of the run."""
 
     workers: int
@@ -160,9 +132,8 @@ class AttemptSetup:
     """Of Python, of this package and of those that compute."""
     machine: Mapping[str, str]
     """Of rank 0."""
-    numerics: Mapping[str, Any] | None
+    numerics: Numerics | None
     """None where the function opens no Session."""
-    format: int = 1
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -176,72 +147,32 @@ class ClaimListing:
 
 
 @dataclass(frozen=True, kw_only=True)
-class AttemptInputs:
+class AttemptInputs(Record):
     """What an attempt has read and no fingerprint of its run tells, in its ``inputs.json``."""
 
     claims: Mapping[str, ClaimListing]
     """By the address, ``pvc://CLAIM/PATH``."""
-    format: int = 1
-
-    def to_json(self) -> bytes:
-        """The content of the file."""
-        return json.dumps(asdict(self), indent=1).encode()
-
-    @classmethod
-    def from_json(cls, text: bytes) -> Self | None:
-        """None where it is of another format."""
-        plain = json.loads(text)
-        if plain.get("format") != 1:
-            return None
-        return cls(claims={address: ClaimListing(**listing) for address, listing in plain["claims"].items()})
 
 
-def _other_format(plain: Mapping[str, Any], strange: set[str]) -> str:
-    differ = f" (they differ in {', '.join(sorted(strange))})" if strange else ""
-    return (
-        f"the record of the run was written by train_func {plain.get('package_version', '(unknown)')} in format "
-        f"{plain.get('format', 1)}, and this is train_func {VERSION}, which trains format {RUN_FORMAT}"
-        f"{differ}. The workers need the version that "
-        "submits: build their image anew (make image), or install theirs here"
-    )
-
-
-def _sorted_out(parameters: Mapping[str, Any]) -> dict[str, Any]:
-    """Fields of Run as they are, everything else as own values."""
-    own = {name: value for name, value in parameters.items() if name not in field_names(Run)}
-    given = {name: parameters[name] for name in parameters if name not in own}
-    told = given.get("parameters", {})
-    if hidden := [name for name in field_names(Run) if name in told and told[name] == parameters.get(name)]:
+def _fields_and_values(parameters: Mapping[str, Any]) -> dict[str, Any]:
+    """Returns the fields of Run as they are, and everything else as values of the function's own."""
+    fields = {name: value for name, value in parameters.items() if name in field_names(Run)}
+    others = {name: value for name, value in parameters.items() if name not in fields}
+    values = fields.get("parameters", {})
+    if hidden := [name for name in field_names(Run) if name in values and values[name] == parameters.get(name)]:
         raise InvalidInput(
             f"{', '.join(hidden)}: a value of your own hides the field of Run of this name; where the function is "
             f"called without submit, call it so: train_func({{**run.parameters, {RECORD_KEY!r}: run.to_dict()}})"
         )
-    return {**given, "parameters": {**told, **own}}
+    return {**fields, "parameters": {**values, **others}}
 
 
-FORMAT = 1
 BEAT_SECONDS = 5.0  # between two signs of life
 LONGEST_TERMINATION = 4096  # bytes; Kubernetes cuts what is longer
 
-Record = TypeVar("Record", bound="DataclassInstance")
-
 
 @dataclass(frozen=True, kw_only=True)
-class _File:
-    """A record that is a file of its own."""
-
-    def to_json(self) -> bytes:
-        """Returns the content of the file."""
-        return json.dumps({"format": FORMAT, **asdict(self)}, indent=1).encode()
-
-    @classmethod
-    def from_json(cls, data: bytes, where: str) -> Self:
-        """Raises StorageFailed (reason "damaged") for another format; ``where``: how its message calls the record."""
-        return _made(cls, _read(data, where), where)
-
-
-@dataclass(frozen=True, kw_only=True)
-class Lease(_File):
+class Lease(Record):
     """A worker claims one number by it: ``lease.json``."""
 
     attempt: int
@@ -257,7 +188,7 @@ class Lease(_File):
 
 
 @dataclass(frozen=True, kw_only=True)
-class SignOfLife(_File):
+class SignOfLife(Record):
     """Worker 0 says by it that it lives: ``alive.json``, written again and again until the job is over.
 
     As long as the file changes the worker lives, whatever the clocks of two machines show.
@@ -364,13 +295,6 @@ class EndRecord(Verdict, Lease):
         """The failures of its ranks, in the order in which they happened."""
         return sorted(((rank, rank.error) for rank in self.ranks if rank.error), key=lambda pair: pair[1].time)
 
-    @classmethod
-    def from_json(cls, data: bytes, where: str) -> Self:
-        """Raises StorageFailed (reason "damaged") for another format; ``where``: how its message calls the record."""
-        plain = _read(data, where)
-        ranks = tuple(_rank(rank, where) for rank in plain.pop("ranks", []))
-        return replace(_made(cls, plain, where), ranks=ranks)
-
 
 def digest_of(submitted: str) -> str:
     """A digest stands for the time of a submission in the name of an object."""
@@ -378,7 +302,7 @@ def digest_of(submitted: str) -> str:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Termination:
+class Termination(Record):
     """The termination message of a worker's container."""
 
     attempt: int | None
@@ -387,52 +311,18 @@ class Termination:
     cause: Cause | None
     message: str
 
-    def to_json(self) -> str:
-        """At most LONGEST_TERMINATION bytes: of a longer message the end is left out."""
-        said = self
-        while (excess := len(text := json.dumps(asdict(said))) - LONGEST_TERMINATION) > 0:
-            said = replace(said, message=said.message[: len(said.message) - max(1, excess // 6)])
-        return text
+    def to_json(self, indent: int | None = None) -> bytes:
+        """Returns at most LONGEST_TERMINATION bytes: of a longer message the end is left out."""
+        text = super().to_json(indent)
+        excess = len(text) - LONGEST_TERMINATION
+        if excess <= 0:
+            return text
+        return replace(self, message=self.message[: len(self.message) - max(1, excess // 6)]).to_json(indent)
 
     @classmethod
-    def from_json(cls, text: str) -> Self | None:
-        """None when no supervisor wrote it: it is then the end of a log."""
+    def read(cls, text: str) -> Self | None:
+        """Returns None when no supervisor wrote the text: it is then the end of a log."""
         try:
-            plain = json.loads(text)
-            found = cls(**plain)
-        except (ValueError, TypeError):
+            return cls.from_json(text.encode())
+        except StorageFailed:
             return None
-        return replace(found, cause=found.cause if found.cause in CAUSES else None)
-
-
-def _read(data: bytes, where: str) -> dict[str, Any]:
-    try:
-        plain = json.loads(data)
-    except ValueError:
-        plain = None
-    if not isinstance(plain, dict):
-        raise StorageFailed(f"{where} is damaged: it is no JSON object", reason="damaged")
-    if "format" not in plain:  # as before there were tasks
-        plain = {"root_cause" if name == "root" else name: value for name, value in plain.items()}
-    if (found := plain.pop("format", FORMAT)) != FORMAT:
-        raise StorageFailed(
-            f"{where} is a record of format {found}, and this version of train_func reads format {FORMAT}: use the "
-            "version that wrote it, or submit the run with fresh=True",
-            reason="damaged",
-        )
-    return plain
-
-
-def _made(kind: type[Record], plain: Mapping[str, Any], where: str) -> Record:
-    try:
-        return kind(**plain)
-    except TypeError:
-        names = ", ".join(sorted(set(plain) ^ {own.name for own in fields(kind)}))
-        raise StorageFailed(
-            f"{where} is damaged: its fields differ from those of format {FORMAT}: {names}", reason="damaged"
-        ) from None
-
-
-def _rank(plain: Mapping[str, Any], where: str) -> RankRecord:
-    error = plain.get("error")
-    return _made(RankRecord, {**plain, "error": _made(Failure, error, where) if error else None}, where)

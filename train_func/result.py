@@ -6,20 +6,40 @@ before the first file is replaced.
 """
 
 import hashlib
-import json
 import re
 from collections.abc import Collection, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Self
 
+from train_func.codec import Record
 from train_func.errors import StorageFailed
 from train_func.failpoint import reach
 from train_func.layout import MODEL_MANIFEST, SUMS
 from train_func.storage import Store
 from train_func.storage.store import key_fault
 
-FORMAT = 1
 _SHA256 = re.compile(r"[0-9a-f]{64}")
+
+
+@dataclass(frozen=True)
+class FileEntry:
+    """A stored file: the number of its bytes and their SHA-256 (hex)."""
+
+    size: int
+    sha256: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Manifest(Record):
+    attempt: int
+    generation: int = 1
+    step: int | None = None
+    num_steps: int | None = None
+    metrics: Mapping[str, Any] = field(default_factory=dict)
+    audit: Mapping[str, Any] = field(default_factory=dict)
+    note: str = ""
+    returned: Mapping[str, Any] = field(default_factory=dict)
+    files: Mapping[str, FileEntry]
 
 
 @dataclass(frozen=True)
@@ -27,7 +47,7 @@ class Result:
     """The manifest of a published model; every name in it stays below the folder it is fetched to."""
 
     attempt: int
-    """That has published; 0 where the manifest does not tell."""
+    """The attempt that has published."""
     files: Mapping[str, str]
     """SHA-256 (hex) by name."""
     sizes: Mapping[str, int]
@@ -41,12 +61,9 @@ class Result:
     """The manifest as it lies in the store."""
 
     @staticmethod
-    def write(attempt: int, generation: int, report: Mapping[str, Any], files: Mapping[str, tuple[int, str]]) -> bytes:
-        """The manifest; ``report``: step, num_steps, metrics, audit, note, returned; ``files``: size and SHA-256 by
-        name."""
-        listed = {name: {"size": size, "sha256": sha256} for name, (size, sha256) in files.items()}
-        plain = {"format": FORMAT, "attempt": attempt, "generation": generation, **report, "files": listed}
-        return json.dumps(plain, indent=1).encode()
+    def write(attempt: int, generation: int, report: Mapping[str, Any], files: Mapping[str, FileEntry]) -> bytes:
+        """Returns the manifest; ``report``: step, num_steps, metrics, audit, note, returned; ``files``: by name."""
+        return _Manifest(attempt=attempt, generation=generation, files=files, **report).to_json()
 
     @classmethod
     def read(cls, data: bytes, where: str) -> Self:
@@ -54,30 +71,17 @@ class Result:
 
         It may name no files: a function may publish metrics alone.
         """
-        try:
-            plain = json.loads(data)
-        except (ValueError, RecursionError):
-            plain = None
-        if not isinstance(plain, dict):
-            raise _damaged(where, "it is no JSON object")
-        if (found := plain.get("format", FORMAT)) != FORMAT:  # the first versions wrote none
+        manifest = _Manifest.from_json(data, where)
+        faults = [fault for name, entry in manifest.files.items() if (fault := _fault(name, entry, manifest.files))]
+        if faults:
             raise StorageFailed(
-                f"{where} is a result of format {found}, and this version of train_func reads format {FORMAT}: use the "
-                "version that published it, or submit the run with fresh=True",
+                f"{where} is damaged: {'; '.join(faults[:3])}; nothing was handed over. Submit the run with fresh=True "
+                "to publish it again",
                 reason="damaged",
             )
-        listed, metrics, note = plain.get("files"), plain.get("metrics", {}), plain.get("note", "")
-        returned = plain.get("returned", {})
-        if not isinstance(listed, dict) or not isinstance(metrics, dict) or not isinstance(returned, dict):
-            raise _damaged(where, "its files, its metrics and what was returned are not JSON objects")
-        if not isinstance(note, str):
-            raise _damaged(where, "its note is no text")
-        if faults := [fault for name, facts in listed.items() if (fault := _fault(name, facts, listed))]:
-            raise _damaged(where, "; ".join(faults[:3]))
-        attempt = plain.get("attempt")
-        sums = {name: facts["sha256"] for name, facts in listed.items()}
-        sizes = {name: facts["size"] for name, facts in listed.items()}
-        return cls(attempt if isinstance(attempt, int) else 0, sums, sizes, metrics, returned, note, data)
+        sums = {name: entry.sha256 for name, entry in manifest.files.items()}
+        sizes = {name: entry.size for name, entry in manifest.files.items()}
+        return cls(manifest.attempt, sums, sizes, manifest.metrics, manifest.returned, manifest.note, data)
 
     @property
     def sums(self) -> dict[str, str]:
@@ -86,7 +90,7 @@ class Result:
 
 
 def write_sums(sums: Mapping[str, str]) -> bytes:
-    """As ``sha256sum -c`` reads it."""
+    """Returns the file that ``sha256sum -c`` reads."""
     return "".join(f"{digest}  {name}\n" for name, digest in sorted(sums.items())).encode()
 
 
@@ -106,20 +110,10 @@ def name_fault(name: str, names: Collection[str]) -> str | None:
     return None
 
 
-def _fault(name: str, facts: object, listed: Mapping[str, object]) -> str | None:
-    if fault := name_fault(name, listed):
+def _fault(name: str, entry: FileEntry, names: Collection[str]) -> str | None:
+    if fault := name_fault(name, names):
         return fault
-    size, sha256 = (facts.get("size"), facts.get("sha256")) if isinstance(facts, dict) else (None, None)
-    if type(size) is not int or size < 0 or not (isinstance(sha256, str) and _SHA256.fullmatch(sha256)):
-        return f"{name!r} has no size and SHA-256"
-    return None
-
-
-def _damaged(where: str, what: str) -> StorageFailed:
-    return StorageFailed(
-        f"{where} is damaged: {what}; nothing was handed over. Submit the run with fresh=True to publish it again",
-        reason="damaged",
-    )
+    return None if entry.size >= 0 and _SHA256.fullmatch(entry.sha256) else f"{name!r} has no size and SHA-256"
 
 
 def copy_model(store: Store, source: str, target: str, manifest: bytes, of: str) -> None:
@@ -162,12 +156,12 @@ def is_copied(store: Store, target: str, manifest: bytes) -> bool:
     Read are names, sizes and the recorded SHA-256, not the files. Raises StorageFailed.
     """
     published = Result.read(manifest, f"{target}/{MODEL_MANIFEST} in {store.address}")
-    there = {entry.key.removeprefix(f"{target}/"): entry.size for entry in store.list(f"{target}/")}
-    if {*there} != {*published.files, MODEL_MANIFEST, SUMS}:
+    sizes = {entry.key.removeprefix(f"{target}/"): entry.size for entry in store.list(f"{target}/")}
+    if {*sizes} != {*published.files, MODEL_MANIFEST, SUMS}:
         return False
     try:
         return store.get(f"{target}/{MODEL_MANIFEST}").data == manifest and all(
-            there[name] == size and (not size or store.checksum(f"{target}/{name}") == published.files[name])
+            sizes[name] == size and (not size or store.checksum(f"{target}/{name}") == published.files[name])
             for name, size in published.sizes.items()
         )
     except StorageFailed as failure:

@@ -31,9 +31,9 @@ def upright_rgb(image: Any) -> Any:
         turn = None
     # Not by ImageOps.exif_transpose: it writes all of EXIF again, which fails where a field has a type of its own.
     upright = image.transpose(Image.Transpose[turn]) if turn else image
-    made = _on_white(upright) if upright.has_transparency_data else upright.convert("RGB")
-    made.info = {}  # its EXIF would have the image turned again
-    return made
+    pixels = _on_white(upright) if upright.has_transparency_data else upright.convert("RGB")
+    pixels.info = {}  # its EXIF would have the image turned again
+    return pixels
 
 
 def _on_white(image: Any) -> Any:

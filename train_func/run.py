@@ -22,7 +22,7 @@ from train_func.fields import (
     text_fault,
     whole_fault,
 )
-from train_func.inputs import held, is_named, with_addresses
+from train_func.inputs import is_named, named_inputs, with_addresses
 from train_func.plain import plain
 from train_func.tasks import TASKS, Task
 
@@ -93,39 +93,44 @@ class Run(NamedFields):
     """Readable part of the run's name, such as ``"reviews"``; under another one the same Run is another run."""
 
     def __post_init__(self) -> None:
-        inputs, unheld = held(self.inputs)  # first: a DatasetDict is a dict, too
+        inputs, input_faults = named_inputs(self.inputs)  # first: a DatasetDict is a dict, too
         for name in field_names(Run):
             object.__setattr__(self, name, inputs if name == "inputs" else plain(getattr(self, name)))
         if getattr(self, "workers", None) is None:
             object.__setattr__(self, "workers", 2 if self.task else 1)
-        if found := [*_faults(self), *unheld]:
-            raise InvalidInput(found)
+        if faults := [*_faults(self), *input_faults]:
+            raise InvalidInput(faults)
         object.__setattr__(self, "parameters", json.loads(json.dumps(dict(self.parameters))))
 
     @classmethod
-    def unknown(cls, name: str, given: Mapping[str, Any]) -> str:
+    def unknown(cls, name: str, values: Mapping[str, Any]) -> str:
         """Names the task when the field is one of a task."""
-        tasks = [type(given["task"])] if isinstance(given.get("task"), Task) else TASKS
+        tasks = [type(values["task"])] if isinstance(values.get("task"), Task) else TASKS
         of_task = {
-            own: task.__name__ for task in reversed(tasks) for own in field_names(task)
+            field: task.__name__ for task in reversed(tasks) for field in field_names(task)
         }  # the first one that has it
         close = difflib.get_close_matches(name, [*field_names(cls), *of_task], n=1)
         if not close or close[0] not in of_task:
-            return f"{super().unknown(name, given)} Values of your own go in parameters"
+            return f"{super().unknown(name, values)} Values of your own go in parameters"
         meant = f"Run(task={of_task[close[0]]}({close[0]}=...))"
         return f"{name} belongs to the task: {meant}" if name == close[0] else f"Run has no field {name!r}: {meant}?"
 
     def to_dict(self) -> dict[str, Any]:
         """The Run as plain JSON values; ``from_dict`` is its inverse."""
-        own = {name: getattr(self, name) for name in field_names(Run)}
+        values = {name: getattr(self, name) for name in field_names(Run)}
         parameters = json.loads(json.dumps(self.parameters))
-        return {**own, "task": self.task and self.task.to_dict(), "parameters": parameters, "inputs": dict(self.inputs)}
+        return {
+            **values,
+            "task": self.task and self.task.to_dict(),
+            "parameters": parameters,
+            "inputs": dict(self.inputs),
+        }
 
     @classmethod
-    def from_dict(cls, given: Mapping[str, Any]) -> Self:
+    def from_dict(cls, values: Mapping[str, Any]) -> Self:
         """Raises InvalidInput when a field is unknown or invalid."""
-        task = given.get("task")
-        return cls(**{**given, "task": Task.from_dict(task) if isinstance(task, Mapping) else task})
+        task = values.get("task")
+        return cls(**{**values, "task": Task.from_dict(task) if isinstance(task, Mapping) else task})
 
     def with_task(self, changes: Mapping[str, Any]) -> Self:
         """The Run with other values in fields of its task."""
@@ -152,27 +157,24 @@ class Run(NamedFields):
 
 def _faults(run: Run) -> list[str]:
     task: object = run.task
-    found = [fault for name, limits in _LIMITS.items() if (fault := whole_fault(name, getattr(run, name), *limits))]
+    faults = [fault for name, limits in _LIMITS.items() if (fault := whole_fault(name, getattr(run, name), *limits))]
     for name, least, none in (("checkpoint_every", 0, ", or None"), ("hang_after", 1, "")):
         seconds = getattr(run, name)
-        if not (_is_seconds(seconds, least) or (none and seconds is None)):
-            found.append(f"{name}={brief(seconds)}: seconds from {least} up are expected{none}")
+        is_number = isinstance(seconds, int | float) and not isinstance(seconds, bool)
+        if not ((is_number and least <= seconds <= 1e9) or (none and seconds is None)):
+            faults.append(f"{name}={brief(seconds)}: seconds from {least} up are expected{none}")
     if fault := learning_rate_fault("learning_rate", run.learning_rate):
-        found.append(fault)
+        faults.append(fault)
     if isinstance(task, Task):
-        if not found and run.workers > run.batch_size:
-            found.append(f"workers={run.workers}: each takes at least one row of batch_size={run.batch_size}")
-        found = [*task.all_faults(), *found]
+        if not faults and run.workers > run.batch_size:
+            faults.append(f"workers={run.workers}: each takes at least one row of batch_size={run.batch_size}")
+        faults = [*task.all_faults(), *faults]
     elif task is not None:
-        found.insert(0, f"task={brief(task)}: a task such as TextClassification(model=..., dataset=...) is expected")
+        faults.insert(0, f"task={brief(task)}: a task such as TextClassification(model=..., dataset=...) is expected")
     if run.name is not None and (fault := _name_fault(run.name)):
-        found.append(fault)
+        faults.append(fault)
     reserved = {RECORD_KEY, *(field_names(Run) if task is not None else ())}
-    return [*found, *parameter_faults(run.parameters, reserved)]
-
-
-def _is_seconds(seconds: object, least: float) -> bool:
-    return isinstance(seconds, int | float) and not isinstance(seconds, bool) and least <= seconds <= 1e9
+    return [*faults, *parameter_faults(run.parameters, reserved)]
 
 
 def _name_fault(name: object) -> str | None:

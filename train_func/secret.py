@@ -59,8 +59,8 @@ def secret_in(text: str) -> str | None:
 
 def secret_under(name: str, value: str) -> str | None:
     """What kind of credential ``value``, stored under ``name``, is, or None."""
-    if found := secret_in(value):
-        return found
+    if kind := secret_in(value):
+        return kind
     if _PLACEHOLDER.match(value) or _ENVIRONMENT.match(value) or _OF_A_TOKENIZER.search(name):
         return None
     if _NAME.search(name) and len(value) >= 8 and " " not in value:

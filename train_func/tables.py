@@ -1,27 +1,24 @@
 """Tables that a notebook holds, saved once and by content, so that a Run names one like any other file.
 
 The same rows, in the same order and of the same types, give the same file: ``inputs/<SHA-256>/table.parquet`` below
-TRAIN_FUNC_HOME. Beside it each run that was submitted with the table has a file, and each process that has made a Run
-of it holds a lock, which the kernel lets go of when the process dies. Without either it is removed when a process that
-has saved tables ends, or saves another one. Where files cannot be locked, tables stay.
+TRAIN_FUNC_HOME. Beside it each run that was submitted with the table has a file. A table that no run needs goes with
+the last run that did, or a week after it was saved, when another one is.
 """
 
-import atexit
-import contextlib
 import hashlib
 import json
 import os
 import re
 import shutil
 import tempfile
+import time
 from collections import Counter
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from train_func import lock
 from train_func.errors import InvalidInput
-from train_func.home import home
+from train_func.layout import home
 from train_func.plain import is_a
 from train_func.text import counted, listed
 
@@ -29,27 +26,12 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
 
-_HELD, _ALL = ".held", ".lock"
-_held: dict[Path, int] = {}  # the descriptors of the locks of this process, by folder
+UNUSED_SECONDS = 7 * 24 * 3600.0  # that a table stays for a Run that may still be submitted
 
 
 def tables_folder() -> Path:
-    """Where tables are kept."""
+    """Returns the folder of the tables."""
     return home(os.environ) / "inputs"
-
-
-@contextlib.contextmanager
-def added(to: Path) -> Iterator[None]:
-    """While the table is put into the folder ``to``, no other process removes it; this one needs it from then on."""
-    with _alone(to.parent) as is_alone:
-        to.mkdir(exist_ok=True)
-        yield
-        if is_alone:
-            before = _held.pop(to, None)
-            _held[to] = lock.share(to / _HELD)  # anew each time: a user may have removed the folder meanwhile
-            if before is not None:
-                os.close(before)
-            _sweep(to.parent)
 
 
 def is_one(address: str) -> bool:
@@ -58,69 +40,35 @@ def is_one(address: str) -> bool:
 
 
 def keep(store: str, run: str, addresses: Iterable[object]) -> list[Path]:
-    """Notes that a run in a store needs those of the files that are saved tables; the notes that are new."""
-    found = {path.parent for path in map(Path, map(str, addresses)) if is_one(str(path))}
-    new = [note for own in sorted(found) if not (note := own / _note(store, run)).exists()]
+    """Notes that a run in a store needs those of the files that are saved tables; returns the notes that are new."""
+    folders = sorted({Path(address).parent for address in map(str, addresses) if is_one(address)})
+    new = [note for folder in folders if not (note := folder / _note(store, run)).exists()]
     for note in new:
         note.write_text(f"{run} in {store}\n")
     return new
 
 
 def of_run(store: str, run: str) -> list[Path]:
-    """The tables that no other run needs."""
+    """Returns the tables that no other run needs."""
     notes = [note for note in tables_folder().glob(f"*/{_note(store, run)}") if _notes(note.parent) == [note]]
     return [path for note in notes for path in note.parent.glob("*.parquet")]
 
 
 def release(store: str, run: str) -> None:
-    """The run needs its tables no more: those that no other one needs go, or go with the process that holds a Run."""
-    with _alone(tables_folder()) as is_alone:
-        for note in tables_folder().glob(f"*/{_note(store, run)}") if is_alone else ():
+    """Removes the tables that no other run needs."""
+    for note in list(tables_folder().glob(f"*/{_note(store, run)}")):
+        if _notes(note.parent) == [note]:
+            shutil.rmtree(note.parent, ignore_errors=True)
+        else:
             note.unlink(missing_ok=True)
-        if is_alone:
-            _sweep(tables_folder())
 
 
 def _note(store: str, run: str) -> str:
     return f"run-{hashlib.sha256(f'{store} {run}'.encode()).hexdigest()[:16]}"
 
 
-def _notes(of: Path) -> list[Path]:
-    return sorted(of.glob("run-*"))
-
-
-@contextlib.contextmanager
-def _alone(inputs: Path) -> Iterator[bool]:
-    """Whether this process alone changes what is kept there; False where files cannot be locked."""
-    with contextlib.ExitStack() as stack:
-        try:
-            stack.enter_context(lock.hold(inputs / _ALL))
-        except (OSError, ImportError):
-            yield False
-        else:
-            yield True
-
-
-def _sweep(inputs: Path) -> None:
-    """Removes the tables that nothing needs; what earlier versions have kept, without a lock, stays."""
-    for held in inputs.glob(f"*/{_HELD}"):
-        if not _notes(held.parent) and (free := lock.take(held, 0)) is not None:
-            lock.release(free)
-            shutil.rmtree(held.parent, ignore_errors=True)
-
-
-@atexit.register
-def _leave() -> None:
-    """A process that was forked shares the locks of this one: closing its descriptors does not let go of them."""
-    folders = {own.parent for own in _held}
-    for descriptor in _held.values():
-        with contextlib.suppress(OSError):
-            os.close(descriptor)
-    _held.clear()
-    for inputs in folders:
-        with contextlib.suppress(OSError), _alone(inputs) as is_alone:
-            if is_alone:
-                _sweep(inputs)
+def _notes(folder: Path) -> list[Path]:
+    return sorted(folder.glob("run-*"))
 
 
 ROWS = 50_000  # written at once; also after how many rows the file begins a new group, whatever the table's own pieces
@@ -138,7 +86,7 @@ def is_table(value: object) -> bool:
 
 
 def saved(table: Any, field: str) -> str:
-    """The path of the file that holds ``table``, the value of a Run's ``field``.
+    """Saves ``table``, the value of a Run's ``field``, and returns the path of its file.
 
     Raises:
         InvalidInput: a kind of table, or of column, that cannot be saved as it is.
@@ -146,24 +94,23 @@ def saved(table: Any, field: str) -> str:
     pieces = _of_frame(table, field) if is_a(table, "pandas", "DataFrame") else _of_dataset(table, field)
     inputs = tables_folder()
     try:
-        return str(_kept(pieces, inputs))
+        inputs.mkdir(parents=True, exist_ok=True)
+        for path in inputs.glob(f"*/{NAME}"):
+            if not _notes(path.parent) and time.time() - path.stat().st_mtime > UNUSED_SECONDS:
+                shutil.rmtree(path.parent, ignore_errors=True)
+        with tempfile.TemporaryDirectory(prefix=".part-", dir=inputs) as folder:
+            part = Path(folder, NAME)
+            _write(part, pieces)
+            with part.open("rb") as file:
+                target = inputs / hashlib.file_digest(file, "sha256").hexdigest() / NAME
+            target.parent.mkdir(exist_ok=True)
+            part.replace(target)  # also when it is there: it is then the same, unless a user has changed it
     except OSError as error:
         raise InvalidInput(
             f"{field}: the table cannot be saved in {inputs}: {error}; TRAIN_FUNC_HOME may name another folder",
             cause="storage",
         ) from None
-
-
-def _kept(pieces: "Iterator[pa.Table]", inputs: Path) -> Path:
-    inputs.mkdir(parents=True, exist_ok=True)
-    with tempfile.TemporaryDirectory(prefix=".part-", dir=inputs) as folder:
-        part = Path(folder, NAME)
-        _write(part, pieces)
-        with part.open("rb") as file:
-            target = inputs / hashlib.file_digest(file, "sha256").hexdigest() / NAME
-        with added(target.parent):
-            part.replace(target)  # also when it is there: it is then the same, unless a user has changed it
-    return target
+    return str(target)
 
 
 def _of_frame(frame: Any, field: str) -> "Iterator[pa.Table]":
@@ -178,9 +125,9 @@ def _of_frame(frame: Any, field: str) -> "Iterator[pa.Table]":
         raise InvalidInput(f"{field}: the DataFrame has more than one column {twice}; rename or drop one", cause="data")
     index = frame.index.set_names(range(frame.index.nlevels))  # pandas takes a number for a name first
     values = [index.get_level_values(level).to_series() for level in levels]
-    held = dict(zip(names, [*values, *(frame[name] for name in frame.columns)], strict=True))
+    values_of = dict(zip(names, [*values, *(frame[name] for name in frame.columns)], strict=True))
     columns, faults = {}, []
-    for name, column in held.items():
+    for name, column in values_of.items():
         try:
             columns[name] = pa.array(column, from_pandas=True)
         except UnicodeEncodeError:
@@ -195,7 +142,7 @@ def _of_frame(frame: Any, field: str) -> "Iterator[pa.Table]":
 
 
 def _halves(column: Any) -> str:
-    """In which rows texts were cut within an emoji, of which half a character is left."""
+    """Says in which rows texts were cut within an emoji, of which half a character is left."""
     texts = (json.dumps(value, ensure_ascii=False, default=str) for value in column)
     rows = [number for number, text in enumerate(texts, 1) if _HALF.search(text)]
     return (
@@ -251,21 +198,21 @@ def _embedded(rows: Any, metadata: Any, names: list[str]) -> "Iterator[pa.Table]
     import pyarrow.compute as pc
     from datasets.table import embed_table_storage
 
-    held: list[pa.Table] = []
+    pieces: list[pa.Table] = []
     size = start = 0
     at_once = 1
     while start < max(1, rows.num_rows):
         piece = embed_table_storage(rows[start : start + at_once].replace_schema_metadata(metadata))
-        held.append(piece)
+        pieces.append(piece)
         # Of the content alone, so that the same rows give the same pieces wherever they came from.
-        found = sum(pc.sum(pc.binary_length(pc.struct_field(piece[name], "bytes"))).as_py() or 0 for name in names)
-        size, start = size + found, start + at_once
-        at_once = max(1, min(READ, FILE_BYTES * at_once // max(1, found)))
-        if size >= FILE_BYTES or sum(of.num_rows for of in held) >= FILES:
-            yield pa.concat_tables(held)
-            held, size = [], 0
-    if held:
-        yield pa.concat_tables(held)
+        num_bytes = sum(pc.sum(pc.binary_length(pc.struct_field(piece[name], "bytes"))).as_py() or 0 for name in names)
+        size, start = size + num_bytes, start + at_once
+        at_once = max(1, min(READ, FILE_BYTES * at_once // max(1, num_bytes)))
+        if size >= FILE_BYTES or sum(of.num_rows for of in pieces) >= FILES:
+            yield pa.concat_tables(pieces)
+            pieces, size = [], 0
+    if pieces:
+        yield pa.concat_tables(pieces)
 
 
 def _write(path: Path, pieces: "Iterator[pa.Table]") -> None:

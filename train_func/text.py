@@ -30,7 +30,7 @@ def listed(values: Sequence[Any], at_most: int = 5, *, separator: str = ", ", sh
 
 
 def sized(num_bytes: int) -> str:
-    """In the largest decimal unit that gives at least one."""
+    """Returns the size in the largest decimal unit that gives at least one."""
     for unit, name in ((10**9, "GB"), (10**6, "MB"), (10**3, "kB")):
         if num_bytes >= unit:
             return f"{num_bytes / unit:,.1f} {name}"
@@ -38,7 +38,7 @@ def sized(num_bytes: int) -> str:
 
 
 def in_rows(rows: "Sequence[int] | np.ndarray") -> str:
-    """Where these are, given from 0, of which the first few are named."""
+    """Says in which rows, numbered from 0, and names the first few."""
     numbers = ", ".join(str(int(row) + 1) for row in rows[:MAX_SHOWN])
     place = "in row" if len(rows) == 1 else "in rows" if len(rows) <= MAX_SHOWN else "first in rows"
     return f"{place} {numbers} {COUNTED}"
@@ -61,12 +61,16 @@ def shown(text: str) -> str:
 
     Of a progress bar, drawn again and again after carriage returns, the first and the last drawing are shown.
     """
-    return _OBEYED.sub(_written, "\n".join(map(_drawn, text.split("\n"))))
+    lines = []
+    for line in text.split("\n"):
+        drawings = [drawing for drawing in line.split("\r") if drawing]
+        lines.append(f"{drawings[0]} ... {drawings[-1]}" if len(drawings) > 2 else "\r".join(drawings))
+    return _OBEYED.sub(lambda match: match[0].encode("unicode_escape").decode(), "\n".join(lines))
 
 
 def json_shown(value: object) -> str:
     """JSON with letters as they are, where stdout has them; what a terminal would obey is escaped as JSON does it."""
-    text = _OBEYED.sub(lambda found: json.dumps(found[0])[1:-1], json.dumps(value, indent=2, ensure_ascii=False))
+    text = _OBEYED.sub(lambda match: json.dumps(match[0])[1:-1], json.dumps(value, indent=2, ensure_ascii=False))
     try:
         text.encode(sys.stdout.encoding or "ascii")
     except UnicodeEncodeError:
@@ -77,12 +81,3 @@ def json_shown(value: object) -> str:
 def in_ipython() -> bool:
     """Whether a person types in IPython, as in a notebook; False in a program."""
     return getattr(sys.modules.get("IPython"), "get_ipython", lambda: None)() is not None
-
-
-def _drawn(line: str) -> str:
-    drawings = [drawing for drawing in line.split("\r") if drawing]
-    return f"{drawings[0]} ... {drawings[-1]}" if len(drawings) > 2 else "\r".join(drawings)
-
-
-def _written(found: re.Match[str]) -> str:
-    return found[0].encode("unicode_escape").decode()

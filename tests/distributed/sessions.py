@@ -78,7 +78,7 @@ def is_beaten(folder):
     with Session(mine.parameters()) as session:
         trainer = trained(session)
         if session.rank == 0:
-            open_store(mine.store).put("beaten/result.json", b'{"attempt": 99, "files": {}}')
+            open_store(mine.store).put("beaten/result.json", b'{"format": 1, "attempt": 99, "files": {}}')
         try:
             session.publish(trainer)
         except StorageFailed as error:

@@ -117,7 +117,7 @@ def test_all_ranks_stop_after_the_same_step_when_one_is_asked_to_and_publish(ran
 def test_several_sets_are_measured_on_all_ranks_though_one_cannot_tell_its_tracker(store):
     result = result_of(store, "tracker-away")
     assert {"a_loss", "b_loss"} <= set(result["metrics"])
-    assert "note" not in result
+    assert not result["note"]
     assert result["audit"]["held_out"]["missing"] == 0
 
 

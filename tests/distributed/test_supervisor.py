@@ -102,7 +102,16 @@ def test_a_finished_run_is_not_trained_again(job):
     forbidden.mkdir(parents=True)
     (forbidden / "__init__.py").write_text("raise SystemExit('torch was imported')")
     made.environment["PYTHONPATH"] = os.pathsep.join([str(forbidden.parent), os.environ.get("PYTHONPATH", "")])
-    result = {"attempt": 1, "generation": 1, "step": 1, "num_steps": 1, "metrics": {}, "audit": {}, "files": {}}
+    result = {
+        "format": 1,
+        "attempt": 1,
+        "generation": 1,
+        "step": 1,
+        "num_steps": 1,
+        "metrics": {},
+        "audit": {},
+        "files": {},
+    }
     store = open_store(made.record.store)
     store.put("a-run/result.json", json.dumps(result).encode())
     store.put("a-run/checkpoints/0/1-7/manifest.json", b"of an attempt that was killed before it had deleted them")
@@ -179,7 +188,7 @@ def train_func(parameters):
     for worker in (0, 1):
         made.pods[worker].says(rf"^\[rank {worker}\] waits")
     verdict = Verdict(70, "code", "the function has failed", 1)
-    report = Report(1, "a-run-worker-1", 1, Status.FAILED, verdict).to_json().encode()
+    report = Report(1, "a-run-worker-1", 1, Status.FAILED, verdict).to_json()
     with contextlib.ExitStack() as strangers:
         for hello in (b"", bytes(64), b"known to the workers alone", b"GET / HTTP/1.1\r\n\r\n", b"\xff" * 1000):
             stranger = strangers.enter_context(socket.create_connection(("127.0.0.1", made.port)))

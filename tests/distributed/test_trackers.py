@@ -20,6 +20,9 @@ def train_func(parameters):
         Path(os.environ["MLFLOW_TRACKING_URI"].removeprefix("sqlite:///")).write_text("40 rows")
         run = Path(os.environ["WANDB_DIR"], "wandb/offline-run-7")
         run.mkdir(parents=True)
+        runs = Path(os.environ["TRAIN_FUNC_WORK_DIR"], "runs")
+        runs.mkdir()
+        (runs / "events").write_text("7 rows")
         (run / "run-7.wandb").write_text("101 rows")
         if parameters["fails"]:
             raise ZeroDivisionError
@@ -34,8 +37,10 @@ def test_what_rank_zero_tracks_is_kept_with_the_attempt(tmp_path, fails):
     assert made.exit_codes() == [70 if fails else 0]
     made.pods[0].says(r"\[rank 0\] .*/trackers'.*'dryrun'.*/mine'")
     made.pods[0].says(r"\[rank 1\] .*None.*'dryrun'.*/mine'")
-    store, prefix = open_store(made.record.store), made.record.keys.attempt(1).trackers
-    assert {entry.key.removeprefix(f"{prefix}/"): store.get(entry.key).data for entry in store.list(prefix)} == {
-        "mlflow.db": b"40 rows",
-        "wandb/offline-run-7/run-7.wandb": b"101 rows",
-    }
+    store, keys = open_store(made.record.store), made.record.keys.attempt(1)
+    for name, data in {
+        f"{keys.trackers}/mlflow.db": b"40 rows",
+        f"{keys.trackers}/wandb/offline-run-7/run-7.wandb": b"101 rows",
+        f"{keys.prefix}/runs/events": b"7 rows",
+    }.items():
+        assert store.get(name).data == data

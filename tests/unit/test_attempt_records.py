@@ -50,17 +50,12 @@ def test_a_record_that_is_none_is_refused_by_its_name(kind, damage):
     assert refused.value.reason == "damaged"
 
 
-def test_results_of_the_first_versions_which_named_no_format_are_read():
-    plain = {name: value for name, value in READ["result"][1].items() if name != "format"}
-    assert Result.read(json.dumps(plain).encode(), "here").attempt == 7
-
-
 @pytest.mark.parametrize("message", ["short", "食" * 4000, '"\x00\\' * 4000], ids=["short", "wide", "escaped"])
 def test_a_termination_message_fits_and_is_read(message):
     said = Termination(attempt=None, exit_code=70, cause="code", message=message)
     text = said.to_json()
-    assert len(text.encode()) <= LONGEST_TERMINATION
-    found = Termination.from_json(text)
+    assert len(text) <= LONGEST_TERMINATION
+    found = Termination.read(text.decode())
     assert (found.attempt, found.exit_code, found.cause) == (None, 70, "code")
     assert message.startswith(found.message)
     assert found.message == message or len(text) > LONGEST_TERMINATION - 12
@@ -68,4 +63,4 @@ def test_a_termination_message_fits_and_is_read(message):
 
 @pytest.mark.parametrize("text", ["", "hello\nworld", "{}", "[1]", "3", '{"attempt": 1, "message": "m"}'])
 def test_the_end_of_a_log_is_no_termination_message(text):
-    assert Termination.from_json(text) is None
+    assert Termination.read(text) is None

@@ -15,7 +15,7 @@ from train_func.run import Run
 from train_func.storage import open_store
 from train_func.tasks import StoredTask
 from train_func.worker.publish.card import TaskPart, render
-from train_func.worker.publish.pending import Pending
+from train_func.worker.publish.publication import Publication
 from train_func.worker.stop import Stop
 
 COMMITS = {"model": "1f" * 20, "dataset": "2e" * 20}
@@ -167,9 +167,9 @@ def waiting(tmp_path):
     record = write_job_folder(tmp_path / "job", "def train_func(): ...", store=(tmp_path / "store").as_uri())
 
     def wait(part, files=("weights",)):
-        pending = Pending(tmp_path)
-        pending.add(lambda folder: [(folder / name).write_text("own") for name in files], 1, is_model=True, card=part)
-        pending.report(1, {"metrics": {"accuracy": 0.5}})
+        pending = Publication(tmp_path, open_store(record.store), record, 1)
+        pending.add(lambda folder: [(folder / name).write_text("own") for name in files], is_model=True, card=part)
+        pending.report({"metrics": {"accuracy": 0.5}})
         return pending, open_store(record.store), record
 
     return wait
@@ -177,7 +177,7 @@ def waiting(tmp_path):
 
 def test_it_is_one_of_the_published_files_with_the_final_metrics(waiting):
     pending, store, record = waiting(PART)
-    pending.publish(store, record, Stop())
+    pending.publish(Stop())
     published = store.get(f"{record.keys.model}/README.md").data
     card = ModelCard(published.decode())
     assert card.data.eval_results[0].metric_value == 0.5
@@ -187,7 +187,7 @@ def test_it_is_one_of_the_published_files_with_the_final_metrics(waiting):
 
 def test_a_card_that_cannot_be_made_costs_no_model(waiting, capfd):
     pending, store, record = waiting(TaskPart("---\nno end"))
-    pending.publish(store, record, Stop())
+    pending.publish(Stop())
     assert store.get(f"{record.keys.model}/weights").data == b"own"
     assert "README.md" not in store.names(record.keys.model)
     assert "InvalidInput" in "".join(capfd.readouterr())
@@ -195,14 +195,14 @@ def test_a_card_that_cannot_be_made_costs_no_model(waiting, capfd):
 
 def test_a_readme_of_the_functions_own_stays(waiting):
     pending, store, record = waiting(PART, ("weights", "README.md"))
-    pending.publish(store, record, Stop())
+    pending.publish(Stop())
     assert store.get(f"{record.keys.model}/README.md").data == b"own"
 
 
 def test_another_model_has_no_card_of_the_one_before(waiting):
     pending, store, record = waiting(PART)
-    pending.add(lambda folder: (folder / "others").write_text("own"), 1, is_model=True)
-    pending.publish(store, record, Stop())
+    pending.add(lambda folder: (folder / "others").write_text("own"), is_model=True)
+    pending.publish(Stop())
     assert sorted(store.names(record.keys.model)) == sorted(
         ["others", "metrics.json", "run.json", "versions.json", "SHA256SUMS", "manifest.json"]
     )

@@ -3,7 +3,7 @@
 import json
 import pickle
 import shutil
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from hashlib import sha256
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -15,9 +15,10 @@ from tests.runs import a_run
 from train_func.errors import StorageFailed
 from train_func.exits import DATA, exit_of
 from train_func.records import Lease, RunRecord
+from train_func.result import FileEntry
 from train_func.storage import open_store
 from train_func.worker.checkpoint.state import State
-from train_func.worker.checkpoint.store import BEST, FORMAT, FROZEN, TRAINING, Checkpoints, FileEntry, Manifest, of_rank
+from train_func.worker.checkpoint.store import BEST, FROZEN, TRAINING, Checkpoints, Manifest, of_rank
 
 FILES = (TRAINING, BEST, FROZEN, of_rank(0), of_rank(1))
 MANIFEST = "manifest"
@@ -192,13 +193,13 @@ LIES = {
     "a file too many": (MANIFEST, lambda of: replace(of, files={**of.files, "more": of.files[TRAINING]})),
     "another size": (TRAINING, lambda of: with_file(of, size=1)),
     "another SHA-256": (TRAINING, lambda of: with_file(of, sha256="0" * 64)),
-    "a later format": (MANIFEST, lambda of: replace(of, format=FORMAT + 1)),
-    "no fields": (MANIFEST, lambda of: signed({"format": FORMAT})),
+    "a later format": (MANIFEST, lambda of: signed({**of.to_dict(), "format": 2})),
+    "no fields": (MANIFEST, lambda of: signed({"format": 1})),
     "a list": (MANIFEST, lambda of: b"[]"),
-    "another digest": (MANIFEST, lambda of: json.dumps({**asdict(of), "sha256": "0" * 64}).encode()),
-    "no digest": (MANIFEST, lambda of: json.dumps(asdict(of)).encode()),
-    "files that are none": (MANIFEST, lambda of: signed({**asdict(of), "files": {TRAINING: 3}})),
-    "no files": (MANIFEST, lambda of: signed({**asdict(of), "files": None})),
+    "another digest": (MANIFEST, lambda of: json.dumps({**of.to_dict(), "sha256": "0" * 64}).encode()),
+    "no digest": (MANIFEST, lambda of: json.dumps(of.to_dict()).encode()),
+    "files that are none": (MANIFEST, lambda of: signed({**of.to_dict(), "files": {TRAINING: 3}})),
+    "no files": (MANIFEST, lambda of: signed({**of.to_dict(), "files": None})),
 }
 
 

@@ -18,8 +18,9 @@ from tests.unreliable_proxy import FAULTS, unreliable_proxy
 from train_func.errors import StorageFailed
 from train_func.exits import FENCED, exit_of
 from train_func.records import RunRecord
+from train_func.result import FileEntry
 from train_func.storage import open_store
-from train_func.worker.checkpoint.store import TRAINING, FileEntry, Manifest
+from train_func.worker.checkpoint.store import TRAINING, Manifest
 
 SEEDS = 20
 AT_ONCE = 10

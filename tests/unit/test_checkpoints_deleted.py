@@ -5,7 +5,7 @@ import pytest
 from tests.job_folder import write_job_folder
 from train_func.errors import StorageFailed
 from train_func.storage import open_store
-from train_func.worker.publish.pending import Pending
+from train_func.worker.publish.publication import Publication
 from train_func.worker.stop import Stop
 
 OWN = [
@@ -40,9 +40,9 @@ def trained(tmp_path):
     store = Watched(open_store(record.store))
     for key in (*OWN, *OTHERS):
         store.put(key, b"state")
-    pending = Pending(tmp_path)
-    pending.add(lambda folder: (folder / "weights").write_bytes(b"trained"), 1, is_model=True)
-    pending.report(1, {})
+    pending = Publication(tmp_path, store, record, 1)
+    pending.add(lambda folder: (folder / "weights").write_bytes(b"trained"), is_model=True)
+    pending.report({})
     return store, record, pending
 
 
@@ -52,7 +52,7 @@ def left(store):
 
 def test_those_of_the_generation_go_after_result_and_manifest_are_in_place(trained):
     store, record, pending = trained
-    pending.publish(store, record, Stop())
+    pending.publish(Stop())
     assert left(store) == sorted(OTHERS)
     assert len(store.found) == len(OWN)
     for there in store.found:
@@ -62,7 +62,7 @@ def test_those_of_the_generation_go_after_result_and_manifest_are_in_place(train
 def test_a_store_that_deletes_none_costs_no_result_and_is_told_of(trained, capsys):
     store, record, pending = trained
     store.is_away = True
-    pending.publish(store, record, Stop())
+    pending.publish(Stop())
     assert store.list(record.keys.result)
     assert left(store) == sorted([*OWN, *OTHERS])
     assert f"{record.keys.checkpoints}/" in capsys.readouterr().out
@@ -72,5 +72,5 @@ def test_what_cannot_be_published_keeps_them(trained):
     store, record, pending = trained
     store.put(record.keys.result, b"{}")
     with pytest.raises(StorageFailed):
-        pending.publish(store, record, Stop())
+        pending.publish(Stop())
     assert left(store) == sorted([*OWN, *OTHERS])

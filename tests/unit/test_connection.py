@@ -41,7 +41,7 @@ class Group:
 
 
 def sent(report):
-    content = report.to_json().encode()
+    content = report.to_json()
     return len(content).to_bytes(connections.LENGTH) + content
 
 

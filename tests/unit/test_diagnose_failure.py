@@ -80,7 +80,7 @@ def test_a_cancelled_run_is_not_promised_to_go_on(store):
 
 def test_what_the_supervisor_wrote_as_termination_message_is_read(store):
     job = RecordedJob("exit_1")
-    said = {"attempt": None, "exit_code": 77, "cause": "storage", "message": "the keys are wrong"}
+    said = {"format": 1, "attempt": None, "exit_code": 77, "cause": "storage", "message": "the keys are wrong"}
     (status,) = job.recorded["pods"][0]["status"]["containerStatuses"]
     status["state"]["terminated"] |= {"exitCode": 77, "message": json.dumps(said)}
     error = explain(a_record(), job, store, "attach(...)")

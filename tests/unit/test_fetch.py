@@ -28,7 +28,7 @@ def sha256(data):
 def publish(store, files, **fields):
     """As a worker publishes it: the result first, then the copy, with SHA256SUMS and the manifest last."""
     listed = {name: {"size": len(data), "sha256": sha256(data)} for name, data in files.items()}
-    plain = {"attempt": 1, "generation": 1, "metrics": {}, "files": listed, **fields}
+    plain = {"format": 1, "attempt": 1, "generation": 1, "metrics": {}, "files": listed, **fields}
     manifest = json.dumps(plain).encode()
     store.put(RunKeys(KEYS.name, plain["generation"]).result, manifest)
     put_copy(store, files, manifest)

@@ -18,7 +18,7 @@ from train_func.client.cli import main
 from train_func.client.in_place import in_place, names_of, promote
 from train_func.client.remove import Removal
 from train_func.layout import ModelKeys, RunKeys
-from train_func.result import Result, write_sums
+from train_func.result import FileEntry, Result, write_sums
 from train_func.storage import find, open_store
 
 MODEL = ModelKeys("reviews").model
@@ -35,7 +35,7 @@ def put_model(store, lr, *, name=None, accuracy=0.5, held_out="h", generation=1,
         for name, data in files.items():
             path = Path(scratch, "file")
             path.write_bytes(data)
-            sums[name] = (len(data), store.upload(f"{folder}/{name}", path))
+            sums[name] = FileEntry(len(data), store.upload(f"{folder}/{name}", path))
             store.upload(f"{record.keys.model}/{name}", path)
     result = Result.write(
         1, generation, {"metrics": {"accuracy": accuracy, "eval_loss": accuracy, "lossless_share": score}}, sums

@@ -126,7 +126,7 @@ def test_what_is_published_while_a_job_is_cancelled_stays_and_cancel_says_so(job
 import pathlib, signal, sys
 
 def publish(*_):
-    pathlib.Path({result!r}).write_text('{{"files": {{}}, "metrics": {{}}, "note": "not measured"}}')
+    pathlib.Path({result!r}).write_text('{{"format": 1, "attempt": 1, "files": {{}}, "note": "not measured"}}')
     sys.exit(0)
 
 signal.signal(signal.SIGTERM, publish)
@@ -161,7 +161,7 @@ def test_a_deleted_job_says_with_its_backend_what_removes_its_run(tmp_path, caps
 def test_a_deleted_job_leaves_its_run_and_says_where(job, jobs, tmp_path, capsys):
     name = jobs.start("pass", name=job.record.job_name, workers=1)
     jobs.ended(name)
-    result = {"attempt": 1, "metrics": {"loss": 0.5}, "files": {}}
+    result = {"format": 1, "attempt": 1, "metrics": {"loss": 0.5}, "files": {}}
     job._store.put(job.record.keys.result, json.dumps(result).encode())
     submitted_here(job, jobs)
     for is_there in (True, False):
@@ -177,7 +177,10 @@ def test_a_deleted_job_leaves_its_run_and_says_where(job, jobs, tmp_path, capsys
     assert job.state == "Absent"
 
 
-@pytest.mark.parametrize("result", [b"", b"[]", b'{"files": {}, "metrics": 7}', b'{"files": {}, "note": 7}'])
+@pytest.mark.parametrize(
+    "result",
+    [b"", b"[]", *(b'{"format": 1, "attempt": 1, "files": {}, %b: 7}' % name for name in (b'"metrics"', b'"note"'))],
+)
 def test_a_result_that_is_none_is_damage_and_not_a_mistake_of_this_program(job, result):
     job._store.put(job.record.keys.result, result)
     with pytest.raises(StorageFailed) as refused:
@@ -186,7 +189,7 @@ def test_a_result_that_is_none_is_damage_and_not_a_mistake_of_this_program(job, 
 
 
 def test_a_result_says_why_it_has_no_metrics(job, capsys):
-    job._store.put(job.record.keys.result, b'{"files": {}, "metrics": {}, "note": "not measured: why"}')
+    job._store.put(job.record.keys.result, b'{"format": 1, "attempt": 1, "files": {}, "note": "not measured: why"}')
     assert job.result() == {}
     assert "not measured: why" in capsys.readouterr().out
 

@@ -13,7 +13,7 @@ from train_func.client.backend import provisional
 from train_func.client.load import check_loadable, ready
 from train_func.errors import InvalidInput
 from train_func.layout import PIPELINE
-from train_func.result import Result
+from train_func.result import FileEntry, Result
 from train_func.run import Run
 
 
@@ -87,7 +87,7 @@ def test_a_model_without_a_head_is_not_given_a_random_one(folder):
 
 
 def refusal(run, **sizes):
-    files = {name: (size, "0" * 64) for name, size in sizes.items()}
+    files = {name: FileEntry(size, "0" * 64) for name, size in sizes.items()}
     published = Result.read(Result.write(1, 1, {}, files), "result.json")
     with pytest.raises(InvalidInput) as refused:
         check_loadable(provisional(run, "file:///store"), published)

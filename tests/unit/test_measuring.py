@@ -230,7 +230,7 @@ def test_what_was_measured_is_published_though_a_tracker_cannot_be_told(a_record
             trainer.evaluate()
     result = json.loads(store.get("tiny-reviews-0123/result.json").data)
     assert result["metrics"]["loss"] > 0
-    assert "note" not in result
+    assert not result.get("note")
     assert "ConnectionError: " in capsys.readouterr().out
 
 

@@ -12,7 +12,7 @@ from tests.messages import unnamed
 from tests.wheels import inventory, wheel
 from train_func.client.packages import carry, needs
 from train_func.client.source import pack
-from train_func.errors import InvalidInput, SourceRefused
+from train_func.errors import InvalidInput, SourceRefused, StorageFailed
 from train_func.inventory import Inventory
 
 MEASURED = """
@@ -29,7 +29,7 @@ def train_func(parameters):
     from sklearn.linear_model import SGDClassifier
     import numpy
 
-there = Inventory.from_json(Path("list.json").read_bytes(), "image 'lab/image:1'")
+there = Inventory.read(Path("list.json").read_bytes(), "image 'lab/image:1'")
 try:
     carry.check([], there, pack(train_func).imports)
 except InvalidInput as refused:
@@ -146,7 +146,7 @@ def test_a_package_that_does_not_bring_the_module_is_told(tmp_path, monkeypatch)
 
 def test_an_inventory_lists_this_environment(tmp_path):
     subprocess.run([sys.executable, "-m", "train_func.inventory", str(tmp_path / "a/list.json")], check=True)
-    found = Inventory.from_json((tmp_path / "a/list.json").read_bytes(), of="it")
+    found = Inventory.read((tmp_path / "a/list.json").read_bytes(), of="it")
     assert found.packages["scikit-learn"] == metadata.version("scikit-learn")
     assert found.modules["sklearn"] == ("scikit-learn",)
     assert {"torch", "numpy", "transformers", "train-func"} <= set(found.core)
@@ -157,5 +157,5 @@ def test_an_inventory_lists_this_environment(tmp_path):
 
 def test_a_list_of_another_format_is_refused():
     plain = {**json.loads(inventory().to_json()), "format": 99}
-    with pytest.raises(InvalidInput):
-        Inventory.from_json(json.dumps(plain).encode(), of="it")
+    with pytest.raises(StorageFailed):
+        Inventory.read(json.dumps(plain).encode(), of="it")

@@ -21,7 +21,7 @@ from tests.tiny_hub import Repository, tiny_hub
 from tests.tiny_model import write_tiny_tokenizer
 from train_func.storage import open_store
 from train_func.worker.publish.card import TaskPart
-from train_func.worker.publish.pending import Pending
+from train_func.worker.publish.publication import Publication
 from train_func.worker.stop import Stop
 
 TOKEN, OTHERS = "hf_" + "a" * 34, "hf_" + "b" * 34
@@ -54,16 +54,15 @@ def publish(tmp_path, model):
 
     def publish(seed=1, files=model, *, has_card=True):
         record = put_run(store, a_run(seed=seed), code=None)
-        pending = Pending(tmp_path / f"pod {seed}")
+        pending = Publication(tmp_path / f"pod {seed}", store, record, 1)
         part = TaskPart("A classifier.", {"task": "text-classification"}, 33, 8)
         pending.add(
             lambda folder: [(folder / name).write_bytes(data) for name, data in files.items()],
-            1,
             is_model=True,
             card=part if has_card else None,
         )
-        pending.report(1, {"metrics": {"accuracy": 0.5}})
-        pending.publish(store, record, Stop())
+        pending.report({"metrics": {"accuracy": 0.5}})
+        pending.publish(Stop())
         return record.name
 
     return publish

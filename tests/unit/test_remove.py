@@ -15,7 +15,7 @@ from train_func.client.status import Condition, JobStatus
 from train_func.client.submission import SubmissionRecord
 from train_func.errors import InvalidInput, JobNotFound, StorageFailed
 from train_func.layout import MODEL_MANIFEST, SUMS, wheel_key
-from train_func.result import Result, write_sums
+from train_func.result import FileEntry, Result, write_sums
 from train_func.storage import open_store
 from train_func.text import sized
 
@@ -96,7 +96,7 @@ def fetched(store, backend, *, to=None, **fields):
     """A run with a model of one file, and the folder that it was fetched to."""
     record = put_run(store, Run(**fields))
     sums = {"weights": hashlib.sha256(b"weights").hexdigest()}
-    result = Result.write(1, 1, {"metrics": {}, "returned": {}}, {"weights": (7, sums["weights"])})
+    result = Result.write(1, 1, {"metrics": {}, "returned": {}}, {"weights": FileEntry(7, sums["weights"])})
     sums[MODEL_MANIFEST] = hashlib.sha256(result).hexdigest()
     store.put(record.keys.result, result)
     for key, content in ((SUMS, write_sums(sums)), (MODEL_MANIFEST, result)):

@@ -3,7 +3,6 @@
 TRAIN_FUNC_REWRITE_GOLDEN=1 writes the losses of now, once RESULT_VERSION is raised.
 """
 
-import dataclasses
 import json
 import os
 from pathlib import Path
@@ -42,7 +41,7 @@ def losses(tmp_path, monkeypatch):
     store = open_store((tmp_path / "store").as_uri())
     record = RunRecord(run=run, name="golden", generation=1, store=store.address, function="f", source_sha256="")
     numerics = Numerics(precision="fp32", num_micro_batches=2, micro_batch_size=8, device="any")
-    store.put(record.keys.numerics, json.dumps(dataclasses.asdict(numerics)).encode())
+    store.put(record.keys.numerics, numerics.to_json())
     with Session(record.parameters()) as session:
         model, tokenizer = session.model()
         train, held_out = session.data(tokenizer)

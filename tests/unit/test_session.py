@@ -7,9 +7,7 @@ import os
 import re
 import shutil
 import threading
-from contextlib import nullcontext
 from pathlib import Path
-from types import SimpleNamespace
 
 import numpy as np
 import pyarrow as pa
@@ -30,7 +28,7 @@ from train_func.exits import FENCED, MODEL, Exit, exit_of
 from train_func.records import Lease, Numerics, RunRecord
 from train_func.run import Run
 from train_func.storage import open_store
-from train_func.worker import Session, Trainer, trainers
+from train_func.worker import Session, Trainer
 from train_func.worker.rank import sessions, world
 from train_func.worker.training.arguments import logging_steps_of
 from train_func.worker.training.plan import facts_of, row_ids_of
@@ -195,7 +193,7 @@ def test_the_attempt_is_the_one_the_supervisor_names(a_record, monkeypatch):
 def test_the_probe_is_kept_for_all_attempts(a_record, store):
     key = "tiny-reviews-0123/numerics.json"
     kept = Numerics(precision="bf16", num_micro_batches=5, micro_batch_size=4, device="another")
-    store.put(key, json.dumps(dataclasses.asdict(kept)).encode())
+    store.put(key, kept.to_json())
     with Session(a_record(micro_batch_size=8).parameters()) as session:
         assert session.arguments()["bf16"] is True
         assert session.arguments()["gradient_accumulation_steps"] == 5
@@ -208,7 +206,7 @@ def test_the_probe_is_kept_for_all_attempts(a_record, store):
 
 def test_more_ranks_than_micro_batches_are_refused_with_the_remedy(a_record, store, monkeypatch):
     kept = Numerics(precision="fp32", num_micro_batches=1, micro_batch_size=16, device="another")
-    store.put("tiny-reviews-0123/numerics.json", json.dumps(dataclasses.asdict(kept)).encode())
+    store.put("tiny-reviews-0123/numerics.json", kept.to_json())
     monkeypatch.setattr(world, "size", lambda: 2)
     monkeypatch.setattr(world, "gather", lambda value: [value, value])
     with pytest.raises(InvalidInput, match="2 ranks.* 1 micro-batches"):
@@ -559,76 +557,15 @@ def test_a_learning_rate_other_than_the_runs_is_told(a_record, capsys):
     assert all(part in note for part in ("note:", "5e-05", "0.001", "session.arguments()"))
 
 
-def test_what_trackers_write_is_kept_with_the_attempt_also_when_the_training_fails(a_record, store, capsys):
-    parameters = a_record().parameters()
-    with pytest.raises(ZeroDivisionError), Session(parameters) as session:
-        trainer = trainer_of(session, parameters, **session.arguments(report_to="none"))
-        trainer.add_callback(Tracks())
-        trainer.train()
-    kept = {entry.key: store.get(entry.key).data for entry in store.list("tiny-reviews-0123/attempts/1/")}
-    assert kept["tiny-reviews-0123/attempts/1/runs/today/events"] == b"1 2 flushed"
-    assert kept["tiny-reviews-0123/attempts/1/trackers/mlflow.db"] == b"1 2 "
-    assert "2 files" in capsys.readouterr().out
-    assert "MLFLOW_TRACKING_URI" not in os.environ
-
-
-@pytest.mark.parametrize("own_error", [None, ZeroDivisionError])
-def test_a_tracker_that_cannot_write_changes_no_end_of_a_training(
-    a_record, store, tmp_path, capsys, monkeypatch, own_error
-):
-    """Neither does it replace the user's error, nor fail a published run; what lies there already is kept."""
+def test_tensorboard_writes_where_the_supervisor_keeps_it(a_record, tmp_path, monkeypatch):
     monkeypatch.setenv("TRAIN_FUNC_WORK_DIR", str(tmp_path))
-    parameters, train = a_record(epochs=1).parameters(), transformers.Trainer.train
-    with pytest.raises(own_error) if own_error else nullcontext(), Session(parameters) as session:
-        trainer = trainer_of(session, parameters)
-        trainer.add_callback(CannotWrite())
+    parameters = a_record(epochs=1).parameters()
+    with Session(parameters) as session:
+        trainer = trainer_of(session, parameters, report_to="tensorboard")
         trainer.train()
-        session.publish(trainer)
-        if own_error:
-            raise own_error
-    assert store.get("tiny-reviews-0123/attempts/1/runs/events").data == b"1"
-    assert "OSError" in capsys.readouterr().out
+    assert list((tmp_path / "runs").glob("events*"))
+    assert "TENSORBOARD_LOGGING_DIR" not in os.environ
     assert not list(tmp_path.glob("session-*"))
-    assert transformers.Trainer.train is train
-
-
-class CannotWrite(transformers.TrainerCallback):
-    """As a tracker on a full disk."""
-
-    def on_train_begin(self, args, state, control, **others):
-        (Path(args.output_dir) / "runs").mkdir()
-        (Path(args.output_dir) / "runs/events").write_text("1")
-        self.tb_writer = self
-
-    def flush(self):
-        raise OSError("No space left on device")
-
-
-def test_a_session_closes_also_when_a_signal_comes_while_files_are_kept(a_record, tmp_path, monkeypatch):
-    def keep(*_):
-        raise KeyboardInterrupt
-
-    monkeypatch.setenv("TRAIN_FUNC_WORK_DIR", str(tmp_path))
-    monkeypatch.setattr(trainers.trackers, "keep_of_trainers", keep)
-    train = transformers.Trainer.train
-    with pytest.raises(KeyboardInterrupt), Session(a_record().parameters()) as session:
-        session._trainers._begun.append(None)
-    assert transformers.Trainer.train is train
-    assert not list(tmp_path.glob("session-*"))
-
-
-class Tracks(transformers.TrainerCallback):
-    """Writes where TensorBoard and MLflow do, until the training fails."""
-
-    def on_step_end(self, args, state, control, **others):
-        events = Path(args.output_dir) / "runs/today/events"
-        for path in (events, Path(os.environ["MLFLOW_TRACKING_URI"].removeprefix("sqlite:///"))):
-            path.parent.mkdir(parents=True, exist_ok=True)
-            with path.open("a") as file:
-                file.write(f"{state.global_step} ")
-        self.tb_writer = SimpleNamespace(flush=lambda: events.write_text(events.read_text() + "flushed"))
-        if state.global_step == 2:
-            _ = 1 / 0
 
 
 @pytest.mark.parametrize("metric", ["f1", "eval_bleu"])
@@ -824,7 +761,7 @@ def test_what_cannot_be_published_is_not_trained(a_record, store):
         with pytest.raises(InvalidInput, match="enable_jit_checkpoint=True"):
             trainer.train()
         trainer.args.enable_jit_checkpoint = False
-        store.put("tiny-reviews-0123/result.json", b'{"attempt": 99, "files": {}}')
+        store.put("tiny-reviews-0123/result.json", b'{"format": 1, "attempt": 99, "files": {}}')
         with pytest.raises(StorageFailed, match="attempt 99") as refused:
             trainer.train()
         assert refused.value.reason == "conflict"

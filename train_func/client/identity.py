@@ -1,6 +1,5 @@
 """The identity of what is asked for: its record, with name and generation, and how that of an earlier run differs."""
 
-import json
 import re
 from collections.abc import Collection
 from importlib.metadata import packages_distributions, version
@@ -10,7 +9,7 @@ from typing import Any
 from train_func.client.packages.wheels import NOTHING, Resolved
 from train_func.client.preflight import Facts
 from train_func.client.source import Source
-from train_func.errors import InvalidInput, StorageFailed
+from train_func.errors import InvalidInput
 from train_func.inputs import key_of
 from train_func.layout import RunKeys, later_generations
 from train_func.records import Numerics, RunRecord
@@ -95,20 +94,11 @@ def stored(store: Readable, name: str, generation: int) -> RunRecord:
     """The record of a run that was submitted before.
 
     Raises:
-        StorageFailed: it is no record of a run (reason "damaged").
-        InvalidInput: another version of train_func has written it.
+        StorageFailed: (reason "damaged") it is no record of a run that this version reads.
+        InvalidInput: the Run in it is invalid.
     """
     key = RunKeys(name, generation).run
-    data = store.get(key).data
-    try:
-        return RunRecord.from_dict(json.loads(data))
-    except InvalidInput:
-        raise
-    except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
-        raise StorageFailed(
-            f"{store.address}/{key} is damaged: it is no record of a run ({type(error).__name__}: {error})",
-            reason="damaged",
-        ) from None
+    return RunRecord.from_json(store.get(key).data, f"{store.address}/{key}")
 
 
 def differing(before: RunRecord, asked: RunRecord) -> dict[str, tuple[object, object]]:
@@ -129,7 +119,7 @@ def check_ranks(store: Store, record: RunRecord, ranks_per_worker: int) -> None:
     workers = record.run.workers
     num_ranks = workers * ranks_per_worker
     kept = find(store, record.keys.numerics)
-    numerics = Numerics.from_json(kept.data) if kept else None
+    numerics = Numerics.from_json(kept.data, record.keys.numerics) if kept else None
     fault = record.run.ranks_fault(num_ranks) if record.run.task else None
     if numerics:
         fault = fault or numerics.idle_ranks_fault(num_ranks, is_submitted=True)

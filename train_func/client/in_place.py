@@ -5,14 +5,14 @@ A client that comes to an unfinished copy finishes it. What is fetched under a n
 that is withdrawn keeps its record, so that it goes on counting: no client that has read an earlier one can swap it.
 """
 
-import json
 import re
 from dataclasses import replace
 
 from train_func.client.comparison import Comparison, Measured
-from train_func.client.in_place_record import FORMAT, InPlace, following, withdrawn
+from train_func.client.in_place_record import InPlace, following, withdrawn
 from train_func.client.run_names import run_names
 from train_func.client.stored_run import published_result
+from train_func.codec import OtherFormat
 from train_func.errors import InvalidInput, StorageFailed
 from train_func.fields import brief
 from train_func.layout import MODEL_MANIFEST, MODELS, SUMS, ModelKeys, RunKeys
@@ -156,17 +156,12 @@ def _newest(store: Store, name: str, *, or_damaged: bool = False) -> tuple[InPla
         return None, None
     try:
         return InPlace.from_json(found.data, f"{store.address}/{key}"), found.version
+    except OtherFormat:
+        raise
     except StorageFailed:
-        if or_damaged and not _is_of_another_format(found.data):
+        if or_damaged:
             return None, found.version
         raise
-
-
-def _is_of_another_format(data: bytes) -> bool:
-    try:
-        return bool(json.loads(data)["format"] != FORMAT)
-    except (ValueError, KeyError, TypeError):
-        return False
 
 
 def _copy(store: Store, held: InPlace, *, is_certain: bool) -> None:

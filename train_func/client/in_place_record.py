@@ -1,24 +1,24 @@
 """The record of what is in place under a name, and the records that follow it."""
 
-import json
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from datetime import UTC, datetime
-from typing import Any, Self
+from typing import Any
 
 from train_func.client.comparison import Measured
-from train_func.errors import StorageFailed
+from train_func.codec import Record
 from train_func.layout import ModelKeys
 from train_func.records import RunRecord
 from train_func.result import Result
 
-FORMAT = 1
 MOST_EARLIER = 100  # that are remembered
 
 
 @dataclass(frozen=True, kw_only=True)
-class InPlace:
+class InPlace(Record):
     """Which model is in place under ``name``."""
+
+    REMEDY = "Use the version that promoted it; job.promote(...) without better_in replaces a damaged one"
 
     name: str
     number: int
@@ -34,7 +34,6 @@ class InPlace:
     """When, ISO, UTC; or when it was withdrawn."""
     earlier: Sequence[Mapping[str, Any]] = ()
     """run, generation and promoted of those before, the newest first."""
-    format: int = FORMAT
 
     @property
     def keys(self) -> ModelKeys:
@@ -43,29 +42,6 @@ class InPlace:
     @property
     def measured(self) -> Measured:
         return Measured(self.run, self.metrics, self.held_out_sha256)
-
-    def to_json(self) -> bytes:
-        """The content of the file."""
-        return json.dumps(asdict(self), indent=1).encode()
-
-    @classmethod
-    def from_json(cls, data: bytes, where: str) -> Self:
-        """Raises StorageFailed (reason "damaged") when it is none, or of another format; ``where``: for messages."""
-        try:
-            plain = json.loads(data)
-            if plain["format"] != FORMAT:
-                raise StorageFailed(
-                    f"{where} is of format {plain['format']}, and this version of train_func reads format {FORMAT}: "
-                    "use the version that promoted it",
-                    reason="damaged",
-                )
-            return cls(**plain)
-        except (ValueError, KeyError, TypeError) as error:
-            raise StorageFailed(
-                f"{where} is damaged and does not say which model is in place: {error}; job.promote(...) without "
-                "better_in puts one in place again, and replaces it",
-                reason="damaged",
-            ) from error
 
 
 def following(before: InPlace | None, record: RunRecord, result: Result, name: str) -> InPlace:

@@ -128,9 +128,7 @@ class Removal:
             f"{self.name}: {_told([entry.size for entry in self.files])} in {self.store.address}/{self.name}/{inside}",
             f"inputs that no other run names: {carried}" if self.inputs else "",
             f"what was fetched to {self.copy}: {_told([*self.fetched.values()])}" if self.fetched else "",
-            f"tables saved for it in {tables_module.tables_folder()}, when no process holds them: {tables}"
-            if self.tables
-            else "",
+            f"tables saved for it in {tables_module.tables_folder()}: {tables}" if self.tables else "",
         ]
         return shown("; ".join(filter(None, told)))
 

@@ -1,21 +1,22 @@
 """The record of a submission: the backend that a run was submitted to, and with which options."""
 
-import json
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from typing import Any, Self
 
 from train_func.client import registry
 from train_func.client.backend import Backend, BoundJob, Submission
+from train_func.codec import Record
+from train_func.errors import StorageFailed
 from train_func.layout import RunKeys
 from train_func.storage import Readable, find
 
-FORMAT = 2
-
 
 @dataclass(frozen=True, kw_only=True)
-class SubmissionRecord:
+class SubmissionRecord(Record):
     """Written before the job is created."""
+
+    FORMAT = 2
 
     backend: str
     """Its registered name."""
@@ -27,7 +28,6 @@ class SubmissionRecord:
     """The options that lead to the job, by name."""
     options: Mapping[str, Any]
     """All options that the job was submitted with, by name."""
-    format: int = FORMAT
 
     @classmethod
     def of(cls, backend: Backend, submission: Submission) -> Self:
@@ -42,13 +42,12 @@ class SubmissionRecord:
 
     @classmethod
     def read(cls, store: Readable, keys: RunKeys) -> Self | None:
-        """The newest submission of a run; None where there is no record of it, or none of this format."""
-        found = find(store, keys.submission)
+        """The newest submission of a run; None where there is no record that this version reads."""
+        submission = find(store, keys.submission)
         try:
-            plain = json.loads(found.data) if found else {}
-        except ValueError:
-            plain = {}
-        return cls(**plain) if isinstance(plain, dict) and plain.get("format") == FORMAT else None
+            return cls.from_json(submission.data, keys.submission) if submission else None
+        except StorageFailed:
+            return None
 
     def is_at(self, backend: Backend) -> bool:
         """Whether it was submitted to where the jobs of ``backend`` are."""
@@ -70,10 +69,6 @@ class SubmissionRecord:
         """
         backend = registry.make(self.backend, self.found_by)
         return backend.job(name) if self.is_at(backend) else None
-
-    def to_json(self) -> bytes:
-        """The content of ``submission.json``."""
-        return json.dumps(asdict(self), indent=1).encode()
 
     def differing(self, now: Mapping[str, Any]) -> list[str]:
         """The options that differ from ``now``, each as it was then, such as ``cpu='2'``."""

@@ -43,9 +43,9 @@ def main(arguments: list[str]) -> int:
 
         return check.main()
     if arguments == ["base"]:
-        from train_func.worker import base_model
+        from train_func.worker import check
 
-        return base_model.main()
+        return check.base()
     sys.stderr.write(USAGE)
     return os.EX_USAGE
 

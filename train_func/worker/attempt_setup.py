@@ -1,9 +1,7 @@
 """The setup of an attempt: what it computes with, written down once by its rank 0. Loads no torch."""
 
-import json
 import os
 import platform
-from dataclasses import asdict
 from importlib.metadata import PackageNotFoundError, version
 
 from train_func.records import AttemptSetup, Numerics, RunRecord
@@ -35,6 +33,6 @@ def write_setup(store: Store, record: RunRecord, attempt: int, world_size: int, 
         world_size=world_size,
         versions=versions(),
         machine={"name": platform.node(), "system": platform.platform(), "cpus": str(os.cpu_count())},
-        numerics=asdict(numerics) if numerics else None,
+        numerics=numerics,
     )
-    store.put(record.keys.attempt(attempt).setup, json.dumps(asdict(setup), indent=1).encode())
+    store.put(record.keys.attempt(attempt).setup, setup.to_json())

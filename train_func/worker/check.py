@@ -1,5 +1,10 @@
-"""python -m train_func.worker check: all that can be known of a run before any worker starts, all faults at once.
+"""What the client asks the worker's code on its own machine: each reads a JSON line and prints one, the last on stdout.
 
+``python -m train_func.worker base`` brings the base model of published adapters to this machine, and names its folder.
+Reads ``{"model": address, "revision": branch, tag or commit, "store": address}``, prints ``{"folder": path,
+"fingerprint": "..."}``, or ``{"faults": [{"cause", "message"}]}``.
+
+``python -m train_func.worker check`` tells all that can be known of a run before any worker starts, all faults at once.
 Reads the line ``{"run": {...}, "store": address or null, "path": [folders to import tasks from]}`` from stdin and
 prints one JSON line, the last on stdout: ``{"faults": [{"cause", "message"}], "notes": [...], "facts": {...},
 "summary": "...", "inputs": {...}, "commits": {...}, "held_out_sha256": "..."}``. It judges with the code that the
@@ -21,6 +26,7 @@ from train_func.storage import open_store
 from train_func.text import counted
 from train_func.worker.inputs.cache import machine_cache
 from train_func.worker.inputs.findings import Findings
+from train_func.worker.inputs.model import ModelUse, find_model
 from train_func.worker.inputs.named import find
 from train_func.worker.tasks.protocol import worker_half
 
@@ -59,6 +65,20 @@ def report_of(fields: dict[str, Any], address: str | None, cache: Path) -> dict[
         "commits": findings.commits,
         "held_out_sha256": findings.held_out_sha256,
     }
+
+
+def base() -> int:
+    """Reads the request for a base model from stdin, prints the answer; 0 also when it holds faults."""
+    request, findings = json.loads(sys.stdin.readline()), Findings()
+    store = findings.tried(lambda: open_store(request["store"]))
+    cache = machine_cache(os.environ)
+    model = findings.tried(lambda: find_model(request["model"], request["revision"], ModelUse(), store, cache))
+    if model is None or findings.faults:
+        answer: dict[str, Any] = {"faults": [{"cause": cause, "message": text} for cause, text in findings.faults]}
+    else:
+        answer = {"folder": str(model.folder), "fingerprint": model.fingerprint}
+    print(json.dumps(answer), flush=True)
+    return os.EX_OK
 
 
 def _disk_faults(num_bytes: int, cache: Path) -> list[tuple[Cause, str]]:

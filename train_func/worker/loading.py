@@ -38,28 +38,25 @@ class Loading:
     @cached_property
     def rows(self) -> Rows:
         """The rows to train on and those held out."""
-        found = world.on_all_ranks(self._read)
-        for note in found.notes:
-            world.note(note)
-        return found
 
-    def _read(self) -> Rows:
-        found = self.task.rows()
-        _check_unchanged(self._record, found.fingerprints, "data")
-        return found
+        def read() -> Rows:
+            rows = self.task.rows()
+            _check_unchanged(self._record, rows.fingerprints, "data")
+            return rows
+
+        rows = world.on_all_ranks(read)
+        for note in rows.notes:
+            world.note(note)
+        return rows
 
     def model(self, precision: str) -> tuple[Any, Any]:
         """The model and its processor; ``precision``: as the run's Numerics have it."""
         labels = self.rows.labels
-        world.on_all_ranks(self._fetch)
+        world.on_all_ranks(lambda: _check_unchanged(self._record, self.task.fetch(), "model"))
         model, self.processor = world.on_all_ranks(lambda: self.task.load(labels, precision))
         for note in self.task.model_notes if isinstance(self.task, NotesModel) else ():
             world.note(note)
         return model, self.processor
-
-    def _fetch(self) -> None:
-        found = self.task.fetch()
-        _check_unchanged(self._record, found, "model")
 
     def data(self, processor: Any) -> tuple[Dataset, Dataset]:
         """The rows to train on and those held out, as the model takes them."""
@@ -89,19 +86,21 @@ class Loading:
         return self.task.collator(processor, training=True) if _form(rows) == form else None
 
     def input(self, name: str, environment: Mapping[str, str], folder: Path) -> Path:
-        """Where an input of the run is: brought by the supervisor, or else now, and linked in ``folder``."""
+        """Returns the path of an input, brought by the supervisor, or else now, and linked in ``folder``."""
         inputs = self._record.run.inputs
         if name not in inputs:
             raise InvalidInput(f"the run has no input {name!r}; it has: {', '.join(inputs) or 'none'}", cause="code")
         if path := environment.get(variable_of(name)):
             return Path(path)
-        return world.on_all_ranks(lambda: self._bring(name, inputs[name], folder / "inputs"))
 
-    def _bring(self, name: str, address: str, folder: Path) -> Path:
-        expected = self._record.fingerprints.get(key_of(name))
-        if expected is None:  # called without a submission, which would have fixed it
-            expected = find(name, address, self._store, self._cache).fingerprint
-        return link(bring(name, address, expected, self._store, self._cache), folder, name, expected)
+        def bring_now() -> Path:
+            expected = self._record.fingerprints.get(key_of(name))
+            if expected is None:  # called without a submission, which would have fixed it
+                expected = find(name, inputs[name], self._store, self._cache).fingerprint
+            path = bring(name, inputs[name], expected, self._store, self._cache)
+            return link(path, folder / "inputs", name, expected)
+
+        return world.on_all_ranks(bring_now)
 
     def base(self) -> Path | None:
         """The folder of the task's model, on which ``load`` puts adapters; None where the task names none.
@@ -138,17 +137,17 @@ class Loading:
 
 
 def _form(rows: Dataset) -> tuple[Any, Any]:
-    """The same for some of the rows, and in another order."""
+    """Returns what some of the rows, and all in another order, have in common."""
     return rows.features, rows.format
 
 
-def _check_unchanged(record: RunRecord, found: Mapping[str, str], cause: Cause) -> None:
+def _check_unchanged(record: RunRecord, fingerprints: Mapping[str, str], cause: Cause) -> None:
     """Raises InvalidInput when an input, by its field, has another fingerprint than at the submission."""
     task = record.run.task and record.run.task.load()
     faults = [
         f"{getattr(task, field)} has changed since {record.name} was submitted: its fingerprint was "
         f"{record.fingerprints[field]} and is {sha256}; submit again, as a new run"
-        for field, sha256 in found.items()
+        for field, sha256 in fingerprints.items()
         if record.fingerprints.get(field, sha256) != sha256
     ]
     if faults:

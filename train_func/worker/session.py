@@ -7,7 +7,7 @@ function that was not submitted, as one that is called in a notebook, has a Sess
 
 import inspect
 import itertools
-import json
+import os
 import shutil
 import socket
 import tempfile
@@ -27,16 +27,15 @@ from torch import nn
 
 from train_func.errors import InvalidInput
 from train_func.events import BeginsAnew, Reported, SessionOpened
-from train_func.home import home
-from train_func.layout import RUN
+from train_func.layout import RUN, home
 from train_func.records import Numerics, RunRecord
 from train_func.run import RECORD_KEY
 from train_func.storage import Store, open_store
 from train_func.worker.checkpoint.ranks import Trainings
 from train_func.worker.inputs.cache import machine_cache
 from train_func.worker.loading import Loading
-from train_func.worker.publish import module
-from train_func.worker.publish.pending import Publishing
+from train_func.worker.publish import module, trackers
+from train_func.worker.publish.publication import Publication
 from train_func.worker.publish.store import complete
 from train_func.worker.rank import marks, reporting, sessions, world
 from train_func.worker.rank.marks import Phase
@@ -50,6 +49,7 @@ from train_func.worker.training.plan import build_plan, row_ids_of
 from train_func.worker.training.steps import Step
 from train_func.worker.training.trainer import Trainer
 
+TENSORBOARD = "TENSORBOARD_LOGGING_DIR"  # by which transformers asks where to write
 ATTEMPT = 1  # of every call, which is a generation of its own
 
 
@@ -60,7 +60,7 @@ def record_of(parameters: Mapping[str, Any], environment: Mapping[str, str]) -> 
         InvalidInput: when ``parameters`` are no Run, or several processes, or a pod, have no store to publish to.
     """
     if (job := environment.get("TRAIN_FUNC_JOB_DIR")) and RECORD_KEY not in parameters:
-        return RunRecord.from_dict(json.loads(Path(job, RUN).read_text())), False  # it gave its parameters as they are
+        return RunRecord.from_json(Path(job, RUN).read_bytes(), RUN), False  # it gave its parameters as they are
     record = RunRecord.from_parameters(parameters, environment.get("TRAIN_FUNC_STORE", ""))
     launched = "RANK" in environment or "TRAIN_FUNC_ATTEMPT" in environment
     if not record.store and launched:
@@ -143,13 +143,16 @@ class Session:
             torch.set_num_threads(int(threads))
         self._work = Path(tempfile.mkdtemp(prefix="session-", dir=environment.get("TRAIN_FUNC_WORK_DIR")))
         opening.callback(shutil.rmtree, self._work, ignore_errors=True)
+        if TENSORBOARD not in environment:
+            os.environ[TENSORBOARD] = str(Path(environment.get("TRAIN_FUNC_WORK_DIR", ""), trackers.RUNS))
+            opening.callback(os.environ.pop, TENSORBOARD)
         cache = machine_cache(environment)
         cache.mkdir(parents=True, exist_ok=True)
         self.store: Store = open_store(self.record.store)
         self.attempt: int = world.on_rank_zero(lambda: self._attempt(environment.get("TRAIN_FUNC_ATTEMPT")))
         folder = Path(environment.get("TRAIN_FUNC_WORK_DIR") or self._work)
         is_supervised = "TRAIN_FUNC_OUTCOME_FILE" in environment
-        self._publishing = Publishing(folder, self.store, self.record, self.attempt, is_supervised=is_supervised)
+        self._publication = Publication(folder, self.store, self.record, self.attempt, is_supervised=is_supervised)
         self._loading = Loading(self.record, self.store, cache)
         num_ranks = max(self.run.workers * self.world.local_size, self.world_size)
         self.numerics: Numerics = world.on_rank_zero(
@@ -162,7 +165,7 @@ class Session:
         self._trainings = Trainings(self.store, self.record, self.attempt, self.numerics, self._work / "checkpoint")
         Trainer.checkpoints = None if self._is_call else self._trainings.begin  # of a call none would be found again
         opening.callback(setattr, Trainer, "checkpoints", None)
-        self._trainers = Trainers(self.store, self.record, self.attempt, self._work, self._loading, self._publishing)
+        self._trainers = Trainers(self.store, self.record, self.attempt, self._work, self._loading, self._publication)
         opening.enter_context(self._trainers.watched())
         opening.callback(marks.mark, Phase.OUTSIDE)  # also where an error has left the steps
         transformers.set_seed(self.run.seed)
@@ -172,8 +175,7 @@ class Session:
     ) -> None:
         with self._open:  # closes it in any case, and waits for no other rank, which may have failed
             if self.rank == 0 and error is None:
-                self._publishing.finish()
-            self._trainers.keep_tracked(error)
+                self._publication.finish()
 
     def _attempt(self, given: str | None) -> int:
         if given:
@@ -357,9 +359,10 @@ class Session:
         if isinstance(what, transformers.Trainer):
             self._trainers.publish(what)
         elif self.rank == 0:
-            self._publishing.add(*module.writer(what, self.record), self._loading.card_part())
+            write, is_model = module.writer(what, self.record)
+            self._publication.add(write, is_model=is_model, card=self._loading.card_part())
             if isinstance(what, nn.Module):
-                self._publishing.note(self._trainers.difference_of_module(module.bare(what)) or "")
+                self._publication.report({"note": self._trainers.difference_of_module(module.bare(what)) or ""})
         if self.rank == 0 and metrics:
-            self._publishing.report(metrics)
+            self._publication.add_metrics(metrics)
         sessions.here.published = True

@@ -1,4 +1,4 @@
-"""The Trainers of a session: checked before their first step, published, their trackers kept.
+"""The Trainers of a session: checked before their first step, and published.
 
 transformers' own Trainer is refused: it deals rows over the ranks by itself, saves into a folder of the pod, and its
 loss and metric depend on the number of ranks.
@@ -22,9 +22,9 @@ from train_func.storage import Store
 from train_func.worker.attempt_setup import versions
 from train_func.worker.loading import Loading
 from train_func.worker.publish import model as model_module
-from train_func.worker.publish import reloading, trackers
+from train_func.worker.publish import reloading
 from train_func.worker.publish.card import render
-from train_func.worker.publish.pending import Publishing
+from train_func.worker.publish.publication import Publication
 from train_func.worker.publish.store import check_unpublished
 from train_func.worker.rank import sessions, world
 from train_func.worker.training import evaluation, weights
@@ -34,22 +34,19 @@ from train_func.worker.training.loader import undisturbed
 from train_func.worker.training.plan import GIVEN, TRAINER
 from train_func.worker.training.trainer import Trainer
 
-TRACKING_SECONDS, STOPPED_SECONDS = 60.0, 5.0  # for files of report_to, at the end and after a signal
-
 
 class Trainers:
     """All that a function makes while its session is open."""
 
     def __init__(
-        self, store: Store, record: RunRecord, attempt: int, work: Path, loading: Loading, publishing: Publishing
+        self, store: Store, record: RunRecord, attempt: int, work: Path, loading: Loading, publication: Publication
     ) -> None:
         """``work``: folder of this rank."""
         self._store, self._record, self._attempt, self._work = store, record, attempt, work
-        self._loading, self._publishing = loading, publishing
+        self._loading, self._publication = loading, publication
         self.train_ids: RowIds | None = None
         """Of the rows that the session gave to train on."""
         self.held_out: Dataset | None = None
-        self._begun: list[Trainer] = []
         self._ended: list[Trainer] = []
 
     @contextmanager
@@ -64,14 +61,12 @@ class Trainers:
 
         transformers.Trainer.train, Trainer.checks = refusing_train, self
         try:
-            with trackers.writes_to(self._work):
-                yield
+            yield
         finally:
             transformers.Trainer.train, Trainer.checks = train, None
 
     def before_training(self, trainer: Trainer) -> None:
         """Collective. Whatever would keep the result from being published is found now."""
-        self._begun.append(trainer)
         self._ended = [ended for ended in self._ended if ended is not trainer]
         if note := learning_rate_note(trainer, self._record.run):
             world.note(note)
@@ -115,7 +110,7 @@ class Trainers:
             return None
         inputs = reloading.batch_of(collate, self.held_out)
         try:
-            return reloading.difference(module, self._publishing.folder, inputs, self._loading.base)
+            return reloading.difference(module, self._publication.folder, inputs, self._loading.base)
         except reloading.NotLoaded as unknown:
             return f"whether the published model is the trained one is not known: {unknown}"
 
@@ -135,13 +130,19 @@ class Trainers:
             tokenizer, use = self._tokenizer_of(trainer), self._loading.use()
             given = {"trainer": trainer, "tokenizer": tokenizer, "record": self._record, "use": use}
             write = partial(model_module.write_publication, **given)
-            self._publishing.keep(write, begun, self._loading.card_part())
+            self._publication.add(write, is_model=True, card=self._loading.card_part())
+            self._publication.report(begun)
 
         world.on_rank_zero(keep)
         whole = model_module.report_measured(begun, trainer, self.held_out)
         if fault := world.on_rank_zero(lambda: self._fault_of_published(trainer)):
             whole = {**begun, "note": f"no metrics are published: {fault}"}
-        world.on_rank_zero(lambda: self._publishing.measured(whole))
+
+        def report() -> None:
+            self._publication.report({"note": "", **whole})
+            self._publication.finish()
+
+        world.on_rank_zero(report)
         sessions.here.may_leave()
 
     def _check_ended(self, trainer: Trainer) -> None:
@@ -156,18 +157,9 @@ class Trainers:
 
     def _fault_of_published(self, trainer: Trainer) -> str | None:
         try:
-            return self._difference(trainer, self._publishing.folder)
+            return self._difference(trainer, self._publication.folder)
         except reloading.NotLoaded:  # which the rehearsal has told
             return None
-
-    def keep_tracked(self, error: BaseException | None) -> None:
-        """On rank 0, at the end, which ``error`` may have brought: what trackers wrote goes to the store."""
-        if world.rank() or not self._begun:
-            return
-        seconds = TRACKING_SECONDS if error is None or isinstance(error, Exception) else STOPPED_SECONDS
-        keys = self._record.keys.attempt(self._attempt)
-        if line := trackers.keep_of_trainers(self._begun, self._store, keys, self._work, seconds):
-            world.note(line)
 
 
 def _refuse(trainer: transformers.Trainer) -> NoReturn:

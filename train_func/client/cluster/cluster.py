@@ -24,8 +24,8 @@ from train_func.client.packages.wheels import requirement_faults
 from train_func.client.placement import Placement, SecretKey
 from train_func.errors import InvalidInput
 from train_func.fields import NamedFields
-from train_func.home import home
 from train_func.inventory import Inventory
+from train_func.layout import home
 from train_func.records import RunRecord
 from train_func.run import Run
 from train_func.storage import Store, scheme_of

@@ -87,7 +87,7 @@ def failed_before_first_attempt(pods: Sequence[Pod], events: Sequence[Event]) ->
     for event in events:
         if event.end is None or event.end.code != exits.UNREACHABLE:
             continue
-        written = Termination.from_json(event.end.message)
+        written = Termination.read(event.end.message)
         if written is None or written.attempt is None:
             found[event.worker] |= set(starts.pods_of(event))
     return {worker: len(uids) for worker, uids in found.items()}
@@ -240,7 +240,7 @@ _OF_THE_NODE = ("StartError", "ContainerCannotRun", "ContainerStatusUnknown")
 
 def termination(message: str) -> tuple[Cause | None, str]:
     """The cause and the words that a supervisor wrote; without a supervisor, the Python error in the last line."""
-    if written := Termination.from_json(message):
+    if written := Termination.read(message):
         return written.cause, written.message
     last = _last_line(message)
     return None, last if _PYTHON_ERROR.fullmatch(last) else ""

@@ -17,8 +17,8 @@ from typing import Any
 from urllib.error import HTTPError
 
 from train_func.errors import TrainFuncError
-from train_func.home import home
 from train_func.inventory import FILE, Inventory
+from train_func.layout import home
 from train_func.storage.retry import call_with_timeout
 
 SECONDS = 4.0  # for all answers together: without them the list is unknown
@@ -41,7 +41,7 @@ def inventory_of(image: str, environ: Mapping[str, str]) -> Inventory | None:
         return own
     if "/" in image:  # a name without a registry is one of the nodes' own
         try:
-            return Inventory.from_json(call_with_timeout(SECONDS, lambda: _Registry(image).list_of_packages()), of)
+            return Inventory.read(call_with_timeout(SECONDS, lambda: _Registry(image).list_of_packages()), of)
         except _FAILURES:
             pass
     return _read(built, of)
@@ -54,7 +54,7 @@ def made_here(image: str, environ: Mapping[str, str]) -> Path:
 
 def _read(path: Path, of: str) -> Inventory | None:
     try:
-        return Inventory.from_json(path.read_bytes(), of)
+        return Inventory.read(path.read_bytes(), of)
     except _FAILURES:
         return None
 

@@ -13,7 +13,7 @@ from train_func.client.status import Event, JobStatus, LogLine, Pod
 from train_func.client.twin import logs, rules, start_and_end
 from train_func.client.twin.folder import JobFolder
 from train_func.errors import InvalidInput, JobNotFound
-from train_func.home import home
+from train_func.layout import home
 
 _JOB_NAME = re.compile(r"[a-z]([-a-z0-9]{0,61}[a-z0-9])?")
 LOOK_SECONDS = 0.3  # between two looks at a job that is waited for

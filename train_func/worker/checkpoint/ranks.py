@@ -30,12 +30,13 @@ class Parts:
     """What is to be saved; see Snapshot."""
 
     training: Any
-    """Of all ranks."""
+    """What all ranks have alike."""
     rank: Any
+    """What this rank has for itself."""
     lasting: frozenset[int] = frozenset()
     frozen: frozenset[int] = frozenset()
     best: tuple[int, Any] | None = None
-    """On rank 0: the step of the best weights so far, and those."""
+    """The step of the best weights so far, and those; on rank 0."""
 
 
 @dataclass(frozen=True)
@@ -45,15 +46,15 @@ class Restored:
     step: int
     """Steps done."""
     training: dict[str, Any]
-    """Of all ranks; its tensors are on the device."""
+    """What all ranks have alike; its tensors are on the device."""
     rank: dict[str, Any]
-    """Of this rank. If fewer ranks saved the checkpoint, that of the last one, without its used rows."""
+    """What this rank has saved. If fewer ranks saved the checkpoint, what the last one has, without its used rows."""
     lost: list[dict[str, Any]]
-    """Of ranks that there are no more; on rank 0."""
+    """What ranks have saved that are no more; on rank 0."""
     best: tuple[int, Any] | None
-    """On rank 0: the step of the best weights so far, and those."""
+    """The step of the best weights so far, and those; on rank 0."""
     run: str
-    """That saved it."""
+    """The run that saved it."""
     is_own: bool
     """Whether that is the run itself."""
 

@@ -68,7 +68,7 @@ class Saver:
         self._took = 0.0
         self._copies_at_once = self._is_asked = self._is_given_up = self._is_told_of_others = False
         self.fenced: Fenced | None = None
-        """That a later attempt has begun."""
+        """The error of an attempt behind which a later one has begun."""
         self.has_failed = False
         """Whether the last one could not be saved."""
 
@@ -78,7 +78,7 @@ class Saver:
 
     @property
     def is_due(self) -> bool:
-        """Whether it is time for the next one, and the one before is done."""
+        """Whether it is time for the next checkpoint, and the one before is done."""
         return not self.is_busy and self.fenced is None and (self._is_asked or time.monotonic() >= self._due)
 
     def is_worth_it_before(self, seconds: float) -> bool:
@@ -160,10 +160,10 @@ class Saver:
             size = sum(file.size for file in manifest.files.values())
             self._took, self.has_failed = seconds, False
             self._say(CheckpointSaved(step=snapshot.step, size=size, seconds=seconds))
-            others, was_told = self._checkpoints.not_deleted, self._is_told_of_others
-            self._is_told_of_others = others is not None
-            if others and not was_told:
-                self._say(Note(text=f"checkpoints that are not needed any more are still in the store: {others}"))
+            why, was_told = self._checkpoints.not_deleted, self._is_told_of_others
+            self._is_told_of_others = why is not None
+            if why and not was_told:
+                self._say(Note(text=f"checkpoints that are not needed any more are still in the store: {why}"))
         finally:
             shutil.rmtree(self._folder, ignore_errors=True)
         self._end(blocked + time.monotonic() - begun)

@@ -25,14 +25,16 @@ import hashlib
 import json
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
 
+from train_func.codec import Record, read_json
 from train_func.errors import StorageFailed
 from train_func.failpoint import reach
 from train_func.layout import CHECKPOINT_MANIFEST, CheckpointId
 from train_func.records import RunRecord
+from train_func.result import FileEntry
 from train_func.storage import Entry, Store
 from train_func.storage.store import ignore
 from train_func.worker.lease import Fenced, check_lease
@@ -40,7 +42,6 @@ from train_func.worker.lease import Fenced, check_lease
 if TYPE_CHECKING:
     from train_func.worker.checkpoint.state import State
 
-FORMAT = 1
 RETAINED = 2  # checkpoints; the newest may be damaged
 TRAINING, BEST, FROZEN = "training", "best", "frozen"  # files of a checkpoint beside those of its ranks
 SELDOM = {BEST, FROZEN}  # not in every checkpoint, and mostly what they were in the one before
@@ -51,17 +52,9 @@ def of_rank(rank: int) -> str:
     return f"rank-{rank}"
 
 
-@dataclass(frozen=True)
-class FileEntry:
-    """A file of a checkpoint: the number of its bytes and their SHA-256 (hex)."""
-
-    size: int
-    sha256: str
-
-
 @dataclass(frozen=True, kw_only=True)
-class Manifest:
-    """Of which training and step a checkpoint is, and which files it is made of.
+class Manifest(Record):
+    """Says of which training and step a checkpoint is, and of which files it is made.
 
     Beside those of the files it holds a SHA-256 of itself: whatever is changed in the store afterwards shows.
     """
@@ -80,26 +73,19 @@ class Manifest:
     """A digest of model, precision and optimizer: a training of others cannot go on from the checkpoint."""
     files: Mapping[str, FileEntry]
     """By name."""
-    format: int = FORMAT
 
-    def to_json(self) -> bytes:
+    def to_json(self, indent: int | None = 1) -> bytes:
         """Returns the content of the manifest's file."""
-        plain = asdict(self)
-        return json.dumps({**plain, "sha256": _digest(plain)}, indent=1, sort_keys=True).encode()
+        plain = self.to_dict()
+        return json.dumps({**plain, "sha256": _digest(plain)}, indent=indent, sort_keys=True).encode()
 
     @classmethod
-    def from_json(cls, data: bytes, where: str) -> Self:
+    def from_json(cls, data: bytes, where: str = "the manifest") -> Self:
         """Raises StorageFailed (reason "damaged") when ``data`` is no manifest; ``where``: its name in the message."""
-        try:
-            plain = json.loads(data)
-            if plain.pop("sha256", None) != _digest(plain):
-                raise ValueError("its SHA-256 is not the one in it")
-            if plain.get("format") != FORMAT:
-                raise ValueError("it is of another version of train_func")
-            files = {name: FileEntry(**entry) for name, entry in plain.pop("files").items()}
-            return cls(**plain, files=files)
-        except (ValueError, TypeError, KeyError, AttributeError) as error:
-            raise _damaged(where, f"{error}") from error
+        plain = read_json(data, where)
+        if plain.pop("sha256", None) != _digest(plain):
+            raise _damaged(where, "its SHA-256 is not the one in it")
+        return cls.from_dict(plain, where)
 
 
 def _digest(plain: Mapping[str, Any]) -> str:

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TypeVar
 
 from train_func import lock
-from train_func.home import home
+from train_func.layout import home
 from train_func.storage.disk import make_folders, sync_folder
 
 Loaded = TypeVar("Loaded")

@@ -38,30 +38,24 @@ def below_baseline(metric: object, train: Dataset, rows: Dataset, metrics: Mappi
     learnt, true = _labels(train), _labels(rows)
     if learnt is None or true is None:
         return ""
-    if isinstance(metric, Accuracy) and all(np.issubdtype(labels.dtype, np.integer) for labels in (learnt, true)):
-        return _below_majority(learnt, true, metrics.get("accuracy"))
-    return _below_mean(learnt, true, metrics.get("mse")) if isinstance(metric, NumberErrors) else ""
-
-
-def _below_majority(learnt: np.ndarray, true: np.ndarray, accuracy: float | None) -> str:
-    classes, counts = np.unique(learnt, return_counts=True)
-    baseline = float(np.mean(true == classes[counts.argmax()]))
-    if accuracy is None or accuracy >= baseline:
-        return ""
-    return (
-        f"the model is right less often than its majority-class baseline: accuracy {accuracy:.3f}, baseline "
-        f"{baseline:.3f}; {_REMEDY}"
-    )
-
-
-def _below_mean(learnt: np.ndarray, true: np.ndarray, mse: float | None) -> str:
-    baseline = float(np.mean((true - learnt.mean(dtype=np.float64)) ** 2))
-    if mse is None or mse <= baseline:
-        return ""
-    return (
-        f"the model predicts worse than the mean of its training rows: mse {mse:.4g}, baseline {baseline:.4g}; "
-        f"{_REMEDY}, or numbers that lie between -1 and 1 (docs/tasks.md)"
-    )
+    accuracy, mse = metrics.get("accuracy"), metrics.get("mse")
+    are_classes = all(np.issubdtype(labels.dtype, np.integer) for labels in (learnt, true))
+    if isinstance(metric, Accuracy) and are_classes and accuracy is not None:
+        classes, counts = np.unique(learnt, return_counts=True)
+        baseline = float(np.mean(true == classes[counts.argmax()]))
+        if accuracy < baseline:
+            return (
+                f"the model is right less often than its majority-class baseline: accuracy {accuracy:.3f}, baseline "
+                f"{baseline:.3f}; {_REMEDY}"
+            )
+    if isinstance(metric, NumberErrors) and mse is not None:
+        baseline = float(np.mean((true - learnt.mean(dtype=np.float64)) ** 2))
+        if mse > baseline:
+            return (
+                f"the model predicts worse than the mean of its training rows: mse {mse:.4g}, baseline {baseline:.4g}; "
+                f"{_REMEDY}, or numbers that lie between -1 and 1 (docs/tasks.md)"
+            )
+    return ""
 
 
 def _labels(rows: Dataset) -> "np.ndarray | None":

@@ -7,13 +7,13 @@ folder, whose manifest comes last. A worker that finds the copy unfinished finis
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 from train_func.errors import StorageFailed
 from train_func.failpoint import reach
 from train_func.layout import CELLS, MODEL_MANIFEST, SOURCE, RunKeys, later_generations
 from train_func.records import RunRecord
-from train_func.result import Result, copy_model
+from train_func.result import FileEntry, Result, copy_model
 from train_func.storage import Store, find
 from train_func.storage.retry import call_with_timeout
 from train_func.worker import masks
@@ -22,22 +22,15 @@ from train_func.worker.rank import reporting
 from train_func.worker.rank.output import files_of
 
 
-class File(NamedTuple):
-    """A file that the store has."""
-
-    size: int
-    sha256: str
-
-
 def send(
-    store: Store, record: RunRecord, attempt: int, folder: Path, sent: Mapping[str, File] | None = None
-) -> dict[str, File]:
+    store: Store, record: RunRecord, attempt: int, folder: Path, sent: Mapping[str, FileEntry] | None = None
+) -> dict[str, FileEntry]:
     """Puts the files of ``folder``, less those that were ``sent`` before, under the attempt; returns all of them."""
     prefix, files = record.keys.attempt(attempt).model, dict(sent or {})
     for name in files_of(folder):
         if name not in files:
             size = (folder / name).stat().st_size
-            files[name] = File(size, store.upload(f"{prefix}/{name}", folder / name))
+            files[name] = FileEntry(size, store.upload(f"{prefix}/{name}", folder / name))
             reach("file sent")
     return files
 
@@ -48,7 +41,7 @@ def publish(
     attempt: int,
     folder: Path,
     report: Mapping[str, Any],
-    sent: Mapping[str, File] | None = None,
+    sent: Mapping[str, FileEntry] | None = None,
 ) -> None:
     """Publishes the files of ``folder`` as the result of the run.
 

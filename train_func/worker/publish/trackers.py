@@ -2,27 +2,23 @@
 
 Their variables: https://mlflow.org/docs/latest/api_reference/python_api/mlflow.environment_variables.html,
 https://docs.wandb.ai/models/track/environment-variables and https://huggingface.co/docs/trackio/environment_variables.
-The supervisor keeps what any function has written; a Session what its Trainers have, also without a supervisor. Loads
-no torch.
+The supervisor leads them to a folder of the pod, and keeps what they have written there. Loads no torch.
 """
 
 import netrc
-import os
 import shutil
-from collections.abc import Iterable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
 
 from train_func.errors import StorageFailed
 from train_func.layout import AttemptKeys
 from train_func.storage import Store
-from train_func.storage.retry import call_with_timeout
 from train_func.text import counted
 from train_func.worker.rank import reporting
 
 TRACKERS = "trackers"
-FOLDERS = ("runs", TRACKERS)  # where transformers lets TensorBoard write, and where the others are led
+RUNS = "runs"
+FOLDERS = (RUNS, TRACKERS)  # where a Session leads TensorBoard, and where the others are led
 
 
 def begin(work_dir: Path, environ: Mapping[str, str]) -> dict[str, str]:
@@ -55,54 +51,14 @@ def _has_login(environ: Mapping[str, str]) -> bool:
 
 def keep(store: Store, keys: AttemptKeys, folder: Path) -> None:
     """Uploads what they have written beneath the folder, and says so; never raises for the store."""
-    try:
-        line = _upload(store, keys, folder)
-    except (StorageFailed, OSError) as failure:
-        line = f"files of trackers are not all kept: {failure}"
-    if line:
-        reporting.note(line)
-
-
-def _upload(store: Store, keys: AttemptKeys, folder: Path) -> str:
-    """Returns a line about what is kept; empty if nothing was written."""
     files = sorted(path for name in FOLDERS for path in (folder / name).rglob("*") if path.is_file())
-    for path in files:
-        store.upload(f"{keys.prefix}/{path.relative_to(folder).as_posix()}", path)
-    names = " and ".join(name for name in FOLDERS if (folder / name).exists())
-    if not files:
-        return ""
-    return f"trackers wrote {counted(len(files), 'file')}, kept in {store.address}/{keys.prefix}/ ({names})"
-
-
-@contextmanager
-def writes_to(folder: Path) -> Iterator[None]:
-    """Within, trackers write beneath the folder, unless the environment of the rank leads them elsewhere."""
-    variables = begin(folder, os.environ)
-    os.environ.update(variables)
     try:
-        yield
-    finally:
-        for name in variables:
-            os.environ.pop(name, None)
-
-
-def keep_of_trainers(trainers: Iterable[Any], store: Store, keys: AttemptKeys, folder: Path, seconds: float) -> str:
-    """Uploads what Trainers of a Session wrote, for ``seconds`` at most; returns a line about it, empty for nothing.
-
-    Never raises: how a training ended does not depend on its diary.
-    """
-
-    def upload() -> str:
-        try:  # TensorBoard's writer, which a training that fails does not close, writes what it holds
-            for trainer in trainers:
-                for callback in trainer.callback_handler.callbacks:
-                    if writer := getattr(callback, "tb_writer", None):
-                        writer.flush()
-        finally:  # a broken writer keeps nothing else from being uploaded
-            line = _upload(store, keys, folder)
-        return line
-
-    try:
-        return call_with_timeout(seconds, upload)
-    except Exception as error:
-        return f"files of trackers are not all kept: {type(error).__name__}: {error}"
+        for path in files:
+            store.upload(f"{keys.prefix}/{path.relative_to(folder).as_posix()}", path)
+    except (StorageFailed, OSError) as failure:
+        reporting.note(f"files of trackers are not all kept: {failure}")
+        return
+    if files:
+        names = " and ".join(name for name in FOLDERS if (folder / name).exists())
+        where = f"{store.address}/{keys.prefix}/ ({names})"
+        reporting.note(f"trackers wrote {counted(len(files), 'file')}, kept in {where}")

@@ -1,14 +1,14 @@
 """How a rank ended: what it left behind for its supervisor, one small JSON file, and what the supervisor saw."""
 
 import contextlib
-import json
 import signal
 import traceback
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Self
 
+from train_func.codec import Record
 from train_func.errors import Cause, TrainFuncError
 from train_func.events import now
 from train_func.exits import CODE, DONE, STOPPED, Exit, exit_of, is_lost_peer
@@ -22,7 +22,7 @@ SOURCE = "source.py"  # what its frames name
 
 
 @dataclass(frozen=True)
-class Outcome:
+class Outcome(Record):
     """How a rank ended by itself.
 
     ``follows``: it ended only because a peer had gone, or was told to stop. ``separate``: it had torch and never
@@ -48,7 +48,7 @@ class Outcome:
         """Writes the file if it can; on a full disk the exit code alone tells how the rank ended."""
         with contextlib.suppress(OSError):
             unfinished = path.with_suffix(".unfinished")
-            unfinished.write_text(json.dumps(asdict(masks.mask(self))))
+            unfinished.write_bytes(masks.mask(self).to_json())
             unfinished.replace(path)
         with contextlib.suppress(OSError):
             running(path).unlink()
@@ -57,12 +57,9 @@ class Outcome:
     def read(cls, path: Path) -> Self | None:
         """Returns None if the rank had no time to write one."""
         try:
-            plain: dict[str, Any] = json.loads(path.read_text())
+            return cls.from_json(path.read_bytes(), str(path))
         except FileNotFoundError:
             return None
-        failure = plain.pop("failure")
-        left_out, notes = tuple(plain.pop("left_out")), tuple(plain.pop("notes"))
-        return cls(**plain, failure=Failure(**failure) if failure else None, left_out=left_out, notes=notes)
 
 
 @dataclass(frozen=True)

@@ -2,7 +2,6 @@
 
 import contextlib
 import faulthandler
-import json
 import logging
 import os
 import sys
@@ -16,6 +15,7 @@ from typing import NoReturn
 from train_func.call import call_of
 from train_func.errors import InvalidInput, StorageFailed
 from train_func.events import LostPeers, RankStops
+from train_func.layout import RUN
 from train_func.records import RunRecord
 from train_func.storage import Store, open_store
 from train_func.worker import masks
@@ -132,7 +132,7 @@ def _leave(error: stop_flag.StopSignal) -> NoReturn:
 def load(environ: Mapping[str, str]) -> tuple[Callable[..., object], RunRecord, Store]:
     """Returns the shipped function, from now on importable by its module, its run, and the store of that."""
     job_dir = Path(environ["TRAIN_FUNC_JOB_DIR"])
-    record = RunRecord.from_dict(json.loads((job_dir / "run.json").read_text()))
+    record = RunRecord.from_json((job_dir / RUN).read_bytes(), RUN)
     store = open_store(record.store)
     return source_module.load(job_dir, store, record), record, store
 

@@ -5,8 +5,9 @@ Before that, its text says what the template imports: the libraries that it name
 
 import ast
 import hashlib
+import re
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from importlib.abc import ExecutionLoader, MetaPathFinder
 from importlib.machinery import ModuleSpec
@@ -136,7 +137,9 @@ _IMPORTS = {
     "train_func": _OF_US,
 }
 _TORCH = _IMPORTS.keys() - {"train_func"}
-_WRITES = frozenset({"update", "setdefault", "pop", "clear", "putenv", "unsetenv"})
+_SETS_VARIABLES = re.compile(
+    r"environ\s*(\[[^\]\n]*\]\s*=[^=]|\|=|\.(update|setdefault|pop|clear)\b)|del\s+(\w+\.)?environ|\b(put|unset)env\b"
+)
 
 
 @dataclass(frozen=True)
@@ -157,10 +160,9 @@ class SourceNeeds:
         except (OSError, SyntaxError, ValueError):
             return cls()
         nodes = [node for tree in trees for node in ast.walk(tree)]
-        return cls(
-            libraries=frozenset(name.partition(".")[0] for node in nodes for name in _imported_names(node)),
-            writes_environment=any(map(_writes_environment, nodes)),
-        )
+        names = [alias.name for node in nodes if isinstance(node, ast.Import) for alias in node.names]
+        names += [node.module for node in nodes if isinstance(node, ast.ImportFrom) and node.module]
+        return cls(frozenset(name.partition(".")[0] for name in names), bool(_SETS_VARIABLES.search(text)))
 
     @property
     def names_torch(self) -> bool:
@@ -174,27 +176,3 @@ class SourceNeeds:
             return ()
         imports = {module for library in self.libraries for module in _IMPORTS.get(library, ())}
         return tuple(module for module in _OF_US if module in imports)
-
-
-def _imported_names(node: ast.AST) -> Iterator[str]:
-    if isinstance(node, ast.Import):
-        yield from (alias.name for alias in node.names)
-    if isinstance(node, ast.ImportFrom) and node.module:
-        yield node.module
-
-
-def _writes_environment(node: ast.AST) -> bool:
-    match node:
-        case ast.Subscript(value=value, ctx=ast.Store() | ast.Del()):
-            return _is_environment(value)
-        case ast.Call(func=ast.Attribute(value=value, attr=name)) if name in _WRITES:
-            return _is_environment(value) or name in ("putenv", "unsetenv")
-        case ast.AugAssign(target=target):
-            return _is_environment(target)
-    return False
-
-
-def _is_environment(node: ast.AST) -> bool:
-    return (isinstance(node, ast.Attribute) and node.attr == "environ") or (
-        isinstance(node, ast.Name) and node.id == "environ"
-    )

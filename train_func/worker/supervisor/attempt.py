@@ -35,7 +35,7 @@ from train_func.storage import Store
 from train_func.storage.retry import call_with_timeout
 from train_func.worker.environment import Environment
 from train_func.worker.publish import trackers
-from train_func.worker.publish.pending import Pending
+from train_func.worker.publish.publication import Publication
 from train_func.worker.rank import reporting
 from train_func.worker.rank.end import RankEnd
 from train_func.worker.rank.output import keep, of_rank
@@ -187,9 +187,9 @@ class Attempt:
         self.finishes = True
         if environment.worker == 0:
             first = next((end.outcome for end in ends if end.rank == 0), None)
-            pending = Pending(environment.work_dir)
-            pending.conclude(self._record.run, lease.attempt, of_rank(environment.work_dir, 0), first)
-            pending.publish(self._store, self._record, stop)  # before what may be lost
+            publication = Publication(environment.work_dir, self._store, self._record, lease.attempt)
+            publication.conclude(of_rank(environment.work_dir, 0), first)
+            publication.publish(stop)  # before what may be lost
             member.tell(status=Status.PUBLISHED)
         waiting = patient(self._store, stop, RECORD_SECONDS, "keep the files of ranks")
         keep(waiting, self._record.keys.attempt(lease.attempt), environment.work_dir, [end.rank for end in ends])

@@ -58,7 +58,7 @@ class Host:
                 self._strangers.pop(task, None)
             while is_worker:
                 length = int.from_bytes(await reader.readexactly(LENGTH))
-                report = Report.from_json((await reader.readexactly(length)).decode())
+                report = Report.from_json(await reader.readexactly(length))
                 writer.write(_framed(self._coordinator.report(report).to_json()))
                 await writer.drain()
         if report:
@@ -126,11 +126,10 @@ class Connection:
         answer = self._file.read(length)
         if not length or len(answer) < length:
             raise ConnectionError("worker 0 has closed the connection")
-        return Order.from_json(answer.decode())
+        return Order.from_json(answer)
 
 
-def _framed(message: str) -> bytes:
-    content = message.encode()
+def _framed(content: bytes) -> bytes:
     return len(content).to_bytes(LENGTH) + content
 
 

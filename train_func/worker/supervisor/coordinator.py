@@ -29,15 +29,14 @@ the group finishes only worker 0 counts, which publishes; a worker that fails th
 The lease in the store is the fence: worker 0 claims it before each round, so two groups never share an attempt.
 """
 
-import json
 import threading
 import time
-from collections.abc import Callable, Mapping
-from dataclasses import asdict, dataclass, field, replace
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
 from enum import StrEnum
-from typing import Any, Self
 
 from train_func import exits
+from train_func.codec import Record
 from train_func.records import Verdict
 from train_func.text import counted, listed
 
@@ -72,28 +71,8 @@ class Phase(StrEnum):
     EXIT = "exit"
 
 
-def _verdict_of(plain: Mapping[str, Any] | None) -> Verdict | None:
-    return Verdict(**plain) if plain else None
-
-
-_KINDS: dict[str, Callable[[Any], Any]] = {"status": Status, "phase": Phase, "members": tuple}
-_KINDS |= dict.fromkeys(("verdict", "left"), _verdict_of)
-
-
 @dataclass(frozen=True)
-class _Message:
-    """What travels between two workers, as JSON."""
-
-    def to_json(self) -> str:
-        return json.dumps(asdict(self))
-
-    @classmethod
-    def from_json(cls, text: str) -> Self:
-        return cls(**{name: _KINDS.get(name, lambda value: value)(value) for name, value in json.loads(text).items()})
-
-
-@dataclass(frozen=True)
-class Report(_Message):
+class Report(Record):
     """What a worker says."""
 
     worker: int
@@ -118,12 +97,12 @@ class Report(_Message):
 
 
 @dataclass(frozen=True)
-class Order(_Message):
+class Order(Record):
     """What a worker is told."""
 
     phase: Phase
     round: int = 0
-    """That of the group; 0 for a worker that does not belong to it."""
+    """The round of the group; 0 for a worker that does not belong to it."""
     why: str = ""
     """What is waited for."""
     start: str = ""

@@ -69,31 +69,27 @@ class RunInputs:
         shutil.rmtree(folder, ignore_errors=True)  # what an earlier attempt in this pod has written there
         paths = {}
         faults: list[str] = []
+        cache, claims = self._environment.cache_dir, self._environment.claims_dir
         for name, address in self._record.run.inputs.items():
             self._now = name
             begun = time.monotonic()
+            expected, purpose = self._record.fingerprints[key_of(name)], f"bring input {name!r}"
+            store = patient(self._store, self._stop, STORE_SECONDS, purpose)
+            call = partial(bring, name, address, expected, store, cache, claims)
             try:
-                paths[name] = self._one(name, address, folder)
+                path = patiently(
+                    call, self._stop, notice=Notice(purpose)
+                )  # of another store than the run's, or the Hub
+                if not claim_of(address):  # which is read-only, and may hold millions of files
+                    path = link(path, folder, name, expected)
             except InvalidInput as refused:
                 faults += refused.faults
             else:
-                print(f"input {name!r} is {paths[name]} ({time.monotonic() - begun:.1f} s)")
+                paths[name] = path
+                print(f"input {name!r} is {path} ({time.monotonic() - begun:.1f} s)")
         if faults:
             raise InvalidInput(faults, cause="data")
         return paths
-
-    def _one(self, name: str, address: str, folder: Path) -> Path:
-        expected = self._record.fingerprints[key_of(name)]
-        purpose = f"bring input {name!r}"
-        store = patient(self._store, self._stop, STORE_SECONDS, purpose)
-        path = patiently(
-            lambda: bring(name, address, expected, store, self._environment.cache_dir, self._environment.claims_dir),
-            self._stop,
-            notice=Notice(purpose),  # of another store than the run's, or of the Hub
-        )
-        if claim_of(address):  # it is read-only, and may hold millions of files
-            return path
-        return link(path, folder, name, expected)
 
     def _record_claims(self, paths: dict[str, Path], attempt: int) -> None:
         """Writes down what lies in the claims, and says where that differs from what an attempt before has read."""
@@ -108,9 +104,9 @@ class RunInputs:
             before = patiently(partial(find, self._store, keys.attempt(number).inputs), self._stop)
             if before is None:
                 continue
-            was = AttemptInputs.from_json(before.data)
+            was = AttemptInputs.from_json(before.data, keys.attempt(number).inputs)
             for address in claims:
-                if was and was.claims.get(address) not in (None, now.claims[address]):
+                if was.claims.get(address) not in (None, now.claims[address]):
                     reporting.note(f"{address} has changed since attempt {number}: other files, sizes or times")
             return
 

@@ -1,5 +1,6 @@
 """The supervisor, process 1 of a pod: lets the ranks work, and sees to it that their end is orderly and explained."""
 
+import contextlib
 import faulthandler
 import json
 import os
@@ -47,7 +48,18 @@ def supervise(environ: Mapping[str, str], stop: Stop) -> NoReturn:
         environment = read_environment(environ)
         os.environ.pop(GROUP_SECRET, None)  # the ranks, and what they start, need none of it
         stop.grace = environment.grace
-        reporting.say(_start_event(environment))
+        submitted = None
+        with contextlib.suppress(ValueError, AttributeError):  # what is wrong with the record is said where it is read
+            submitted = json.loads(environment.submission).get("submitted")
+        reporting.say(  # by it a client recognises the copy of this log in the store
+            WorkerStarts(
+                worker=environment.worker,
+                num_workers=environment.num_workers,
+                pod=environment.pod,
+                pod_uid=environment.pod_uid,
+                submitted=str(submitted or ""),
+            )
+        )
         supervisor = Supervisor(environment, log_tee, stop)
         verdict = supervisor.run()
     except InvalidInput as error:
@@ -58,7 +70,9 @@ def supervise(environ: Mapping[str, str], stop: Stop) -> NoReturn:
         attempt = supervisor.attempt_number if supervisor else None
         try:
             with open(path, "w") as file:  # noqa: PTH123
-                file.write(Termination(attempt=attempt, exit_code=code, cause=cause, message=message).to_json())
+                file.write(
+                    Termination(attempt=attempt, exit_code=code, cause=cause, message=message).to_json().decode()
+                )
         except OSError as error:
             print(f"the termination message could not be written: {error}")
     end = WorkerEnds(worker=verdict.worker, exit_code=code, cause=cause, message=message, follows=verdict.follows)
@@ -66,21 +80,6 @@ def supervise(environ: Mapping[str, str], stop: Stop) -> NoReturn:
     if supervisor:
         supervisor.depart(verdict)
     os._exit(code)
-
-
-def _start_event(environment: Environment) -> WorkerStarts:
-    """Says whose log this is: by it a client recognises the copy in the store, and to which submission it belongs."""
-    try:
-        submitted = json.loads((environment.job_dir / "run.json").read_text()).get("submitted")
-    except (OSError, ValueError, AttributeError):  # what is wrong with it is said where it is read as a whole
-        submitted = None
-    return WorkerStarts(
-        worker=environment.worker,
-        num_workers=environment.num_workers,
-        pod=environment.pod,
-        pod_uid=environment.pod_uid,
-        submitted=str(submitted or ""),
-    )
 
 
 class Supervisor:
@@ -181,7 +180,11 @@ class Supervisor:
         """Returns None once the group is complete; a verdict when there is nothing to train."""
         environment, stop = self._environment, self._stop
         environment.temporary_dir.mkdir(parents=True, exist_ok=True)
-        record = _read_record(environment)
+        path = environment.job_dir / "run.json"
+        try:
+            record = RunRecord.from_json(path.read_bytes(), str(path))
+        except OSError as error:  # of the file, or of what is in it
+            raise InvalidInput(f"{path} is not the record of a run: {error}") from error
         store = patiently(lambda: open_store(record.store), stop)
         self._attempt = Attempt(environment, record, store, self._log_tee, stop)
         stop.check()
@@ -200,13 +203,3 @@ class Supervisor:
 
     def _close(self, verdict: Verdict, root: Verdict | None = None) -> Verdict:
         return self._attempt.close(verdict, root) if self._attempt else verdict
-
-
-def _read_record(environment: Environment) -> RunRecord:
-    path = environment.job_dir / "run.json"
-    try:
-        return RunRecord.from_dict(json.loads(path.read_text()))
-    except (OSError, ValueError, KeyError, TypeError) as error:
-        if isinstance(error, InvalidInput):
-            raise
-        raise InvalidInput(f"{path} is not the record of a run: {type(error).__name__}: {error}") from error

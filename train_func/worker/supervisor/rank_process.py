@@ -1,6 +1,5 @@
 """A rank as its supervisor sees it: a child process, forked by the template or, where that cannot be, a new program."""
 
-import array
 import json
 import os
 import select
@@ -125,8 +124,7 @@ class Template:
         request = json.dumps({"variables": users | dict(variables)}).encode()
         descriptor = os.open(output, os.O_WRONLY)
         try:
-            rights = array.array("i", [descriptor])
-            self._asks.sendmsg([request], [(socket.SOL_SOCKET, socket.SCM_RIGHTS, rights)])
+            socket.send_fds(self._asks, [request], [descriptor])
             answer = json.loads(self._asks.recv(LONGEST) or b"{}")
         except (OSError, ValueError) as error:
             answer = {"refused": f"{type(error).__name__}: {error}"}

@@ -57,7 +57,7 @@ Part: TypeAlias = Callable[[RowIds, int, int], RowIds]
 
 @dataclass(frozen=True)
 class Coverage:
-    """How often rows that should be used once were used."""
+    """Says how often rows were used that should be used once."""
 
     num_rows: int
     missing: RowIds
@@ -71,11 +71,11 @@ class Coverage:
 
     @property
     def exact(self) -> bool:
-        """Whether every row was used once, and nothing else."""
+        """Tells whether every row was used once, and nothing else."""
         return not (len(self.missing) or len(self.repeated) or len(self.strange))
 
     def counts(self, once: str) -> dict[str, int]:
-        """The numbers as they are printed and published; ``once`` names those used exactly once."""
+        """Returns the numbers as they are printed and published; ``once`` names those used exactly once."""
         return {
             "rows": self.num_rows,
             once: self.num_once,
@@ -92,7 +92,7 @@ class Coverage:
 
 
 def count(expected: RowIds, used: Sequence[RowIds]) -> Coverage:
-    """How the rows ``expected`` were used, given the ids each rank has used."""
+    """Counts how the rows ``expected`` were used, given the ids each rank has used."""
     ids, times = np.unique(np.concatenate([expected[:0], *used]), return_counts=True)
     return Coverage(
         num_rows=len(expected),
@@ -127,7 +127,7 @@ PATTERNS: tuple[tuple[str, tuple[Part, ...]], ...] = (
 
 
 def pattern_of(whole: RowIds, parts: Sequence[RowIds]) -> str:
-    """How ``whole`` was split so that rank r was given ``parts[r]``, in any order."""
+    """Returns how ``whole`` was split so that rank r was given ``parts[r]``, in any order."""
     for name, splits in PATTERNS:
         expected = [whole] * len(parts)
         for split in splits:
@@ -153,8 +153,8 @@ def check_plan_part(part: Dataset, facts: PlanFacts, taker: str = TRAINER) -> No
     parts = world.gather(positions_of(part))
     whole = np.arange(facts.num_entries)
     blocks = np.split(whole, facts.world_size)
-    given = {tuple(part[:1]): part for part in parts}
-    if len(parts) == facts.world_size and all(np.array_equal(given.get(tuple(b[:1]), b[:0]), b) for b in blocks):
+    by_start = sorted(parts, key=lambda part: part[:1].tolist())  # any rank may have any block
+    if len(parts) == facts.world_size and all(map(np.array_equal, by_start, blocks)):
         return
     pattern = pattern_of(whole, parts)
     if pattern == WHOLE and len(parts) > 1:
@@ -169,7 +169,7 @@ def check_plan_part(part: Dataset, facts: PlanFacts, taker: str = TRAINER) -> No
 
 
 def check_same_plan(restored: "Restored", facts: PlanFacts, taker: str = TRAINER) -> None:
-    """A place in one plan is none in another: the steps would use other rows, or end at once.
+    """Refuses a checkpoint that was saved with another plan: the steps would use other rows, or end at once.
 
     Args:
         restored: what ``taker`` goes on from, with the identity of the plan that it was saved with.
@@ -251,7 +251,9 @@ def check_rows_alike(rows: Dataset, whole: RowIds | None, what: str) -> RowIds:
 
 
 def _check_samples_alike(rows: Dataset, what: str) -> None:
-    samples = world.gather(world.on_all_ranks(lambda: _sample_of(rows)))
+    size = max(1, rows.data.nbytes // max(1, rows.data.num_rows))  # differs a little between two caches
+    most = min(NUM_SAMPLED, *world.gather(max(2, SAMPLED_BYTES // size)))
+    samples = world.gather(world.on_all_ranks(lambda: _sample_of(rows, most)))
     _, columns, digests = samples[0]
     if len({num for num, _, _ in samples}) > 1:
         difference = ", ".join(f"{num} on rank {rank}" for rank, (num, _, _) in enumerate(samples))
@@ -270,11 +272,9 @@ def _check_samples_alike(rows: Dataset, what: str) -> None:
     )
 
 
-def _sample_of(rows: Dataset) -> tuple[int, dict[str, str], dict[int, str]]:
+def _sample_of(rows: Dataset, most: int) -> tuple[int, dict[str, str], dict[int, str]]:
     """Returns the number of the rows, their columns, and digests of some rows, by position, as they are stored."""
-    size = max(1, rows.data.nbytes // max(1, rows.data.num_rows))
-    most = min(len(rows), NUM_SAMPLED, max(2, SAMPLED_BYTES // size))
-    positions = np.unique(np.linspace(0, len(rows) - 1, most).astype(np.int64))
+    positions = np.unique(np.linspace(0, len(rows) - 1, min(len(rows), most)).astype(np.int64))
     table = rows.with_format("arrow")[positions.tolist()]  # no transform is called, and no column is copied
     batches = table.select(sorted(table.column_names)).to_batches(max_chunksize=1)
     digests = [hashlib.sha256(batch.serialize()).hexdigest() for batch in batches]

@@ -4,8 +4,7 @@ Only a submission that asks for a lower ``micro_batch_size``, as after one that 
 into smaller parts and goes on from where the run was.
 """
 
-import json
-from dataclasses import asdict, replace
+from dataclasses import replace
 
 import torch
 
@@ -37,12 +36,12 @@ def numerics_here(num_micro_batches: int, micro_batch_size: int) -> Numerics:
 def record_first(store: Store, key: str, numerics: Numerics) -> Numerics:
     """Returns the numerics under ``key``: those of the first process that has recorded any, be it this one."""
     try:
-        store.put(key, json.dumps(asdict(numerics), indent=1).encode(), if_absent=True)
+        store.put(key, numerics.to_json(), if_absent=True)
     except StorageFailed as failure:
         if failure.reason != "conflict":
             raise
     first = find(store, key)
-    return Numerics.from_json(first.data) if first else numerics
+    return Numerics.from_json(first.data, key) if first else numerics
 
 
 def check_ranks(record: RunRecord, world_size: int, numerics: Numerics | None = None) -> None:

@@ -10,7 +10,6 @@ import json
 import sys
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
-from weakref import WeakKeyDictionary
 
 import torch
 from torch import nn
@@ -20,8 +19,6 @@ from torch.nn.parallel import DistributedDataParallel
 from train_func.errors import InvalidInput
 from train_func.text import counted, listed
 from train_func.worker.rank import world
-
-_hashed: WeakKeyDictionary[nn.Module, tuple[list[tuple[str, int, int]], str]] = WeakKeyDictionary()
 
 
 def has_adapters(model: nn.Module) -> bool:
@@ -58,18 +55,12 @@ def load_own_weights(model: nn.Module, weights: Mapping[str, Any]) -> None:
 def base_sha256(model: nn.Module) -> str:
     """Returns the SHA-256 of the frozen weights: adapters that were trained on others are worth nothing on these.
 
-    Billions of them are hashed in many seconds, so once only, until they lie elsewhere or an operation changes them.
+    Billions of them are hashed in many seconds: to be called once in a training.
     """
-    base = sorted(_base(model), key=lambda named: named[0])
-    state = [(name, value.data_ptr(), value._version) for name, value in base]
-    before = _hashed.get(model)
-    if before and before[0] == state:
-        return before[1]
     digest = hashlib.sha256()
-    for name, value in base:
+    for name, value in sorted(_base(model), key=lambda named: named[0]):
         digest.update(f"{name} {value.dtype} {tuple(value.shape)}".encode())
         digest.update(_bytes(value).numpy().data)
-    _hashed[model] = state, digest.hexdigest()
     return digest.hexdigest()
 
 
@@ -77,8 +68,8 @@ ROUNDING = 1e-4  # of a parameter's length: ranks on unlike machines drift apart
 
 
 def fingerprint(model: nn.Module) -> str:
-    """Returns the SHA-256 of all values of the model, also below adapters: equal where all are, bit for bit."""
-    digest = hashlib.sha256(base_sha256(model).encode() if has_adapters(model) else b"")
+    """Returns the SHA-256 of the model's ``own_weights``: equal where all are, bit for bit."""
+    digest = hashlib.sha256()
     for name, value in sorted(own_weights(model).items()):
         digest.update(name.encode())
         if isinstance(value, torch.Tensor):

@@ -15,7 +15,7 @@ from train_func import Run, exits
 from train_func.records import Verdict
 from train_func.storage import open_store
 from train_func.worker.environment import Environment
-from train_func.worker.publish.pending import Pending
+from train_func.worker.publish.publication import Publication
 from train_func.worker.rank.end import Outcome, RankEnd
 from train_func.worker.stop import RESERVE, Stop
 from train_func.worker.supervisor.attempt import LONGEST_PAUSE, PAUSE, SHORTEST, Attempt
@@ -31,7 +31,9 @@ from train_func.worker.supervisor.verdict import stopped
 def supervisor(tmp_path):
     """One whose ranks have trained and sealed their model, and which has not met the end of its work yet."""
     record = write_job_folder(tmp_path / "job", "def train_func(): ...", store=(tmp_path / "store").as_uri())
-    seal(tmp_path)
+    publication = Publication(tmp_path, open_store(record.store), record, 1)
+    publication.add(lambda files: (files / "weights").write_bytes(b"trained"), is_model=True)
+    publication.report({"metrics": {}})
     made = Supervisor(environment_of(0, tmp_path), LogTee(), Stop())
     made._attempt = Attempt(made._environment, record, open_store(record.store), made._log_tee, made._stop)
     made._attempt.launcher = SimpleNamespace(ends=list, pids=set, step=0, out_of_memory=False, has_ranks=True)
@@ -60,20 +62,28 @@ def environment_of(worker, folder):
     )
 
 
-def seal(folder):
-    pending = Pending(folder)
-    pending.add(lambda files: (files / "weights").write_bytes(b"trained"), 1, is_model=True)
-    pending.report(1, {"metrics": {}})
+@pytest.fixture
+def record(tmp_path):
+    return write_job_folder(tmp_path / "job", "def train_func(): ...", store=(tmp_path / "store").as_uri())
 
 
 @pytest.fixture
-def published(tmp_path):
+def store(record):
+    return open_store(record.store)
+
+
+@pytest.fixture
+def pending(tmp_path, store, record):
+    """What waits in the pod to be published."""
+    return Publication(tmp_path, store, record, 1)
+
+
+@pytest.fixture
+def published(store, record):
     """Publishes what waits, and returns result.json and the files under the model folder."""
-    record = write_job_folder(tmp_path / "job", "def train_func(): ...", store=(tmp_path / "store").as_uri())
-    store = open_store(record.store)
 
     def publish(pending):
-        pending.publish(store, record, Stop())
+        pending.publish(Stop())
         model = f"{record.keys.model}/"
         names = {entry.key.removeprefix(model) for entry in store.list(model)}
         return json.loads(store.get(record.keys.result).data), names - {"manifest.json", "SHA256SUMS"}
@@ -92,39 +102,39 @@ def writes(**files):
 OF_EVERY_RUN = {"run.json", "versions.json"}
 
 
-def test_files_add_up_and_another_model_replaces_all_of_the_one_before(tmp_path, published):
-    pending = Pending(tmp_path)
-    pending.add(writes(part_1="old", part_2="old"), 1, is_model=True)
-    pending.add(writes(curve="drawn"), 1)
-    pending.add(writes(part_1="new"), 1, is_model=True)
-    pending.report(1, {"metrics": {"loss": 2.0, "rows": 7}})
-    pending.report(1, {"metrics": {"loss": 1.0}})
+def test_files_add_up_and_another_model_replaces_all_of_the_one_before(pending, published):
+    pending.add(writes(part_1="old", part_2="old"), is_model=True)
+    pending.add(writes(curve="drawn"))
+    pending.add(writes(part_1="new"), is_model=True)
+    pending.report({"metrics": {"loss": 2.0, "rows": 7}})
+    pending.report({"metrics": {"loss": 1.0}})
     result, names = published(pending)
     assert names - OF_EVERY_RUN == {"part_1", "curve", "metrics.json"}
     assert result["files"]["part_1"]["size"] == 3
     assert result["metrics"] == {"loss": 1.0, "rows": 7}
-    assert pending.attempt is None
 
 
-def test_files_of_an_earlier_attempt_in_the_same_pod_are_not_published(tmp_path, published):
-    Pending(tmp_path).add(writes(old="1"), 1, is_model=True)
-    pending = Pending(tmp_path)
-    pending.add(writes(new="2"), 2)
-    pending.report(2, {})
-    assert published(pending)[1] - OF_EVERY_RUN == {"new"}
+def test_files_of_an_earlier_attempt_in_the_same_pod_are_removed_and_not_published(
+    tmp_path, pending, published, store, record
+):
+    pending.add(writes(old="1"), is_model=True)
+    second = Publication(tmp_path, store, record, 2)
+    second.add(writes(new="2"))
+    assert not pending.folder.exists()
+    second.report({})
+    assert published(second)[1] - OF_EVERY_RUN == {"new"}
 
 
-def test_a_write_that_fails_leaves_what_was_there(tmp_path, published):
-    pending = Pending(tmp_path)
-    pending.add(writes(whole="1"), 1)
+def test_a_write_that_fails_leaves_what_was_there(pending, published):
+    pending.add(writes(whole="1"))
 
     def fails(folder):
         (folder / "half").write_text("2")
         raise OSError("no space left")
 
     with pytest.raises(OSError):
-        pending.add(fails, 1)
-    pending.report(1, {})
+        pending.add(fails)
+    pending.report({})
     assert published(pending)[1] - OF_EVERY_RUN == {"whole"}
 
 
@@ -134,16 +144,15 @@ def ended(returned=None, left_out=()):
     )
 
 
-def test_what_the_function_left_and_returned_is_published_with_a_note_of_what_is_not(tmp_path, published):
+def test_what_the_function_left_and_returned_is_published_with_a_note_of_what_is_not(tmp_path, pending, published):
     output = tmp_path / "output"
     (output / "plots").mkdir(parents=True)
     for name in ("plots/loss.png", "taken", "manifest.json"):
         (output / name).write_text("left")
-    pending = Pending(tmp_path)
-    pending.add(writes(taken="published"), 1)
-    pending.report(1, {"metrics": {"loss": 2.0, "rows": 7}})
+    pending.add(writes(taken="published"))
+    pending.report({"metrics": {"loss": 2.0, "rows": 7}})
     outcome = replace(ended({"loss": 1.0}, ["model (Linear)"]), notes=("the ranks differ", "begun anew"))
-    pending.conclude(Run(), 1, output, outcome)
+    pending.conclude(output, outcome)
     result, names = published(pending)
     assert names - OF_EVERY_RUN == {"taken", "plots/loss.png", "metrics.json"}
     assert result["files"]["taken"]["size"] == len("published")
@@ -155,34 +164,30 @@ def test_what_the_function_left_and_returned_is_published_with_a_note_of_what_is
     assert sorted(path.name for path in output.iterdir() if path.is_file()) == ["manifest.json", "taken"]
 
 
-@pytest.mark.parametrize("is_sent", [True, False])
-def test_files_of_the_function_named_like_its_source_are_published_as_they_are_and_told_of(tmp_path, capsys, is_sent):
-    record = write_job_folder(tmp_path / "job", "def train_func(): ...", store=(tmp_path / "store").as_uri())
-    store = open_store(record.store)
+def test_files_of_the_function_named_like_its_source_are_published_as_they_are_and_told_of(
+    pending, store, record, capsys
+):
     store.put(record.keys.source, b"the source")
     store.put(record.keys.cells, b"the cells")
-    pending, own = Pending(tmp_path), {"source.py": "mine", "cells.json": "[]"}
-    pending.add(writes(**own), 1)
-    if is_sent:
-        pending.send(store, record)
-    pending.report(1, {})
-    pending.publish(store, record, Stop())
+    own = {"source.py": "mine", "cells.json": "[]"}
+    pending.add(writes(**own))
+    pending.report({})
+    pending.publish(Stop())
     for name, text in own.items():
         assert store.get(f"{record.keys.model}/{name}").data == text.encode()
     said = capsys.readouterr().out
     assert unnamed(said, "source.py", record.keys.source, "cells.json", record.keys.cells) == []
 
 
-def test_folders_of_the_function_named_like_files_that_are_added_stay(tmp_path, published):
+def test_folders_of_the_function_named_like_files_that_are_added_stay(pending, store, published):
     def write(folder):
         for name in ("source.py", "run.json"):
             (folder / name).mkdir()
             (folder / name / "inner").write_text("mine")
 
-    pending = Pending(tmp_path)
-    pending.add(write, 1)
-    open_store((tmp_path / "store").as_uri()).put("a-run/source/source.py", b"the source")
-    pending.report(1, {})
+    pending.add(write)
+    store.put("a-run/source/source.py", b"the source")
+    pending.report({})
     assert published(pending)[1] == {"source.py/inner", "run.json/inner", "versions.json"}
 
 
@@ -220,7 +225,7 @@ def test_the_result_comes_before_the_files_that_are_kept_beside_it(supervisor, t
     )
 
 
-def test_of_a_link_what_it_leads_to_is_published_or_it_is_named(tmp_path, published):
+def test_of_a_link_what_it_leads_to_is_published_or_it_is_named(tmp_path, pending, published):
     output, elsewhere = tmp_path / "output", tmp_path / "elsewhere.pt"
     (output / "step-7").mkdir(parents=True)
     (output / "best.pt").write_text("best")
@@ -229,8 +234,7 @@ def test_of_a_link_what_it_leads_to_is_published_or_it_is_named(tmp_path, publis
     nowhere = {"newest": "step-7", "gone.pt": output / "removed.pt"}
     for name, target in {**links, **nowhere}.items():
         (output / name).symlink_to(target)
-    pending = Pending(tmp_path)
-    pending.conclude(Run(), 1, output, ended())
+    pending.conclude(output, ended())
     result, names = published(pending)
     assert names - OF_EVERY_RUN == {"best.pt", *links}
     assert {name: result["files"][name]["size"] for name in links} == {**dict.fromkeys(links, 4), "far.pt": 9}
@@ -238,9 +242,8 @@ def test_of_a_link_what_it_leads_to_is_published_or_it_is_named(tmp_path, publis
     assert elsewhere.read_text() == "elsewhere"
 
 
-def test_a_function_that_leaves_nothing_has_a_result_all_the_same(tmp_path, published):
-    pending = Pending(tmp_path)
-    pending.conclude(Run(), 1, tmp_path / "output", ended())
+def test_a_function_that_leaves_nothing_has_a_result_all_the_same(tmp_path, pending, published):
+    pending.conclude(tmp_path / "output", ended())
     result, names = published(pending)
     assert (result["files"], result["returned"], names) == ({}, {}, set())
 
@@ -356,10 +359,10 @@ def test_no_question_to_a_silent_store_makes_a_worker_late_that_was_asked_to_sto
     [(a_run(), {}, True), (a_run(), {"model": "trained"}, False), (Run(), {}, False)],
     ids=["a task and no files", "a task and files", "no task"],
 )
-def test_a_run_with_a_task_that_publishes_nothing_is_told_of(tmp_path, published, run, files, is_told):
-    pending = Pending(tmp_path)
+def test_a_run_with_a_task_that_publishes_nothing_is_told_of(tmp_path, store, record, published, run, files, is_told):
+    pending = Publication(tmp_path, store, replace(record, run=run), 1)
     if files:
-        pending.add(writes(**files), 1)
-    pending.conclude(run, 1, tmp_path / "output", ended({"loss": 1.0}))
+        pending.add(writes(**files))
+    pending.conclude(tmp_path / "output", ended({"loss": 1.0}))
     result, _ = published(pending)
     assert ("session.publish" in result.get("note", "")) == is_told

@@ -1,0 +1,232 @@
+"""The publication of an attempt, as it waits in the pod of worker 0 to become the result of the run. Loads no torch.
+
+Rank 0 adds to it, and sends what it adds to the store under the attempt. When all ranks of all workers have ended well,
+the supervisor makes it the result, and waits for a store that is away. What ends the attempt before is followed by
+another one, which goes on from the newest checkpoint and publishes then. Without a supervisor rank 0 makes the result.
+"""
+
+import contextlib
+import json
+import shutil
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+from train_func.codec import Record
+from train_func.errors import InvalidInput
+from train_func.events import Published
+from train_func.failpoint import reach
+from train_func.layout import CARD, LABELS
+from train_func.records import RunRecord
+from train_func.result import FileEntry
+from train_func.storage import Store
+from train_func.worker.attempt_setup import versions
+from train_func.worker.publish.card import TaskPart, render
+from train_func.worker.publish.store import delete_checkpoints, publish, send, take_source
+from train_func.worker.rank import reporting, sessions
+from train_func.worker.rank.end import Outcome
+from train_func.worker.rank.output import files_of, links_to_no_file, take
+from train_func.worker.rank.values import plain_result
+from train_func.worker.stop import Stop
+from train_func.worker.store_wait import RECORD_SECONDS, patient
+
+PUBLISH_SECONDS = 15 * 60.0  # longest wait for the store after the training; the job's deadline ends it earlier
+
+NO_MODEL = (
+    "no model is published: train_func has published nothing, and has left no files. Call session.publish(trainer) on "
+    "every rank, or with a loop of its own session.publish(model), inside `with Session(parameters) as session`"
+)
+
+
+@dataclass(frozen=True, kw_only=True)
+class _State(Record):
+    """What is known of the files, in a file beside their folder; each state replaces the one before in one step."""
+
+    model_files: tuple[str, ...] = ()
+    """Files of the model that was added last; another model replaces them."""
+    card: TaskPart | None = None
+    """What the task says of that model; None where it is none of a task."""
+    report: Mapping[str, Any] = field(default_factory=dict)
+    sent: Mapping[str, FileEntry] = field(default_factory=dict)
+    """Files that the store has under the attempt, by name."""
+
+
+class Publication:
+    """What one attempt publishes, in the working folder of its pod.
+
+    A process that dies while it changes something ends its attempt, so only a change that raises has to leave
+    everything as it was.
+    """
+
+    def __init__(
+        self, work_dir: Path, store: Store, record: RunRecord, attempt: int, *, is_supervised: bool = True
+    ) -> None:
+        """``is_supervised``: a supervisor makes the result, when the ranks of all workers have ended."""
+        self._root = work_dir / "publication" / str(attempt)
+        self._file = self._root / "state.json"
+        self.folder = self._root / "files"
+        """Where the files lie that were added last, with those before them."""
+        self._store, self._record, self._attempt = store, record, attempt
+        self._is_supervised, self._is_over = is_supervised, False
+        self._seconds = min(PUBLISH_SECONDS, record.run.deadline)
+
+    def add(
+        self,
+        write: Callable[[Path], object],
+        *,
+        is_model: bool = False,
+        card: TaskPart | None = None,
+        sends: bool = True,
+    ) -> None:
+        """Adds the files that ``write`` makes in an empty folder; a file of the same name as before is replaced.
+
+        Args:
+            write: what it raises leaves everything as it was.
+            is_model: they are a whole model, and replace the one that was added before with all of its files.
+            card: what the task says of that model.
+            sends: them to the store at once, where they are no result yet.
+
+        Raises:
+            InvalidInput: the result is there already; StorageFailed: the store is away for too long.
+        """
+        self._check_open()
+        state, new = self._state(), self._root / "added"
+        shutil.rmtree(new, ignore_errors=True)
+        new.mkdir(parents=True)
+        write(new)
+        reach("publication written")
+        names = files_of(new)
+        replaced = {*names, *(state.model_files if is_model else ())}
+        remaining = [name for name in files_of(self.folder) if name not in replaced]
+        for name in remaining:
+            with contextlib.suppress(OSError):  # a file where the other has a folder
+                (new / name).parent.mkdir(parents=True, exist_ok=True)
+                (self.folder / name).rename(new / name)
+        shutil.rmtree(self.folder, ignore_errors=True)
+        new.rename(self.folder)
+        if is_model:
+            state = replace(state, model_files=tuple(names), card=card)
+        self._write(replace(state, sent={name: state.sent[name] for name in remaining if name in state.sent}))
+        if sends:
+            self.send()
+
+    def add_metrics(self, metrics: Mapping[str, Any]) -> None:
+        """Adds metrics of the function's own. Raises InvalidInput when the result is there."""
+        self._check_open()
+        values, left_out = plain_result(metrics)
+        self.report({"metrics": values})
+        if left_out:
+            note = f"not JSON, and therefore not among the metrics as it was given: {', '.join(left_out)}"
+            sessions.here.notes.append(note)  # which a supervisor tells with the result
+            reporting.note(note)
+
+    def report(self, report: Mapping[str, Any]) -> None:
+        """Adds to the report on the files; metrics are added by name, everything else replaces what was reported."""
+        state = self._state()
+        metrics = {**state.report.get("metrics", {}), **report.get("metrics", {})}
+        self._write(replace(state, report={**state.report, **report, "metrics": metrics}))
+
+    def conclude(self, output: Path, outcome: Outcome | None) -> None:
+        """Adds what the function has left in ``output`` and has returned; nothing more is to come.
+
+        A file that was published before under the same name stays, and so does that in ``output``, with a note.
+
+        Args:
+            output: the folder of rank 0.
+            outcome: of rank 0.
+        """
+        returned, left_out = (outcome.returned, outcome.left_out) if outcome else ({}, ())
+        self.report({"returned": dict(returned)})
+        report = self._state().report
+        refused: list[str] = []
+        names, lost = set(files_of(self.folder)), links_to_no_file(output)
+        self.add(lambda folder: refused.extend(take(output, folder, names)), sends=False)
+        notes = [report.get("note", ""), *(outcome.notes if outcome else ())]
+        if self._record.run.task and not files_of(self.folder):
+            notes.append(NO_MODEL)
+        for message, items in (
+            ("not JSON, and therefore not in the result as it was returned", left_out),
+            ("returned, in place of the published metric of that name", sorted({*returned} & {*report["metrics"]})),
+            ("not published, because the name is taken or kept for other use", refused),
+            ("not published, because these links lead to no file", lost),
+        ):
+            if items:
+                notes.append(f"{message}: {', '.join(items)}")
+        self.report({"note": "; ".join(filter(None, notes))})
+
+    def send(self) -> None:
+        """Sends the files to the store, where they are no result yet. Raises StorageFailed."""
+        store, state = self._patient(Stop()), self._state()
+        self._write(replace(state, sent=send(store, self._record, self._attempt, self.folder, state.sent)))
+
+    def finish(self) -> None:
+        """Makes the result of what was added, where no supervisor does."""
+        if self._file.exists() and not (self._is_supervised or self._is_over):
+            self._is_over = True
+            self.publish(Stop())
+
+    def publish(self, stop: Stop) -> None:
+        """Makes it the result of the run, says so, and removes it here, and in the store the checkpoints of the run.
+
+        Raises:
+            StorageFailed: the store is away for too long, or what ``publish`` raises.
+            Stopped: on a signal.
+        """
+        record, state, waiting = self._record, self._state(), self._patient(stop)
+        report = {name: value for name, value in state.report.items() if (name, value) != ("note", "")}
+        if "note" in report:
+            reporting.note(report["note"])
+        names = files_of(self.folder)
+        if names:
+            self._describe(state)
+            take_source(waiting, record, self.folder)
+        publish(waiting, record, self._attempt, self.folder, report, state.sent)
+        if names:
+            reporting.say(Published(attempt=self._attempt, model=f"{self._store.address}/{record.keys.model}"))
+        shutil.rmtree(self._root, ignore_errors=True)
+        if not stop.requested:  # the rest of a grace period belongs to the records
+            delete_checkpoints(self._store, record, RECORD_SECONDS)
+
+    def _patient(self, stop: Stop) -> Store:
+        return patient(self._store, stop, self._seconds, "publish what was trained")
+
+    def _describe(self, state: _State) -> None:
+        """Adds the files that describe the others; a file of the function's own stays."""
+        packages, metrics = versions(), state.report.get("metrics", {})
+        plain: dict[str, Any] = {"run.json": self._record.to_dict(), "versions.json": packages}
+        if metrics or state.model_files:
+            plain["metrics.json"] = metrics
+        if state.card and state.card.labels:
+            plain[LABELS] = state.card.labels
+        texts = {name: json.dumps(content, indent=1) + "\n" for name, content in plain.items()}
+        if state.card and not (self.folder / CARD).exists():
+            try:
+                texts[CARD] = render(self._record, state.card, state.report, self._attempt, packages)
+            except Exception as error:  # the model is worth more than its card
+                reporting.note(f"{CARD}, the card of the model, is not published: {type(error).__name__}: {error}")
+        for name, text in texts.items():
+            if not (self.folder / name).exists():
+                (self.folder / name).write_text(text)
+
+    def _state(self) -> _State:
+        if self._file.exists():
+            return _State.from_json(self._file.read_bytes(), "the publication")
+        for folder in self._root.parent.glob("*"):  # what earlier attempts have left in this pod
+            shutil.rmtree(folder, ignore_errors=True)
+        self.folder.mkdir(parents=True)
+        return _State()
+
+    def _write(self, state: _State) -> None:
+        unfinished = self._file.with_suffix(".unfinished")
+        unfinished.write_bytes(state.to_json())
+        unfinished.replace(self._file)
+        reach("publication kept")
+
+    def _check_open(self) -> None:
+        if self._is_over:
+            raise InvalidInput(
+                "the result of this run is published already: where a function is called without submit, its Trainer "
+                "is published last, and other files before it",
+                cause="code",
+            )
