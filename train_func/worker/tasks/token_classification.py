@@ -13,7 +13,7 @@ import pyarrow.compute as pc
 
 from train_func.errors import InvalidInput
 from train_func.tasks import TokenClassification
-from train_func.text import COUNTED, MAX_SHOWN, counted, in_rows, listed
+from train_func.text import COUNTED, MAX_SHOWN, counted, listed
 from train_func.worker.inputs.findings import Findings
 from train_func.worker.tasks.columns import are_spelled, is_text, judge_overlap, names_of_classes
 from train_func.worker.tasks.labels import Labels, encode
@@ -131,7 +131,8 @@ def _lists(
         findings.fault(*faults)
         return None
     tokens, tags = (_large(table[name]) for name in columns)
-    findings.fault(*_word_faults(tokens, task.tokens, part), *_pairing_faults(task, tokens, tags, part))
+    _judge_words(tokens, task.tokens, part, findings)
+    findings.fault(*_pairing_faults(task, tokens, tags, part))
     return tokens, tags
 
 
@@ -151,24 +152,16 @@ def _large(values: pa.ChunkedArray) -> pa.LargeListArray:
     return pa.concat_arrays(values.cast(pa.large_list(inner)).chunks)
 
 
-def _word_faults(tokens: pa.LargeListArray, column: str, part: str) -> list[str]:
+def _judge_words(tokens: pa.LargeListArray, column: str, part: str, findings: Findings) -> None:
     words = tokens.flatten()
     if not is_text(words.type):
-        return [f"column {column!r}: the lists of the {part} rows hold {words.type}; words are expected, as texts"]
-    faults = []
+        findings.fault(f"column {column!r}: the lists of the {part} rows hold {words.type}; texts are expected")
+        return
     empty = np.flatnonzero(pc.fill_null(pc.less(pc.list_value_length(tokens), 1), True).to_numpy(zero_copy_only=False))
-    if len(empty):
-        faults.append(
-            f"column {column!r}: {counted(len(empty), 'row')} without any word, {in_rows(empty)}; remove them"
-        )
+    findings.fault_rows(column, part, empty, "without any word", "remove them")
     blank = pc.fill_null(pc.equal(pc.utf8_trim_whitespace(words), ""), True).to_numpy(zero_copy_only=False)
-    if blank.any():
-        rows = np.unique(tokens.value_parent_indices().to_numpy()[blank])
-        faults.append(
-            f"column {column!r}: {counted(int(blank.sum()), 'word')} of the {part} rows null or empty, {in_rows(rows)}"
-            "; remove them, with their tags"
-        )
-    return faults
+    rows = tokens.value_parent_indices().to_numpy()[blank]
+    findings.fault_rows(column, part, rows, "{is} null or empty", "remove them, with their tags", "word")
 
 
 def _pairing_faults(
