@@ -14,7 +14,9 @@ from train_func.worker.tasks import targets
 def encode_numbers(parts, column):
     """The numbers of each part, and notes."""
     findings = Findings()
-    return targets.encode_numbers(parts, column, findings), findings.notes
+    numbers = targets.encode_numbers(parts, column, findings)
+    findings.refuse()
+    return numbers, findings.notes
 
 
 def column(*values):
@@ -47,7 +49,7 @@ def test_numbers_far_from_the_scale_of_a_new_head_are_noted():
         ((1.5, None, float("nan"), float("inf")), ["3 values", "None in row 2", "nan in row 3", "inf in row 4"]),
         ((1.5, 1e300), ["1 value", "1e+300 in row 2"]),
         (("1.5", "3,5", ""), ["2 values", "'3,5' in row 2", "'' in row 3"]),
-        (("1.5", "nan", "inf", "1e300"), ["2 values", "'nan' in row 2", "'inf' in row 3"]),
+        (("1.5", "nan", "inf", "1e300"), ["3 values", "'nan' in row 2", "'inf' in row 3"]),
         (("1.5", "1e300"), ["1 value", "'1e300' in row 2"]),
         (("1.5", "1_000", "2024-03-01", "NA"), ["3 values", "'1_000' in row 2", "'2024-03-01' in row 3"]),
         ((True, False), ["bool"]),

@@ -9,8 +9,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from tokenizers import Tokenizer
 
-from train_func.errors import InvalidInput
-from train_func.text import are, in_rows, listed
+from train_func.text import COUNTED, MAX_SHOWN, are, in_rows, listed
 from train_func.worker.inputs.delimited import SEPARATORS, is_spelled
 from train_func.worker.inputs.findings import Findings
 from train_func.worker.inputs.model import TOKENIZER
@@ -43,9 +42,31 @@ def plain(values: pa.ChunkedArray) -> pa.ChunkedArray:
     return values.cast(pa.large_string())
 
 
-def column_fault(column: str, problem: str) -> InvalidInput:
-    """The refusal of a column that cannot be what the task reads in it."""
-    return InvalidInput(f"column {column!r}: {problem}", cause="data")
+def one_array(parts: Mapping[str, pa.ChunkedArray]) -> pa.ChunkedArray:
+    """Returns the values of all parts, which are of one type, one part after the other."""
+    first, *_ = parts.values()
+    return pa.chunked_array([chunk for values in parts.values() for chunk in values.chunks], first.type)
+
+
+def distinct(values: pa.ChunkedArray) -> pa.Array:
+    """Returns every value once, without nulls and blank texts."""
+    each = pc.unique(values).drop_null()
+    return each.filter(pc.not_equal(pc.utf8_trim_whitespace(each), "")) if is_text(each.type) else each
+
+
+def values_in_rows(values: pa.ChunkedArray, is_shown: np.ndarray, rows: Mapping[str, np.ndarray]) -> str:
+    """Returns the first few values that ``is_shown`` marks, each with its row.
+
+    ``rows``: of each part the row of every value, from 0; the parts follow one another in ``values``.
+    """
+    ends = np.cumsum([len(part) for part in rows.values()])
+    texts = []
+    for place in np.flatnonzero(is_shown)[:MAX_SHOWN].tolist():
+        number = int(np.searchsorted(ends, place, side="right"))
+        part = [*rows][number]
+        row = rows[part][place - ends[number]]  # counted from the end of its part
+        texts.append(f"{values[place].as_py()!r} in row {row + 1} of the {part} rows")
+    return f"{'; '.join(texts)} {COUNTED}"
 
 
 def names_of_classes(tables: Mapping[str, pa.Table], column: str) -> tuple[str, ...]:
@@ -58,95 +79,74 @@ def are_spelled(tables: Mapping[str, pa.Table], column: str) -> bool:
     return any(is_spelled(table, column) for table in tables.values())
 
 
-def missing_columns(table: pa.Table, where: str, wanted: Iterable[tuple[str, str]]) -> list[str]:
-    """The faults of a ``table`` that lacks columns which a task names, by field (text or label), told once."""
+def judge_columns(table: pa.Table, where: str, columns: Iterable[tuple[str, str]], findings: Findings) -> None:
+    """Finds the ``columns``, which a task names by its fields (text or label), that a table lacks."""
     names = table.column_names
-    lacking = [(field, name) for field, name in wanted if name not in names]
-    if not lacking:
-        return []
-    if hint := _separator(names) or _headless(names):
-        told = " and ".join(f"{name!r} ({field}={name!r})" for field, name in lacking)
-        return [f"{where}: no column {told}; columns: {_listed(names)}; {hint}"]
-    columns = f"; columns: {_listed(names) or 'none'}"
-    faults = []
+    lacking = [(field, name) for field, name in columns if name not in names]
+    listed_names = listed([name if len(name) <= 60 else f"{name[:57]}..." for name in names], 30) or "none"
+    separators = [word for separator, word in SEPARATORS.items() if len(names) == 1 and separator in names[0]]
+    hint = None
+    if separators:
+        hint = f"the header looks separated by {separators[0]}: name the file .csv"
+    elif any(name.strip().lstrip("-").isdecimal() or len(name) > 60 or name.count(" ") > 4 for name in names):
+        hint = "the first row looks like data, not like a header: put a row with the column names before it"
+    if lacking and hint:
+        missing = " and ".join(f"{name!r} ({field}={name!r})" for field, name in lacking)
+        findings.fault(f"{where}: no column {missing}; columns: {listed_names}; {hint}")
+        return
     for number, (field, name) in enumerate(lacking):
         close = difflib.get_close_matches(name, names, n=1) or _likely(table, field)
         meant = f"; did you mean {close[0]!r}? Then give {field}={close[0]!r}" if close else ""
-        faults.append(f"{where}: no column {name!r} ({field}={name!r}){'' if number else columns}{meant}")
-    return faults
-
-
-def text_columns(table: pa.Table) -> list[str]:
-    """Names of all columns that hold texts."""
-    return [name for name in table.column_names if is_text(table.schema.field(name).type)]
+        also = "" if number else f"; columns: {listed_names}"
+        findings.fault(f"{where}: no column {name!r} ({field}={name!r}){also}{meant}")
 
 
 def _likely(table: pa.Table, field: str) -> list[str]:
-    """The column that looks most like texts, or most like classes."""
+    """Returns the column that looks most like texts, or the only one that looks like classes."""
     head = table.slice(0, _LOOK)
-    texts = sorted(((_mean_length(head[name]), name) for name in text_columns(table)), reverse=True)
+    lengths = {name: pc.mean(pc.utf8_length(plain(head[name]))).as_py() or 0.0 for name in text_columns(table)}
+    long = {name: length for name, length in lengths.items() if length >= MANY_WORDS}
     if field == "text":
-        return [name for length, name in texts if length >= MANY_WORDS][:1]
-    long = {name for length, name in texts if length >= MANY_WORDS}
-    short = [of.name for of in table.schema if of.name not in long and not holds_bytes(of.type)]
-    classes = [name for name in short if _num_values(head[name]) <= FEW_CLASSES]
+        return sorted(long, key=lambda name: (long[name], name), reverse=True)[:1]
+    classes = []
+    for column in table.schema:
+        is_value = not pa.types.is_nested(column.type) and not holds_bytes(column.type)
+        if is_value and column.name not in long and len(pc.unique(head[column.name]).drop_null()) <= FEW_CLASSES:
+            classes.append(column.name)
     return classes if len(classes) == 1 else []
 
 
-def _mean_length(column: pa.ChunkedArray) -> float:
-    return float(pc.mean(pc.utf8_length(plain(column))).as_py() or 0.0)
-
-
-def _num_values(column: pa.ChunkedArray) -> int:
-    try:
-        return int(pc.count_distinct(column).as_py())
-    except pa.ArrowNotImplementedError:  # lists and structs are no classes
-        return len(column) + FEW_CLASSES
-
-
-def _separator(names: list[str]) -> str | None:
-    """A hint when the header was cut at the wrong character."""
-    found = [word for separator, word in SEPARATORS.items() if len(names) == 1 and separator in names[0]]
-    return f"the header looks separated by {found[0]}: name the file .csv" if found else None
-
-
-def _headless(names: list[str]) -> str | None:
-    """A hint when the first row is data."""
-    if any(name.strip().lstrip("-").isdecimal() or len(name) > 60 or name.count(" ") > 4 for name in names):
-        return "the first row looks like data, not like a header: put a row with the column names before it"
-    return None
-
-
-def _listed(names: list[str]) -> str:
-    shown = [name if len(name) <= 60 else f"{name[:57]}..." for name in names]
-    return listed(shown, 30)
+def text_columns(table: pa.Table) -> list[str]:
+    """Returns the names of all columns that hold texts."""
+    return [column.name for column in table.schema if is_text(column.type)]
 
 
 def judge_texts(table: pa.Table, column: str, part: str, findings: Findings) -> None:
     """Finds what is wrong with the text column of the rows called ``part`` ("training" or "held-out")."""
-    values = table[column]
-    if not is_text(values.type) and not pa.types.is_null(values.type):
-        others = ", ".join(text_columns(table)) or "none"
-        findings.fault(
-            f"column {column!r}: {part} rows hold {values.type}, not texts; columns with texts: {others}; where these "
-            "values are meant, write them as texts"
-        )
-        return
-    if pa.types.is_null(values.type):
+    kind = table[column].type
+    if pa.types.is_null(kind):
         findings.fault(f"column {column!r}: every text of the {part} rows is null or empty; name another column")
         return
-    values = plain(values)
-    nulls, remedy = _positions(pc.is_null(values)), "remove these rows or write an empty text there"
-    findings.fault_rows(column, part, nulls, "{is} null", remedy, "text", len(values))
-    empty = pc.fill_null(pc.equal(pc.utf8_trim_whitespace(values), ""), False)
-    share = (pc.sum(empty).as_py() or 0) / max(1, len(values))
-    if not share:
+    if not is_text(kind):
+        findings.fault(
+            f"column {column!r}: {part} rows hold {kind}, not texts; columns with texts: "
+            f"{', '.join(text_columns(table)) or 'none'}; where these values are meant, write them as texts"
+        )
         return
-    said = f"column {column!r}: {share:.1%} of the texts of the {part} rows are empty, {in_rows(_positions(empty))}"
+    values = plain(table[column])
+    if nulls := values.null_count:
+        rows = np.flatnonzero(pc.is_null(values).to_numpy())
+        findings.fault(
+            f"column {column!r}: {nulls} of {len(values)} texts of the {part} rows {are(nulls)} null, {in_rows(rows)}; "
+            "remove these rows or write an empty text there"
+        )
+    empty = np.flatnonzero(pc.fill_null(pc.equal(pc.utf8_trim_whitespace(values), ""), False).to_numpy())
+    share = len(empty) / max(1, len(values))
+    what = f"column {column!r}: {share:.1%} of the texts of the {part} rows are empty, {in_rows(empty)}"
     if share > MOST_EMPTY:
-        findings.fault(f"{said}; at most {MOST_EMPTY:.0%} may be: remove these rows, or name another column")
-    else:
-        findings.note(f"{said}; they are trained on as they are")
+        findings.fault(f"{what}; at most {MOST_EMPTY:.0%} may be: remove these rows, or name another column")
+    elif share:
+        findings.note(f"{what}; they are trained on as they are")
 
 
 def joined(rows: pa.Table) -> pa.ChunkedArray:
@@ -166,33 +166,29 @@ def judge_overlap(
     """Finds held-out texts that are trained on too; ``rows``: where the held-out ones stand."""
     same = pc.is_in(held_out, value_set=pc.unique(training)).to_numpy(zero_copy_only=False)
     num = int(same.sum())
-    if not num:
-        return
     share = num / len(held_out)
-    said = (
+    what = (
         f"{num} of {len(held_out)} held-out {noun}s ({share:.1%}) {are(num)} in the training rows too, "
         f"{in_rows(rows[same])}"
     )
     if share > MOST_SHARED:
         findings.fault(
-            f"{said}; above {MOST_SHARED:.0%} the metric says little: remove repeated {noun}s, or hold out others"
+            f"{what}; above {MOST_SHARED:.0%} the metric says little: remove repeated {noun}s, or hold out others"
         )
-    else:
-        findings.note(f"{said}: the metric flatters a little")
+    elif num:
+        findings.note(f"{what}: the metric flatters a little")
 
 
 def judge_equal_texts(texts: pa.ChunkedArray, codes: np.ndarray, names: tuple[str, ...], findings: Findings) -> None:
     """Notes equal texts with different labels."""
-    groups = pa.table({"text": texts, "label": codes}).group_by("text").aggregate([("label", "count_distinct")])
-    torn = groups.filter(pc.greater(groups["label_count_distinct"], 1))["text"]
-    if not len(torn):
-        return
-    example = torn[0].as_py()
-    found = np.unique(codes[pc.equal(texts, example).to_numpy()])
-    labels = " and ".join(names[code] for code in found)
-    findings.note(
-        f"{len(torn)} training text(s) stand there with different labels, such as {example[:60]!r} with {labels}"
-    )
+    groups = pa.table({"text": texts, "label": codes}).group_by("text").aggregate([("label", "distinct")])
+    torn = groups.filter(pc.greater(pc.list_value_length(groups["label_distinct"]), 1))
+    if torn.num_rows:
+        labels = " and ".join(names[code] for code in sorted(torn["label_distinct"][0].as_py()))
+        findings.note(
+            f"{torn.num_rows} training text(s) stand there with different labels, such as "
+            f"{torn['text'][0].as_py()[:60]!r} with {labels}"
+        )
 
 
 def judge_lengths(table: pa.Table, folder: Path, max_length: int, findings: Findings) -> None:
@@ -209,20 +205,16 @@ def judge_lengths(table: pa.Table, folder: Path, max_length: int, findings: Find
     rows = np.unique(np.linspace(0, table.num_rows - 1, SAMPLE).astype(np.int64))
     columns = [table[name].take(pa.array(rows)) for name in TEXTS if name in table.column_names]
     num_letters = max(MEASURED, 16 * max_length)  # a token has some 4
-    texts = [pc.utf8_slice_codeunits(of, 0, num_letters).to_pylist() for of in columns]
-    given = list(zip(*texts, strict=True)) if len(texts) > 1 else texts[0]
-    lengths = np.array([len(one.ids) for one in tokenizer.encode_batch(given)])
+    texts = [pc.utf8_slice_codeunits(column, 0, num_letters).to_pylist() for column in columns]
+    inputs = list(zip(*texts, strict=True)) if len(texts) > 1 else texts[0]
+    lengths = np.array([len(encoding.ids) for encoding in tokenizer.encode_batch(inputs)])
     share = float((lengths > max_length).mean())
     if share <= MOST_CUT:
         return
-    middle, most, longest = (int(np.percentile(lengths, of, method="higher")) for of in (50, 90, 100))
-    more = " or more" if any(pc.max(pc.utf8_length(of)).as_py() > num_letters for of in columns) else ""
+    middle, most, longest = (int(np.percentile(lengths, percent, method="higher")) for percent in (50, 90, 100))
+    more = " or more" if any(pc.max(pc.utf8_length(column)).as_py() > num_letters for column in columns) else ""
     spread = f"half have at most {middle} tokens, 90 % at most {most}, the longest {longest}{more}"
     left = f"{(lengths > most).mean():.0%}" if longest > most else "none"
     findings.note(
         f"max_length={max_length} cuts {share:.0%} of the texts: {spread}; max_length={most} would cut {left}"
     )
-
-
-def _positions(mask: pa.ChunkedArray) -> np.ndarray:
-    return np.flatnonzero(mask.to_numpy())

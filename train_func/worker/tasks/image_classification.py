@@ -18,9 +18,9 @@ from train_func.text import listed
 from train_func.worker.inputs.findings import Findings
 from train_func.worker.inputs.image_folder import IS_FOLDER, LABEL
 from train_func.worker.inputs.reader import class_names
-from train_func.worker.tasks import labels
 from train_func.worker.tasks.columns import are_spelled, is_text, judge_overlap, names_of_classes
 from train_func.worker.tasks.images import COLUMN, ImageCollator, KeptImages, decode, keep, look_at_each, name_of
+from train_func.worker.tasks.labels import Labels, encode
 from train_func.worker.tasks.metrics import Accuracy
 from train_func.worker.tasks.protocol import Metric, Rows, WorkerHalf
 from train_func.worker.tasks.targets import judge_classes, majority_baseline
@@ -93,10 +93,9 @@ class ImageClassifier(WorkerHalf[ImageClassification]):
             if kept and decodes and (looks := findings.tried(partial(look_at_each, kept, part, self.cache))):
                 pixels[part] = looks.pixels
                 findings.note(*looks.notes)
-        classes = findings.tried(lambda: _classes(task, whole)) if whole else None
+        classes = _classes(task, whole, findings) if whole else None
         findings.refuse()
         assert classes is not None  # else it were a fault
-        findings.note(*classes.notes)
         tables = {
             part: pa.table({"sha256": of.table["sha256"], "label": classes.codes[part]}) for part, of in images.items()
         }
@@ -221,16 +220,16 @@ def _judge_equal_images(train: pa.Table, shown: pa.Array, images: KeptImages, fi
     findings.note(f"{torn.num_rows} training image(s) stand there with different classes, such as {example}")
 
 
-def _classes(task: ImageClassification, tables: Mapping[str, pa.Table]) -> labels.Labels:
+def _classes(task: ImageClassification, tables: Mapping[str, pa.Table], findings: Findings) -> Labels | None:
     """Integers that have names are taken by these, as folders are: ``labels`` orders names, and renames none."""
     named = {part: _named(table, task.label) for part, table in tables.items()}
     has_names = all(values is not None for values in named.values())
     parts = {part: named[part] if has_names else table[task.label] for part, table in tables.items()}
-    kept = names_of_classes(tables, task.label)
-    if not kept and task.label == LABEL and all(IS_FOLDER in (of.schema.metadata or {}) for of in tables.values()):
-        kept = tuple(sorted({name for values in parts.values() for name in pc.unique(values).to_pylist()}))
-    spelled = are_spelled(tables, task.label)
-    return labels.encode(parts, task.label, given=task.labels, kept=kept, spelled=spelled)
+    data_names, spelled = names_of_classes(tables, task.label), are_spelled(tables, task.label)
+    are_folders = all(IS_FOLDER in (table.schema.metadata or {}) for table in tables.values())
+    if not data_names and task.label == LABEL and are_folders:
+        data_names = tuple(sorted({name for values in parts.values() for name in pc.unique(values).to_pylist()}))
+    return encode(parts, task.label, findings, names=task.labels, data_names=data_names, spelled=spelled)
 
 
 def _named(table: pa.Table, column: str) -> pa.ChunkedArray | None:

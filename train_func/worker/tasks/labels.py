@@ -1,8 +1,10 @@
 """Turns a column of labels into class indices 0, 1, ... and their names, or says why it cannot be classes.
 
 Integers are ordered as numbers and named by their digits, texts are ordered as texts. Texts that are a file's spelling
-of values without a type keep it as their names, and are ordered as numbers where all are numbers. Names given in the
-Run (or kept by `datasets` as ClassLabel) belong to the integers 0, 1, ... and fix the order of texts.
+of values without a type keep it as their names, and are ordered as numbers where all are numbers. Names in the Run, or
+those that `datasets` stores as ClassLabel, belong to the integers 0, 1, ... and fix the order of texts.
+
+The values of all parts, training and held-out, follow one another in one array: the classes are those of all of them.
 """
 
 import re
@@ -10,16 +12,15 @@ import reprlib
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from decimal import Decimal
-from typing import Any
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from train_func.errors import InvalidInput
-from train_func.text import COUNTED, are, counted, listed
+from train_func.text import MAX_SHOWN, are, counted, in_rows, listed
 from train_func.worker.inputs.findings import Findings
-from train_func.worker.tasks.columns import column_fault, is_text, plain
+from train_func.worker.tasks.columns import distinct, is_text, one_array, plain, values_in_rows
 
 MAX_CLASSES = 1000
 # Up to FEW_CLASSES one repeated label is enough; above, more than 2 rows of each class are expected on average, and
@@ -35,6 +36,10 @@ POINT = r"^(-?[1-9]\d*|0)\.0+$"  # one that had to be in a column of floats
 DECIMAL_COMMA = r"^\s*[+-]?\d+(,\d+)?\s*$"
 _NO_THOUSANDS = r"^\s*[+-]?(0,\d+|\d+,(\d{1,2}|\d{4,})|\d{4,},\d+)\s*$"
 NUMBER = r"^\s*[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?\s*$"
+REGRESSION_OR_NAMES = (
+    "and no classes: to predict numbers give problem_type='regression'; if they are meant as classes, name all with "
+    "labels=(...)"
+)
 YES_NO = {"false": Decimal(0), "true": Decimal(1)}
 
 
@@ -44,177 +49,188 @@ class Labels:
 
     names: tuple[str, ...]
     codes: Mapping[str, np.ndarray]
-    notes: tuple[str, ...]
 
 
 def encode(
     parts: Mapping[str, pa.ChunkedArray],
     column: str,
+    findings: Findings,
     *,
-    given: Sequence[str] = (),
-    kept: Sequence[str] = (),
+    names: Sequence[str] = (),
+    data_names: Sequence[str] = (),
     rows: Mapping[str, np.ndarray] | None = None,
     spelled: bool = False,
-) -> Labels:
-    """Classes of the ``column`` of each part, as "training" and "held-out", over all of them together.
+) -> Labels | None:
+    """Returns the classes of the ``column`` of each part; None where it has faults, which ``findings`` gets.
 
     Args:
-        given: names from the Run.
-        kept: names that came with the data; ``given`` goes before.
+        parts: the column of the "training" and "held-out" rows.
+        names: names from the Run.
+        data_names: names that came with the data; ``names`` goes before.
         rows: the row of every label, from 0, where a row may have several.
         spelled: whether texts are a file's spelling of values that have no type there.
-
-    Raises:
-        InvalidInput: with every reason why these are no classes.
     """
-    parts = _of_one_kind(parts, column, kept)
-    is_boolean = all(pa.types.is_boolean(array.type) for array in parts.values())
-    rows = rows or {part: np.arange(len(array)) for part, array in parts.items()}
-    findings, values = Findings(), dict[str, pa.ChunkedArray]()
-    for part, array in parts.items():
-        if is_text(array.type):
-            values[part] = plain(array)
-            empty = pc.fill_null(pc.equal(pc.utf8_trim_whitespace(values[part]), ""), True)
-        else:
-            values[part] = pc.if_else(pc.is_nan(array), None, array) if _is_floating(array) else array
-            empty = pc.is_null(values[part])
-        places, remedy = rows[part][np.flatnonzero(empty.to_numpy())], "remove these rows or label them"
-        findings.fault_rows(column, part, places, "{is} null or empty", remedy, "label", len(array))
-    names = tuple(given) or tuple(kept)
-    try:
-        values = _with_names(_as_integers(values, column, rows), given, kept)
-        has_free_texts = is_text(_type(values)) and not names
-        if has_free_texts and spelled:
-            values = _with_one_spelling(values, column, findings)
-        distinct = sorted(_distinct(values))
-        order: Sequence[object] = distinct
-        if is_text(_type(values)):
-            if has_free_texts:
-                _refuse_strays(values, column, rows, WHOLE, "whole numbers")
-                if have_decimal_commas(values.values()):
-                    raise _are_numbers(column, "numbers with a decimal comma", distinct)
-            if has_free_texts and spelled:
-                _refuse_strays(values, column, rows, NUMBER, "numbers")
-                order = distinct = _ordered(distinct, column)
-            if strangers := sorted(set(distinct) - set(names)) if names else []:
-                raise column_fault(
-                    column,
-                    f"labels {_shown(strangers)} are not among labels={names}; add them, or leave labels out to take "
-                    "every text as a class",
-                )
-            order = names = names or tuple(distinct)
-        else:
-            order, names = _of_numbers(distinct, column, names, boolean=is_boolean, kept=kept)
-        _refuse_what_is_no_class(distinct, sum(map(len, values.values())), column, named=bool(given or kept))
-    except InvalidInput as refusal:
-        findings.fault(*refusal.faults)
-    findings.refuse()
-    order = pa.array(order, _type(values))
-    codes = {part: pc.index_in(array, value_set=order).to_numpy().astype(np.int64) for part, array in values.items()}
-    _judge_names(names, codes, column, findings)
-    return Labels(names, codes, tuple(findings.notes))
+    num_faults = len(findings.faults)
+    rows = rows or {part: np.arange(len(values)) for part, values in parts.items()}
+    for part, values in parts.items():
+        is_empty = pc.is_null(values, nan_is_null=True)
+        if is_text(values.type):
+            is_empty = pc.fill_null(pc.equal(pc.utf8_trim_whitespace(plain(values)), ""), True)
+        if num_empty := len(places := np.flatnonzero(is_empty.to_numpy())):
+            findings.fault(
+                f"column {column!r}: {num_empty} of {len(values)} labels of the {part} rows {are(num_empty)} null or "
+                f"empty, {in_rows(rows[part][places])}; remove these rows or label them"
+            )
+    classes = findings.tried(lambda: _classes(parts, column, findings, tuple(names), tuple(data_names), rows, spelled))
+    if classes is None or len(findings.faults) > num_faults:
+        return None
+    values, order, class_names = classes
+    codes = pc.index_in(values, value_set=pa.array(order, values.type)).to_numpy().astype(np.int64)
+    _note_names(class_names, codes, column, findings)
+    ends = np.cumsum([len(part) for part in parts.values()])
+    return Labels(class_names, dict(zip(parts, np.split(codes, ends[:-1]), strict=True)))
 
 
-def _of_one_kind(parts: Mapping[str, pa.ChunkedArray], column: str, kept: Sequence[str]) -> dict[str, pa.ChunkedArray]:
-    """The labels of all parts as texts or as numbers: where one file has texts and another numbers, as both can be."""
-    for values in parts.values():
+def _refusal(column: str, fault: str) -> InvalidInput:
+    return InvalidInput(f"column {column!r}: {fault}", cause="data")
+
+
+def _classes(
+    parts: Mapping[str, pa.ChunkedArray],
+    column: str,
+    findings: Findings,
+    names: tuple[str, ...],
+    data_names: tuple[str, ...],
+    rows: Mapping[str, np.ndarray],
+    spelled: bool,
+) -> tuple[pa.ChunkedArray, Sequence[object], tuple[str, ...]]:
+    """Returns the values of all parts, every class among them in the order of the indices, and the names of these."""
+    is_boolean = all(pa.types.is_boolean(values.type) for values in parts.values())
+    values = _as_named(_in_one_array(parts, column, rows, data_names), names, data_names)
+    fixed = names or data_names
+    are_free_texts = is_text(values.type) and not fixed
+    if are_free_texts and spelled:
+        values = _with_one_spelling(values, column, findings)
+    labels = sorted(distinct(values).to_pylist())
+    if are_free_texts:
+        _refuse_strays(values, column, rows, WHOLE, "whole numbers")
+        if have_decimal_commas([values]):
+            raise _refusal(column, f"labels are numbers with a decimal comma ({_shown(labels)}), {REGRESSION_OR_NAMES}")
+        if spelled:
+            _refuse_strays(values, column, rows, NUMBER, "numbers")
+            labels = _ordered(labels, column)
+    order: Sequence[object]
+    if is_text(values.type):
+        order = class_names = fixed or tuple(labels)
+        if strangers := sorted({*labels} - {*class_names}):
+            raise _refusal(
+                column,
+                f"labels {_shown(strangers)} are not among labels={fixed}; add them, or leave labels out to take every "
+                "text as a class",
+            )
+    else:
+        order, class_names = _of_numbers(labels, column, fixed, boolean=is_boolean, are_from_data=bool(data_names))
+    num_classes, num_rows = len(labels), len(values)
+    if num_classes == 1:
+        raise _refusal(column, f"every label is {labels[0]!r}: one class leaves nothing to learn")
+    least = ROWS_PER_CLASS if num_classes > MANY_CLASSES else 2 if num_classes > FEW_CLASSES else 1
+    if num_classes > MAX_CLASSES or (not fixed and num_classes > 2 and num_rows <= num_classes * least):
+        raise _refusal(
+            column,
+            f"{num_classes} different labels in {num_rows} rows ({_shown(labels)}): that looks like an id or a number "
+            "to predict (problem_type='regression'), not like classes; name another column, or put the values into at "
+            f"most {MAX_CLASSES} classes of more than {counted(least, 'row')} each on average",
+        )
+    return values, order, class_names
+
+
+def _in_one_array(
+    parts: Mapping[str, pa.ChunkedArray], column: str, rows: Mapping[str, np.ndarray], data_names: tuple[str, ...]
+) -> pa.ChunkedArray:
+    """Returns all labels as texts, or all as int64; where one file has texts and another numbers, as both can be."""
+    texts, numbers = {}, {}
+    for part, values in parts.items():
         kind = values.type
-        is_number = pa.types.is_integer(kind) or _is_floating(values) or pa.types.is_boolean(kind)
-        if not (is_text(kind) or is_number or pa.types.is_null(kind)):
-            raise column_fault(
+        if is_text(kind):
+            texts[part] = plain(values)
+        elif pa.types.is_floating(kind):
+            numbers[part] = pc.if_else(pc.is_nan(values), None, values)
+        elif pa.types.is_integer(kind) or pa.types.is_boolean(kind) or pa.types.is_null(kind):
+            numbers[part] = values
+        else:
+            raise _refusal(
                 column,
                 f"labels are of type {kind}; one whole number or one text per row is expected, and lists of them only "
                 "with problem_type='multi_label_classification'",
             )
-    texts = {part: plain(values) for part, values in parts.items() if is_text(values.type)}
-    if len(texts) in (0, len(parts)):
-        return {**parts}
-    if all(pc.all(pc.match_substring_regex(array, DIGITS)).as_py() is not False for array in texts.values()):
-        return {**parts, **{part: array.cast(pa.int64()) for part, array in texts.items()}}
-    return {part: texts[part] if part in texts else _digits(values, kept) for part, values in parts.items()}
-
-
-def _is_floating(values: pa.ChunkedArray) -> bool:
-    return bool(pa.types.is_floating(values.type))
-
-
-def _digits(values: pa.ChunkedArray, kept: Sequence[str]) -> pa.ChunkedArray:
-    """Numbers as texts: by the names that came with them, else by their digits."""
-    names = dict(enumerate(kept))
-
-    def text(value: object) -> str | None:
-        if value is None or value != value:
-            return None
-        whole = int(value) if isinstance(value, float) and value.is_integer() else value
-        return str(names.get(whole, whole)) if isinstance(whole, int) and not isinstance(value, bool) else str(whole)
-
-    return pa.chunked_array([pa.array([text(value) for value in values.to_pylist()], pa.large_string())])
-
-
-def _as_integers(
-    parts: dict[str, pa.ChunkedArray], column: str, rows: Mapping[str, np.ndarray]
-) -> dict[str, pa.ChunkedArray]:
-    """Texts as they are; numbers as int64, which neither fractions nor infinities can be."""
-    if is_text(_type(parts)):
-        return parts
-    integers, wrong = {}, []
-    for part, values in parts.items():
+    if texts and numbers:
+        if all(pc.all(pc.match_substring_regex(values, DIGITS)).as_py() is not False for values in texts.values()):
+            numbers |= {part: values.cast(pa.int64()) for part, values in texts.items()}
+        else:
+            texts |= {part: _as_texts(values, data_names) for part, values in numbers.items()}
+            numbers = {}
+    if not numbers:
+        return one_array({part: texts[part] for part in parts})
+    whole, faults = {}, []
+    for part in parts:
         try:
-            integers[part] = values.cast(pa.int64())
+            whole[part] = numbers[part].cast(pa.int64())
         except pa.ArrowInvalid:
-            numbers = values.cast(pa.float64(), safe=False).to_numpy()
+            floats = numbers[part].cast(pa.float64(), safe=False).to_numpy()
             with np.errstate(invalid="ignore"):
-                fractions = numbers[np.isfinite(numbers) & (numbers != np.floor(numbers))]
-                places = np.flatnonzero(np.isinf(numbers) | (np.abs(numbers) >= 2.0**63))
-            if len(fractions):
-                raise _are_numbers(column, "fractions", fractions.tolist()) from None
-            wrong += [f"{numbers[at]:g} in row {rows[part][at] + 1} of the {part} rows" for at in places]
-    if wrong:
-        raise column_fault(
-            column,
-            f"{counted(len(wrong), 'label')} that no class can be: {listed(wrong)} {COUNTED}; correct or remove these "
-            "rows, or write the classes as texts",
-        )
-    return integers
+                fractions = floats[np.isfinite(floats) & (floats != np.floor(floats))].tolist()
+                is_wrong = np.isinf(floats) | (np.abs(floats) >= 2.0**63)
+            if fractions:
+                faults.append(
+                    f"column {column!r}: labels are fractions ({', '.join(map(str, fractions[:3]))}), and no classes: "
+                    "to predict numbers give problem_type='regression'; else name another column, or write each as a "
+                    "whole number or text"
+                )
+            if is_wrong.any():
+                shown = values_in_rows(numbers[part], is_wrong, {part: rows[part]})
+                faults.append(
+                    f"column {column!r}: {counted(int(is_wrong.sum()), 'label')} that no class can be: {shown}; "
+                    "correct or remove these rows, or write the classes as texts"
+                )
+    if faults:
+        raise InvalidInput(faults, cause="data")
+    return one_array(whole)
 
 
-def _are_numbers(column: str, kind: str, values: Sequence[object]) -> InvalidInput:
-    return column_fault(
-        column,
-        f"labels are {kind} ({_shown(values)}), and no classes: to predict numbers give problem_type='regression'; if "
-        "they are meant as classes, write them as texts and name all with labels=(...)",
-    )
+def _as_texts(numbers: pa.ChunkedArray, names: tuple[str, ...]) -> pa.ChunkedArray:
+    """Returns numbers as texts: by the names that came with them, else by their digits."""
+    name_of = {str(number): name for number, name in enumerate(names)}
+    kind = numbers.type
+    texts = [None if number is None else re.sub(POINT, r"\1", str(number)) for number in numbers.to_pylist()]
+    named = texts if pa.types.is_boolean(kind) else [name_of.get(text or "", text) for text in texts]
+    return pa.chunked_array([pa.array(named, pa.large_string())])
 
 
-def _with_names(
-    values: dict[str, pa.ChunkedArray], given: Sequence[str], kept: Sequence[str]
-) -> dict[str, pa.ChunkedArray]:
-    """Each label as the name that means it, where all have one; else texts of numbers as these numbers.
+def _as_named(values: pa.ChunkedArray, names: tuple[str, ...], data_names: tuple[str, ...]) -> pa.ChunkedArray:
+    """Returns each label as the name that means it, where all have one; else texts of numbers as these numbers.
 
     Integers that came with names stand for those, which names of the Run may put into another order.
     """
-    are_texts, names = is_text(_type(values)), tuple(given) or tuple(kept)
-    if not names or not (are_texts or given):
+    are_texts, fixed = is_text(values.type), names or data_names
+    if not fixed or not (are_texts or names):
         return values
-    distinct = _distinct(values)
-    texts = distinct if are_texts else [kept[code] if 0 <= code < len(kept) else str(code) for code in distinct]
-    meanings = [_meaning(name) for name in names]
-    by_meaning = {key: name for key, name in zip(meanings, names, strict=True) if meanings.count(key) == 1}
-    named = [text if text in names else by_meaning.get(_meaning(text)) for text in texts]
+    labels = distinct(values)
+    name_of = dict(enumerate(data_names))
+    texts = [label if are_texts else name_of.get(label, str(label)) for label in labels.to_pylist()]
+    meanings = [_meaning(name) for name in fixed]
+    by_meaning = {meaning: name for meaning, name in zip(meanings, fixed, strict=True) if meanings.count(meaning) == 1}
+    named = [text if text in fixed else by_meaning.get(_meaning(text)) for text in texts]
+    places = pc.index_in(values, value_set=labels)
     if None not in named:
-        return _mapped(values, dict(zip(distinct, named, strict=True)), pa.large_string())
-    numbers = [number for text in texts if isinstance(number := _meaning(text), Decimal)]
-    are_whole = all(abs(number) < 10**18 and number == number.to_integral_value() for number in numbers)
-    if not are_texts or _are_values(names) or len(numbers) < len(texts) or not are_whole:
+        return pc.take(pa.array(named, pa.large_string()), places)
+    numbers = [_meaning(text) for text in texts]
+    are_indices = all(
+        isinstance(number, Decimal) and abs(number) < 10**18 and number == number.to_integral_value()
+        for number in numbers
+    )
+    if not are_texts or _are_values(fixed) or not are_indices:
         return values
-    return _mapped(values, dict(zip(distinct, map(int, numbers), strict=True)), pa.int64())
-
-
-def _mapped(
-    values: Mapping[str, pa.ChunkedArray], to: Mapping[Any, object], kind: pa.DataType
-) -> dict[str, pa.ChunkedArray]:
-    keys, replacements = pa.array([*to], _type(values)), pa.array([*to.values()], kind)
-    return {part: pc.take(replacements, pc.index_in(array, value_set=keys)) for part, array in values.items()}
+    return pc.take(pa.array([int(number) for number in numbers], pa.int64()), places)
 
 
 def _meaning(text: str) -> str | Decimal:
@@ -229,100 +245,87 @@ def _are_values(names: Sequence[str]) -> bool:
     return any(isinstance(_meaning(name), Decimal) for name in names)
 
 
-def _with_one_spelling(
-    values: Mapping[str, pa.ChunkedArray], column: str, findings: Findings
-) -> dict[str, pa.ChunkedArray]:
+def _with_one_spelling(values: pa.ChunkedArray, column: str, findings: Findings) -> pa.ChunkedArray:
     """1.0 as 1 where there is 1 too: a program writes it so when other rows of a file have no label. ' 1' as 1 too."""
-    spelling = {text: text for text in _distinct(values)}
-    for text in spelling:
-        if number_in(text) is None:
-            continue
-        short = re.sub(POINT, r"\1", text.strip(), flags=re.ASCII)
-        spelling[text] = next((other for other in (short, text.strip()) if other in spelling), text)
-    if changed := sorted(text for text in spelling if spelling[text] != text):
-        shown = _shown(sorted(spelling[text] for text in changed))
-        findings.note(f"column {column!r}: {_shown(changed)} are read as {shown}")
-    return _mapped(values, spelling, pa.large_string())
+    texts = {*distinct(values).to_pylist()}
+    spelling_of: dict[str, str] = {}
+    for text in texts:
+        bare = text.strip()
+        short = re.sub(POINT, r"\1", bare, flags=re.ASCII)
+        spelling = next((candidate for candidate in (short, bare) if candidate in texts), text)
+        if spelling != text and number_in(text) is not None:
+            spelling_of[text] = spelling
+    if not spelling_of:
+        return values
+    before, after = (pa.array([*each], pa.large_string()) for each in (spelling_of, spelling_of.values()))
+    shown, read = (_shown(sorted(each)) for each in (spelling_of, spelling_of.values()))
+    findings.note(f"column {column!r}: {shown} are read as {read}")
+    return pc.coalesce(pc.take(after, pc.index_in(values, value_set=before)), values)
 
 
-def _type(values: Mapping[str, pa.ChunkedArray]) -> pa.DataType:
-    return next(iter(values.values())).type
-
-
-def _distinct(values: Mapping[str, pa.ChunkedArray]) -> list[Any]:
-    """Every label once, over all parts, without null and empty ones."""
-    chunks = [chunk for array in values.values() for chunk in array.chunks]
-    labels = pc.unique(pa.chunked_array(chunks, _type(values))).to_pylist()
-    return [label for label in labels if label is not None and str(label).strip()]
-
-
-def _ordered(texts: list[str], column: str) -> list[str]:
+def _ordered(labels: list[str], column: str) -> list[str]:
     """Spelled labels as numbers where all are; raises InvalidInput where these are none of classes."""
-    numbers = {text: number for text in texts if (number := number_in(text)) is not None}
-    if len(numbers) < len(texts):
-        return texts
+    numbers = {text: number for text in labels if (number := number_in(text)) is not None}
+    if len(numbers) < len(labels):
+        return labels
     if fractions := [text for text, number in numbers.items() if number != number.to_integral_value()]:
-        raise _are_numbers(column, "fractions", fractions)
-    if all(re.fullmatch(DIGITS, text, re.ASCII) for text in texts):
-        _refuse_marks([*map(int, texts)], column, named=False)
-    return sorted(texts, key=lambda text: (numbers[text], text))
+        raise _refusal(column, f"labels are fractions ({_shown(fractions)}), {REGRESSION_OR_NAMES}")
+    if all(re.fullmatch(DIGITS, text, re.ASCII) for text in labels):
+        _refuse_marks([*map(int, labels)], column, named=False)
+    return sorted(labels, key=lambda text: (numbers[text], text))
 
 
 def _refuse_strays(
-    values: Mapping[str, pa.ChunkedArray], column: str, rows: Mapping[str, np.ndarray], pattern: str, kind: str
+    values: pa.ChunkedArray, column: str, rows: Mapping[str, np.ndarray], pattern: str, what: str
 ) -> None:
     """Among labels that are nearly all numbers of a kind, a few others are slips of the pen rather than classes."""
-    strays = [
-        f"{array[at].as_py()!r} in row {rows[part][at] + 1} of the {part} rows"
-        for part, array in values.items()
-        for at in np.flatnonzero(~pc.fill_null(pc.match_substring_regex(array, pattern), True).to_numpy())
-    ]
-    num_strays, num_rows = len(strays), sum(map(len, values.values()))
+    is_stray = ~pc.fill_null(pc.match_substring_regex(values, pattern), True).to_numpy()
+    num_strays, num_rows = int(is_stray.sum()), len(values)
     if 0 < num_strays <= STRAY_SHARE * num_rows:
-        raise column_fault(
+        raise _refusal(
             column,
-            f"{num_rows - num_strays} of {num_rows} labels are {kind}, {num_strays} {are(num_strays)} not: "
-            f"{listed(strays, separator='; ')} {COUNTED}; correct or remove these rows, or name all classes with "
+            f"{num_rows - num_strays} of {num_rows} labels are {what}, {num_strays} {are(num_strays)} not: "
+            f"{values_in_rows(values, is_stray, rows)}; correct or remove these rows, or name all classes with "
             "labels=(...) if they are meant",
         )
 
 
 def _of_numbers(
-    labels: list[int], column: str, names: tuple[str, ...], *, boolean: bool, kept: Sequence[str]
+    labels: list[int], column: str, names: tuple[str, ...], *, boolean: bool, are_from_data: bool
 ) -> tuple[list[int], tuple[str, ...]]:
     _refuse_marks(labels, column, named=bool(names))
     if not names or not labels:
-        return labels, tuple(str(bool(value)) if boolean else str(value) for value in labels)
-    if not kept and _are_values(names):
+        return labels, tuple(str(bool(label)) if boolean else str(label) for label in labels)
+    if not are_from_data and _are_values(names):
         strangers = [label for label in labels if Decimal(label) not in map(_meaning, names)] or labels
-        raise column_fault(
+        raise _refusal(
             column,
             f"labels {_shown(strangers)} are not among labels={names}, of which some are numbers, true or false; name "
             "every label by its own value, or give names that are no numbers for 0, 1, ...",
         )
     low, high, last = labels[0], labels[-1], len(names) - 1
     if low < 0 or high > last:
-        based = "; looks 1-based: subtract 1, or leave labels out" if (low, high) == (1, last + 1) else ""
-        raise column_fault(
-            column,
-            f"label range {low}-{high}, expected 0-{last} for the {len(names)} names {names}"
-            f"{based or '; give one name for each of the labels 0, 1, ..., or leave labels out'}",
+        remedy = "; give one name for each of the labels 0, 1, ..., or leave labels out"
+        if (low, high) == (1, last + 1):
+            remedy = "; looks 1-based: subtract 1, or leave labels out"
+        raise _refusal(
+            column, f"label range {low}-{high}, expected 0-{last} for the {len(names)} names {names}{remedy}"
         )
     return list(range(len(names))), names
 
 
 def _refuse_marks(labels: list[int], column: str, *, named: bool) -> None:
-    """Raises InvalidInput where integers stand for "no label"."""
+    """Refuses integers that stand for "no label"."""
     if IGNORED in labels:
         every = "every label is" if labels == [IGNORED] else "some labels are"
-        raise column_fault(column, f"{every} {IGNORED}, which the loss ignores: nothing to learn from these rows")
+        raise _refusal(column, f"{every} {IGNORED}, which the loss ignores: nothing to learn from these rows")
     if labels == [UNLABELLED]:
-        raise column_fault(
+        raise _refusal(
             column,
             f"every label is {UNLABELLED}, the mark of a split whose labels are kept secret; take another split",
         )
     if UNLABELLED in labels and (named or labels != [UNLABELLED, 1]):
-        raise column_fault(
+        raise _refusal(
             column,
             f"labels {_shown(labels)}: {UNLABELLED} marks rows without a label; remove these rows, or, where "
             f"{UNLABELLED} is a class of its own, name all with labels=(...) as the texts they are, or write them as "
@@ -330,38 +333,24 @@ def _refuse_marks(labels: list[int], column: str, *, named: bool) -> None:
         )
 
 
-def _refuse_what_is_no_class(labels: Sequence[object], num_rows: int, column: str, *, named: bool) -> None:
-    num_classes = len(labels)
-    if num_classes == 1:
-        raise column_fault(column, f"every label is {labels[0]!r}: one class leaves nothing to learn")
-    least = ROWS_PER_CLASS if num_classes > MANY_CLASSES else 2 if num_classes > FEW_CLASSES else 1
-    if num_classes > MAX_CLASSES or (not named and num_classes > 2 and num_rows <= num_classes * least):
-        raise column_fault(
-            column,
-            f"{num_classes} different labels in {num_rows} rows ({_shown(labels)}): that looks like an id or a number "
-            "to predict (problem_type='regression'), not like classes; name another column, or put the values into at "
-            f"most {MAX_CLASSES} classes of more than {counted(least, 'row')} each on average",
-        )
-
-
-def _judge_names(names: tuple[str, ...], codes: Mapping[str, np.ndarray], column: str, findings: Findings) -> None:
-    """Notes names without rows, and names that may be meant as one."""
-    has_rows = set(np.unique(np.concatenate([*codes.values()])).tolist())
-    if absent := [name for code, name in enumerate(names) if code not in has_rows]:
+def _note_names(names: tuple[str, ...], codes: np.ndarray, column: str, findings: Findings) -> None:
+    counts = np.bincount(codes, minlength=len(names))
+    if absent := [name for name, count in zip(names, counts, strict=True) if not count]:
         findings.note(f"column {column!r}: no row has the label {_shown(absent)}: the model cannot learn it")
-    folded: dict[object, list[str]] = {}
+    by_meaning: dict[object, list[str]] = {}
     for name in names:
-        number = number_in(name)
-        folded.setdefault(name.strip().casefold() if number is None else number, []).append(name)
-    if alike := [group for group in folded.values() if len(group) > 1]:
+        by_meaning.setdefault(_meaning(name), []).append(name)
+    if alike := [group for group in by_meaning.values() if len(group) > 1]:
         findings.note(
             f"column {column!r}: {_shown(alike)} differ only in case or spaces, or are the same number, and are "
             "classes of their own"
         )
+    elif edged := [name for name in names if name != name.strip()]:
+        findings.note(f"column {column!r}: the labels {_shown(edged)} have spaces at their ends, which are kept")
 
 
 def _shown(values: Sequence[object]) -> str:
-    return listed(values, show=reprlib.repr)
+    return listed(values, MAX_SHOWN, show=reprlib.repr)
 
 
 def number_in(text: str) -> Decimal | None:
@@ -372,5 +361,5 @@ def number_in(text: str) -> Decimal | None:
 def have_decimal_commas(columns: Iterable[pa.ChunkedArray]) -> bool:
     """Whether every text is a number with a decimal comma or a whole one, and one at least cannot mean thousands."""
     texts = [plain(values).drop_null() for values in columns if is_text(values.type)]
-    every = (pc.all(pc.match_substring_regex(array, DECIMAL_COMMA)).as_py() for array in texts)
-    return all(every) and any(pc.any(pc.match_substring_regex(array, _NO_THOUSANDS)).as_py() for array in texts)
+    every = (pc.all(pc.match_substring_regex(column, DECIMAL_COMMA)).as_py() for column in texts)
+    return all(every) and any(pc.any(pc.match_substring_regex(column, _NO_THOUSANDS)).as_py() for column in texts)

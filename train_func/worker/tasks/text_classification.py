@@ -38,7 +38,7 @@ class TextClassifier(WorkerHalf[TextClassification]):
             for part, table in sources.having(name).items():
                 judge_texts(table, name, part, findings)
         labelled = sources.having(*task.label_columns)
-        targets = findings.tried(lambda: targets_of(task, labelled, findings)) if labelled else None
+        targets = targets_of(task, labelled, findings) if labelled else None
         findings.refuse()
         assert targets is not None  # else it were a fault
         tables = {}

@@ -4,7 +4,7 @@ Tags of spans in other schemes are trained in BIO, as pipelines of transformers 
 """
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -13,7 +13,7 @@ import pyarrow.compute as pc
 
 from train_func.errors import InvalidInput
 from train_func.tasks import TokenClassification
-from train_func.text import COUNTED, MAX_SHOWN, counted, listed
+from train_func.text import COUNTED, MAX_SHOWN, counted, in_rows, listed
 from train_func.worker.inputs.findings import Findings
 from train_func.worker.tasks.columns import are_spelled, is_text, judge_overlap, names_of_classes
 from train_func.worker.tasks.labels import Labels, encode
@@ -47,18 +47,19 @@ class TokenClassifier(WorkerHalf[TokenClassification]):
             if (lists := _lists(task, table, part, findings))
         }
         findings.refuse()
-        each = {part: pa.chunked_array([tags.flatten()]) for part, (_, tags) in words.items()}
         encoded = encode(
-            each,
+            {part: pa.chunked_array([tags.flatten()]) for part, (_, tags) in words.items()},
             task.tags,
-            given=task.labels,
-            kept=names_of_classes(sources.tables, task.tags),
+            findings,
+            names=task.labels,
+            data_names=names_of_classes(sources.tables, task.tags),
             rows={part: tags.value_parent_indices().to_numpy() for part, (_, tags) in words.items()},
             spelled=are_spelled(sources.tables, task.tags),
         )
+        findings.refuse()
+        assert encoded is not None  # else it were a fault
         lengths = {part: pc.list_value_length(tags).to_numpy() for part, (_, tags) in words.items()}
-        in_spans = in_bio(encoded, task.tags, lengths)
-        findings.note(*in_spans.notes)
+        in_spans = in_bio(encoded, task.tags, lengths, findings)
         tables = {}
         for part, (tokens, _) in words.items():
             offsets = pa.array(np.append(0, np.cumsum(lengths[part])))
@@ -68,7 +69,13 @@ class TokenClassifier(WorkerHalf[TokenClassification]):
         overlap = Findings()
         judge_overlap(_sentences(data.train), _sentences(data.held_out), data.held_rows, overlap)
         findings.note(*overlap.notes, *(text for _, text in overlap.faults))  # short sentences often are repeated
-        findings.note(*_one_sided(data.train["tags"], data.held_out["tags"], data.labels))
+        trained, measured = (
+            {*pc.unique(pc.list_flatten(side["tags"])).to_pylist()} for side in (data.train, data.held_out)
+        )
+        for side, codes in (("training", measured - trained), ("held-out", trained - measured)):
+            if codes:
+                names = listed([data.labels[code] for code in sorted(codes)], show=repr)
+                findings.note(f"no {side} row has the tags {names}")
         return data
 
     def target(self, data: TrainEvalSplit) -> str:
@@ -125,107 +132,87 @@ def _sentences(rows: pa.Table) -> pa.ChunkedArray:
 def _lists(
     task: TokenClassification, table: pa.Table, part: str, findings: Findings
 ) -> tuple[pa.LargeListArray, pa.LargeListArray] | None:
-    """Words and tags of a part; None where its columns hold no lists."""
-    columns = (task.tokens, task.tags)
-    if faults := [fault for name in columns if (fault := _type_fault(table[name], name, part))]:
-        findings.fault(*faults)
+    """Returns words and tags of a part; None where its columns hold no lists."""
+    lists = []
+    for column in (task.tokens, task.tags):
+        values, kind = table[column], table[column].type
+        is_list = pa.types.is_list(kind) or pa.types.is_large_list(kind) or pa.types.is_fixed_size_list(kind)
+        if is_list and not pa.types.is_null(kind.value_type):
+            inner = pa.large_string() if is_text(kind.value_type) else kind.value_type
+            lists.append(pa.concat_arrays(values.cast(pa.large_list(inner)).chunks))
+        else:
+            findings.fault(
+                f"column {column!r}: {part} rows hold {kind}; a list is expected in each row, with an item for each "
+                "word: a jsonl or parquet file has such columns, and a .conll file one word and its tag per line"
+            )
+    if len(lists) < 2:
         return None
-    tokens, tags = (_large(table[name]) for name in columns)
+    tokens, tags = lists
     _judge_words(tokens, task.tokens, part, findings)
-    findings.fault(*_pairing_faults(task, tokens, tags, part))
+    num_words, num_tags = (pc.fill_null(pc.list_value_length(each), -1).to_numpy() for each in lists)
+    differing = np.flatnonzero(num_words != num_tags)
+    if len(differing):
+        shown = "; ".join(
+            f"row {row + 1} has {counted(int(num_words[row]), 'word')} and "
+            f"{counted(int(num_tags[row]), 'tag') if num_tags[row] >= 0 else 'null'}"
+            for row in differing[:MAX_SHOWN].tolist()
+        )
+        findings.fault(
+            f"columns {task.tokens!r} and {task.tags!r}: in {counted(len(differing), 'row')} of the {part} rows words "
+            f"and tags differ in number: {shown} {COUNTED}; one tag for each word is expected"
+        )
     return tokens, tags
-
-
-def _type_fault(values: pa.ChunkedArray, column: str, part: str) -> str | None:
-    kind = values.type
-    is_list = pa.types.is_list(kind) or pa.types.is_large_list(kind) or pa.types.is_fixed_size_list(kind)
-    if is_list and not pa.types.is_null(kind.value_type):
-        return None
-    return (
-        f"column {column!r}: {part} rows hold {kind}; a list is expected in each row, with an item for each word: "
-        "a jsonl or parquet file has such columns, and a .conll file one word and its tag per line"
-    )
-
-
-def _large(values: pa.ChunkedArray) -> pa.LargeListArray:
-    inner = pa.large_string() if is_text(values.type.value_type) else values.type.value_type
-    return pa.concat_arrays(values.cast(pa.large_list(inner)).chunks)
 
 
 def _judge_words(tokens: pa.LargeListArray, column: str, part: str, findings: Findings) -> None:
     words = tokens.flatten()
     if not is_text(words.type):
-        findings.fault(f"column {column!r}: the lists of the {part} rows hold {words.type}; texts are expected")
+        findings.fault(
+            f"column {column!r}: the lists of the {part} rows hold {words.type}; words are expected, as texts"
+        )
         return
     empty = np.flatnonzero(pc.fill_null(pc.less(pc.list_value_length(tokens), 1), True).to_numpy(zero_copy_only=False))
-    findings.fault_rows(column, part, empty, "without any word", "remove them")
-    blank = pc.fill_null(pc.equal(pc.utf8_trim_whitespace(words), ""), True).to_numpy(zero_copy_only=False)
-    rows = tokens.value_parent_indices().to_numpy()[blank]
-    findings.fault_rows(column, part, rows, "{is} null or empty", "remove them, with their tags", "word")
+    if len(empty):
+        findings.fault(
+            f"column {column!r}: {counted(len(empty), 'row')} without any word, {in_rows(empty)}; remove them"
+        )
+    blank = pc.fill_null(pc.equal(pc.utf8_trim_whitespace(words), ""), True)
+    if num_blank := pc.sum(blank).as_py():
+        rows = pc.unique(tokens.value_parent_indices().filter(blank)).to_numpy()
+        findings.fault(
+            f"column {column!r}: {counted(num_blank, 'word')} of the {part} rows null or empty, {in_rows(rows)}; "
+            "remove them, with their tags"
+        )
 
 
-def _pairing_faults(
-    task: TokenClassification, tokens: pa.LargeListArray, tags: pa.LargeListArray, part: str
-) -> list[str]:
-    lengths = [pc.fill_null(pc.list_value_length(lists), -1).to_numpy() for lists in (tokens, tags)]
-    wrong = np.flatnonzero(lengths[0] != lengths[1])
-    if not len(wrong):
-        return []
-    shown = "; ".join(
-        f"row {row + 1} has {counted(int(lengths[0][row]), 'word')} and "
-        f"{counted(int(lengths[1][row]), 'tag') if lengths[1][row] >= 0 else 'null'}"
-        for row in wrong[:MAX_SHOWN].tolist()
-    )
-    differing = f"in {counted(len(wrong), 'row')} of the {part} rows words and tags differ in number: {shown}"
-    expected = f"{COUNTED}; one tag for each word is expected"
-    return [f"columns {task.tokens!r} and {task.tags!r}: {differing} {expected}"]
-
-
-def _one_sided(train: pa.ChunkedArray, held_out: pa.ChunkedArray, names: tuple[str, ...]) -> list[str]:
-    """Notes on tags that only the rows of one side have."""
-    trained, measured = (set(pc.unique(pc.list_flatten(side)).to_pylist()) for side in (train, held_out))
-    sides = {"no training row has": measured - trained, "no held-out row has": trained - measured}
-    return [
-        f"{what} the tags {listed([names[code] for code in sorted(codes)], show=repr)}"
-        for what, codes in sides.items()
-        if codes
-    ]
-
-
-def in_bio(tags: Labels, column: str, lengths: Mapping[str, np.ndarray]) -> Labels:
-    """The tags with the same spans in BIO; unchanged where they are in BIO, or mark no spans.
+def in_bio(tags: Labels, column: str, lengths: Mapping[str, np.ndarray], findings: Findings) -> Labels:
+    """Returns the tags with the same spans in BIO; unchanged where they are in BIO, or mark no spans.
 
     ``lengths``: of the sentences of each part, in words.
     """
-    parsed = {name: found for name in tags.names if name != OUTSIDE and (found := _TAG.fullmatch(name))}
-    if len(parsed) < len(set(tags.names) - {OUTSIDE}):
+    parsed = {name: match for name in tags.names if name != OUTSIDE and (match := _TAG.fullmatch(name))}
+    if len(parsed) < len({*tags.names} - {OUTSIDE}):
         return tags
-    marks = {found[1] for found in parsed.values()}
-    if marks <= {"B", "I"} and all(found[2] for found in parsed.values()):
+    marks = {match[1] for match in parsed.values()}
+    if marks <= {"B", "I"} and all(match[2] for match in parsed.values()):
         return tags
-    if not any(marks <= set(scheme) for scheme in SCHEMES) or (marks - set("BIES") and "B" not in marks):
+    if not any(marks <= {*scheme} for scheme in SCHEMES) or (marks - {*"BIES"} and "B" not in marks):
         return tags
-    plain = {name: f"{MEANT.get(found[1], found[1])}-{found[2] or UNTYPED}" for name, found in parsed.items()}
-    each = [plain.get(name, name) for name in tags.names]
-    written = {part: _rewritten([each[code] for code in codes], lengths[part]) for part, codes in tags.codes.items()}
-    used = {tag for part in written.values() for tag in part}
-    begun = [re.sub("^S-", "B-", re.sub("^E-", "I-", name)) for name in each]
-    names = tuple(dict.fromkeys([*begun, *sorted(used)]))
-    place = {name: code for code, name in enumerate(names)}
-    codes = {part: np.array([place[tag] for tag in of], dtype=np.int64) for part, of in written.items()}
-    changed = [f"{name} as {now}" for name, now in zip(tags.names, begun, strict=True) if name != now]
-    note = (
+    bioes = {name: f"{MEANT.get(match[1], match[1])}-{match[2] or UNTYPED}" for name, match in parsed.items()}
+    tag_of = [bioes.get(name, name) for name in tags.names]
+    written: dict[str, list[str]] = {}
+    for part, part_codes in tags.codes.items():
+        written[part], first = [OUTSIDE] * len(part_codes), 0
+        for length in lengths[part].tolist():
+            for type_, begin, end in spans_of([tag_of[code] for code in part_codes[first : first + length]]):
+                written[part][first + begin : first + end + 1] = [f"B-{type_}", *[f"I-{type_}"] * (end - begin)]
+            first += length
+    bio_of = [re.sub("^S-", "B-", re.sub("^E-", "I-", tag)) for tag in tag_of]
+    names = tuple(dict.fromkeys([*bio_of, *sorted({tag for part_tags in written.values() for tag in part_tags})]))
+    code_of = {name: code for code, name in enumerate(names)}
+    changed = [f"{name} as {bio}" for name, bio in zip(tags.names, bio_of, strict=True) if name != bio]
+    findings.note(
         f"column {column!r}: spans are trained and published in BIO, where they are the same: {listed(changed)}; so "
         "job.load() joins the words that the metrics count as one span"
     )
-    return Labels(names, codes, (*tags.notes, note))
-
-
-def _rewritten(tags: Sequence[str], lengths: np.ndarray) -> list[str]:
-    made = [OUTSIDE] * len(tags)
-    first = 0
-    for length in lengths.tolist():
-        for type_, begin, end in spans_of(tags[first : first + length]):
-            made[first + begin : first + end + 1] = [f"B-{type_}", *[f"I-{type_}"] * (end - begin)]
-        first += length
-    return made
+    return Labels(names, {part: np.array([code_of[tag] for tag in each], np.int64) for part, each in written.items()})

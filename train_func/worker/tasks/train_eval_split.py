@@ -22,7 +22,7 @@ from train_func.text import counted
 from train_func.worker.inputs.findings import Findings
 from train_func.worker.inputs.locate import Wanted, looks_like_path
 from train_func.worker.inputs.reader import Source, read_source
-from train_func.worker.tasks.columns import missing_columns
+from train_func.worker.tasks.columns import judge_columns
 
 if TYPE_CHECKING:
     from datasets import Dataset
@@ -53,7 +53,8 @@ class Sources:
 
     def having(self, *columns: str) -> dict[str, pa.Table]:
         """The parts that have rows, and these columns."""
-        return {part: of for part, of in self.tables.items() if of.num_rows and {*columns} <= {*of.column_names}}
+        tables = self.tables
+        return {part: table for part, table in tables.items() if table.num_rows and {*columns} <= {*table.column_names}}
 
 
 def find_sources(task: RowsTask, store: Store | None, cache: Path, findings: Findings) -> Sources:
@@ -67,50 +68,44 @@ def find_sources(task: RowsTask, store: Store | None, cache: Path, findings: Fin
     wanted = Wanted("dataset", str(task.dataset), "dataset", task.dataset_revision, columns, classes)
     source = read_source(wanted, task.subset, store, cache)
     findings.note(*source.notes)
-    read, training = {"dataset": source}, source.training()
+    read, training, held_out = {"dataset": source}, source.training(), task.held_out
     parts = {TRAINING: (source, training)}
     others = [name for name in source.splits if name != training]
-    if not isinstance(task.held_out, str):
+    # Where a file or folder has the name of a split, too.
+    is_file = isinstance(held_out, str) and Path(held_out).exists()
+    hint = f"; to use the file or folder of that name, write './{held_out}'" if is_file else ""
+    if not isinstance(held_out, str):
         if others:
             shown = ", ".join(f"{name!r} ({counted(source.splits[name].num_rows, 'row')})" for name in others)
             findings.note(
                 f"of {source.where} only the split {training!r} is used; held_out= may name another one: {shown}"
             )
-    elif task.held_out in others:
-        parts[HELD_OUT] = source, task.held_out
-        if hint := _file_hint(task.held_out):
-            findings.note(f"held_out={task.held_out!r}: the split of {source.where} is used{hint}")
-    elif task.held_out != training and (looks_like_path(task.held_out) or Path(task.held_out).exists()):
-        other = read_source(Wanted("held_out", task.held_out, "dataset", "main", columns, classes), None, store, cache)
+    elif held_out in others:
+        parts[HELD_OUT] = source, held_out
+        if hint:
+            findings.note(f"held_out={held_out!r}: the split of {source.where} is used{hint}")
+    elif held_out != training and (looks_like_path(held_out) or is_file):
+        other = read_source(Wanted("held_out", held_out, "dataset", "main", columns, classes), None, store, cache)
         findings.note(*other.notes)
         read["held_out"] = other
         parts[HELD_OUT] = other, other.training()
     else:
-        raise InvalidInput(_no_split(task, source, training, others), cause="data")
+        problem = f"{source.where} has no such split, and no such file is here"
+        if held_out == training:
+            problem = f"that is the split to train on{hint}"
+        splits = f"one of its splits {', '.join(map(repr, others))}, " if others else ""
+        raise InvalidInput(
+            f"held_out={held_out!r}: {problem}; give {splits}a file, or a share such as 0.2", cause="data"
+        )
     return Sources(read, parts)
 
 
 def find_missing_columns(task: RowsTask, sources: Sources, findings: Findings) -> None:
     """Adds a fault for each part without rows, or without a column that the task reads."""
     for part, table in sources.tables.items():
-        here = where(task, part)
-        findings.fault(*missing_columns(table, here, task.columns))
+        judge_columns(table, where(task, part), task.columns, findings)
         if not table.num_rows:
-            findings.fault(f"{here}: 0 rows; the {part} rows are expected there")
-
-
-def _file_hint(split: str) -> str:
-    """What is said where a file or folder has the name of a split too."""
-    return f"; to use the file or folder of that name, write './{split}'" if Path(split).exists() else ""
-
-
-def _no_split(task: RowsTask, source: Source, training: str, others: list[str]) -> str:
-    if task.held_out == training:
-        problem = f"that is the split to train on{_file_hint(training)}"
-    else:
-        problem = f"{source.where} has no such split, and no such file is here"
-    there = f"one of its splits {', '.join(map(repr, others))}, " if others else ""
-    return f"held_out={task.held_out!r}: {problem}; give {there}a file, or a share such as 0.2"
+            findings.fault(f"{where(task, part)}: 0 rows; the {part} rows are expected there")
 
 
 def where(task: RowsTask, part: str) -> str:
@@ -160,95 +155,6 @@ def allocate(counts: np.ndarray, num: int, *, leave: int = 0) -> np.ndarray:
     return share
 
 
-def choose_rows(
-    codes: np.ndarray,
-    held_out: np.ndarray | float,
-    *,
-    seed: int,
-    samples: int | None,
-    where: str,
-    each_class: bool = True,
-) -> tuple[np.ndarray, np.ndarray]:
-    """Positions of the rows to train on among ``codes``, and of those held out among ``held_out``, else ``codes``.
-
-    Args:
-        codes: class of every training row, 0, 1, ...
-        held_out: the same of held-out rows that are a split of their own, or the share of the training rows to hold
-            out.
-        samples: how many rows are used, of both sides together; None: all.
-        where: how messages call the data set.
-        each_class: whether a row of each class is expected on both sides; else one row is.
-
-    Raises:
-        InvalidInput: there are too few rows for that.
-    """
-    if isinstance(held_out, np.ndarray):
-        return _sampled(samples, seed, codes, held_out, each_class=each_class)
-    used = np.arange(len(codes))
-    if samples is not None:
-        used = stratified_sample(codes, samples, seed=seed, stream=_SAMPLE)
-    num_held = round(len(used) * held_out)
-    num_classes = len(np.unique(codes)) if each_class else 1
-    if len(used) < 2 * num_classes:
-        rows = f"samples={samples}" if len(used) < len(codes) else f"{where}: {len(codes)} rows"
-        raise InvalidInput(
-            f"{rows}: at least {2 * num_classes} rows are expected, one{_of_each(num_classes)} "
-            "to train and one held out",
-            cause="data",
-        )
-    if not num_classes <= num_held <= len(used) - num_classes:
-        raise InvalidInput(
-            f"held_out={held_out}: {num_held} of {len(used)} rows held out, {len(used) - num_held} to train on; "
-            f"one row{_of_each(num_classes)} is expected on both sides: "
-            f"{_remedy(held_out, num_classes, len(used), len(codes))}",
-            cause="data",
-        )
-    leave = int(num_held <= len(used) - len(np.unique(codes[used])))  # else some rows are the only ones of their class
-    held = stratified_sample(codes[used], num_held, seed=seed, stream=_HOLD_OUT, leave=leave)
-    return np.delete(used, held), used[held]
-
-
-def _of_each(num_classes: int) -> str:
-    return f" of each of the {num_classes} classes" if num_classes > 1 else ""
-
-
-def _remedy(share: float, num_classes: int, num_used: int, num_rows: int) -> str:
-    """The shares that hold out and leave enough rows; where hardly one does, the rows that ``share`` needs."""
-    low = math.ceil(num_classes / num_used * 1000) / 1000
-    high = math.floor((1 - num_classes / num_used) * 1000) / 1000
-    if low < high:
-        return f"give a share from {low} to {high}"
-    wanted = max(2 * num_classes, int((num_classes - 1) / min(share, 1 - share)))
-    while not num_classes <= round(wanted * share) <= wanted - num_classes:
-        wanted += 1
-    if wanted <= num_rows:
-        return f"give samples={wanted} or more"
-    return f"with this share {wanted} rows or more are expected, and there are {num_rows}"
-
-
-def _sampled(
-    samples: int | None, seed: int, train: np.ndarray, held_out: np.ndarray, *, each_class: bool
-) -> tuple[np.ndarray, np.ndarray]:
-    """All rows of two parts, or ``samples`` of both together."""
-    total = len(train) + len(held_out)
-    if samples is None or samples >= total:
-        return np.arange(len(train)), np.arange(len(held_out))
-    num_held = round(samples * len(held_out) / total)
-    num_classes = len(np.unique(train)) if each_class else 1
-    if min(num_held, samples - num_held) < num_classes:
-        wanted = math.ceil(num_classes * total / min(len(train), len(held_out)))
-        raise InvalidInput(
-            f"samples={samples}: divided as the two splits are, {len(train)} to {len(held_out)}, that is "
-            f"{samples - num_held} rows to train on and {num_held} held out; one{_of_each(num_classes)} is expected on "
-            f"both sides: give samples={wanted} or more",
-            cause="data",
-        )
-    return (
-        stratified_sample(train, samples - num_held, seed=seed, stream=_SAMPLE),
-        stratified_sample(held_out, num_held, seed=seed, stream=_SAMPLE),
-    )
-
-
 @dataclass(frozen=True)
 class TrainEvalSplit:
     """Tables with the columns that the task encodes, and ``row_id``."""
@@ -287,21 +193,86 @@ def divide(
     """
     strata = strata or {part: np.zeros(table.num_rows, dtype=np.int64) for part, table in tables.items()}
     is_own_part = HELD_OUT in tables
-    held = strata[HELD_OUT] if is_own_part else task.held_out
-    assert not isinstance(held, str)  # its rows are a part of their own
-    here = where(task, TRAINING)
-    rows = choose_rows(strata[TRAINING], held, seed=seed, samples=task.samples, where=here, each_class=each_stratum)
-    first_held_out = tables[TRAINING].num_rows if is_own_part else None
-    train = _side(tables[TRAINING], rows[0], first_id=0)
-    held_out = _side(tables[HELD_OUT if is_own_part else TRAINING], rows[1], first_id=first_held_out or 0)
+    choose = _rows_of_parts if is_own_part else _rows_by_share
+    train_rows, held_rows = choose(task, seed, strata, len(np.unique(strata[TRAINING])) if each_stratum else 1)
     num_rows = sum(table.num_rows for table in tables.values())
     if task.samples is not None and task.samples > num_rows:
         findings.note(f"samples={task.samples}: there are {num_rows} rows, and all are used")
-    return TrainEvalSplit(sources, train, held_out, rows[1], labels, first_held_out)
+    first_held_out = tables[TRAINING].num_rows if is_own_part else None
+    train = tables[TRAINING].take(pa.array(train_rows)).append_column("row_id", pa.array(train_rows))
+    held_out = tables[HELD_OUT if is_own_part else TRAINING].take(pa.array(held_rows))
+    held_out = held_out.append_column("row_id", pa.array(held_rows + (first_held_out or 0)))
+    return TrainEvalSplit(sources, train, held_out, held_rows, labels, first_held_out)
 
 
-def _side(table: pa.Table, rows: np.ndarray, *, first_id: int) -> pa.Table:
-    return table.take(pa.array(rows)).append_column("row_id", pa.array(rows + first_id))
+def _rows_by_share(
+    task: RowsTask, seed: int, strata: Mapping[str, np.ndarray], least: int
+) -> tuple[np.ndarray, np.ndarray]:
+    """Returns which training rows are trained on and which are held out; ``least``: how many each side needs."""
+    codes, share, samples = strata[TRAINING], task.held_out, task.samples
+    assert not isinstance(share, str)  # its rows are a part of their own
+    used = np.arange(len(codes))
+    if samples is not None:
+        used = stratified_sample(codes, samples, seed=seed, stream=_SAMPLE)
+    num_used, num_held = len(used), round(len(used) * share)
+    if num_used < 2 * least:
+        rows = f"samples={samples}" if num_used < len(codes) else f"{where(task, TRAINING)}: {len(codes)} rows"
+        raise InvalidInput(
+            f"{rows}: at least {2 * least} rows are expected, one{_of_each(least)} to train and one held out",
+            cause="data",
+        )
+    if not least <= num_held <= num_used - least:
+        raise InvalidInput(
+            f"held_out={share}: {num_held} of {num_used} rows held out, {num_used - num_held} to train on; one "
+            f"row{_of_each(least)} is expected on both sides: {_remedy(share, least, num_used, len(codes))}",
+            cause="data",
+        )
+    leave = int(num_held <= num_used - len(np.unique(codes[used])))  # else some rows are the only ones of their class
+    held = stratified_sample(codes[used], num_held, seed=seed, stream=_HOLD_OUT, leave=leave)
+    return np.delete(used, held), used[held]
+
+
+def _of_each(least: int) -> str:
+    """What is said of the rows that a side needs: there is one without classes, else one of each."""
+    return f" of each of the {least} classes" if least > 1 else ""
+
+
+def _remedy(share: float, least: int, num_used: int, num_rows: int) -> str:
+    """The shares that hold out and leave enough rows; where hardly one does, the rows that ``share`` needs."""
+    low = math.ceil(least / num_used * 1000) / 1000
+    high = math.floor((1 - least / num_used) * 1000) / 1000
+    if low < high:
+        return f"give a share from {low} to {high}"
+    needed = max(2 * least, int((least - 1) / min(share, 1 - share)))
+    while not least <= round(needed * share) <= needed - least:
+        needed += 1
+    if needed <= num_rows:
+        return f"give samples={needed} or more"
+    return f"with this share {needed} rows or more are expected, and there are {num_rows}"
+
+
+def _rows_of_parts(
+    task: RowsTask, seed: int, strata: Mapping[str, np.ndarray], least: int
+) -> tuple[np.ndarray, np.ndarray]:
+    """Returns all rows of two parts, or as many of both together as there are to be samples."""
+    train, held_out, samples = strata[TRAINING], strata[HELD_OUT], task.samples
+    total = len(train) + len(held_out)
+    if samples is None or samples >= total:
+        return np.arange(len(train)), np.arange(len(held_out))
+    num_held = round(samples * len(held_out) / total)
+    num_train = samples - num_held
+    if min(num_held, num_train) < least:
+        needed = math.ceil(least * total / min(len(train), len(held_out)))
+        raise InvalidInput(
+            f"samples={samples}: divided as the two splits are, {len(train)} to {len(held_out)}, that is {num_train} "
+            f"rows to train on and {num_held} held out; one{_of_each(least)} is expected on both sides: give "
+            f"samples={needed} or more",
+            cause="data",
+        )
+    return (
+        stratified_sample(train, num_train, seed=seed, stream=_SAMPLE),
+        stratified_sample(held_out, num_held, seed=seed, stream=_SAMPLE),
+    )
 
 
 @dataclass(frozen=True)
