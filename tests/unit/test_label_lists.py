@@ -61,10 +61,9 @@ def test_texts_are_cut_at_bars_and_an_empty_one_is_no_label():
         ("db, ui", "net, db", "net"),
         ("['db', 'ui']", "['net']", "[]"),
         ("<db><ui>", "<net>", "<ui>"),
-        ("db ui", "db", "ui", "net"),
         ("db\nui", "ui"),
     ],
-    ids=["commas and semicolons", "never alone", "printed lists", "angle brackets", "spaces", "lines"],
+    ids=["commas and semicolons", "never alone", "printed lists", "angle brackets", "lines"],
 )
 def test_texts_that_are_several_labels_without_a_bar_are_refused_with_the_remedy(values):
     assert unnamed(refusal(*values), "'topics'", "|", "labels=") == []
@@ -75,10 +74,9 @@ def test_names_that_are_given_show_which_texts_are_several_labels():
     assert unnamed(refusal("db", "db,ui", names=("db", "ui")), "'topics'", "|", "'db,ui'") == []
 
 
-def test_a_comma_within_one_label_is_noted_and_a_space_is_nothing():
-    (note,) = encoded(*["food, drink", "new york", "new jersey", ""] * 2).notes
-    assert unnamed(note, "'food, drink'", "|") == []
-    assert encoded("food, drink|new york", "new york").notes == ()
+def test_spaces_and_where_there_is_a_bar_commas_are_parts_of_labels():
+    assert encoded("new york", "new jersey", "", "new york").names == ("new jersey", "new york")
+    assert encoded("food, drink|new york", "new york").names == ("food, drink", "new york")
 
 
 def test_numbers_of_a_csv_are_no_lists_of_labels():

@@ -4,7 +4,10 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, TypeVar
 
+import numpy as np
+
 from train_func.errors import Cause, InvalidInput, StorageFailed
+from train_func.text import are, counted, in_rows
 from train_func.worker.inputs.locate import HubUnreachable, LocalFiles
 
 if TYPE_CHECKING:
@@ -39,6 +42,21 @@ class Findings:
     def fault(self, *texts: str, cause: Cause = "data") -> None:
         """Adds faults."""
         self.faults += [(cause, text) for text in texts]
+
+    def fault_rows(
+        self, column: str, part: str, rows: np.ndarray, problem: str, remedy: str, noun: str = "row", total: int = 0
+    ) -> None:
+        """Adds a fault of ``rows``, from 0, of the rows called ``part``, unless there are none.
+
+        Args:
+            problem: with the verb "{is}", which follows the number of rows.
+            noun: of what stands in a row, of which one row may have several.
+            total: how many there are of the noun, where that is worth telling.
+        """
+        if num := len(rows):
+            count = f"{num} of {counted(total, noun)}" if total else counted(num, noun)
+            verb = problem.replace("{is}", are(num))
+            self.fault(f"column {column!r}: {count} of the {part} rows {verb}, {in_rows(np.unique(rows))}; {remedy}")
 
     def note(self, *texts: str) -> None:
         """Adds notes, each once."""

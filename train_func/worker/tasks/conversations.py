@@ -5,7 +5,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from train_func.tasks import CausalLM
-from train_func.text import are, counted, in_rows, listed
+from train_func.text import counted, in_rows, listed
 from train_func.worker.inputs.findings import Findings
 from train_func.worker.tasks.columns import is_text, judge_overlap, judge_texts, plain
 from train_func.worker.tasks.train_eval_split import Sources, TrainEvalSplit, divide, where
@@ -80,11 +80,8 @@ def _prompted(task: CausalLM, table: pa.Table, part: str, findings: Findings) ->
         return None
     answers = plain(table[task.completion]).combine_chunks()
     empty = np.flatnonzero(pc.equal(pc.utf8_trim_whitespace(answers), "").to_numpy(zero_copy_only=False))
-    if len(empty):
-        findings.fault(
-            f"column {task.completion!r}: {counted(len(empty), 'answer')} of the {part} rows {are(len(empty))} empty, "
-            f"{in_rows(empty)}; there is nothing to learn from them: remove these rows"
-        )
+    remedy = "there is nothing to learn from them: remove these rows"
+    findings.fault_rows(task.completion, part, empty, "{is} empty", remedy, "answer")
     asked = plain(table[task.prompt]).combine_chunks()
     if task.context is not None:
         context = pc.fill_null(plain(table[task.context]).combine_chunks(), "")
@@ -137,7 +134,7 @@ def _conversations(task: CausalLM, table: pa.Table, part: str, findings: Finding
     unused |= {f"column {key!r}": np.flatnonzero(_has_value(table[key].combine_chunks())) for key in beside}
     findings.fault(*(_unused_fault(what, np.unique(rows), part) for what, rows in unused.items() if len(rows)))
     learnt = pc.and_(pc.fill_null(pc.equal(roles, ASSISTANT), False), pa.array(~is_left_out))
-    findings.fault(*_message_faults(name or "", part, roles, contents, learnt, bounds))
+    _judge_messages(name or "", part, roles, contents, learnt, bounds, findings)
     if unread:
         findings.note(f"column {name!r}: not read of messages: {listed(unread, show=repr)}")
     return _table(pc.fill_null(roles, ""), pc.fill_null(contents, ""), learnt, bounds)
@@ -149,12 +146,9 @@ def _left_out(weights: pa.Array, row_of: np.ndarray, name: str, part: str, findi
         return np.zeros(len(weights), dtype=bool)
     numbers = np.array([1 if of is None else of for of in weights.to_pylist()], dtype=object)
     rows = np.unique(row_of[[of not in (0, 1) for of in numbers]])
-    if len(rows):
-        findings.fault(
-            f"column {name!r}: {counted(len(rows), 'row')} of the {part} rows with messages whose {WEIGHT!r} is "
-            f"neither 0 nor 1, {in_rows(rows)}; an answer of weight 0 is not trained on, one of 1 or without a weight "
-            "is"
-        )
+    problem = f"with messages whose {WEIGHT!r} is neither 0 nor 1"
+    remedy = "an answer of weight 0 is not trained on, one of 1 or without a weight is"
+    findings.fault_rows(name, part, rows, problem, remedy)
     return np.array([of == 0 for of in numbers], dtype=bool)
 
 
@@ -182,9 +176,15 @@ def _unused_fault(what: str, rows: np.ndarray, part: str) -> str:
     )
 
 
-def _message_faults(
-    name: str, part: str, roles: pa.Array, contents: pa.Array, learnt: pa.Array, bounds: np.ndarray
-) -> list[str]:
+def _judge_messages(
+    name: str,
+    part: str,
+    roles: pa.Array,
+    contents: pa.Array,
+    learnt: pa.Array,
+    bounds: np.ndarray,
+    findings: Findings,
+) -> None:
     row_of = np.repeat(np.arange(len(bounds) - 1), np.diff(bounds))
 
     def rows(mask: pa.Array) -> np.ndarray:
@@ -207,12 +207,9 @@ def _message_faults(
         "them": without,
         f"a first message of the role {ASSISTANT!r}; put before it what it answers, or remove it": unasked,
     }
-    return [
-        f"column {name!r}: {counted(len(where_found), 'row')} of the {part} rows with {what.partition(';')[0]}, "
-        f"{in_rows(where_found)};{what.partition(';')[2]}"
-        for what, where_found in found.items()
-        if len(where_found)
-    ]
+    for fault, places in found.items():
+        problem, _, remedy = fault.partition("; ")
+        findings.fault_rows(name, part, places, f"with {problem}", remedy)
 
 
 def _table(roles: pa.Array, contents: pa.Array, learnt: pa.Array, bounds: np.ndarray) -> pa.Table:

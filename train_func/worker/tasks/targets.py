@@ -4,7 +4,6 @@ Several labels stand in lists, in texts with | between them, or in columns of 0 
 """
 
 import re
-from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
@@ -13,15 +12,14 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from train_func.tasks import REGRESSION, SEVERAL, TextClassification
-from train_func.text import MAX_SHOWN, are, counted, in_rows, listed
+from train_func.text import are, counted, in_rows, listed
 from train_func.worker.inputs.findings import Findings
 from train_func.worker.tasks.columns import are_spelled, distinct, is_text, names_of_classes, plain, values_in_rows
 from train_func.worker.tasks.labels import NUMBER, Labels, encode, have_decimal_commas, number_in
 from train_func.worker.tasks.train_eval_split import TrainEvalSplit
 
 SEPARATOR = "|"  # a comma or a semicolon often separates the columns of the file
-FIRM, LOOSE = ",;\n\t", " /&+"  # what may stand between labels where there is no bar, or also within one
-BRACKETS = {("[", "]"), ("{", "}"), ("<", ">"), ("(", ")")}
+_SEVERAL = re.compile(r"[,;\n\t]|^[\[{<].*[\]}>]$")  # a text that is several labels, where there is no bar
 MARKS = {"0": 0.0, "0.0": 0.0, "false": 0.0, "1": 1.0, "1.0": 1.0, "true": 1.0}  # as files spell them
 WIDE = 100.0  # from which size on numbers are far from what a new head predicts: its first outputs lie around 0
 
@@ -52,7 +50,7 @@ def targets_of(task: TextClassification, tables: Mapping[str, pa.Table], finding
     labels = encoder(parts, task.label, findings, names=task.labels, data_names=data_names, spelled=spelled)
     if task.problem_type == SEVERAL or labels is None:
         return _of_label_lists(labels)
-    several = [name for name in sorted(likely_several({*labels.names}, (), SEPARATOR)) if SEPARATOR in name]
+    several = [name for name in labels.names if SEPARATOR in name]
     if several and not task.labels:
         findings.note(
             f"column {task.label!r}: {listed(several, show=repr)} are classes of their own here; where each is several "
@@ -214,41 +212,19 @@ def _no_lists(what: object, column: str, part: str) -> str:
 def _judge_bars(
     parts: Mapping[str, pa.ChunkedArray], column: str, findings: Findings, names: Sequence[str], *, spelled: bool
 ) -> None:
-    """Notes texts of which none has a bar; finds those that can hardly be one label each."""
+    """Finds texts that look like numbers or several labels in one, where no text has a bar."""
     texts = {text.strip() for values in parts.values() for text in distinct(plain(values)).to_pylist()}
     if not texts or any(SEPARATOR in text for text in texts):
         return
     if spelled and not names and all(number_in(text) is not None for text in texts):
         findings.fault(_no_lists("numbers", column, next(iter(parts))))
         return
-    advice = f"write {SEPARATOR} between labels, as db{SEPARATOR}ui, or give lists"
-    if sure := likely_several(texts, names):
+    if several := sorted(filter(_SEVERAL.search, texts - {*names})):
         findings.fault(
-            f"column {column!r}: no text has {SEPARATOR} in it, and {len(sure)} of {len(texts)} different ones look "
-            f"like several labels in one: {listed(sorted(sure), MAX_SHOWN, show=repr)}; {advice}; where such a "
-            "text is one label, name all with labels=(...)",
+            f"column {column!r}: no text has {SEPARATOR} in it, and {len(several)} of {len(texts)} different ones look "
+            f"like several labels in one: {listed(several, show=repr)}; write {SEPARATOR} between labels, as "
+            f"db{SEPARATOR}ui, or give lists; where such a text is one label, name all with labels=(...)"
         )
-    elif not names and (several := sorted(text for text in texts if len(_pieces(text, FIRM)) > 1)):
-        shown = listed(several, MAX_SHOWN, show=repr)
-        findings.note(f"column {column!r}: read as one label each: {shown}; else {advice}")
-
-
-def likely_several(texts: set[str], names: Sequence[str] = (), separators: str = FIRM) -> set[str]:
-    """Returns those of different texts that are several labels in one: their parts are labels elsewhere too."""
-    pieces = {text: _pieces(text, separators) for text in texts}
-    several = {text for text in texts - {*names} if len(pieces[text]) > 1}
-    labels = {*names} or texts
-    loose = {text for text in texts - {*names} if len(parts := _pieces(text, LOOSE)) > 1 and parts <= labels}
-    if names:
-        return loose | {text for text in several if pieces[text] <= labels}
-    if all((text[0], text[-1]) in BRACKETS for text in texts):
-        return texts
-    num_texts = Counter(piece for parts in pieces.values() for piece in parts)
-    return loose | {text for text in several if any(num_texts[piece] > 1 for piece in pieces[text])}
-
-
-def _pieces(text: str, separators: str) -> set[str]:
-    return {piece for part in re.split(f"[{separators}]", text) if (piece := part.strip())}
 
 
 def _one_chunk(values: pa.ChunkedArray) -> pa.Array:
