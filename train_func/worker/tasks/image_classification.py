@@ -14,7 +14,6 @@ import pyarrow.compute as pc
 from train_func.errors import InvalidInput
 from train_func.layout import LABELS, SOURCE
 from train_func.tasks import SINGLE, ImageClassification
-from train_func.text import listed
 from train_func.worker.inputs.findings import Findings
 from train_func.worker.inputs.image_folder import IS_FOLDER, LABEL
 from train_func.worker.inputs.reader import class_names
@@ -23,13 +22,12 @@ from train_func.worker.tasks.images import COLUMN, ImageCollator, KeptImages, de
 from train_func.worker.tasks.labels import Labels, encode
 from train_func.worker.tasks.metrics import Accuracy
 from train_func.worker.tasks.protocol import Metric, Rows, WorkerHalf
-from train_func.worker.tasks.targets import judge_classes, majority_baseline
+from train_func.worker.tasks.targets import classes_text, judge_classes
 from train_func.worker.tasks.train_eval_split import HELD_OUT, TRAINING, Sources, TrainEvalSplit, divide, where
 
 if TYPE_CHECKING:
     from datasets import Dataset
 
-MOST_CLASSES = 8  # shown by name
 IMAGES_AT_ONCE = 32  # that a published model is asked for
 OF_A_MODULE = f"""\
 It is a module of the function's own, whose class is in `{SOURCE}`. An instance of that class takes its weights:
@@ -54,7 +52,7 @@ class ImageSplit(TrainEvalSplit):
     """Its tables have the columns ``sha256`` (of the image), ``label`` (the class's index) and ``row_id``."""
 
     images: Mapping[str, KeptImages]
-    """Of every row of each part, "training" or "held-out"."""
+    """The image of every row of each part, "training" or "held-out"."""
     codes: Mapping[str, np.ndarray]
     """The class's index of every row of each part."""
 
@@ -79,37 +77,32 @@ class ImageClassifier(WorkerHalf[ImageClassification]):
 
     needs_image_processor = True
     _processor: Any = None
-    """That of the model that was loaded last, where the function names no other."""
+    """The processor of the model that was loaded last, for a function that names no other."""
 
     def split(self, sources: Sources, findings: Findings, *, decodes: bool = True) -> ImageSplit:
         """``decodes``: whether each image is tried, which has been done when the run was submitted."""
         task = self.task
-        whole = sources.having(task.image, task.label)
+        tables = sources.having(task.image, task.label)
         images: dict[str, KeptImages] = {}
         pixels: dict[str, np.ndarray] = {}
-        for part, table in whole.items():
-            if kept := findings.tried(partial(self._keep, sources, part, table)):
-                images[part], pixels[part] = kept, kept.table["sha256"].to_numpy()
-            if kept and decodes and (looks := findings.tried(partial(look_at_each, kept, part, self.cache))):
+        for part, table in tables.items():
+            stored = findings.tried(partial(self._store, sources, part, table))
+            if stored is None:
+                continue
+            images[part], pixels[part] = stored, stored.table["sha256"].to_numpy()
+            if decodes and (looks := findings.tried(partial(look_at_each, stored, part, self.cache))):
                 pixels[part] = looks.pixels
                 findings.note(*looks.notes)
-        classes = _classes(task, whole, findings) if whole else None
+        classes = _classes(task, tables, findings) if tables else None
         findings.refuse()
         assert classes is not None  # else it were a fault
-        tables = {
-            part: pa.table({"sha256": of.table["sha256"], "label": classes.codes[part]}) for part, of in images.items()
+        rows = {
+            part: pa.table({"sha256": stored.table["sha256"], "label": classes.codes[part]})
+            for part, stored in images.items()
         }
-        data = divide(
-            task,
-            self.seed,
-            sources,
-            tables,
-            findings,
-            strata=classes.codes,
-            labels=classes.names,
-            each_stratum=True,
-        )
-        shown = pa.array(np.concatenate([pixels[part] for part in tables]))  # in the order of the row ids
+        strata, names = classes.codes, classes.names
+        data = divide(task, self.seed, sources, rows, findings, strata=strata, labels=names, each_stratum=True)
+        shown = pa.array(np.concatenate([pixels[part] for part in rows]))  # in the order of the row ids
         trained, held_out = shown.take(data.train["row_id"]), shown.take(data.held_out["row_id"])
         judge_overlap(trained, held_out, data.held_rows, findings, "image")
         if len(trained) > 1 and len(pc.unique(trained)) == 1:
@@ -119,17 +112,15 @@ class ImageClassifier(WorkerHalf[ImageClassification]):
         _judge_equal_images(data.train, trained, images[TRAINING], findings)
         return ImageSplit(**vars(data), images=images, codes=classes.codes)
 
-    def _keep(self, sources: Sources, part: str, table: pa.Table) -> KeptImages:
+    def _store(self, sources: Sources, part: str, table: pa.Table) -> KeptImages:
         source, split = sources.parts[part]
-        known_by = [source.fingerprint, self.task.subset if source.commit else None, split]
         has_commit = source.commit is not None
+        known_by = [source.fingerprint, self.task.subset if has_commit else None, split]
         column, cache = self.task.image, self.cache
         return keep(table, column, root=source.where, known_by=known_by, has_commit=has_commit, cache=cache)
 
     def target(self, data: TrainEvalSplit) -> str:
-        right = majority_baseline(data.train["label"].to_numpy(), data.held_out["label"].to_numpy())
-        classes = f"{len(data.labels)} classes: {listed(data.labels, MOST_CLASSES)}"
-        return f"{classes} (majority-class baseline: {right:.0%} right)"
+        return classes_text(data)
 
     def rows(self) -> Rows:
         findings = Findings()
@@ -138,21 +129,18 @@ class ImageClassifier(WorkerHalf[ImageClassification]):
 
     def load(self, labels: tuple[str, ...], precision: str) -> tuple[Any, Any]:
         if self.model is None:
-            self._processor = self._own_processor()
+            from transformers import ViTImageProcessorPil
+
+            # Images of one size, with values from -1 to 1.
+            self._processor = ViTImageProcessorPil(size={"height": self.task.size, "width": self.task.size})
             return None, self._processor
         from transformers import AutoModelForImageClassification
 
         from train_func.worker.inputs.model_loading import load_image_processor, load_model
 
         self._processor = load_image_processor(self.model)
-        model = load_model(
-            self.model,
-            AutoModelForImageClassification,
-            None,
-            self.seed,
-            labels=labels,
-            problem_type=SINGLE,
-        )
+        kind = AutoModelForImageClassification
+        model = load_model(self.model, kind, None, self.seed, labels=labels, problem_type=SINGLE)
         if (channels := getattr(model.config, "num_channels", 3)) != 3:
             raise InvalidInput(
                 f"{self.model.where}: takes images of {channels} channels; 3 are expected: red, green and blue",
@@ -160,26 +148,20 @@ class ImageClassifier(WorkerHalf[ImageClassification]):
             )
         return model, self._processor
 
-    def _own_processor(self) -> Any:
-        """For a module of the function's own: images of one size, with values from -1 to 1."""
-        from transformers import ViTImageProcessorPil
-
-        return ViTImageProcessorPil(size={"height": self.task.size, "width": self.task.size})
-
     def encode(self, rows: "Dataset", processor: Any) -> "Dataset":
         from datasets import Image
 
         return rows.cast_column("image", Image(decode=False)).rename_column("image", COLUMN)
 
     def collator(self, processor: Any, *, training: bool) -> Any:
-
-        if (made_by := processor or self._processor) is None:
+        image_processor = processor or self._processor
+        if image_processor is None:
             raise InvalidInput(
                 "there is no image processor to make batches with: give Trainer processing_class=processor, the second "
                 "of what session.model() returns",
                 cause="code",
             )
-        return ImageCollator(made_by, augment=training and self.task.augment)
+        return ImageCollator(image_processor, augment=training and self.task.augment)
 
     def metric(self) -> Metric:
         return Accuracy()
@@ -196,7 +178,7 @@ class ImageClassifier(WorkerHalf[ImageClassification]):
 
         stored = rows.cast_column("image", Image(decode=False))  # `datasets` decodes fewer of them than this package
         asked = (stored[start : start + IMAGES_AT_ONCE]["image"] for start in range(0, len(rows), IMAGES_AT_ONCE))
-        decoded = ([decode(of["bytes"], name_of(of)) for of in images] for images in asked)
+        decoded = ([decode(image["bytes"], name_of(image)) for image in images] for images in asked)
         return [best["label"] for images in decoded for best, *_ in use(images, batch_size=IMAGES_AT_ONCE)]
 
     def card(self, labels: tuple[str, ...]) -> str:
@@ -207,17 +189,13 @@ class ImageClassifier(WorkerHalf[ImageClassification]):
 
 def _judge_equal_images(train: pa.Table, shown: pa.Array, images: KeptImages, findings: Findings) -> None:
     """Notes images with different classes that show the same."""
-    groups = (
-        train.append_column("shown", shown)
-        .group_by("shown")
-        .aggregate([("label", "count_distinct"), ("row_id", "min")])
-    )
+    labels = train.append_column("shown", shown).group_by("shown")
+    groups = labels.aggregate([("label", "count_distinct"), ("row_id", "min")])
     torn = groups.filter(pc.greater(groups["label_count_distinct"], 1))
-    if not torn.num_rows:
-        return
-    row = torn["row_id_min"][0].as_py()
-    example = name_of(images.table["image"][row].as_py(), row)
-    findings.note(f"{torn.num_rows} training image(s) stand there with different classes, such as {example}")
+    if torn.num_rows:
+        row = torn["row_id_min"][0].as_py()
+        example = name_of(images.table["image"][row].as_py(), row)
+        findings.note(f"{torn.num_rows} training image(s) stand there with different classes, such as {example}")
 
 
 def _classes(task: ImageClassification, tables: Mapping[str, pa.Table], findings: Findings) -> Labels | None:

@@ -21,17 +21,19 @@ from train_func.worker.tasks.train_eval_split import TrainEvalSplit
 SEPARATOR = "|"  # a comma or a semicolon often separates the columns of the file
 _SEVERAL = re.compile(r"[,;\n\t]|^[\[{<].*[\]}>]$")  # a text that is several labels, where there is no bar
 MARKS = {"0": 0.0, "0.0": 0.0, "false": 0.0, "1": 1.0, "1.0": 1.0, "true": 1.0}  # as files spell them
+MOST_CLASSES = 8  # shown by name
 WIDE = 100.0  # from which size on numbers are far from what a new head predicts: its first outputs lie around 0
 
 
 @dataclass(frozen=True)
 class Targets:
-    """By part, "training" or "held-out": a value for every row, and the stratum by which rows are chosen."""
+    """What is predicted of the rows of each part, "training" or "held-out"."""
 
     names: tuple[str, ...]
-    """Of the classes, in the order of their numbers; empty where there are none."""
+    """The classes in the order of their numbers; empty where there are none."""
     values: Mapping[str, pa.Array]
     strata: Mapping[str, np.ndarray]
+    """The group of every row; rows are chosen so that each group keeps its share."""
 
 
 def targets_of(task: TextClassification, tables: Mapping[str, pa.Table], findings: Findings) -> Targets | None:
@@ -74,32 +76,34 @@ def _of_label_lists(labels: Labels | None) -> Targets | None:
     return Targets(labels.names, values, strata)
 
 
-def classes_in(column: pa.ChunkedArray) -> set[int]:
-    """The codes of the classes that stand in a column of targets; none for numbers."""
-    if pa.types.is_list(column.type):
-        return set(np.flatnonzero(_matrix(column).any(axis=0)).tolist())
-    return set() if pa.types.is_floating(column.type) else set(np.unique(column.to_numpy()).tolist())
-
-
 def judge_classes(data: TrainEvalSplit, findings: Findings, *, each_is_learnt: bool) -> None:
     """Finds classes that only one side has; ``each_is_learnt``: whether it is a fault where none is trained."""
-    trained, measured = classes_in(data.train["label"]), classes_in(data.held_out["label"])
-    if missing := listed([data.labels[code] for code in sorted(measured - trained)], show=repr):
-        fault = f"no training row for classes of the held-out rows: {missing}"
-        if each_is_learnt and not trained & measured:
-            known = listed([data.labels[code] for code in sorted(trained)], show=repr)
-            findings.fault(f"{fault}; classes of the training rows are {known}: give the held-out rows these names")
-        elif each_is_learnt:
-            findings.fault(f"{fault}: add such training rows, use more samples, or hold out other rows")
-        else:
-            findings.note(f"{fault}: the model cannot learn them")
-    if missing := listed([data.labels[code] for code in sorted(trained - measured)], show=repr):
-        findings.note(f"no held-out row for classes that are trained: {missing}: they are not measured")
+    columns = [data.train["label"], data.held_out["label"]]
+    if pa.types.is_list(columns[0].type):
+        trained, measured = ({*np.flatnonzero(_matrix(column).any(axis=0)).tolist()} for column in columns)
+    else:
+        trained, measured = ({*np.unique(column.to_numpy()).tolist()} for column in columns)
+    untrained, unmeasured, known = (
+        listed([data.labels[code] for code in sorted(codes)], show=repr)
+        for codes in (measured - trained, trained - measured, trained)
+    )
+    fault = f"no training row for classes of the held-out rows: {untrained}"
+    if untrained and not each_is_learnt:
+        findings.note(f"{fault}: the model cannot learn them")
+    elif untrained and trained & measured:
+        findings.fault(f"{fault}: add such training rows, use more samples, or hold out other rows")
+    elif untrained:
+        findings.fault(f"{fault}; classes of the training rows are {known}: give the held-out rows these names")
+    if unmeasured:
+        findings.note(f"no held-out row for classes that are trained: {unmeasured}: they are not measured")
 
 
-def majority_baseline(train: np.ndarray, held_out: np.ndarray) -> float:
-    """The share of the held-out rows that have the most frequent class of those to train on."""
-    return float(np.mean(held_out == np.bincount(train).argmax()))
+def classes_text(data: TrainEvalSplit) -> str:
+    """Returns the classes in few words, and the share that always the most frequent one reaches."""
+    train, held_out = (side["label"].to_numpy() for side in (data.train, data.held_out))
+    right = float(np.mean(held_out == np.bincount(train).argmax()))
+    classes = f"{len(data.labels)} classes: {listed(data.labels, MOST_CLASSES)}"
+    return f"{classes} (majority-class baseline: {right:.0%} right)"
 
 
 def combinations_in(column: pa.ChunkedArray, names: tuple[str, ...]) -> tuple[np.ndarray, tuple[str, ...]]:
@@ -112,8 +116,8 @@ def combinations_in(column: pa.ChunkedArray, names: tuple[str, ...]) -> tuple[np
 
 
 def _matrix(column: pa.ChunkedArray) -> np.ndarray:
-    values = np.concatenate([np.asarray(chunk.flatten()) for chunk in column.chunks])
-    return values.reshape(len(column), -1) > 0
+    matrix: np.ndarray = column.combine_chunks().flatten().to_numpy().reshape(len(column), -1) > 0
+    return matrix
 
 
 def encode_lists(
@@ -136,9 +140,9 @@ def encode_lists(
     for part, values in parts.items():
         kind = values.type
         if is_text(kind):
-            lists[part] = _without_blanks(_one_chunk(pc.split_pattern(plain(values), SEPARATOR)))
+            lists[part] = _without_blanks(pc.split_pattern(plain(values), SEPARATOR).combine_chunks())
         elif pa.types.is_list(kind) or pa.types.is_large_list(kind) or pa.types.is_fixed_size_list(kind):
-            lists[part] = _one_chunk(values.cast(pa.large_list(kind.value_type)))
+            lists[part] = values.cast(pa.large_list(kind.value_type)).combine_chunks()
         else:
             findings.fault(_no_lists(kind, column, part))
             continue
@@ -225,10 +229,6 @@ def _judge_bars(
             f"like several labels in one: {listed(several, show=repr)}; write {SEPARATOR} between labels, as "
             f"db{SEPARATOR}ui, or give lists; where such a text is one label, name all with labels=(...)"
         )
-
-
-def _one_chunk(values: pa.ChunkedArray) -> pa.Array:
-    return pa.concat_arrays(values.chunks) if values.num_chunks else pa.array([], values.type)
 
 
 def _without_blanks(lists: pa.ListArray | pa.LargeListArray) -> pa.ListArray:

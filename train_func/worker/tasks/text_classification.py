@@ -12,13 +12,12 @@ from train_func.worker.inputs.findings import Findings
 from train_func.worker.tasks.columns import joined, judge_equal_texts, judge_overlap, judge_texts, plain
 from train_func.worker.tasks.metrics import Accuracy, LabelScores, NumberErrors
 from train_func.worker.tasks.protocol import Metric, WorkerHalf
-from train_func.worker.tasks.targets import combinations_in, judge_classes, majority_baseline, targets_of
+from train_func.worker.tasks.targets import MOST_CLASSES, classes_text, combinations_in, judge_classes, targets_of
 from train_func.worker.tasks.train_eval_split import Sources, TrainEvalSplit, divide
 
 if TYPE_CHECKING:
     from datasets import Dataset
 
-MOST_CLASSES = 8  # shown by name
 ROWS_AT_ONCE = 32  # that a published model is asked for
 METRICS: dict[str, type[Metric]] = {SINGLE: Accuracy, SEVERAL: LabelScores, REGRESSION: NumberErrors}
 
@@ -46,32 +45,23 @@ class TextClassifier(WorkerHalf[TextClassification]):
             columns = {field: plain(labelled[part][name]) for field, name in texts.items()}
             tables[part] = pa.table({**columns, "label": label})
         is_single = task.problem_type == SINGLE  # a rare one of several labels may be on one side only
-        data = divide(
-            task,
-            self.seed,
-            sources,
-            tables,
-            findings,
-            strata=targets.strata,
-            labels=targets.names,
-            each_stratum=is_single,
-        )
-        judge_overlap(joined(data.train), joined(data.held_out), data.held_rows, findings)
-        judge_classes(data, findings, each_is_learnt=is_single)
-        if task.problem_type in (SINGLE, SEVERAL):  # ratings of equal texts may differ
-            judge_equal_texts(joined(data.train), *combinations_in(data.train["label"], data.labels), findings)
+        strata, names = targets.strata, targets.names
+        data = divide(task, self.seed, sources, tables, findings, strata=strata, labels=names, each_stratum=is_single)
+        trained = joined(data.train)
+        judge_overlap(trained, joined(data.held_out), data.held_rows, findings)
+        if task.problem_type != REGRESSION:  # ratings of equal texts may differ
+            judge_classes(data, findings, each_is_learnt=is_single)
+            judge_equal_texts(trained, *combinations_in(data.train["label"], data.labels), findings)
         return data
 
     def target(self, data: TrainEvalSplit) -> str:
         """What is predicted, and what a model that has learnt nothing reaches."""
-        train, held_out = data.train["label"], data.held_out["label"]
-        classes = listed(data.labels, MOST_CLASSES)
         if self.task.problem_type == SINGLE:
-            right = majority_baseline(train.to_numpy(), held_out.to_numpy())
-            return f"{len(data.labels)} classes: {classes} (majority-class baseline: {right:.0%} right)"
+            return classes_text(data)
+        train, held_out = data.train["label"], data.held_out["label"]
         if self.task.problem_type == SEVERAL:
             per_row = float(np.sum(train.combine_chunks().flatten().to_numpy()) / len(train))
-            return f"{len(data.labels)} labels: {classes} ({per_row:.1f} per row)"
+            return f"{len(data.labels)} labels: {listed(data.labels, MOST_CLASSES)} ({per_row:.1f} per row)"
         numbers = train.to_numpy()
         mse = float(np.mean((held_out.to_numpy() - numbers.mean()) ** 2))
         return f"numbers from {numbers.min():g} to {numbers.max():g} (always predicting their mean: mse {mse:.3g})"
@@ -86,15 +76,9 @@ class TextClassifier(WorkerHalf[TextClassification]):
 
         assert self.model is not None
         tokenizer = load_tokenizer(self.model)
-        model = load_model(
-            self.model,
-            AutoModelForSequenceClassification,
-            tokenizer,
-            self.seed,
-            labels=labels or self.task.label_columns,  # a number is called as its column
-            problem_type=self.task.problem_type,
-        )
-        return model, tokenizer
+        kind, problem_type = AutoModelForSequenceClassification, self.task.problem_type
+        labels = labels or self.task.label_columns  # a number is called as its column
+        return load_model(self.model, kind, tokenizer, self.seed, labels=labels, problem_type=problem_type), tokenizer
 
     def encode(self, rows: "Dataset", processor: Any) -> "Dataset":
         from train_func.worker.tasks.tokens import tokenise
@@ -121,9 +105,7 @@ class TextClassifier(WorkerHalf[TextClassification]):
     def card(self, labels: tuple[str, ...]) -> str:
         texts = "pairs of texts" if self.task.text_pair else "texts"
         names = "\n".join(f"- {name}" for name in labels)
-        what = {
-            SINGLE: f"A classifier of {texts}, with the classes\n\n{names}\n",
-            SEVERAL: f"A classifier of {texts}, each with any number of the labels\n\n{names}\n",
-            REGRESSION: f"A model that predicts the number {self.task.label!r} of {texts}.\n",
-        }
-        return what[self.task.problem_type]
+        if self.task.problem_type == REGRESSION:
+            return f"A model that predicts the number {self.task.label!r} of {texts}.\n"
+        what = "with the classes" if self.task.problem_type == SINGLE else "each with any number of the labels"
+        return f"A classifier of {texts}, {what}\n\n{names}\n"

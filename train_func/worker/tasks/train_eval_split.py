@@ -38,7 +38,7 @@ class Sources:
     """What the fields of a task name: read when its tables are asked for, known by content before."""
 
     read: Mapping[str, Source]
-    """By the field of the task that names it."""
+    """The sources by the field of the task that names them."""
     parts: Mapping[str, tuple[Source, str]]
     """Source and split, under TRAINING and, unless a share of the training rows is to be held out, under HELD_OUT."""
 
@@ -65,26 +65,26 @@ def find_sources(task: RowsTask, store: Store | None, cache: Path, findings: Fin
         StorageFailed: the store is away or denies.
     """
     columns, classes = tuple(name for _, name in task.columns), task.class_columns
-    wanted = Wanted("dataset", str(task.dataset), "dataset", task.dataset_revision, columns, classes)
-    source = read_source(wanted, task.subset, store, cache)
+    dataset = Wanted("dataset", str(task.dataset), "dataset", task.dataset_revision, columns, classes)
+    source = read_source(dataset, task.subset, store, cache)
     findings.note(*source.notes)
     read, training, held_out = {"dataset": source}, source.training(), task.held_out
     parts = {TRAINING: (source, training)}
-    others = [name for name in source.splits if name != training]
-    # Where a file or folder has the name of a split, too.
-    is_file = isinstance(held_out, str) and Path(held_out).exists()
-    hint = f"; to use the file or folder of that name, write './{held_out}'" if is_file else ""
+    other_splits = [name for name in source.splits if name != training]
+    is_path = isinstance(held_out, str) and looks_like_path(held_out)
+    is_bare_file = isinstance(held_out, str) and not is_path and Path(held_out).exists()  # a split may be called so
+    hint = f"; to use the file or folder of that name, write './{held_out}'" if is_bare_file else ""
     if not isinstance(held_out, str):
-        if others:
-            shown = ", ".join(f"{name!r} ({counted(source.splits[name].num_rows, 'row')})" for name in others)
+        if other_splits:
+            shown = ", ".join(f"{name!r} ({counted(source.splits[name].num_rows, 'row')})" for name in other_splits)
             findings.note(
                 f"of {source.where} only the split {training!r} is used; held_out= may name another one: {shown}"
             )
-    elif held_out in others:
+    elif held_out in other_splits:
         parts[HELD_OUT] = source, held_out
         if hint:
             findings.note(f"held_out={held_out!r}: the split of {source.where} is used{hint}")
-    elif held_out != training and (looks_like_path(held_out) or is_file):
+    elif held_out != training and (is_path or is_bare_file):
         other = read_source(Wanted("held_out", held_out, "dataset", "main", columns, classes), None, store, cache)
         findings.note(*other.notes)
         read["held_out"] = other
@@ -93,7 +93,7 @@ def find_sources(task: RowsTask, store: Store | None, cache: Path, findings: Fin
         problem = f"{source.where} has no such split, and no such file is here"
         if held_out == training:
             problem = f"that is the split to train on{hint}"
-        splits = f"one of its splits {', '.join(map(repr, others))}, " if others else ""
+        splits = f"one of its splits {', '.join(map(repr, other_splits))}, " if other_splits else ""
         raise InvalidInput(
             f"held_out={held_out!r}: {problem}; give {splits}a file, or a share such as 0.2", cause="data"
         )
@@ -228,8 +228,8 @@ def _rows_by_share(
             cause="data",
         )
     leave = int(num_held <= num_used - len(np.unique(codes[used])))  # else some rows are the only ones of their class
-    held = stratified_sample(codes[used], num_held, seed=seed, stream=_HOLD_OUT, leave=leave)
-    return np.delete(used, held), used[held]
+    places = stratified_sample(codes[used], num_held, seed=seed, stream=_HOLD_OUT, leave=leave)
+    return np.delete(used, places), used[places]
 
 
 def _of_each(least: int) -> str:
