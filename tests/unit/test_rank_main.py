@@ -57,7 +57,7 @@ def test_a_function_that_returns(end):
     code, outcome, out, err = end("print(parameters['mine'], parameters['epochs'])")
     assert (code, out, err) == (0, "5 3\n", "")
     found = {"exit_code": 0, "cause": None, "session": False, "follows": False, "failure": None, "separate": False}
-    assert outcome == {**found, "returned": {}, "left_out": [], "left_steps": "", "notes": []}
+    assert outcome == {**found, "format": 1, "returned": {}, "left_out": [], "left_steps": "", "notes": []}
 
 
 def test_a_function_without_parameters(end):
