@@ -128,7 +128,7 @@ def test_a_store_whose_name_only_the_workers_do_not_know_is_given_up_within_half
 
 def without_the_store(job, ends, attempt=None):
     """The job after so many ends of its worker, told by the operator as often as it likes to."""
-    said = json.dumps({"attempt": attempt, "exit_code": 144, "cause": "storage", "message": "unreachable"})
+    said = json.dumps({"format": 1, "attempt": attempt, "exit_code": 144, "cause": "storage", "message": "unreachable"})
     about = {"kind": "Pod", "name": "job-a-worker-0"}
     event = {"metadata": {}, "type": "Normal", "count": 1}
     for number in range(ends + 1):
