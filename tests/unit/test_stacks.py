@@ -1,8 +1,8 @@
 """Of the stacks of a rank, those of its main thread tell where it was."""
 
-import faulthandler
 import os
-import threading
+import subprocess
+import sys
 
 import pytest
 
@@ -14,19 +14,21 @@ CELLS = {"pieces": [{"origin": "cell In[1]", "line": 1, "first": 1, "last": 1, "
 OWN = '  File "/run/source.py", line 1 in wait'
 
 
+DUMPS = """
+import faulthandler, sys, threading
+told = threading.Event()
+threads = [threading.Thread(target=told.wait) for _ in range(int(sys.argv[1]))]
+for thread in threads:
+    thread.start()
+faulthandler.dump_traceback()
+told.set()
+"""
+
+
 @pytest.mark.parametrize(("num_threads", "found"), [(3, ["cell In[1]"]), (150, [])])
-def test_where_the_main_thread_is_not_shown_no_other_is_taken_for_it(tmp_path, num_threads, found):
-    told = threading.Event()
-    threads = [threading.Thread(target=told.wait) for _ in range(num_threads)]
-    for thread in threads:
-        thread.start()
-    with (tmp_path / "stacks").open("w") as file:
-        faulthandler.dump_traceback(file)
-    told.set()
-    for thread in threads:
-        thread.join()
-    stacks = (tmp_path / "stacks").read_text()
-    lines = stacks.replace("(most recent call first):", f"(most recent call first):\n{OWN}")
+def test_where_the_main_thread_is_not_shown_no_other_is_taken_for_it(num_threads, found):
+    dumped = subprocess.run([sys.executable, "-c", DUMPS, str(num_threads)], capture_output=True, text=True, check=True)
+    lines = dumped.stderr.replace("(most recent call first):", f"(most recent call first):\n{OWN}")
     assert [origin for origin, *_ in locate_main(CELLS, lines)] == found
 
 

@@ -184,7 +184,7 @@ class Publication:
         publish(waiting, record, self._attempt, self.folder, report, state.sent)
         if names:
             reporting.say(Published(attempt=self._attempt, model=f"{self._store.address}/{record.keys.model}"))
-        shutil.rmtree(self._root, ignore_errors=True)
+        shutil.rmtree(self._root.parent, ignore_errors=True)
         if not stop.requested:  # the rest of a grace period belongs to the records
             delete_checkpoints(self._store, record, RECORD_SECONDS)
 
