@@ -213,11 +213,6 @@ class RowsTask(HubModelTask):
         """The columns that are read, each behind the field that names it."""
         raise NotImplementedError
 
-    @property
-    def class_columns(self) -> tuple[str, ...]:
-        """Those of them whose values are classes, and so keep the spelling of their file."""
-        return ()
-
     def faults(self, unsaved: frozenset[str]) -> list[str]:
         own = [
             text_fault("dataset", self.dataset, _DATASET) if "dataset" not in unsaved else None,
@@ -292,11 +287,6 @@ class TextClassification(TextTask):
         return (("text", self.text), *pair, *(("label", name) for name in self.label_columns))
 
     @property
-    def class_columns(self) -> tuple[str, ...]:
-        has_classes = self.problem_type != REGRESSION and not isinstance(self.label, tuple)
-        return self.label_columns if has_classes else ()
-
-    @property
     def label_columns(self) -> tuple[str, ...]:
         """The names of the columns with what is to be predicted."""
         return self.label if isinstance(self.label, tuple) else (self.label,)
@@ -347,10 +337,6 @@ class TokenClassification(TextTask):
     @property
     def columns(self) -> tuple[tuple[str, str], ...]:
         return ("tokens", self.tokens), ("tags", self.tags)
-
-    @property
-    def class_columns(self) -> tuple[str, ...]:
-        return (self.tags,)
 
     def faults(self, unsaved: frozenset[str]) -> list[str]:
         return [*super().faults(unsaved), *_told([_class_names_fault(self.labels)])]
@@ -456,10 +442,6 @@ class ImageClassification(RowsTask):
     @property
     def columns(self) -> tuple[tuple[str, str], ...]:
         return ("image", self.image), ("label", self.label)
-
-    @property
-    def class_columns(self) -> tuple[str, ...]:
-        return (self.label,)
 
     def faults(self, unsaved: frozenset[str]) -> list[str]:
         own = [_class_names_fault(self.labels), flag_fault("augment", self.augment)]

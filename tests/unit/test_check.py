@@ -137,7 +137,7 @@ def test_the_worker_raises_the_same_faults(rows, model, tmp_path):
     with pytest.raises(InvalidInput) as caught:
         TextClassifier(run.task, run.seed, None, tmp_path / "cache").rows()
     assert [message for _, message in messages(found)] == list(caught.value.faults)
-    assert "looks 1-based: subtract 1" in caught.value.faults[0]
+    assert "label range 1-5, expected 0-4" in caught.value.faults[0]
 
 
 def test_what_the_store_says_is_reported_under_its_own_cause(report, tmp_path, monkeypatch):

@@ -286,7 +286,7 @@ def test_equal_images_of_two_classes_are_told(half, tmp_path):
     rows = rows_of(40)
     twin = {"image": rows[0]["image"], "label": "dots"}
     notes = half(table_of([*rows, twin, *[twin] * 3], tmp_path), held_out=0.1).check().notes
-    assert any("different classes" in note for note in notes)
+    assert any("different labels" in note for note in notes)
 
 
 def test_a_model_without_its_image_processor_is_refused(half, tmp_path):

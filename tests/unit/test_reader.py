@@ -4,7 +4,6 @@ import json
 import re
 import subprocess
 import sys
-import tracemalloc
 from pathlib import Path
 
 import datasets
@@ -89,43 +88,6 @@ def test_a_text_of_json_is_a_text_whatever_it_looks_like(tmp_path, name, form):
 
 
 @pytest.mark.parametrize(
-    "numbers",
-    [
-        ["4.0", "1.0", "null", "4.0"],
-        ["4", "4.5", "1e2", "-3.50"],
-        ["4", "4.0", "5.0"],  # one number in two spellings
-        ["-0.0", "5.5"],
-        ["0.0", "-0.0"],
-        ["9007199254740993.0", "1.5"],
-        ["NaN", "1.0"],
-        ["[1.0, 2.0]", "[3.0]"],
-    ],
-    ids=" ".join,
-)
-@pytest.mark.parametrize("other", ['"text"', '{"stars": 4e0}', '"\\"stars\\": 4e0"'])
-def test_numbers_that_are_classes_are_spelled_as_in_the_file_in_either_form_of_json(tmp_path, numbers, other):
-    rows = [f'{{"stars": {number}, "other": {other}}}' for number in numbers]
-    paths = write(tmp_path, "a.json", f"[{','.join(rows)}]"), write(tmp_path, "a.jsonl", "\n".join(rows))
-    of_list, of_lines = (columns_of(path, "stars", "other", classes=("stars",)) for path in paths)
-    assert of_lines == of_list
-    expected = [None if number in ("null", "NaN") else number for number in numbers]
-    assert of_lines["stars"] == (expected if "[" not in numbers[0] else [["1.0", "2.0"], ["3.0"]])
-
-
-def test_a_file_whose_classes_are_fractions_is_not_held_as_objects_of_python(tmp_path):
-    rows = "".join(f'{{"text": "{"so so " * 20}", "stars": {i % 5}.0}}\n' for i in range(10_000))
-    path = write(tmp_path, "a.jsonl", rows)
-    columns_of(path, "text", "stars", classes=("stars",))  # what is imported
-    tracemalloc.start()
-    try:
-        columns_of(path, "text", "stars", classes=("stars",))["stars"]
-        peak = tracemalloc.get_traced_memory()[1]
-    finally:
-        tracemalloc.stop()
-    assert peak < 3 * len(rows)
-
-
-@pytest.mark.parametrize(
     ("content", "row"),
     [
         ('"fine",1\n"he said \\"yes\\" twice",2\n', "row 2"),
@@ -204,8 +166,8 @@ def test_rows_of_a_ragged_file_are_counted_as_rows_and_not_as_lines(tmp_path):
     assert "row 2 has 3 fields" in refusal(write(tmp_path, "a.csv", 'text,label\n"two\nlines",1\na,b,1\n'))
 
 
-def columns_of(path, *columns, classes=()):
-    wanted = Wanted("dataset", path, "dataset", columns=columns, classes=classes)
+def columns_of(path, *columns):
+    wanted = Wanted("dataset", path, "dataset", columns=columns)
     source = read_source(wanted, None, None, Path(path).parent / "cache")
     return source.splits["all"].to_pydict()
 

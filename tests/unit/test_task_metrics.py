@@ -78,7 +78,6 @@ def test_predictions_of_another_shape_have_no_such_metric(metric, logits, labels
         ("B-PER B-PER I-PER", [("PER", 0, 0), ("PER", 1, 2)]),
         ("I-PER I-PER O", [("PER", 0, 1)]),
         ("B-PER I-LOC I-LOC", [("PER", 0, 0), ("LOC", 1, 2)]),
-        ("S-ORG B-ORG I-ORG E-ORG I-ORG", [("ORG", 0, 0), ("ORG", 1, 3), ("ORG", 4, 4)]),
         ("B I O I", [("", 0, 1), ("", 3, 3)]),
         ("B-LOC-CITY I-LOC-CITY", [("LOC-CITY", 0, 1)]),
         ("O O", []),

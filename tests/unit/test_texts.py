@@ -7,7 +7,7 @@ import pytest
 from tests import halves
 from tests.messages import unnamed
 from tests.tiny_model import write_tiny_tokenizer
-from train_func.worker.tasks.columns import MEASURED, judge_equal_texts, judge_lengths, judge_overlap, judge_texts
+from train_func.worker.tasks.columns import MEASURED, judge_equal, judge_lengths, judge_overlap, judge_texts
 
 
 def judged(*texts, type=None, **more):
@@ -61,9 +61,9 @@ def test_held_out_texts_that_are_trained_on_are_noted_up_to_a_tenth():
 
 def test_equal_texts_with_different_labels_are_noted():
     texts = column("fine", "so so", "so so", "so so", "bad", "bad")
-    _, (note,) = halves.judged(judge_equal_texts, texts, np.array([1, 1, 0, 1, 0, 0]), ("neg", "pos"))
-    assert unnamed(note, 1, "'so so'", "neg and pos") == []
-    assert halves.judged(judge_equal_texts, texts, np.zeros(6, dtype=np.int64), ("neg", "pos")) == ([], [])
+    _, (note,) = halves.judged(judge_equal, texts, np.array([1, 1, 0, 1, 0, 0]), np.arange(6) + 10)
+    assert unnamed(note, "1 training", "row 12") == []
+    assert halves.judged(judge_equal, texts, np.zeros(6, dtype=np.int64), np.arange(6)) == ([], [])
 
 
 @pytest.mark.parametrize(

@@ -17,23 +17,11 @@ import pyarrow as pa
 from train_func.errors import InvalidInput
 from train_func.text import COUNTED, counted, listed
 
-_SPELLED = {b"train_func.spelled": b"1"}  # in the metadata of a field
 SEPARATORS = {",": "commas", ";": "semicolons", "\t": "tabs", "|": "vertical bars"}  # of a csv, the usual one first
 ROWS_AT_ONCE = 50_000  # that are Python's texts; those before are a table
 WORDS_AND_TAGS = ("tokens", "tags")
 DOCUMENT = "-DOCSTART-"  # begins lines between documents, which are no words
 _BLANKS = re.compile(r"[ \t]+")
-
-
-def as_spelled(table: pa.Table, names: Collection[str]) -> pa.Table:
-    """The table with these columns known as spelled: a text there may be meant as a number."""
-    fields = [field.with_metadata(_SPELLED) if field.name in names else field for field in table.schema]
-    return pa.Table.from_arrays(table.columns, schema=pa.schema(fields, table.schema.metadata))
-
-
-def is_spelled(table: pa.Table, name: str) -> bool:
-    """Whether the texts of a column are such a spelling, and no values of type text."""
-    return (table.schema.field(name).metadata or {}).items() >= _SPELLED.items()
 
 
 def read_csv(path: Path, columns: Collection[str] = ()) -> pa.Table:
@@ -114,7 +102,7 @@ def _read(path: Path, separator: str, *, quoted: bool) -> pa.Table:
             f"{path}: the header names {', '.join(map(repr, doubled))} more than once; columns: {', '.join(header)}",
             cause="data",
         )
-    return as_spelled(pa.concat_tables([*pieces, _table(header, piece)]), header)
+    return pa.concat_tables([*pieces, _table(header, piece)])
 
 
 def _table(header: list[str], rows: list[list[str]]) -> pa.Table:
@@ -163,10 +151,9 @@ def read_conll(path: Path) -> pa.Table:
         )
     sentences = [list(group) for has_words, group in itertools.groupby(words, bool) if has_words]
     kind = pa.list_(pa.string())
-    table = pa.table(
+    return pa.table(
         {
             name: pa.array([[line[at] for line in sentence if line] for sentence in sentences], kind)
             for name, at in zip(WORDS_AND_TAGS, (0, -1), strict=True)
         }
     )
-    return as_spelled(table, WORDS_AND_TAGS)

@@ -3,7 +3,7 @@
 import json
 import re
 from collections import Counter, defaultdict
-from collections.abc import Collection, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any, TextIO
 
@@ -11,46 +11,33 @@ import pyarrow as pa
 
 from train_func.errors import InvalidInput
 from train_func.text import counted, listed
-from train_func.worker.inputs.delimited import as_spelled
 
 _HALF = re.compile("[\ud800-\udfff]")  # of a pair of UTF-16
 _NUMBER, _BOOL = "number", "true/false"
 
 
-class _Fraction(float):
-    """A number as the file spells it: 1.0 and 1e2 are no whole numbers, as names of classes."""
-
-    text: str
-
-    def __new__(cls, text: str) -> "_Fraction":
-        number = super().__new__(cls, text)
-        number.text = text
-        return number
+_KINDS = {str: "text", bool: _BOOL, int: _NUMBER, float: _NUMBER, list: "list", dict: "object"}
 
 
-_KINDS = {str: "text", bool: _BOOL, int: _NUMBER, float: _NUMBER, _Fraction: _NUMBER, list: "list", dict: "object"}
-
-
-def read_json(path: Path, classes: Collection[str] = ()) -> pa.Table:
+def read_json(path: Path) -> pa.Table:
     """The table of a UTF-8 file that holds a list of objects, or one object per line; a missing key is null.
 
-    A text stays a text, whatever it looks like. ``classes``: columns in which numbers, true and false are read as the
-    texts that the file spells them with.
+    A text stays a text, whatever it looks like.
 
     Raises:
         InvalidInput: empty file, wrong JSON, rows that are no objects, a column with values of several kinds, texts
             with half a character.
         UnicodeDecodeError: the file is not UTF-8.
     """
-    decoder = json.JSONDecoder(parse_float=_Fraction if classes else None, object_pairs_hook=_object)
+    decoder = json.JSONDecoder(object_pairs_hook=_object)
     with path.open(encoding="utf-8-sig", newline="\n") as file:
         start = next((line.lstrip() for line in file if not line.isspace()), "")
         if not start:
             raise InvalidInput(f"{path}: the file is empty; rows are expected", cause="data")
         file.seek(0)
         if start[0] == "[":
-            return _table(path, _items(path, file, decoder), "item", classes)
-        return _table(path, _lines(path, file, decoder), "line", classes)
+            return _table(path, _items(path, file, decoder), "item")
+        return _table(path, _lines(path, file, decoder), "line")
 
 
 def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
@@ -92,7 +79,7 @@ def _lines(path: Path, file: TextIO, decoder: json.JSONDecoder) -> Iterator[tupl
         )
 
 
-def _table(path: Path, rows: Iterable[tuple[int, Any]], unit: str, classes: Collection[str]) -> pa.Table:
+def _table(path: Path, rows: Iterable[tuple[int, Any]], unit: str) -> pa.Table:
     places: list[str] = []
     columns: dict[str, list[Any]] = {}
     kinds: dict[str, dict[str, str]] = defaultdict(dict)  # of each column: its kinds of values, and the first of each
@@ -105,10 +92,8 @@ def _table(path: Path, rows: Iterable[tuple[int, Any]], unit: str, classes: Coll
         for name, value in row.items():
             values = columns.setdefault(name, [])
             values += [None] * (len(places) - len(values))
-            is_list_of_classes = name in classes and isinstance(value, list)
-            for each in value if is_list_of_classes else [value]:
-                _add_kind(kinds[name], place, each)
-            values.append(_spelling(value) if name in classes else value)
+            _add_kind(kinds[name], place, value)
+            values.append(value)
         places.append(place)
     if strangers:
         raise InvalidInput(
@@ -120,22 +105,10 @@ def _table(path: Path, rows: Iterable[tuple[int, Any]], unit: str, classes: Coll
     for values in columns.values():
         values += [None] * (len(places) - len(values))
     try:
-        table = pa.table({name: pa.array(values) for name, values in columns.items()})
+        return pa.table({name: pa.array(values) for name, values in columns.items()})
     except (pa.ArrowException, UnicodeEncodeError, OverflowError) as error:
         _refuse_inner(path, places, columns)
         raise InvalidInput(f"{path}: cannot be read as a table: {error}", cause="data") from None
-    return as_spelled(table, [name for name in classes if kinds[name].keys() & {_NUMBER, _BOOL}])
-
-
-def _spelling(value: Any) -> Any:
-    """The text of a number, true or false, or of each in a list; no number is null."""
-    if isinstance(value, list):
-        return [_spelling(each) for each in value]
-    if isinstance(value, bool):
-        return "true" if value else "false"
-    if isinstance(value, float):
-        return None if value != value else getattr(value, "text", str(value))
-    return str(value) if isinstance(value, int) else value
 
 
 def _add_kind(kinds: dict[str, str], place: str, value: Any) -> None:

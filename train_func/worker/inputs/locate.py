@@ -38,8 +38,6 @@ class Wanted:
     revision: str = "main"
     columns: tuple[str, ...] = ()
     """What a data set has to hold; empty: it is only looked at, and read whole."""
-    classes: tuple[str, ...] = ()
-    """Those of the columns whose values are classes, and so keep the spelling of the file."""
 
     def __str__(self) -> str:
         at = "" if self.revision == "main" else f" (revision {self.revision})"

@@ -165,7 +165,7 @@ def _read_file(wanted: Wanted, path: Path) -> pa.Table:
             return read_conll(path)
         if suffix == ".csv":
             return read_csv(path, wanted.columns)
-        return read_tsv(path) if suffix == ".tsv" else read_json(path, wanted.classes)
+        return read_tsv(path) if suffix == ".tsv" else read_json(path)
     except UnicodeDecodeError:
         raise not_utf8(path) from None
 

@@ -3,18 +3,21 @@
 import difflib
 from collections.abc import Iterable, Mapping
 from pathlib import Path
+from typing import TypeVar
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 from tokenizers import Tokenizer
 
-from train_func.text import COUNTED, MAX_SHOWN, are, in_rows, listed
-from train_func.worker.inputs.delimited import SEPARATORS, is_spelled
+from train_func.text import are, in_rows, listed
+from train_func.worker.inputs.delimited import SEPARATORS
 from train_func.worker.inputs.findings import Findings
 from train_func.worker.inputs.model import TOKENIZER
 from train_func.worker.inputs.parquet_file import holds_bytes
 from train_func.worker.inputs.reader import class_names
+
+Values = TypeVar("Values", pa.ChunkedArray, pa.Array)
 
 MANY_WORDS = 20.0  # mean characters from which a text column is rather the text than a class
 FEW_CLASSES = 50
@@ -35,7 +38,12 @@ def is_text(kind: pa.DataType) -> bool:
     return bool(pa.types.is_string(kind) or pa.types.is_large_string(kind) or pa.types.is_string_view(kind))
 
 
-def plain(values: pa.ChunkedArray) -> pa.ChunkedArray:
+def is_list(kind: pa.DataType) -> bool:
+    """Whether a column of this type holds lists."""
+    return bool(pa.types.is_list(kind) or pa.types.is_large_list(kind) or pa.types.is_fixed_size_list(kind))
+
+
+def plain(values: Values) -> Values:
     """Texts of any encoding as large_string."""
     if pa.types.is_dictionary(values.type):
         values = values.cast(values.type.value_type)
@@ -54,29 +62,18 @@ def distinct(values: pa.ChunkedArray) -> pa.Array:
     return each.filter(pc.not_equal(pc.utf8_trim_whitespace(each), "")) if is_text(each.type) else each
 
 
-def values_in_rows(values: pa.ChunkedArray, is_shown: np.ndarray, rows: Mapping[str, np.ndarray]) -> str:
-    """Returns the first few values that ``is_shown`` marks, each with its row.
-
-    ``rows``: of each part the row of every value, from 0; the parts follow one another in ``values``.
-    """
-    ends = np.cumsum([len(part) for part in rows.values()])
-    texts = []
-    for place in np.flatnonzero(is_shown)[:MAX_SHOWN].tolist():
-        number = int(np.searchsorted(ends, place, side="right"))
-        part = [*rows][number]
-        row = rows[part][place - ends[number]]  # counted from the end of its part
-        texts.append(f"{values[place].as_py()!r} in row {row + 1} of the {part} rows")
-    return f"{'; '.join(texts)} {COUNTED}"
+def is_blank(values: pa.ChunkedArray | pa.Array) -> np.ndarray:
+    """Returns whether each value is null, NaN or a text without a letter."""
+    blank = pc.is_null(values, nan_is_null=True)
+    if is_text(values.type):
+        blank = pc.fill_null(pc.equal(pc.utf8_trim_whitespace(plain(values)), ""), True)
+    is_true: np.ndarray = blank.to_numpy(zero_copy_only=False)
+    return is_true
 
 
 def names_of_classes(tables: Mapping[str, pa.Table], column: str) -> tuple[str, ...]:
     """The names that `datasets` keeps for the integers of a column, in the first table that has some."""
     return next((names for table in tables.values() if (names := class_names(table, column))), ())
-
-
-def are_spelled(tables: Mapping[str, pa.Table], column: str) -> bool:
-    """Whether texts of a column are a file's spelling of values that have no type there."""
-    return any(is_spelled(table, column) for table in tables.values())
 
 
 def judge_columns(table: pa.Table, where: str, columns: Iterable[tuple[str, str]], findings: Findings) -> None:
@@ -179,15 +176,17 @@ def judge_overlap(
         findings.note(f"{what}: the metric flatters a little")
 
 
-def judge_equal_texts(texts: pa.ChunkedArray, codes: np.ndarray, names: tuple[str, ...], findings: Findings) -> None:
-    """Notes equal texts with different labels."""
-    groups = pa.table({"text": texts, "label": codes}).group_by("text").aggregate([("label", "distinct")])
-    torn = groups.filter(pc.greater(pc.list_value_length(groups["label_distinct"]), 1))
+def judge_equal(
+    values: pa.ChunkedArray | pa.Array, codes: np.ndarray, rows: np.ndarray, findings: Findings, noun: str = "text"
+) -> None:
+    """Notes equal training texts with different labels; ``rows``: where they stand."""
+    table = pa.table({"value": values, "code": codes, "row": rows})
+    groups = table.group_by("value").aggregate([("code", "count_distinct"), ("row", "min")])
+    torn = groups.filter(pc.greater(groups["code_count_distinct"], 1))
     if torn.num_rows:
-        labels = " and ".join(names[code] for code in sorted(torn["label_distinct"][0].as_py()))
         findings.note(
-            f"{torn.num_rows} training text(s) stand there with different labels, such as "
-            f"{torn['text'][0].as_py()[:60]!r} with {labels}"
+            f"{torn.num_rows} training {noun}(s) stand there with different labels, first "
+            f"{in_rows(np.sort(torn['row_min'].to_numpy())[:1])}"
         )
 
 

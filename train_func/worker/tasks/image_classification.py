@@ -15,9 +15,7 @@ from train_func.errors import InvalidInput
 from train_func.layout import LABELS, SOURCE
 from train_func.tasks import SINGLE, ImageClassification
 from train_func.worker.inputs.findings import Findings
-from train_func.worker.inputs.image_folder import IS_FOLDER, LABEL
-from train_func.worker.inputs.reader import class_names
-from train_func.worker.tasks.columns import are_spelled, is_text, judge_overlap, names_of_classes
+from train_func.worker.tasks.columns import judge_equal, judge_overlap, names_of_classes
 from train_func.worker.tasks.images import COLUMN, ImageCollator, KeptImages, decode, keep, look_at_each, name_of
 from train_func.worker.tasks.labels import Labels, encode
 from train_func.worker.tasks.metrics import Accuracy
@@ -109,7 +107,7 @@ class ImageClassifier(WorkerHalf[ImageClassification]):
             seen = "".join(f"; {note}" for note in findings.notes if note.startswith(TRAINING))  # which may be why
             findings.fault(f"{where(task, TRAINING)}: all {len(trained)} training images show the same{seen}")
         judge_classes(data, findings, each_is_learnt=True)
-        _judge_equal_images(data.train, trained, images[TRAINING], findings)
+        judge_equal(trained, data.train["label"].to_numpy(), data.train["row_id"].to_numpy(), findings, "image")
         return ImageSplit(**vars(data), images=images, codes=classes.codes)
 
     def _store(self, sources: Sources, part: str, table: pa.Table) -> KeptImages:
@@ -187,35 +185,7 @@ class ImageClassifier(WorkerHalf[ImageClassification]):
         return text if self.task.model is not None else f"{text}\n{OF_A_MODULE}\n"
 
 
-def _judge_equal_images(train: pa.Table, shown: pa.Array, images: KeptImages, findings: Findings) -> None:
-    """Notes images with different classes that show the same."""
-    labels = train.append_column("shown", shown).group_by("shown")
-    groups = labels.aggregate([("label", "count_distinct"), ("row_id", "min")])
-    torn = groups.filter(pc.greater(groups["label_count_distinct"], 1))
-    if torn.num_rows:
-        row = torn["row_id_min"][0].as_py()
-        example = name_of(images.table["image"][row].as_py(), row)
-        findings.note(f"{torn.num_rows} training image(s) stand there with different classes, such as {example}")
-
-
 def _classes(task: ImageClassification, tables: Mapping[str, pa.Table], findings: Findings) -> Labels | None:
-    """Integers that have names are taken by these, as folders are: ``labels`` orders names, and renames none."""
-    named = {part: _named(table, task.label) for part, table in tables.items()}
-    has_names = all(values is not None for values in named.values())
-    parts = {part: named[part] if has_names else table[task.label] for part, table in tables.items()}
-    data_names, spelled = names_of_classes(tables, task.label), are_spelled(tables, task.label)
-    are_folders = all(IS_FOLDER in (table.schema.metadata or {}) for table in tables.values())
-    if not data_names and task.label == LABEL and are_folders:
-        data_names = tuple(sorted({name for values in parts.values() for name in pc.unique(values).to_pylist()}))
-    return encode(parts, task.label, findings, names=task.labels, data_names=data_names, spelled=spelled)
-
-
-def _named(table: pa.Table, column: str) -> pa.ChunkedArray | None:
-    """The labels as texts; None where some have no name, of which the message tells the range."""
-    names, values = class_names(table, column), table[column]
-    if is_text(values.type):
-        return values
-    known = pc.and_(pc.greater_equal(values, 0), pc.less(values, len(names))) if names else None
-    if known is None or not pc.all(pc.fill_null(known, True)).as_py():
-        return None
-    return pc.take(pa.array(names), values)
+    parts = {part: table[task.label] for part, table in tables.items()}
+    data_names = names_of_classes(tables, task.label)
+    return encode(parts, task.label, findings, names=task.labels, data_names=data_names)

@@ -3,7 +3,6 @@
 Several labels stand in lists, in texts with | between them, or in columns of 0 and 1.
 """
 
-import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
@@ -12,14 +11,13 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from train_func.tasks import REGRESSION, SEVERAL, TextClassification
-from train_func.text import are, counted, in_rows, listed
+from train_func.text import listed
 from train_func.worker.inputs.findings import Findings
-from train_func.worker.tasks.columns import are_spelled, distinct, is_text, names_of_classes, plain, values_in_rows
-from train_func.worker.tasks.labels import NUMBER, Labels, encode, have_decimal_commas, number_in
+from train_func.worker.tasks.columns import distinct, is_blank, is_list, is_text, names_of_classes, plain
+from train_func.worker.tasks.labels import Labels, encode
 from train_func.worker.tasks.train_eval_split import TrainEvalSplit
 
 SEPARATOR = "|"  # a comma or a semicolon often separates the columns of the file
-_SEVERAL = re.compile(r"[,;\n\t]|^[\[{<].*[\]}>]$")  # a text that is several labels, where there is no bar
 MARKS = {"0": 0.0, "0.0": 0.0, "false": 0.0, "1": 1.0, "1.0": 1.0, "true": 1.0}  # as files spell them
 MOST_CLASSES = 8  # shown by name
 WIDE = 100.0  # from which size on numbers are far from what a new head predicts: its first outputs lie around 0
@@ -47,17 +45,11 @@ def targets_of(task: TextClassification, tables: Mapping[str, pa.Table], finding
         if numbers is None:
             return None
         return Targets((), {part: pa.array(values) for part, values in numbers.items()}, strata)
-    data_names, spelled = names_of_classes(tables, task.label), are_spelled(tables, task.label)
+    data_names = names_of_classes(tables, task.label)
     encoder = encode_lists if task.problem_type == SEVERAL else encode
-    labels = encoder(parts, task.label, findings, names=task.labels, data_names=data_names, spelled=spelled)
+    labels = encoder(parts, task.label, findings, names=task.labels, data_names=data_names)
     if task.problem_type == SEVERAL or labels is None:
         return _of_label_lists(labels)
-    several = [name for name in labels.names if SEPARATOR in name]
-    if several and not task.labels:
-        findings.note(
-            f"column {task.label!r}: {listed(several, show=repr)} are classes of their own here; where each is several "
-            f"labels of one row give problem_type={SEVERAL!r}"
-        )
     return Targets(labels.names, {part: pa.array(codes) for part, codes in labels.codes.items()}, labels.codes)
 
 
@@ -106,13 +98,13 @@ def classes_text(data: TrainEvalSplit) -> str:
     return f"{classes} (majority-class baseline: {right:.0%} right)"
 
 
-def combinations_in(column: pa.ChunkedArray, names: tuple[str, ...]) -> tuple[np.ndarray, tuple[str, ...]]:
-    """For every row the number of its class, or of its combination of labels, and what each of them is called."""
+def combinations_in(column: pa.ChunkedArray) -> np.ndarray:
+    """Returns for every row the number of its class, or of its combination of labels."""
     if not pa.types.is_list(column.type):
-        return column.to_numpy(), names
-    rows, codes = np.unique(_matrix(column), axis=0, return_inverse=True)
-    combinations = (" + ".join(name for name, has in zip(names, row, strict=True) if has) or "no label" for row in rows)
-    return codes.ravel(), tuple(combinations)
+        numbers: np.ndarray = column.to_numpy()
+        return numbers
+    _, codes = np.unique(_matrix(column), axis=0, return_inverse=True)
+    return codes.ravel()
 
 
 def _matrix(column: pa.ChunkedArray) -> np.ndarray:
@@ -127,7 +119,6 @@ def encode_lists(
     *,
     names: Sequence[str] = (),
     data_names: Sequence[str] = (),
-    spelled: bool = False,
 ) -> Labels | None:
     """Returns the labels of the lists in ``column``; an empty list, or an empty text, is a row without any.
 
@@ -135,24 +126,22 @@ def encode_lists(
     """
     num_faults = len(findings.faults)
     if all(is_text(values.type) for values in parts.values()):
-        _judge_bars(parts, column, findings, names, spelled=spelled)
+        _judge_bars(parts, column, findings, names)
     lists = {}
     for part, values in parts.items():
         kind = values.type
         if is_text(kind):
             lists[part] = _without_blanks(pc.split_pattern(plain(values), SEPARATOR).combine_chunks())
-        elif pa.types.is_list(kind) or pa.types.is_large_list(kind) or pa.types.is_fixed_size_list(kind):
+        elif is_list(kind):
             lists[part] = values.cast(pa.large_list(kind.value_type)).combine_chunks()
         else:
-            findings.fault(_no_lists(kind, column, part))
-            continue
-        nulls = np.flatnonzero(pc.is_null(lists[part]).to_numpy(zero_copy_only=False))
-        if len(nulls):
             findings.fault(
-                f"column {column!r}: {len(nulls)} of {len(values)} {part} rows {'has' if len(nulls) == 1 else 'have'} "
-                f"null in place of labels, {in_rows(nulls)}; give an empty list where a row has no label, or remove "
-                "these rows"
+                f"column {column!r}: {part} rows hold {kind}; with several labels per row a list is expected in each, "
+                f"a text with {SEPARATOR} between the labels, or label=('toxic', 'insult') with columns of 0 and 1"
             )
+            continue
+        remedy = "give an empty list where a row has no label, or remove these rows"
+        findings.fault_rows(column, part, np.flatnonzero(is_blank(lists[part])), "{is} null", remedy, total=len(values))
     if len(findings.faults) > num_faults:
         return None
     each = {part: pa.chunked_array([values.flatten()]) for part, values in lists.items()}
@@ -160,7 +149,7 @@ def encode_lists(
         findings.fault(f"column {column!r}: no row has any label; name another column")
         return None
     rows = {part: values.value_parent_indices().to_numpy() for part, values in lists.items()}
-    labels = encode(each, column, findings, names=names, data_names=data_names, rows=rows, spelled=spelled)
+    labels = encode(each, column, findings, names=names, data_names=data_names, rows=rows)
     if labels is None:
         return None
     codes = {part: np.zeros((len(values), len(labels.names)), dtype=np.uint8) for part, values in lists.items()}
@@ -175,24 +164,8 @@ def encode_columns(tables: Mapping[str, pa.Table], columns: tuple[str, ...], fin
     codes = {part: np.zeros((table.num_rows, len(columns)), dtype=np.uint8) for part, table in tables.items()}
     for part, table in tables.items():
         for number, name in enumerate(columns):
-            values, kind = table[name], table[name].type
-            if is_text(kind):
-                texts = [(text or "").strip().lower() for text in values.to_pylist()]
-                marks = np.array([MARKS.get(text, np.nan) for text in texts])
-            elif pa.types.is_boolean(kind) or pa.types.is_integer(kind) or pa.types.is_floating(kind):
-                whole = values.cast(pa.int8()) if pa.types.is_boolean(kind) else values
-                marks = whole.cast(pa.float64(), safe=False).to_numpy()
-            else:
-                findings.fault(
-                    f"column {name!r}: {part} rows hold {kind}; 0 or 1 is expected in each where label= names columns"
-                )
-                continue
-            is_wrong = (marks != 0) & (marks != 1)
-            if num_wrong := int(is_wrong.sum()):
-                shown = values_in_rows(values, is_wrong, {part: np.arange(len(values))})
-                findings.fault(
-                    f"column {name!r}: {counted(num_wrong, 'value')} {are(num_wrong)} neither 0 nor 1: {shown}"
-                )
+            marks = np.array([MARKS.get(str(value).strip().lower(), np.nan) for value in table[name].to_pylist()])
+            _judge_values(table[name], name, part, ~np.isnan(marks), findings, "neither 0 nor 1", "correct these rows")
             codes[part][:, number] = marks == 1
     if len(findings.faults) > num_faults:
         return None
@@ -200,34 +173,19 @@ def encode_columns(tables: Mapping[str, pa.Table], columns: tuple[str, ...], fin
     if not has_row.any():
         findings.fault(f"label={columns}: no row has a 1 in any of these columns; name other columns")
         return None
-    for name, has in zip(columns, has_row, strict=True):
-        if not has:
-            findings.note(f"column {name!r}: no row has a 1: the model cannot learn this label")
+    if absent := [name for name, has in zip(columns, has_row, strict=True) if not has]:
+        findings.note(f"columns {listed(absent, show=repr)}: no row has a 1: the model cannot learn these labels")
     return Labels(columns, codes)
 
 
-def _no_lists(what: object, column: str, part: str) -> str:
-    return (
-        f"column {column!r}: {part} rows hold {what}; with several labels per row a list is expected in each, a "
-        f"text with {SEPARATOR} between the labels, or label=('toxic', 'insult') with columns of 0 and 1"
-    )
-
-
-def _judge_bars(
-    parts: Mapping[str, pa.ChunkedArray], column: str, findings: Findings, names: Sequence[str], *, spelled: bool
-) -> None:
-    """Finds texts that look like numbers or several labels in one, where no text has a bar."""
+def _judge_bars(parts: Mapping[str, pa.ChunkedArray], column: str, findings: Findings, names: Sequence[str]) -> None:
+    """Finds texts that are no lists of labels: none of them has a bar, and not all are names of the Run."""
     texts = {text.strip() for values in parts.values() for text in distinct(plain(values)).to_pylist()}
-    if not texts or any(SEPARATOR in text for text in texts):
-        return
-    if spelled and not names and all(number_in(text) is not None for text in texts):
-        findings.fault(_no_lists("numbers", column, next(iter(parts))))
-        return
-    if several := sorted(filter(_SEVERAL.search, texts - {*names})):
+    if not texts <= {*names} and not any(SEPARATOR in text for text in texts):
         findings.fault(
-            f"column {column!r}: no text has {SEPARATOR} in it, and {len(several)} of {len(texts)} different ones look "
-            f"like several labels in one: {listed(several, show=repr)}; write {SEPARATOR} between labels, as "
-            f"db{SEPARATOR}ui, or give lists; where such a text is one label, name all with labels=(...)"
+            f"column {column!r}: no text has {SEPARATOR} in it, such as {listed(sorted(texts), show=repr)}; write it "
+            f"between labels, as db{SEPARATOR}ui, or give lists, or label=('toxic', 'insult') with columns of 0 and 1; "
+            "where each text is one label, name all with labels=(...)"
         )
 
 
@@ -243,13 +201,9 @@ def _without_blanks(lists: pa.ListArray | pa.LargeListArray) -> pa.ListArray:
 def encode_numbers(
     parts: Mapping[str, pa.ChunkedArray], column: str, findings: Findings
 ) -> dict[str, np.ndarray] | None:
-    """Returns the numbers of each part (float32); None, with the first rows that hold no finite number, else.
-
-    Texts are numbers where each is one; those with a decimal comma where that is the only way to read all of them.
-    """
-    has_commas = have_decimal_commas(parts.values())
+    """Returns the numbers of each part (float32); None, with the first rows that hold no finite number, else."""
     num_faults = len(findings.faults)
-    numbers = {part: _numbers(values, column, part, findings, has_commas) for part, values in parts.items()}
+    numbers = {part: _numbers(values, column, part, findings) for part, values in parts.items()}
     if len(findings.faults) > num_faults:
         return None
     first, *_ = numbers.values()
@@ -258,8 +212,6 @@ def encode_numbers(
         return None
     every = np.concatenate([*numbers.values()])
     low, high = float(every.min()), float(every.max())
-    if has_commas:
-        findings.note(f"column {column!r}: its commas are read as decimal points, as 3,5 for 3.5")
     if max(-low, high) >= WIDE:
         findings.note(
             f"column {column!r}: numbers from {low:g} to {high:g}; the loss is the squared distance on that scale, "
@@ -269,24 +221,11 @@ def encode_numbers(
     return numbers
 
 
-def _numbers(values: pa.ChunkedArray, column: str, part: str, findings: Findings, has_commas: bool) -> np.ndarray:
+def _numbers(values: pa.ChunkedArray, column: str, part: str, findings: Findings) -> np.ndarray:
     """Returns the numbers of a part, with NaN for what is none, which is a fault."""
     kind = values.type
-    expected = "a finite number is expected in each: correct or remove these rows"
     if is_text(kind):
-        texts = pc.utf8_trim_whitespace(plain(values))
-        if has_commas:
-            texts = pc.replace_substring(texts, ",", ".")
-        is_number = pc.fill_null(pc.match_substring_regex(texts, NUMBER), False)
-        readable = pc.if_else(is_number, texts, "nan").to_pylist()
-        numbers = np.array([float(text) for text in readable])  # Arrow reads no +2
-        if not pc.all(is_number).as_py():
-            expected = (
-                "a finite number is expected in each, without unit, with a decimal point or, where no comma can mean "
-                "thousands, a decimal comma: correct or remove these rows"
-            )
-            if pc.any(pc.match_substring_regex(texts, r"\d")).as_py() is False:
-                expected = "these look like classes, which the default problem_type predicts: leave it out"
+        numbers = np.array([_number_in(text) for text in values.to_pylist()])
     elif pa.types.is_integer(kind) or pa.types.is_floating(kind) or pa.types.is_decimal(kind):
         numbers = values.cast(pa.float64(), safe=False).to_numpy()
     else:
@@ -294,10 +233,23 @@ def _numbers(values: pa.ChunkedArray, column: str, part: str, findings: Findings
         return np.full(len(values), np.nan)
     with np.errstate(over="ignore"):
         numbers = numbers.astype(np.float32)
-    is_wrong = ~np.isfinite(numbers)
-    if is_wrong.any():
-        shown = values_in_rows(values, is_wrong, {part: np.arange(len(values))})
-        findings.fault(
-            f"column {column!r}: {counted(int(is_wrong.sum()), 'value')} cannot be predicted: {shown}; {expected}"
-        )
+    remedy = "correct or remove these rows; classes are predicted with the default problem_type"
+    _judge_values(values, column, part, np.isfinite(numbers), findings, "no finite number", remedy)
     return numbers
+
+
+def _number_in(text: str | None) -> float:
+    try:
+        return float(text or "nan")
+    except ValueError:
+        return np.nan
+
+
+def _judge_values(
+    values: pa.ChunkedArray, column: str, part: str, is_right: np.ndarray, findings: Findings, what: str, remedy: str
+) -> None:
+    """Finds values that are not right, of which ``what`` says what they are."""
+    rows = np.flatnonzero(~is_right)
+    if len(rows):
+        problem = f"{{is}} {what}, such as {values[rows[0]].as_py()!r}"
+        findings.fault_rows(column, part, rows, problem, remedy, "value")

@@ -9,7 +9,7 @@ import pyarrow as pa
 from train_func.tasks import REGRESSION, SEVERAL, SINGLE, TextClassification
 from train_func.text import listed
 from train_func.worker.inputs.findings import Findings
-from train_func.worker.tasks.columns import joined, judge_equal_texts, judge_overlap, judge_texts, plain
+from train_func.worker.tasks.columns import joined, judge_equal, judge_overlap, judge_texts, plain
 from train_func.worker.tasks.metrics import Accuracy, LabelScores, NumberErrors
 from train_func.worker.tasks.protocol import Metric, WorkerHalf
 from train_func.worker.tasks.targets import MOST_CLASSES, classes_text, combinations_in, judge_classes, targets_of
@@ -51,7 +51,7 @@ class TextClassifier(WorkerHalf[TextClassification]):
         judge_overlap(trained, joined(data.held_out), data.held_rows, findings)
         if task.problem_type != REGRESSION:  # ratings of equal texts may differ
             judge_classes(data, findings, each_is_learnt=is_single)
-            judge_equal_texts(trained, *combinations_in(data.train["label"], data.labels), findings)
+            judge_equal(trained, combinations_in(data.train["label"]), data.train["row_id"].to_numpy(), findings)
         return data
 
     def target(self, data: TrainEvalSplit) -> str:

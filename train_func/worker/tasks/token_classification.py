@@ -1,9 +1,5 @@
-"""Token classification: sentences whose words have tags, and a model with a head for the tags of tokens.
+"""Token classification: sentences whose words have tags, and a model with a head for the tags of tokens."""
 
-Tags of spans in other schemes are trained in BIO, as pipelines of transformers join them.
-"""
-
-import re
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
@@ -13,11 +9,11 @@ import pyarrow.compute as pc
 
 from train_func.errors import InvalidInput
 from train_func.tasks import TokenClassification
-from train_func.text import COUNTED, MAX_SHOWN, counted, in_rows, listed
+from train_func.text import counted, listed
 from train_func.worker.inputs.findings import Findings
-from train_func.worker.tasks.columns import are_spelled, is_text, judge_overlap, names_of_classes
-from train_func.worker.tasks.labels import Labels, encode
-from train_func.worker.tasks.metrics import OUTSIDE, TagScores, spans_of
+from train_func.worker.tasks.columns import is_blank, is_list, is_text, judge_overlap, names_of_classes
+from train_func.worker.tasks.labels import encode
+from train_func.worker.tasks.metrics import TagScores
 from train_func.worker.tasks.protocol import Metric, WorkerHalf
 from train_func.worker.tasks.train_eval_split import Sources, TrainEvalSplit, divide
 
@@ -29,10 +25,6 @@ SPACED = (
     "A word has the tag of its first token. Put spaces between words, and between words and punctuation, as between "
     "the words of the rows: many tokenizers tell where a word begins by the space before it."
 )
-SCHEMES = ("BIES", "BILU", "BMES", "BMEW")  # BIOES, BILOU and what they are called for words of Chinese
-MEANT = {"L": "E", "U": "S", "M": "I", "W": "S"}  # the same marks as of BIOES
-UNTYPED = "SPAN"  # the type of spans whose tags are marks alone
-_TAG = re.compile(r"([BIESLUMW])(?:-(.*))?", re.DOTALL)
 
 
 class TokenClassifier(WorkerHalf[TokenClassification]):
@@ -54,18 +46,16 @@ class TokenClassifier(WorkerHalf[TokenClassification]):
             names=task.labels,
             data_names=names_of_classes(sources.tables, task.tags),
             rows={part: tags.value_parent_indices().to_numpy() for part, (_, tags) in words.items()},
-            spelled=are_spelled(sources.tables, task.tags),
         )
         findings.refuse()
         assert encoded is not None  # else it were a fault
         lengths = {part: pc.list_value_length(tags).to_numpy() for part, (_, tags) in words.items()}
-        in_spans = in_bio(encoded, task.tags, lengths, findings)
         tables = {}
         for part, (tokens, _) in words.items():
             offsets = pa.array(np.append(0, np.cumsum(lengths[part])))
-            codes = pa.LargeListArray.from_arrays(offsets, pa.array(in_spans.codes[part]))
+            codes = pa.LargeListArray.from_arrays(offsets, pa.array(encoded.codes[part]))
             tables[part] = pa.table({"tokens": tokens, "tags": codes})
-        data = divide(task, self.seed, sources, tables, findings, labels=in_spans.names)
+        data = divide(task, self.seed, sources, tables, findings, labels=encoded.names)
         overlap = Findings()
         judge_overlap(_sentences(data.train), _sentences(data.held_out), data.held_rows, overlap)
         findings.note(*overlap.notes, *(text for _, text in overlap.faults))  # short sentences often are repeated
@@ -136,8 +126,7 @@ def _lists(
     lists = []
     for column in (task.tokens, task.tags):
         values, kind = table[column], table[column].type
-        is_list = pa.types.is_list(kind) or pa.types.is_large_list(kind) or pa.types.is_fixed_size_list(kind)
-        if is_list and not pa.types.is_null(kind.value_type):
+        if is_list(kind) and not pa.types.is_null(kind.value_type):
             inner = pa.large_string() if is_text(kind.value_type) else kind.value_type
             lists.append(pa.concat_arrays(values.cast(pa.large_list(inner)).chunks))
         else:
@@ -148,71 +137,18 @@ def _lists(
     if len(lists) < 2:
         return None
     tokens, tags = lists
-    _judge_words(tokens, task.tokens, part, findings)
-    num_words, num_tags = (pc.fill_null(pc.list_value_length(each), -1).to_numpy() for each in lists)
-    differing = np.flatnonzero(num_words != num_tags)
-    if len(differing):
-        shown = "; ".join(
-            f"row {row + 1} has {counted(int(num_words[row]), 'word')} and "
-            f"{counted(int(num_tags[row]), 'tag') if num_tags[row] >= 0 else 'null'}"
-            for row in differing[:MAX_SHOWN].tolist()
-        )
-        findings.fault(
-            f"columns {task.tokens!r} and {task.tags!r}: in {counted(len(differing), 'row')} of the {part} rows words "
-            f"and tags differ in number: {shown} {COUNTED}; one tag for each word is expected"
-        )
-    return tokens, tags
-
-
-def _judge_words(tokens: pa.LargeListArray, column: str, part: str, findings: Findings) -> None:
     words = tokens.flatten()
     if not is_text(words.type):
         findings.fault(
-            f"column {column!r}: the lists of the {part} rows hold {words.type}; words are expected, as texts"
+            f"column {task.tokens!r}: the lists of the {part} rows hold {words.type}; words are expected, as texts"
         )
-        return
-    empty = np.flatnonzero(pc.fill_null(pc.less(pc.list_value_length(tokens), 1), True).to_numpy(zero_copy_only=False))
-    if len(empty):
-        findings.fault(
-            f"column {column!r}: {counted(len(empty), 'row')} without any word, {in_rows(empty)}; remove them"
-        )
-    blank = pc.fill_null(pc.equal(pc.utf8_trim_whitespace(words), ""), True)
-    if num_blank := pc.sum(blank).as_py():
-        rows = pc.unique(tokens.value_parent_indices().filter(blank)).to_numpy()
-        findings.fault(
-            f"column {column!r}: {counted(num_blank, 'word')} of the {part} rows null or empty, {in_rows(rows)}; "
-            "remove them, with their tags"
-        )
-
-
-def in_bio(tags: Labels, column: str, lengths: Mapping[str, np.ndarray], findings: Findings) -> Labels:
-    """Returns the tags with the same spans in BIO; unchanged where they are in BIO, or mark no spans.
-
-    ``lengths``: of the sentences of each part, in words.
-    """
-    parsed = {name: match for name in tags.names if name != OUTSIDE and (match := _TAG.fullmatch(name))}
-    if len(parsed) < len({*tags.names} - {OUTSIDE}):
-        return tags
-    marks = {match[1] for match in parsed.values()}
-    if marks <= {"B", "I"} and all(match[2] for match in parsed.values()):
-        return tags
-    if not any(marks <= {*scheme} for scheme in SCHEMES) or (marks - {*"BIES"} and "B" not in marks):
-        return tags
-    bioes = {name: f"{MEANT.get(match[1], match[1])}-{match[2] or UNTYPED}" for name, match in parsed.items()}
-    tag_of = [bioes.get(name, name) for name in tags.names]
-    written: dict[str, list[str]] = {}
-    for part, part_codes in tags.codes.items():
-        written[part], first = [OUTSIDE] * len(part_codes), 0
-        for length in lengths[part].tolist():
-            for type_, begin, end in spans_of([tag_of[code] for code in part_codes[first : first + length]]):
-                written[part][first + begin : first + end + 1] = [f"B-{type_}", *[f"I-{type_}"] * (end - begin)]
-            first += length
-    bio_of = [re.sub("^S-", "B-", re.sub("^E-", "I-", tag)) for tag in tag_of]
-    names = tuple(dict.fromkeys([*bio_of, *sorted({tag for part_tags in written.values() for tag in part_tags})]))
-    code_of = {name: code for code, name in enumerate(names)}
-    changed = [f"{name} as {bio}" for name, bio in zip(tags.names, bio_of, strict=True) if name != bio]
-    findings.note(
-        f"column {column!r}: spans are trained and published in BIO, where they are the same: {listed(changed)}; so "
-        "job.load() joins the words that the metrics count as one span"
-    )
-    return Labels(names, {part: np.array([code_of[tag] for tag in each], np.int64) for part, each in written.items()})
+        return None
+    num_words, num_tags = (pc.fill_null(pc.list_value_length(each), 0).to_numpy() for each in lists)
+    findings.fault_rows(task.tokens, part, np.flatnonzero(num_words == 0), "{is} without any word", "remove them")
+    blank_rows = tokens.value_parent_indices().to_numpy()[is_blank(words)]
+    remedy = "remove them, with their tags"
+    findings.fault_rows(task.tokens, part, blank_rows, "{is} null or empty", remedy, "word")
+    differing = np.flatnonzero(num_words != num_tags)
+    remedy = "one tag for each word is expected"
+    findings.fault_rows(task.tags, part, differing, "{is} not as long as their words", remedy)
+    return tokens, tags

@@ -64,8 +64,8 @@ def find_sources(task: RowsTask, store: Store | None, cache: Path, findings: Fin
         InvalidInput: not found, unreadable, no such split.
         StorageFailed: the store is away or denies.
     """
-    columns, classes = tuple(name for _, name in task.columns), task.class_columns
-    dataset = Wanted("dataset", str(task.dataset), "dataset", task.dataset_revision, columns, classes)
+    columns = tuple(name for _, name in task.columns)
+    dataset = Wanted("dataset", str(task.dataset), "dataset", task.dataset_revision, columns)
     source = read_source(dataset, task.subset, store, cache)
     findings.note(*source.notes)
     read, training, held_out = {"dataset": source}, source.training(), task.held_out
@@ -85,7 +85,7 @@ def find_sources(task: RowsTask, store: Store | None, cache: Path, findings: Fin
         if hint:
             findings.note(f"held_out={held_out!r}: the split of {source.where} is used{hint}")
     elif held_out != training and (is_path or is_bare_file):
-        other = read_source(Wanted("held_out", held_out, "dataset", "main", columns, classes), None, store, cache)
+        other = read_source(Wanted("held_out", held_out, "dataset", "main", columns), None, store, cache)
         findings.note(*other.notes)
         read["held_out"] = other
         parts[HELD_OUT] = other, other.training()
