@@ -104,12 +104,12 @@ def test_all_faults_of_data_model_and_store_come_at_once(tmp_path, model):
     request = {"run": run, "store": "ftp://nowhere"}
     report, imported = ask(request, tmp_path)
     assert "torch" not in imported
-    assert [cause for cause, _ in messages(report)] == ["storage", "data", "data", "model", "model", "model"]
+    assert [cause for cause, _ in messages(report)] == ["storage", "data", "model", "model", "model"]
     said = "\n".join(message for _, message in messages(report))
     for part in (
         "'ftp://nowhere'",
         "no column 'text'",
-        "no column 'label'",
+        "'label' (label='label')",
         "no tokenizer",
         "no weights",
         "max_length=513: ",

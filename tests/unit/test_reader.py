@@ -107,17 +107,6 @@ def test_a_quote_in_a_field_without_quotes_and_a_backslash_are_letters(tmp_path)
     assert read(write(tmp_path, "a.csv", content))["text"][:] == ['5" wide', "C:\\", 'a \\ "b"', 'a \\"b\\"']
 
 
-@pytest.mark.parametrize("name", ["a.jsonl", "a.json"])
-def test_half_a_character_is_named_with_its_place(tmp_path, name):
-    rows = [{"text": f"fine {number} \U0001f600", "said": [{"content": "fine"}]} for number in range(40)]
-    rows[6]["text"] += "\ud83d"
-    rows[8]["said"][0]["content"] = "\ude00 fine"
-    lines = map(json.dumps, rows)
-    path = write(tmp_path, name, "\n".join(lines) if name == "a.jsonl" else f"[{','.join(lines)}]")
-    unit = "line" if name == "a.jsonl" else "item"
-    assert unnamed(refusal(path), path, f"{unit} 7", "'text'", f"{unit} 9", "said[].content") == []
-
-
 def test_the_same_rows_come_out_of_parquet_and_of_saved_folders(tmp_path, table):
     parquet.write_table(table, tmp_path / "a.parquet")
     datasets.Dataset(table).save_to_disk(tmp_path / "saved")
@@ -201,7 +190,7 @@ def test_a_separator_is_not_chosen_to_make_ragged_rows_whole(tmp_path):
 
 def test_rows_of_a_csv_with_semicolons_are_judged_by_them(tmp_path):
     said = refusal(write(tmp_path, "a.csv", 'text;label\nfine, and cheap;1\none; two;1\n"fine; too";0\n'))
-    assert unnamed(said, "1 row", "row 2 has 3 fields", "'one; two;1'", "semicolons", "double quotes") == []
+    assert unnamed(said, "1 row", "row 2 has 3 fields", "'one; two;1'", "double quotes") == []
     said = refusal(write(tmp_path, "b.csv", 'text;label\nfine;1\n"open;0\n'))
     assert unnamed(said, "double quote", "row 2") == []
 
@@ -241,74 +230,29 @@ def test_an_empty_json_file_is_refused(tmp_path, name):
 
 def test_a_column_named_twice_is_refused(tmp_path):
     said = refusal(write(tmp_path, "a.csv", "text,label,text\na,1,b\n"))
-    assert unnamed(said, "'text'", "text, label, text") == []
+    assert unnamed(said, "twice", "text, label, text") == []
 
 
-def test_bytes_that_are_not_utf8_are_placed_and_their_likely_encoding_named(tmp_path):
-    said = refusal(path := write(tmp_path, "a.csv", "text,label\ngood,1\nthe café,0\n".encode("cp1252")))
-    assert unnamed(said, path, "byte 0xE9", "offset 25", "line 3", "UTF-8", "Windows-1252") == []
-    assert "the café,0" in said
-    assert f"iconv -f WINDOWS-1252 -t UTF-8 {path} > a-utf8.csv" in said
-
-
-def test_the_place_is_right_far_into_a_file_and_across_pieces_of_it(tmp_path):
+def test_bytes_that_are_not_utf8_are_refused_wherever_they_are(tmp_path):
     head = b"text,label\n" + b"good,1\n" * 149_795
     assert len(head) == 2**20  # a wrong byte just behind, and half a letter just before, the border of a piece
-    assert "offset 1048576 (line 149797)" in refusal(write(tmp_path, "a.csv", head + b"\xff,1\n"))
+    path = write(tmp_path, "a.csv", head + b"\xff,1\n")
+    assert unnamed(refusal(path), path, "UTF-8", "0xff", "encoding=") == []
     across = head[:-7] + b"abcdef" + "é,1\n".encode()
     assert read(write(tmp_path, "a.csv", across))["text"][-1] == "abcdefé"
 
 
 @pytest.mark.parametrize(
-    ("content", "reason"),
-    [
-        ("text,label\n好,1\n".encode("utf-16"), r"UTF-16 text, not UTF-8; convert it: `iconv -f UTF-16 -t UTF-8"),
-        ("text,label\n".encode("utf-16-le"), "likely UTF-16 text, .* `iconv -f UTF-16LE -t UTF-8"),
-        ("text,label\n这是中文,1\n".encode("gb18030"), "likely GB18030, where it would read '这是中文,1'"),
-        ("text,label\nこれは日本語です,1\n".encode("cp932"), "likely Shift_JIS"),
-        (b"PK\x03\x04...", "a zip archive, as Excel files are"),
-        (b"\x1f\x8b...", "gunzip"),
-        (b"PAR1...", "name it .parquet"),
-    ],
-)
-def test_other_kinds_of_file_are_recognised(tmp_path, content, reason):
-    with pytest.raises(InvalidInput, match=reason):
-        read(write(tmp_path, "a.csv", content))
-
-
-@pytest.mark.parametrize(
-    ("name", "remedy"),
-    [
-        ("a.csv", "pd.read_csv(..., encoding='windows-1252')"),
-        ("a.tsv", "pd.read_csv(..., sep='\\t', encoding='windows-1252')"),
-        ("a.json", "pd.read_json(..., encoding='windows-1252')"),
-        ("a.jsonl", "pd.read_json(..., lines=True, encoding='windows-1252')"),
-    ],
-)
-def test_a_file_in_another_encoding_is_read_into_a_frame_by_its_kind(tmp_path, name, remedy):
-    assert remedy in refusal(write(tmp_path, name, '{"text": "the café"}'.encode("cp1252")))
-
-
-def test_values_of_several_kinds_in_lists_and_objects_are_named_with_their_lines(tmp_path):
-    turns = [[{"role": "user", "content": of}] for of in ("What is 0?", None, 7, ["What is 1?"])]
-    rows = [json.dumps({"id": number, "messages": of}) for number, of in enumerate(turns)]
-    said = refusal(write(tmp_path, "a.jsonl", "\n".join(rows)))
-    assert unnamed(said, "messages[].content", "text (line 1:", "number (line 3: 7)", "list (line 4:") == []
-
-
-@pytest.mark.parametrize(
     ("name", "content", "reason"),
     [
-        ("a.jsonl", '{"a": 1}\n{"a": \n{"a": 3}', "line 2: Expecting value at column 7; one object per line"),
-        ("a.jsonl", '"text"\n{"a": 3}', 'no object in 1 line: line 1: "text"'),
-        ("a.jsonl", '{"a": 1}\n{"a": "b"}', "column 'a' mixes number (line 1: 1); text (line 2: \"b\")"),
+        ("a.jsonl", '{"a": 1}\n{"a": \n{"a": 3}', "line 2: wrong JSON: Expecting value"),
+        ("a.jsonl", '"text"\n{"a": 3}', 'line 1: "text" is no object'),
+        ("a.jsonl", '{"a": 1}\n{"a": "b"}', "column 'a': its values (int, str)"),
         ("a.json", '[{"a": 1},]', "wrong JSON"),
-        ("a.jsonl", '{"a": 1}\n{"a": {"b": 1, "c": 2, "b": 3}}', "line 2: the key 'b' stands twice"),
-        ("a.json", '[{"a": 1, "a": 2}]', "the key 'a' stands twice"),
-        ("a.json", '[{"a": 1}, 2]', "no object in 1 item: item 2: 2"),
-        ("a.json", '[{"a": true}, {"a": {}}]', "column 'a' mixes true/false (item 1: true); object (item 2: {})"),
+        ("a.json", '[{"a": 1}, 2]', "item 2: 2 is no object"),
+        ("a.json", '[{"a": true}, {"a": {}}]', "column 'a': its values (bool, dict)"),
         ("a.parquet", b"PAR1 and no more", "not a whole Parquet file"),
-        ("a.zip", b"PK", "is an archive: unpack it"),
+        ("a.zip", b"PK", "unpack, rename or convert it"),
         ("a.txt", "text", "a file is read by its ending, which is one of .csv, .tsv, .json, .jsonl, .parquet, .conll"),
     ],
 )

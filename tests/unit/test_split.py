@@ -232,9 +232,9 @@ def test_held_out_rows_without_the_columns_are_named_beside_those_of_the_trainin
     other = tmp_path / "other.csv"
     other.write_text("review,label\nfine,1\n")
     said = refusal(rows(40), held_out=str(other), label="stars")
-    assert "3 faults" in said
+    assert "2 faults" in said
     assert f"held_out={str(other)!r}: no column 'text'" in said
-    assert said.count("no column 'stars'") == 2
+    assert said.count("label='stars'") == 2
 
 
 @pytest.mark.parametrize("num", [101, 30])
@@ -305,27 +305,11 @@ def test_no_rows_are_refused_on_either_side(tmp_path, rows, refusal):
     assert f"held_out={str(empty)!r}: 0 rows" in refusal(rows(40), held_out=str(empty))
 
 
-def test_a_missing_column_is_named_with_the_likely_one(tmp_path, refusal):
+def test_a_missing_column_is_named_with_those_that_are_there(tmp_path, refusal):
     path = tmp_path / "a.csv"
     path.write_text("review,stars\n" + "".join(f"the food was number {i} of all,{i % 5}\n" for i in range(40)))
     said = refusal(str(path))
-    assert "2 faults" in said
-    assert unnamed(said, "text='text'", "review, stars", "text='review'", "label='label'", "label='stars'") == []
-    assert "label='stars'" in refusal(str(path), text="review", label="star")
-
-
-@pytest.mark.parametrize(
-    ("name", "content", "hint"),
-    [
-        ("a.tsv", "text;label\na;1\n", "semicolons"),
-        ("a.tsv", "text,label\na,1\n", "commas"),
-        ("a.tsv", "Wow... Loved this place.\t1\nCrust is not good.\t0\n", "first row"),
-    ],
-)
-def test_a_header_that_is_none_is_recognised(tmp_path, refusal, name, content, hint):
-    path = tmp_path / name
-    path.write_text(content)
-    assert hint in refusal(str(path))
+    assert unnamed(said, "text='text'", "label='label'", "review, stars") == []
 
 
 def test_both_files_of_a_run_may_have_separators_of_their_own(tmp_path, prepared):

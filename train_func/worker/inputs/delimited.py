@@ -17,7 +17,8 @@ import pyarrow as pa
 from train_func.errors import InvalidInput
 from train_func.text import COUNTED, counted, listed
 
-SEPARATORS = {",": "commas", ";": "semicolons", "\t": "tabs", "|": "vertical bars"}  # of a csv, the usual one first
+SEPARATORS = (",", ";", "\t", "|")  # of a csv, the usual one first
+_QUOTING = 'a text that holds separators or line breaks has to stand in double quotes, a double quote in it as ""'
 ROWS_AT_ONCE = 50_000  # that are Python's texts; those before are a table
 WORDS_AND_TAGS = ("tokens", "tags")
 DOCUMENT = "-DOCSTART-"  # begins lines between documents, which are no words
@@ -76,47 +77,33 @@ def _read(path: Path, separator: str, *, quoted: bool) -> pa.Table:
             elif len(row) == len(header):
                 piece.append(row)
             else:
-                text = separator.join(row)
-                shown = text if len(text) <= 60 else f"{text[:57]}..."
+                shown = separator.join(row)[:60]
                 ragged.append(f"row {num_rows} has {counted(len(row), 'field')}, expected {len(header)}: {shown!r}")
             if len(piece) == ROWS_AT_ONCE:
                 pieces.append(_table(header, piece))
                 piece = []
     except csv.Error as error:
         where = f"row {num_rows + 1} {COUNTED}" if num_rows >= 0 else "the header"
-        raise InvalidInput(f"{path}: {_quoting_fault(where, str(error))}", cause="data") from None
+        raise InvalidInput(
+            f"{path}: the double quotes in {where} are wrong: {error}; {_QUOTING}", cause="data"
+        ) from None
     if num_rows < 0:
         raise InvalidInput(f"{path}: the file holds no row; a header and rows are expected", cause="data")
     if ragged:
-        advice = "a tab within a text has to become a space"
-        if quoted:
-            special = f"{SEPARATORS[separator]} or line breaks"
-            advice = f'a text that holds {special} has to stand in double quotes, a double quote in it as ""'
-        subject = "1 row has" if len(ragged) == 1 else f"{len(ragged)} rows have"
-        shown = listed(ragged, separator="; ")
+        advice = _QUOTING if quoted else "a tab within a text has to become a space"
         raise InvalidInput(
-            f"{path}: {subject} not as many fields as the header: {shown} {COUNTED}; {advice}", cause="data"
-        )
-    if doubled := sorted({name for name in header if header.count(name) > 1}):
-        raise InvalidInput(
-            f"{path}: the header names {', '.join(map(repr, doubled))} more than once; columns: {', '.join(header)}",
+            f"{path}: {counted(len(ragged), 'row')} with more or fewer fields than the header: "
+            f"{listed(ragged, separator='; ')} {COUNTED}; {advice}",
             cause="data",
         )
+    if len({*header}) < len(header):
+        raise InvalidInput(f"{path}: the header names a column twice; columns: {', '.join(header)}", cause="data")
     return pa.concat_tables([*pieces, _table(header, piece)])
 
 
 def _table(header: list[str], rows: list[list[str]]) -> pa.Table:
     columns = zip(*rows, strict=True) if rows else [()] * len(header)
     return pa.Table.from_arrays([pa.array(column, pa.string()) for column in columns], names=header)
-
-
-def _quoting_fault(where: str, error: str) -> str:
-    if "unexpected end" in error:
-        return f"the double quote opened in {where} is never closed"
-    return (
-        f"in {where} a field in double quotes goes on behind them ({error}); a double quote within such a "
-        'field is written "", and no backslash stands before it: write the file anew so, as pandas and Excel do'
-    )
 
 
 def read_conll(path: Path) -> pa.Table:
@@ -137,18 +124,13 @@ def read_conll(path: Path) -> pa.Table:
         raise InvalidInput(
             f"{path}: the file holds no words; a word and its tag are expected in each line", cause="data"
         )
-    wrong = [
-        f"line {number} has {counted(len(line), 'field')}: {lines[number - 1][:60]!r}"
-        for number, line in enumerate(words, 1)
-        if line and (len(line) != num_fields or num_fields < 2)
-    ]
-    if wrong:
-        expected = f"{num_fields}, as in the first" if num_fields > 1 else "a word and its tag"
-        raise InvalidInput(
-            f"{path}: {counted(len(wrong), 'line')} with a wrong number of fields ({expected}, expected): "
-            f"{listed(wrong, separator='; ')}; correct them, or write the sentences as lists into a jsonl file",
-            cause="data",
-        )
+    for number, line in enumerate(words, 1):
+        if line and (len(line) != num_fields or num_fields < 2):
+            raise InvalidInput(
+                f"{path}: line {number} has {counted(len(line), 'field')}, expected are {max(num_fields, 2)}: "
+                f"{lines[number - 1][:60]!r}; correct it, or write the sentences as lists into a jsonl file",
+                cause="data",
+            )
     sentences = [list(group) for has_words, group in itertools.groupby(words, bool) if has_words]
     kind = pa.list_(pa.string())
     return pa.table(

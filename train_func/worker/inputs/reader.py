@@ -20,7 +20,6 @@ from train_func.worker.inputs.image_folder import read_image_folder
 from train_func.worker.inputs.jsonrows import read_json
 from train_func.worker.inputs.locate import DATA_SUFFIXES, LocalFiles, Wanted, locate
 from train_func.worker.inputs.parquet_file import read_parquet
-from train_func.worker.inputs.text_format import EXCEL, not_utf8, refuse_other_formats
 
 if TYPE_CHECKING:
     from datasets import Dataset
@@ -145,13 +144,10 @@ def class_names(table: pa.Table, column: str) -> tuple[str, ...]:
 
 
 def _check_ending(wanted: Wanted, path: Path) -> None:
-    suffix = path.suffix.lower()
-    if suffix == ".zip":
-        raise wanted.fault("is an archive: unpack it, and name its file of rows, or its folder with one per class")
-    if suffix not in DATA_SUFFIXES:
-        excel = f"; {EXCEL}" if suffix in (".xlsx", ".xls") else ""
+    if path.suffix.lower() not in DATA_SUFFIXES:
         raise wanted.fault(
-            f"a file is read by its ending, which is one of {', '.join(DATA_SUFFIXES)}; rename or convert it{excel}"
+            f"a file is read by its ending, which is one of {', '.join(DATA_SUFFIXES)}; unpack, rename or convert it, "
+            "or give a DataFrame instead: dataset=pd.read_excel(...)"
         )
 
 
@@ -159,15 +155,18 @@ def _read_file(wanted: Wanted, path: Path) -> pa.Table:
     suffix = path.suffix.lower()
     if suffix == ".parquet":
         return read_parquet(path, leaves_bytes=bool(wanted.columns))
-    refuse_other_formats(path)
     try:
         if suffix == ".conll":
             return read_conll(path)
         if suffix == ".csv":
             return read_csv(path, wanted.columns)
         return read_tsv(path) if suffix == ".tsv" else read_json(path)
-    except UnicodeDecodeError:
-        raise not_utf8(path) from None
+    except UnicodeDecodeError as error:
+        raise InvalidInput(
+            f"{path}: is no UTF-8 text: {error}; convert it, as `iconv -f WINDOWS-1252 -t UTF-8` does, or give a "
+            "DataFrame instead: dataset=pd.read_csv(..., encoding=...)",
+            cause="data",
+        ) from None
 
 
 def _folder(wanted: Wanted, folder: Path, cache: Path) -> Source:

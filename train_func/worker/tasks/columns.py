@@ -1,6 +1,5 @@
 """Columns of tables: found by their names, and judged as texts."""
 
-import difflib
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import TypeVar
@@ -11,20 +10,14 @@ import pyarrow.compute as pc
 from tokenizers import Tokenizer
 
 from train_func.text import are, in_rows, listed
-from train_func.worker.inputs.delimited import SEPARATORS
 from train_func.worker.inputs.findings import Findings
 from train_func.worker.inputs.model import TOKENIZER
-from train_func.worker.inputs.parquet_file import holds_bytes
 from train_func.worker.inputs.reader import class_names
 
 Values = TypeVar("Values", pa.ChunkedArray, pa.Array)
 
-MANY_WORDS = 20.0  # mean characters from which a text column is rather the text than a class
-FEW_CLASSES = 50
-_LOOK = 1000  # rows looked at for a guess
 TEXTS = ("text", "text_pair")  # columns, of which the second is there where texts are pairs
 BETWEEN = " / "  # the texts of a pair
-MOST_EMPTY = 0.05  # share of empty texts above which the column cannot be the right one
 MOST_SHARED = 0.10  # share of held-out rows whose text is also trained on, above which the metric means little
 SAMPLE = 1000  # texts whose lengths are measured; the share of cut ones is then known to some 3 %
 MOST_CUT = 0.10  # share of cut texts above which a note says so
@@ -79,38 +72,9 @@ def names_of_classes(tables: Mapping[str, pa.Table], column: str) -> tuple[str, 
 def judge_columns(table: pa.Table, where: str, columns: Iterable[tuple[str, str]], findings: Findings) -> None:
     """Finds the ``columns``, which a task names by its fields (text or label), that a table lacks."""
     names = table.column_names
-    lacking = [(field, name) for field, name in columns if name not in names]
-    listed_names = listed([name if len(name) <= 60 else f"{name[:57]}..." for name in names], 30) or "none"
-    separators = [word for separator, word in SEPARATORS.items() if len(names) == 1 and separator in names[0]]
-    hint = None
-    if separators:
-        hint = f"the header looks separated by {separators[0]}: name the file .csv"
-    elif any(name.strip().lstrip("-").isdecimal() or len(name) > 60 or name.count(" ") > 4 for name in names):
-        hint = "the first row looks like data, not like a header: put a row with the column names before it"
-    if lacking and hint:
-        missing = " and ".join(f"{name!r} ({field}={name!r})" for field, name in lacking)
-        findings.fault(f"{where}: no column {missing}; columns: {listed_names}; {hint}")
-        return
-    for number, (field, name) in enumerate(lacking):
-        close = difflib.get_close_matches(name, names, n=1) or _likely(table, field)
-        meant = f"; did you mean {close[0]!r}? Then give {field}={close[0]!r}" if close else ""
-        also = "" if number else f"; columns: {listed_names}"
-        findings.fault(f"{where}: no column {name!r} ({field}={name!r}){also}{meant}")
-
-
-def _likely(table: pa.Table, field: str) -> list[str]:
-    """Returns the column that looks most like texts, or the only one that looks like classes."""
-    head = table.slice(0, _LOOK)
-    lengths = {name: pc.mean(pc.utf8_length(plain(head[name]))).as_py() or 0.0 for name in text_columns(table)}
-    long = {name: length for name, length in lengths.items() if length >= MANY_WORDS}
-    if field == "text":
-        return sorted(long, key=lambda name: (long[name], name), reverse=True)[:1]
-    classes = []
-    for column in table.schema:
-        is_value = not pa.types.is_nested(column.type) and not holds_bytes(column.type)
-        if is_value and column.name not in long and len(pc.unique(head[column.name]).drop_null()) <= FEW_CLASSES:
-            classes.append(column.name)
-    return classes if len(classes) == 1 else []
+    if missing := [f"{name!r} ({field}={name!r})" for field, name in columns if name not in names]:
+        shown = listed([name[:60] for name in names], 30) or "none"
+        findings.fault(f"{where}: no column {' and '.join(missing)}; columns: {shown}")
 
 
 def text_columns(table: pa.Table) -> list[str]:
@@ -120,30 +84,22 @@ def text_columns(table: pa.Table) -> list[str]:
 
 def judge_texts(table: pa.Table, column: str, part: str, findings: Findings) -> None:
     """Finds what is wrong with the text column of the rows called ``part`` ("training" or "held-out")."""
-    kind = table[column].type
-    if pa.types.is_null(kind):
-        findings.fault(f"column {column!r}: every text of the {part} rows is null or empty; name another column")
-        return
+    kind, num_rows = table[column].type, table.num_rows
     if not is_text(kind):
         findings.fault(
             f"column {column!r}: {part} rows hold {kind}, not texts; columns with texts: "
             f"{', '.join(text_columns(table)) or 'none'}; where these values are meant, write them as texts"
         )
         return
-    values = plain(table[column])
-    if nulls := values.null_count:
-        rows = np.flatnonzero(pc.is_null(values).to_numpy())
-        findings.fault(
-            f"column {column!r}: {nulls} of {len(values)} texts of the {part} rows {are(nulls)} null, {in_rows(rows)}; "
-            "remove these rows or write an empty text there"
+    is_null = pc.is_null(table[column]).to_numpy()
+    remedy = "remove these rows or write an empty text there"
+    findings.fault_rows(column, part, np.flatnonzero(is_null), "{is} null", remedy, "text", num_rows)
+    empty = np.flatnonzero(is_blank(table[column]) & ~is_null)
+    if len(empty):
+        findings.note(
+            f"column {column!r}: {len(empty) / num_rows:.1%} of the texts of the {part} rows are empty, "
+            f"{in_rows(empty)}; they are trained on as they are"
         )
-    empty = np.flatnonzero(pc.fill_null(pc.equal(pc.utf8_trim_whitespace(values), ""), False).to_numpy())
-    share = len(empty) / max(1, len(values))
-    what = f"column {column!r}: {share:.1%} of the texts of the {part} rows are empty, {in_rows(empty)}"
-    if share > MOST_EMPTY:
-        findings.fault(f"{what}; at most {MOST_EMPTY:.0%} may be: remove these rows, or name another column")
-    elif share:
-        findings.note(f"{what}; they are trained on as they are")
 
 
 def joined(rows: pa.Table) -> pa.ChunkedArray:
