@@ -49,7 +49,7 @@ def read_image_folder(wanted: Wanted, folder: Path) -> ImageFolder | None:
 
     Raises:
         InvalidInput: an image stands in no folder of a class, is a link to nothing, or has a name that no store takes;
-            no file of a class is an image; or a folder cannot be read.
+            or a folder cannot be read.
     """
     found = _files_in(wanted, folder)
     images = [path for path in found if path.suffix.lower() in SUFFIXES]
@@ -64,14 +64,6 @@ def read_image_folder(wanted: Wanted, folder: Path) -> ImageFolder | None:
         raise wanted.fault(
             f"{counted(len(stray), 'image')} with no class: {listed(stray, MAX_SHOWN)}. Directly below {below} a "
             "folder per class is expected, named as the class, with its images in it"
-        )
-    others = {path.parts[:num_above] for path in found if len(path.parts) > num_above}
-    if barren := sorted(others - {path.parts[:num_above] for path in images}):
-        endings = sorted({path.suffix.lower() or "none" for path in found if path.parts[:num_above] in barren})
-        raise wanted.fault(
-            f"no image can be read in {listed([PurePosixPath(*of) for of in barren], MAX_SHOWN, show=_shown)}, whose "
-            f"files have the endings {listed(endings, MAX_SHOWN)}: a folder here is a class. Convert its files, to "
-            "JPEG or PNG for example, or move it elsewhere"
         )
     by_split = defaultdict(list)
     for path in images:

@@ -5,10 +5,10 @@ import hashlib
 import importlib.util
 import json
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from pathlib import Path, PurePath
+from pathlib import Path
 from typing import Literal
 
 from train_func.errors import Cause, InvalidInput, StorageFailed
@@ -19,8 +19,7 @@ from train_func.worker.inputs import fingerprint
 from train_func.worker.inputs.cache import entry
 
 AT_ONCE = 8  # files that are downloaded
-MAX_SHOWN, NEAREST = 12, 5  # names of what lies near: of a store in their order, of a folder those that are alike
-ALIKE = 0.6  # share of letters from which a name may have been meant by another
+NEAREST = 5  # names of what lies near
 PACKAGE, EXAMPLE = "package://", "package://NAME/FOLDER"
 DATA_SUFFIXES = (".csv", ".tsv", ".json", ".jsonl", ".parquet", ".conll")
 _MISTAKEN = (*DATA_SUFFIXES, ".txt", ".xlsx", ".xls", ".gz", ".zip", ".arrow", ".safetensors", ".bin", ".pt")
@@ -136,25 +135,21 @@ def _existing(wanted: Wanted, path: Path) -> Path:
         return path
     parent = next(folder for folder in path.parents if folder.is_dir())
     here = sorted(found.name for found in parent.iterdir() if not found.name.startswith("."))
-    missing = path.relative_to(parent).parts[0]
-    held = f"{parent} holds {f'{len(here)} names, the nearest: ' if len(here) > NEAREST else ''}"
-    nearest = here if len(here) <= NEAREST else difflib.get_close_matches(missing, here, NEAREST, cutoff=0)
-    raise wanted.fault(f"no such file or folder: {path}; {held}{', '.join(nearest) or 'nothing'}{_near(missing, here)}")
+    nearest = near(path.relative_to(parent).parts[0], here)
+    raise wanted.fault(f"no such file or folder: {path}; {parent} holds {nearest}")
+
+
+def near(name: str, names: Sequence[str]) -> str:
+    """Those of ``names`` that are nearest to one that is missing, for messages."""
+    return listed(difflib.get_close_matches(name, names, len(names), cutoff=0), NEAREST) if names else "nothing"
 
 
 def _in_package(wanted: Wanted) -> Path:
     """The folder or file inside an installed package, which is not imported."""
     name, _, inside = wanted.address.removeprefix(PACKAGE).partition("/")
-    if not name.isidentifier():
-        importable = "".join(letter if letter.isalnum() else "_" for letter in name) or "NAME"
-        raise wanted.fault(
-            f"{name!r} is no package; the name is expected that `import` takes, as {f'{PACKAGE}{importable}/...'!r}"
-        )
-    spec = importlib.util.find_spec(name)
+    spec = importlib.util.find_spec(name) if name.isidentifier() else None
     if spec is None or not spec.submodule_search_locations:
         raise wanted.fault(f"no package {name!r} is installed in this Python; install it, or name a folder")
-    if ".." in Path(inside).parts:
-        raise wanted.fault("'..' leads out of the package")
     return _existing(wanted, Path(spec.submodule_search_locations[0]) / inside)
 
 
@@ -200,9 +195,8 @@ def stored(wanted: Wanted, store: Store | None, take: Callable[[str], bool] = bo
     found = [item for item in store.list(key) if item.key == key or item.key.startswith(f"{key}/")]
     if not found:
         folder = key.rpartition("/")[0]
-        near = [f"{folder}/{name}" if folder else name for name in store.names(folder)]
-        shown = listed(near, MAX_SHOWN) or "nothing"
-        raise wanted.fault(f"{store.address} holds nothing under {key!r}; near it: {shown}{_near(key, near)}")
+        names = [f"{folder}/{name}" if folder else name for name in store.names(folder)]
+        raise wanted.fault(f"{store.address} holds nothing under {key!r}; near it: {near(key, names)}")
     taken = [item for item in found if item.key == key or take(item.key.removeprefix(f"{key}/"))]
     return Stored(store, key, tuple(taken))
 
@@ -229,10 +223,3 @@ def check_carried(wanted: Wanted, found: Stored, sums: Mapping[str, str]) -> Non
             f"what lies there is not what was carried there: its SHA-256 is {sha256}; remove "
             f"{found.store.address}/{address['root']} and submit again, which carries it anew"
         )
-
-
-def _near(name: str, names: list[str]) -> str:
-    """The nearest, but none that is alike by its folder and ending alone."""
-    stem, close = PurePath(name).stem, difflib.get_close_matches(name, names, n=NEAREST)
-    meant = [of for of in close if difflib.SequenceMatcher(None, stem, PurePath(of).stem).ratio() >= ALIKE]
-    return f"; did you mean {meant[0]!r}?" if meant else ""

@@ -24,14 +24,12 @@ IMAGE_PROCESSORS = ("preprocessor_config.json", "processor_config.json")
 WHOLE, INDEX = "model.safetensors", "model.safetensors.index.json"
 VOCABULARIES = ("vocab.txt", "vocab.json", "spiece.model", "sentencepiece.bpe.model", "tokenizer.model", "bpe.codes")
 PICKLES = ("pytorch_model.bin", "pytorch_model.bin.index.json")
-_OTHER_WEIGHTS = ("tf_model.h5", "flax_model.msgpack", "model.onnx", "model.gguf", "adapter_model.safetensors")
 DESCRIBED = ("*.json", "*.txt", "*.model", "*.codes", "*.jinja")
 LOADED = (*DESCRIBED, "*.safetensors")
 NOT_LOADED = ("*/*", ".*")  # subfolders hold other formats, or checkpoints
 # These count positions from behind the padding's own; those have no table of positions that could end.
 _OFFSET = {"roberta", "xlm-roberta", "xlm-roberta-xl", "camembert", "longformer", "mpnet", "roberta-prelayernorm"}
 _RELATIVE = {"t5", "mt5", "umt5", "longt5", "switch_transformers", "xlnet"}
-_LFS = b"version https://git-lfs"
 
 
 @dataclass(frozen=True)
@@ -124,17 +122,12 @@ def _judge(folder: Path, where: str, sizes: Mapping[str, int], use: ModelUse) ->
         InvalidInput: (cause "model") it cannot be loaded, with all that is wrong in it.
     """
     faults = _missing(where, sizes, needs_tokenizer=use.max_length is not None)
-    if use.needs_image_processor and sizes and not set(IMAGE_PROCESSORS) & set(sizes):
+    if use.needs_image_processor and not set(IMAGE_PROCESSORS) & set(sizes):
         faults.append(
             f"{where}: no {IMAGE_PROCESSORS[0]}: it says how images become numbers; save the model's image processor "
             "beside it with processor.save_pretrained"
         )
     config = _json(folder / CONFIG)
-    if CONFIG in sizes and not config:
-        faults.append(f"{where}: {CONFIG} is no JSON object; copy the model again")
-    elif CONFIG in sizes and "model_type" not in config:
-        faults.append(f"{where}: {CONFIG} has no model_type; save the model with transformers' save_pretrained")
-    faults += _wrong_shards(folder, where, sizes) if INDEX in sizes else []
     faults += [fault for name in sizes if name.endswith(".safetensors") and (fault := _wrong_weights(folder / name))]
     if use.max_length is not None:
         max_positions = _max_positions(config, _json(folder / "tokenizer_config.json"))
@@ -154,9 +147,6 @@ def _judge(folder: Path, where: str, sizes: Mapping[str, int], use: ModelUse) ->
 
 
 def _missing(where: str, sizes: Mapping[str, int], *, needs_tokenizer: bool) -> list[str]:
-    if not sizes:
-        tokenizer = ", a tokenizer" if needs_tokenizer else ""
-        return [f"{where}: the folder is empty; config.json{tokenizer} and model.safetensors are expected"]
     faults = []
     if CONFIG not in sizes:
         faults.append(f"{where}: no {CONFIG}: it says what kind of model this is; save the model with save_pretrained")
@@ -177,36 +167,23 @@ def _no_weights(where: str, sizes: Mapping[str, int]) -> str:
             f"is refused; {WHOLE} is expected: where you trust it, load and save it once with "
             "AutoModel.from_pretrained(...).save_pretrained(folder), or take a revision with safetensors"
         )
-    others = [name for name in sizes if name.endswith((".bin", ".pt", ".pth")) or name in _OTHER_WEIGHTS]
-    others += [name for name in sizes if name.endswith(".safetensors")]
-    found = f"; it holds {', '.join(sorted(others)[:5])}" if others else ""
-    return f"{where}: no weights: {WHOLE} (or {INDEX} and the files it names) is expected{found}"
+    return f"{where}: no weights: {WHOLE} (or {INDEX} and the files it names) is expected"
 
 
 def _shards(folder: Path) -> set[str]:
     return set(map(str, _json(folder / INDEX).get("weight_map", {}).values()))
 
 
-def _wrong_shards(folder: Path, where: str, sizes: Mapping[str, int]) -> list[str]:
-    named = _shards(folder)
-    missing = sorted(name for name in named if PurePosixPath(name).name not in sizes)
-    if not named:
-        return [f"{where}: {INDEX} names no files; copy the model again"]
-    return [f"{where}: {INDEX} names files that are not there: {', '.join(missing[:5])}"] if missing else []
-
-
 def _wrong_weights(path: Path) -> str | None:
-    """Truncated, a stand-in of Git LFS, or no safetensors at all; weights that are not here yet pass."""
+    """Truncated, or no safetensors at all; weights that are not here yet pass."""
     if not path.is_file():
         return None
-    with path.open("rb") as file:
-        if file.read(len(_LFS)) == _LFS:
-            return f"{path}: a Git LFS pointer and not the weights; fetch them with `git lfs pull`"
     try:
         with safe_open(path, framework="numpy") as opened:
             opened.keys()
     except (SafetensorError, OSError) as error:
-        return f"{path}: damaged or cut short ({error}; {path.stat().st_size} bytes); copy the model again"
+        size = path.stat().st_size
+        return f"{path}: damaged or cut short ({error}; {size} bytes); copy the model again, or `git lfs pull` it"
     return None
 
 

@@ -18,6 +18,7 @@ from train_func.worker.inputs.locate import (
     check_carried,
     is_in_store,
     locate,
+    near,
     stored,
 )
 
@@ -210,8 +211,7 @@ def _in_claim(wanted: Wanted, claims: Path | None, claim: str, inside: str) -> P
     path = claims / claim / inside
     if not path.exists():
         names = sorted(found.name for found in (claims / claim).iterdir())
-        shown = ", ".join(names[:12]) or "nothing"
-        raise wanted.fault(f"the volume of claim {claim!r} has no {inside!r}; it holds {shown}")
+        raise wanted.fault(f"the volume of claim {claim!r} has no {inside!r}; it holds {near(inside, names)}")
     return path
 
 

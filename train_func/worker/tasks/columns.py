@@ -164,12 +164,9 @@ def judge_lengths(table: pa.Table, folder: Path, max_length: int, findings: Find
     inputs = list(zip(*texts, strict=True)) if len(texts) > 1 else texts[0]
     lengths = np.array([len(encoding.ids) for encoding in tokenizer.encode_batch(inputs)])
     share = float((lengths > max_length).mean())
-    if share <= MOST_CUT:
-        return
-    middle, most, longest = (int(np.percentile(lengths, percent, method="higher")) for percent in (50, 90, 100))
-    more = " or more" if any(pc.max(pc.utf8_length(column)).as_py() > num_letters for column in columns) else ""
-    spread = f"half have at most {middle} tokens, 90 % at most {most}, the longest {longest}{more}"
-    left = f"{(lengths > most).mean():.0%}" if longest > most else "none"
-    findings.note(
-        f"max_length={max_length} cuts {share:.0%} of the texts: {spread}; max_length={most} would cut {left}"
-    )
+    if share > MOST_CUT:
+        most, longest = (int(np.percentile(lengths, percent, method="higher")) for percent in (90, 100))
+        findings.note(
+            f"max_length={max_length} cuts {share:.0%} of the texts: 90 % have at most {most} tokens, the longest "
+            f"{longest}"
+        )

@@ -5,7 +5,6 @@ Every class keeps its share. The same seed chooses the same rows on every machin
 
 import hashlib
 import json
-import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -71,9 +70,6 @@ def find_sources(task: RowsTask, store: Store | None, cache: Path, findings: Fin
     read, training, held_out = {"dataset": source}, source.training(), task.held_out
     parts = {TRAINING: (source, training)}
     other_splits = [name for name in source.splits if name != training]
-    is_path = isinstance(held_out, str) and looks_like_path(held_out)
-    is_bare_file = isinstance(held_out, str) and not is_path and Path(held_out).exists()  # a split may be called so
-    hint = f"; to use the file or folder of that name, write './{held_out}'" if is_bare_file else ""
     if not isinstance(held_out, str):
         if other_splits:
             shown = ", ".join(f"{name!r} ({counted(source.splits[name].num_rows, 'row')})" for name in other_splits)
@@ -82,20 +78,17 @@ def find_sources(task: RowsTask, store: Store | None, cache: Path, findings: Fin
             )
     elif held_out in other_splits:
         parts[HELD_OUT] = source, held_out
-        if hint:
-            findings.note(f"held_out={held_out!r}: the split of {source.where} is used{hint}")
-    elif held_out != training and (is_path or is_bare_file):
+    elif held_out != training and (looks_like_path(held_out) or Path(held_out).exists()):
         other = read_source(Wanted("held_out", held_out, "dataset", "main", columns), None, store, cache)
         findings.note(*other.notes)
         read["held_out"] = other
         parts[HELD_OUT] = other, other.training()
     else:
-        problem = f"{source.where} has no such split, and no such file is here"
-        if held_out == training:
-            problem = f"that is the split to train on{hint}"
         splits = f"one of its splits {', '.join(map(repr, other_splits))}, " if other_splits else ""
         raise InvalidInput(
-            f"held_out={held_out!r}: {problem}; give {splits}a file, or a share such as 0.2", cause="data"
+            f"held_out={held_out!r}: {source.where} has no such split beside the one to train on, {training!r}, and no "
+            f"such file is here; give {splits}a file, or a share such as 0.2",
+            cause="data",
         )
     return Sources(read, parts)
 
@@ -224,7 +217,7 @@ def _rows_by_share(
     if not least <= num_held <= num_used - least:
         raise InvalidInput(
             f"held_out={share}: {num_held} of {num_used} rows held out, {num_used - num_held} to train on; one "
-            f"row{_of_each(least)} is expected on both sides: {_remedy(share, least, num_used, len(codes))}",
+            f"row{_of_each(least)} is expected on both sides: give another share, or more rows",
             cause="data",
         )
     leave = int(num_held <= num_used - len(np.unique(codes[used])))  # else some rows are the only ones of their class
@@ -235,20 +228,6 @@ def _rows_by_share(
 def _of_each(least: int) -> str:
     """What is said of the rows that a side needs: there is one without classes, else one of each."""
     return f" of each of the {least} classes" if least > 1 else ""
-
-
-def _remedy(share: float, least: int, num_used: int, num_rows: int) -> str:
-    """The shares that hold out and leave enough rows; where hardly one does, the rows that ``share`` needs."""
-    low = math.ceil(least / num_used * 1000) / 1000
-    high = math.floor((1 - least / num_used) * 1000) / 1000
-    if low < high:
-        return f"give a share from {low} to {high}"
-    needed = max(2 * least, int((least - 1) / min(share, 1 - share)))
-    while not least <= round(needed * share) <= needed - least:
-        needed += 1
-    if needed <= num_rows:
-        return f"give samples={needed} or more"
-    return f"with this share {needed} rows or more are expected, and there are {num_rows}"
 
 
 def _rows_of_parts(
@@ -262,11 +241,10 @@ def _rows_of_parts(
     num_held = round(samples * len(held_out) / total)
     num_train = samples - num_held
     if min(num_held, num_train) < least:
-        needed = math.ceil(least * total / min(len(train), len(held_out)))
         raise InvalidInput(
             f"samples={samples}: divided as the two splits are, {len(train)} to {len(held_out)}, that is {num_train} "
             f"rows to train on and {num_held} held out; one{_of_each(least)} is expected on both sides: give "
-            f"samples={needed} or more",
+            "more samples",
             cause="data",
         )
     return (
