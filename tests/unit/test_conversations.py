@@ -1,10 +1,8 @@
 """Conversations: what is refused before a worker starts, and what becomes of prompts, contexts and answers."""
 
 import json
-from pathlib import Path
 
 import pytest
-from datasets import Dataset
 
 from tests.halves import divided
 from tests.messages import unnamed
@@ -126,75 +124,8 @@ def test_a_conversation_without_any_answer_to_learn_is_refused(tmp_path):
     assert unnamed(fault, "'chat'", "row 5") == []
 
 
-CALL = [{"type": "function", "function": {"name": "weather", "arguments": "{}"}}]
-
-
-@pytest.mark.parametrize(
-    ("key", "value"),
-    [
-        ("tool_calls", CALL),
-        ("reasoning_content", "let me think"),
-        ("function_call", {"name": "weather", "arguments": "{}"}),
-        ("name", "ann"),
-        ("train", False),
-        ("images", ["cat.png"]),
-        ("thinking", "let me think"),
-        ("tool_call_id", "call_1"),
-    ],
-)
-def test_a_key_of_messages_that_is_not_trained_on_is_refused_with_its_rows(tmp_path, key, value):
-    rows = [{"chat": said(f"a {n}", f"b {n}")} for n in range(40)]
-    for number in (3, 8):
-        rows[number]["chat"][number % 2][key] = value
-    (fault,) = faults(tmp_path, rows, messages="chat")
-    assert unnamed(fault, "'chat'", repr(key), "rows 4, 9") == []
-
-
-@pytest.mark.parametrize("key", ["tools", "functions", "parallel_tool_calls"])
-def test_a_column_that_belongs_to_every_conversation_is_refused_with_its_rows(tmp_path, key):
-    value = True if key == "parallel_tool_calls" else CALL
-    rows = [{"chat": said(f"a {n}", f"b {n}"), key: value if n in (3, 8) else None} for n in range(40)]
-    (fault,) = faults(tmp_path, rows, messages="chat")
-    assert unnamed(fault, repr(key), "rows 4, 9") == []
-
-
-EMPTY = {"tool_calls": [], "function_call": None, "reasoning_content": "", "name": None}
-AS_TABLES_WRITE_IT = {
-    "function_call": {"name": None, "arguments": None, "of": {"at": [], "is_done": False}},
-    "tool_calls": "[]",
-    "images": "{}",
-    "thinking": "null",
-    "prefix": False,
-}
-
-
-@pytest.mark.parametrize("kind", ["jsonl", "parquet"])
-@pytest.mark.parametrize("empty", [EMPTY, AS_TABLES_WRITE_IT], ids=["null", "written by programs"])
-def test_keys_without_a_value_and_columns_of_other_names_are_nothing(tmp_path, kind, empty):
-    chats = [[{**turn, **empty} for turn in said(f"a {n}", f"b {n}")] for n in range(40)]
-    rows = [
-        {"chat": chat, "tools": [], "functions": None, "parallel_tool_calls": False, "source": ""} for chat in chats
-    ]
-    if kind == "parquet":
-        rows[0]["chat"].append({"role": "user", "content": "bye"})  # the rest is null then
-    path = Path(written(tmp_path, rows))
-    if kind == "parquet":
-        Dataset.from_list(rows).to_parquet(path := tmp_path / "rows.parquet")
-    task = CausalLM(model="m", dataset=str(path), messages="chat")
-    assert divided(CausalLMTuner(task, 0, None, tmp_path / "cache"))[1] == []
-
-
-def test_a_value_in_a_field_of_an_object_is_one_though_the_others_are_null(tmp_path):
-    rows = [
-        {"chat": [{**turn, "function_call": {"name": None}} for turn in said(f"a {n}", f"b {n}")]} for n in range(40)
-    ]
-    rows[4]["chat"][1]["function_call"] = {"name": "weather"}
-    (fault,) = faults(tmp_path, rows, messages="chat")
-    assert unnamed(fault, "'function_call'", "row 5") == []
-
-
-def test_keys_that_say_nothing_of_what_is_learnt_are_noted_once(tmp_path):
-    of_log = {"id": 7, "timestamp": "2024-03-01", "language": "en"}
+def test_keys_of_messages_that_are_not_read_are_noted_once(tmp_path):
+    of_log = {"id": 7, "timestamp": "2024-03-01", "reasoning_content": "let me think"}
     rows = [{"chat": [{**turn, **of_log} for turn in said(f"a {n}", f"b {n}")]} for n in range(47)]
     held_out = tmp_path / "held_out.jsonl"
     held_out.write_text("".join(json.dumps(row) + "\n" for row in rows[40:]))

@@ -128,7 +128,6 @@ def test_prediction_loss_only_measures_the_loss_alone(tmp_path):
         ([[0.1], [0.2], [0.3], [0.4]], [0, 0, 1, 1], None),  # regression, or one logit for two classes
         ([[0.1], [0.2], [0.3], [0.4]], [0.1, 0.2, 0.3, 0.4], None),
         (np.eye(4), [0.0, 1.0, 2.0, 3.0], None),
-        (np.eye(4), [True, False, True, True], None),
         (np.eye(4), np.eye(4, dtype=int), None),  # several classes at once
         (np.eye(4, dtype=int), [0, 1, 2, 0], None),  # what preprocess_logits_for_metrics has made of them
         (np.eye(4, dtype=bool), [0, 1, 2, 0], None),

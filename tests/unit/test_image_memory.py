@@ -82,10 +82,3 @@ def test_a_parquet_file_that_is_damaged_among_its_images_is_refused(tmp_path):
         starts(path, tmp_path)
     assert caught.value.cause == "data"
     assert not list((tmp_path / "cache/images").glob("*.arrow"))
-
-
-def test_a_column_of_images_is_never_taken_for_the_classes(tmp_path):
-    rows = [{"image": row["image"], "kind": row["label"]} for row in rows_of(NUM_ROWS)]
-    parquet.write_table(pa.Table.from_pylist(rows), tmp_path / "rows.parquet")
-    with pytest.raises(InvalidInput, match="label='kind'"):
-        starts(tmp_path / "rows.parquet", tmp_path)

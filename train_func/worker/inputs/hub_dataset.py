@@ -104,12 +104,6 @@ def _unloadable(wanted: Wanted, subset: str | None, error: Exception) -> Excepti
         found = text[text.find("[") : text.find("]") + 1] or text
         what = f"has no subset {subset!r}" if subset else "has several subsets"
         return InvalidInput(f"{wanted} {what}; give subset= one of {found}", cause="data")
-    if "scripts are no longer supported" in text:
-        return InvalidInput(
-            f"{wanted} is made by a program of its own, which is not run here; use a copy of it in Parquet "
-            f"(the Hub often has one as revision 'refs/convert/parquet')",
-            cause="data",
-        )
     return InvalidInput(f"{wanted}: cannot be loaded: {type(error).__name__}: {text[:500]}", cause="data")
 
 

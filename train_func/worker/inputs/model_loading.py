@@ -42,6 +42,18 @@ def load_tokenizer(found: FoundModel, *, of_words: bool = False) -> Any:
     return tokenizer
 
 
+def load_fast_tokenizer(found: FoundModel, *, of_words: bool = False) -> Any:
+    """The tokenizer, as ``load_tokenizer`` has it; raises InvalidInput where it tells not what a token stands for."""
+    tokenizer = load_tokenizer(found, of_words=of_words)
+    if not tokenizer.is_fast:
+        raise InvalidInput(
+            f"{found.where}: its tokenizer, {type(tokenizer).__name__}, does not tell which letters and which word a "
+            "token stands for; take a model with a tokenizer.json",
+            cause="model",
+        )
+    return tokenizer
+
+
 def load_image_processor(found: FoundModel) -> Any:
     """The image processor, which works with Pillow wherever it runs, so that images become the same numbers.
 

@@ -62,18 +62,12 @@ class CausalLMTuner(WorkerHalf[CausalLM]):
         import torch
         from transformers import AutoModelForCausalLM
 
-        from train_func.worker.inputs.model_loading import load_model, load_tokenizer
+        from train_func.worker.inputs.model_loading import load_fast_tokenizer, load_model
         from train_func.worker.tasks.chat_tokens import TEMPLATE, end_of_answers, stop_at
         from train_func.worker.tasks.lm_loss import in_chunks, refuse_encoder
 
         assert self.model is not None
-        tokenizer = load_tokenizer(self.model)
-        if not tokenizer.is_fast:
-            raise InvalidInput(
-                f"{self.model.where}: its tokenizer, {type(tokenizer).__name__}, does not tell which letters a token "
-                "stands for, and so not which tokens are of an answer; take a model with a tokenizer.json",
-                cause="model",
-            )
+        tokenizer = load_fast_tokenizer(self.model)
         tokenizer.chat_template = tokenizer.chat_template or TEMPLATE
         is_adapted = self.task.lora_rank is not None
         # Weights that are not trained need no more digits than they are computed with.

@@ -5,22 +5,15 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from train_func.tasks import CausalLM
-from train_func.text import counted, in_rows, listed
+from train_func.text import listed
 from train_func.worker.inputs.findings import Findings
-from train_func.worker.tasks.columns import is_text, judge_overlap, judge_texts, plain
+from train_func.worker.tasks.columns import is_blank, is_list, is_text, judge_overlap, judge_texts, plain
 from train_func.worker.tasks.train_eval_split import Sources, TrainEvalSplit, divide, where
 
 USER, ASSISTANT = "user", "assistant"
 ROLES = ("system", USER, ASSISTANT)
 WEIGHT = "weight"  # of an answer, as fine-tuning files have it: 0 where it is not to be learnt
-OF_THE_WHOLE = ("tools", "functions", "tool_choice", "function_call", "parallel_tool_calls", "chat_template_kwargs")
-EMPTY = pa.array(["", "[]", "{}", "null"], pa.large_string())
-MARKS = ("train", "training", "trainable", "train_detail", "mask", "masked", "loss", "loss_weight")  # false is one too
-PARTS = (
-    *("tool_calls", "tool_call_id", "tools", "function_call", "name", "recipient", "channel", "prefix", "refusal"),
-    *("reasoning", "reasoning_content", "reasoning_details", "thinking", "thinking_blocks", "thought"),
-    *("image", "images", "image_url", "audio", "audios", "video", "videos", "file", "files", "documents"),
-)  # of a message, which chat templates write beside its content
+READ = ("role", "content", WEIGHT)  # keys of a message
 BETWEEN = "\n\n"  # a prompt and its context
 
 
@@ -61,7 +54,7 @@ def answers_of(rows: pa.Table) -> pa.Array:
 
 def _with_conversations(table: pa.Table) -> str | None:
     """The first column with messages of roles and contents."""
-    kinds = {of.name: of.type for of in table.schema if pa.types.is_list(of.type) or pa.types.is_large_list(of.type)}
+    kinds = {of.name: of.type for of in table.schema if is_list(of.type)}
     structs = {name: kind.value_type for name, kind in kinds.items() if pa.types.is_struct(kind.value_type)}
     is_held = {name: {"role", "content"} <= {field.name for field in kind} for name, kind in structs.items()}
     return next((name for name, held in is_held.items() if held), None)
@@ -79,15 +72,13 @@ def _prompted(task: CausalLM, table: pa.Table, part: str, findings: Findings) ->
     if own.faults:
         return None
     answers = plain(table[task.completion]).combine_chunks()
-    empty = np.flatnonzero(pc.equal(pc.utf8_trim_whitespace(answers), "").to_numpy(zero_copy_only=False))
     remedy = "there is nothing to learn from them: remove these rows"
-    findings.fault_rows(task.completion, part, empty, "{is} empty", remedy, "answer")
+    findings.fault_rows(task.completion, part, np.flatnonzero(is_blank(answers)), "{is} empty", remedy, "answer")
     asked = plain(table[task.prompt]).combine_chunks()
     if task.context is not None:
         context = pc.fill_null(plain(table[task.context]).combine_chunks(), "")
-        is_empty = pc.equal(pc.utf8_trim_whitespace(context), "")
         both = pc.binary_join_element_wise(asked, context, pa.scalar(BETWEEN, pa.large_string()))
-        asked = pc.if_else(is_empty, asked, both)
+        asked = pc.if_else(pa.array(is_blank(context)), asked, both)
     texts = pa.array(np.arange(2 * len(answers)).reshape(2, -1).T.ravel())  # question, answer, question, answer
     contents = pa.concat_arrays([asked, answers]).take(texts)
     roles = pa.array([USER, ASSISTANT] * len(answers), pa.large_string())
@@ -99,8 +90,7 @@ def _conversations(task: CausalLM, table: pa.Table, part: str, findings: Finding
     name, values = task.messages, table[task.messages].combine_chunks()
     kind = values.type
     expected = 'a list of {"role": "user", "content": "..."} is expected in each row'
-    is_list = pa.types.is_list(kind) or pa.types.is_large_list(kind)
-    if not is_list or not pa.types.is_struct(kind.value_type):
+    if not is_list(kind) or not pa.types.is_struct(kind.value_type):
         findings.fault(f"column {name!r}: {part} rows hold {kind}; {expected}")
         return None
     fields = [kind.value_type.field(at) for at in range(kind.value_type.num_fields)]
@@ -116,23 +106,10 @@ def _conversations(task: CausalLM, table: pa.Table, part: str, findings: Finding
     roles, contents = (plain(pa.chunked_array([messages.field(of)])).combine_chunks() for of in ("role", "content"))
     bounds = np.append(0, np.cumsum(lengths))
     row_of = np.repeat(np.arange(len(bounds) - 1), lengths)
-    others = {field.name: messages.field(at) for at, field in enumerate(fields)}
-    for of in ("role", "content"):
-        del others[of]
-    is_left_out = _left_out(others.pop(WEIGHT, pa.nulls(len(messages))), row_of, name or "", part, findings)
-    has_value = {
-        key: pc.is_valid(of).to_numpy(zero_copy_only=False) if key in MARKS else _has_value(of)
-        for key, of in others.items()
-    }
-    unused = {
-        f"the key {key!r} of messages in column {name!r}": row_of[has]
-        for key, has in has_value.items()
-        if key in (*MARKS, *PARTS)
-    }
-    unread = [key for key, has in has_value.items() if key not in (*MARKS, *PARTS) and has.any()]
-    beside = [key for key in OF_THE_WHOLE if key in table.column_names]
-    unused |= {f"column {key!r}": np.flatnonzero(_has_value(table[key].combine_chunks())) for key in beside}
-    findings.fault(*(_unused_fault(what, np.unique(rows), part) for what, rows in unused.items() if len(rows)))
+    held = {field.name: messages.field(at) for at, field in enumerate(fields)}
+    weights = held.get(WEIGHT, pa.nulls(len(messages)))
+    is_left_out = _left_out(weights, row_of, name or "", part, findings)
+    unread = [key for key, of in held.items() if key not in READ and of.null_count < len(of)]
     learnt = pc.and_(pc.fill_null(pc.equal(roles, ASSISTANT), False), pa.array(~is_left_out))
     _judge_messages(name or "", part, roles, contents, learnt, bounds, findings)
     if unread:
@@ -152,30 +129,6 @@ def _left_out(weights: pa.Array, row_of: np.ndarray, name: str, part: str, findi
     return np.array([of == 0 for of in numbers], dtype=bool)
 
 
-def _has_value(values: pa.Array) -> np.ndarray:
-    """Where there is more than programs write for what is not there: null, false, an empty text, list or object."""
-    kind = values.type
-    has: np.ndarray = pc.is_valid(values).to_numpy(zero_copy_only=False)
-    if is_text(kind):
-        texts = pc.utf8_trim_whitespace(values.cast(pa.large_string()))
-        has &= ~pc.is_in(texts, EMPTY).to_numpy(zero_copy_only=False)
-    elif pa.types.is_boolean(kind):
-        has &= pc.fill_null(values, False).to_numpy(zero_copy_only=False)
-    elif pa.types.is_list(kind) or pa.types.is_large_list(kind) or pa.types.is_map(kind):
-        has &= pc.fill_null(pc.greater(pc.list_value_length(values), 0), False).to_numpy(zero_copy_only=False)
-    elif pa.types.is_struct(kind):  # as a table writes it, which has every field in every row
-        has &= np.any([_has_value(of) for of in values.flatten()], axis=0) if kind.num_fields else False
-    return has
-
-
-def _unused_fault(what: str, rows: np.ndarray, part: str) -> str:
-    return (
-        f"{what}: {counted(len(rows), 'row')} of the {part} rows with a value there, {in_rows(rows)}; of messages only "
-        f"role, content and {WEIGHT} are trained on: write it into the content, as the model's chat template does, or "
-        f"remove it; an answer that is not to be learnt has {WEIGHT} 0"
-    )
-
-
 def _judge_messages(
     name: str,
     part: str,
@@ -193,7 +146,7 @@ def _judge_messages(
     is_answer = pc.equal(roles, ASSISTANT)
     known = pc.is_in(roles, value_set=pa.array(ROLES, pa.large_string()))
     unknown = rows(pc.invert(known))
-    blank = rows(pc.and_(learnt, pc.fill_null(pc.equal(pc.utf8_trim_whitespace(contents), ""), True)))
+    blank = rows(pc.and_(learnt, pa.array(is_blank(contents))))
     null = rows(pc.and_(pc.invert(learnt), pc.is_null(contents)))
     without = np.setdiff1d(np.arange(len(bounds) - 1), rows(learnt))
     filled = np.flatnonzero(np.diff(bounds))

@@ -17,18 +17,22 @@ _OF_SPAN = re.compile(r"[BI]-.*")
 Span = tuple[str, int, int]
 
 
+def _are_tensors(*values: Any) -> bool:
+    import torch
+
+    return all(isinstance(value, torch.Tensor) for value in values)
+
+
 class Accuracy:
     """The share of rows whose class is the most likely one, where each row has one class out of several."""
 
     def count(self, logits: Any, labels: Any) -> Mapping[str, float] | None:
         """``logits`` of shape (rows, classes), ``labels`` of shape (rows,); anything else has no accuracy: None."""
-        import torch
-
-        if not (isinstance(logits, torch.Tensor) and isinstance(labels, torch.Tensor)):
+        if not _are_tensors(logits, labels):
             return None
-        has_classes = logits.is_floating_point() and logits.ndim == 2 and logits.shape[1] >= 2
-        are_numbers = not (labels.is_floating_point() or labels.is_complex() or labels.dtype == torch.bool)
-        if not (has_classes and are_numbers and labels.shape == logits.shape[:1]):
+        if logits.ndim != 2 or logits.shape[1] < 2 or labels.shape != logits.shape[:1]:
+            return None
+        if labels.is_floating_point() or not logits.is_floating_point():
             return None
         return {RIGHT: int((logits.argmax(-1) == labels).sum())}
 
@@ -44,9 +48,7 @@ class LabelScores:
 
     def count(self, logits: Any, labels: Any) -> Mapping[str, float] | None:
         """``logits`` and ``labels`` (1 where a row has the label, else 0) of shape (rows, labels); else None."""
-        import torch
-
-        if not (isinstance(logits, torch.Tensor) and isinstance(labels, torch.Tensor)):
+        if not _are_tensors(logits, labels):
             return None
         if logits.ndim != 2 or logits.shape != labels.shape:
             return None
@@ -72,9 +74,7 @@ class NumberErrors:
 
     def count(self, logits: Any, labels: Any) -> Mapping[str, float] | None:
         """``logits`` of shape (rows, 1), ``labels`` of shape (rows,); None for anything else."""
-        import torch
-
-        if not (isinstance(logits, torch.Tensor) and isinstance(labels, torch.Tensor)):
+        if not _are_tensors(logits, labels):
             return None
         if logits.shape != (*labels.shape, 1) or labels.ndim != 1:
             return None
@@ -100,9 +100,7 @@ class TokenScores:
 
     def count(self, logits: Any, labels: Any) -> Mapping[str, float] | None:
         """``logits``: of shape (rows, 3): loss, number of tokens, and of those that are right; None for others."""
-        import torch
-
-        if not isinstance(logits, torch.Tensor) or logits.ndim != 2 or logits.shape[1] != 3:
+        if not _are_tensors(logits) or logits.ndim != 2 or logits.shape[1] != 3:
             return None
         sums = logits.double().sum(dim=0).tolist()
         return dict(zip((LOSS, TOKENS, RIGHT), sums, strict=True))
@@ -126,9 +124,7 @@ class TagScores:
 
     def count(self, logits: Any, labels: Any) -> Mapping[str, float] | None:
         """``logits`` of shape (rows, tokens, tags), ``labels`` of shape (rows, tokens); None for anything else."""
-        import torch
-
-        if not (isinstance(logits, torch.Tensor) and isinstance(labels, torch.Tensor)):
+        if not _are_tensors(logits, labels):
             return None
         if logits.ndim != 3 or logits.shape[:2] != labels.shape or logits.shape[2] != len(self._names):
             return None

@@ -7,7 +7,6 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from train_func.errors import InvalidInput
 from train_func.tasks import TokenClassification
 from train_func.text import counted, listed
 from train_func.worker.inputs.findings import Findings
@@ -77,16 +76,10 @@ class TokenClassifier(WorkerHalf[TokenClassification]):
     def load(self, labels: tuple[str, ...], precision: str) -> tuple[Any, Any]:
         from transformers import AutoModelForTokenClassification
 
-        from train_func.worker.inputs.model_loading import load_model, load_tokenizer
+        from train_func.worker.inputs.model_loading import load_fast_tokenizer, load_model
 
         assert self.model is not None
-        tokenizer = load_tokenizer(self.model, of_words=True)
-        if not tokenizer.is_fast:
-            raise InvalidInput(
-                f"{self.model.where}: its tokenizer, {type(tokenizer).__name__}, does not tell which word a token "
-                "comes from; take a model with a tokenizer.json",
-                cause="model",
-            )
+        tokenizer = load_fast_tokenizer(self.model, of_words=True)
         tokenizer.model_max_length = self.task.max_length  # of each part of a text that the published model is given
         model = load_model(self.model, AutoModelForTokenClassification, tokenizer, self.seed, labels=labels)
         return model, tokenizer
