@@ -80,17 +80,10 @@ def template(tokenizer: Any, **options: Any) -> Callable[[Turns], str]:
     """What writes conversations as the tokenizer's template has it, as of one and the same day.
 
     Raises:
-        InvalidInput: (cause "model") the tokenizer has several templates and none of them is the default, or lacks what
-            ends an answer; what is returned raises it (cause "data") where the template refuses a conversation.
+        InvalidInput: (cause "model") the tokenizer lacks what ends an answer; what is returned raises it (cause "data")
+            where the template refuses a conversation.
     """
-    try:
-        own = tokenizer.get_chat_template()
-    except ValueError as error:
-        raise InvalidInput(
-            f"the model's tokenizer has the chat templates {', '.join(tokenizer.chat_template)}; one called 'default' "
-            "is expected: give that name to one of them and save the tokenizer, or take another model",
-            cause="model",
-        ) from error
+    own = tokenizer.get_chat_template()
     if own == TEMPLATE and tokenizer.eos_token is None:
         raise InvalidInput(
             "the model's tokenizer has no chat template and no end-of-text token, so that no answer would end: set its "
@@ -150,24 +143,14 @@ def written(turns: Turns, learnt: list[bool], asked: Write, until: Write) -> Wri
         before = asked(turns[:number])
         after = until(turns[: number + 1]) if number + 1 < len(turns) else text
         if not (text.startswith(after) and after.startswith(before)):
-            raise InvalidInput(_other_beginning(turns[:number], before, after, until), cause="model")
+            raise InvalidInput(
+                "the model's chat template writes the beginning of a conversation in another way once it is answered "
+                f"or goes on, so that it would not be asked as it is trained, at message {number + 1}; give "
+                "conversations of one question and one answer, or take a model with another template",
+                cause="model",
+            )
         answers.append((len(before), len(after)))
     return text, answers
-
-
-def _other_beginning(turns: Turns, before: str, after: str, until: Write) -> str:
-    begun = until(turns)
-    if before.startswith(begun) and after.startswith(begun) and not after.startswith(before):
-        return (
-            f"the model's chat template writes {before.removeprefix(begun)[:40]!r} where the model is asked, and "
-            "something else before an answer that is given, so that the model would not be asked as it was trained; "
-            "take a model with another template"
-        )
-    return (
-        "the model's chat template writes the beginning of a conversation in another way once it goes on, so that what "
-        f"the model is asked would not be what it is trained on, at message {len(turns) + 1}; give conversations of "
-        "one question and one answer, or take a model with another template"
-    )
 
 
 def _labels(ids: list[int], offsets: list[tuple[int, int]], answers: list[tuple[int, int]]) -> list[int]:

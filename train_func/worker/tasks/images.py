@@ -9,7 +9,6 @@ import io
 import json
 import math
 import os
-import re
 import struct
 from collections import Counter
 from collections.abc import Iterator
@@ -30,7 +29,6 @@ from train_func.worker.inputs.parquet_file import holds_bytes, values_of
 
 MAX_PIXELS = 50_000_000  # of one image, 150 MB when decoded
 DEEP = ("I", "F")  # modes of more than 8 bits, which a conversion would cut off
-_DEEP_COLOURS = re.compile(";16[BLN]")  # in what Pillow says of a file's pixels whose lower 8 bits it drops itself
 # What Pillow raises of bad files.
 _NEVER_WHOLE = (OSError, SyntaxError, ValueError, EOFError, IndexError, TypeError, struct.error)
 MOST_WHOLE = 2_000_000  # pixels of a JPEG that is decoded whole to be looked at, a larger one at an eighth of its size
@@ -82,7 +80,7 @@ def checked(data: bytes, name: str) -> Look:
     """
     image = _opened(data, name)
     try:
-        is_deep = _is_deep(image)  # before it is loaded, which makes 8 bits of some
+        is_deep = image.mode.startswith(DEEP)  # before it is loaded, which makes 8 bits of some
         size = image.size
         if image.width * image.height > MOST_WHOLE:
             image.draft(image.mode, (max(1, image.width // 8), max(1, image.height // 8)))
@@ -97,18 +95,6 @@ def checked(data: bytes, name: str) -> Look:
             f"{name}: an image of mode {mode}, with more than 8 bits for a colour; save it with 8 bits", cause="data"
         )
     return Look(mode, pixels)
-
-
-def _is_deep(image: Any) -> bool:
-    """Whether a colour has more than 8 bits in the file of an opened image."""
-    if image.mode.startswith(DEEP):
-        return True
-    for decoder, _, _, settings in image.tile:
-        if decoder.startswith("ppm") and settings[-1] > 255:
-            return True
-        if _DEEP_COLOURS.search(str(settings)):
-            return True
-    return False
 
 
 def _opened(data: bytes, name: str) -> Any:
