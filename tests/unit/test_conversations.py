@@ -125,13 +125,20 @@ def test_a_conversation_without_any_answer_to_learn_is_refused(tmp_path):
 
 
 def test_keys_of_messages_that_are_not_read_are_noted_once(tmp_path):
-    of_log = {"id": 7, "timestamp": "2024-03-01", "reasoning_content": "let me think"}
+    of_log = {"id": 7, "timestamp": "2024-03-01"}
     rows = [{"chat": [{**turn, **of_log} for turn in said(f"a {n}", f"b {n}")]} for n in range(47)]
     held_out = tmp_path / "held_out.jsonl"
     held_out.write_text("".join(json.dumps(row) + "\n" for row in rows[40:]))
     for fields in ({}, {"held_out": str(held_out)}):
         (note,) = notes(tmp_path, rows[:40], messages="chat", **fields)
         assert unnamed(note, "'chat'", *map(repr, of_log)) == []
+
+
+@pytest.mark.parametrize("key", ["train", "tool_calls", "reasoning_content", "images"])
+def test_a_key_of_messages_that_says_what_is_to_be_learnt_is_refused(tmp_path, key):
+    rows = [{"chat": [{**turn, key: "false"} for turn in said(f"a {n}", f"b {n}")]} for n in range(40)]
+    (fault,) = faults(tmp_path, rows, messages="chat")
+    assert unnamed(fault, "'chat'", repr(key)) == []
 
 
 def test_a_column_of_conversations_that_no_field_names_is_offered(tmp_path):

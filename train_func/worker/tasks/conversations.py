@@ -14,6 +14,7 @@ USER, ASSISTANT = "user", "assistant"
 ROLES = ("system", USER, ASSISTANT)
 WEIGHT = "weight"  # of an answer, as fine-tuning files have it: 0 where it is not to be learnt
 READ = ("role", "content", WEIGHT)  # keys of a message
+MEANT = ("train", "tool_calls", "reasoning_content", "images")  # other keys, which say what is to be learnt
 BETWEEN = "\n\n"  # a prompt and its context
 
 
@@ -112,7 +113,12 @@ def _conversations(task: CausalLM, table: pa.Table, part: str, findings: Finding
     unread = [key for key, of in held.items() if key not in READ and of.null_count < len(of)]
     learnt = pc.and_(pc.fill_null(pc.equal(roles, ASSISTANT), False), pa.array(~is_left_out))
     _judge_messages(name or "", part, roles, contents, learnt, bounds, findings)
-    if unread:
+    if meant := [key for key in unread if key in MEANT]:
+        findings.fault(
+            f"column {name!r}: messages of the {part} rows have {listed(meant, show=repr)}, of which nothing would be "
+            f"learnt: take it out of the messages; give an answer that is not to be learnt the {WEIGHT} 0"
+        )
+    elif unread:
         findings.note(f"column {name!r}: not read of messages: {listed(unread, show=repr)}")
     return _table(pc.fill_null(roles, ""), pc.fill_null(contents, ""), learnt, bounds)
 
