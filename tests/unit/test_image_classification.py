@@ -167,6 +167,7 @@ def test_images_of_other_modes_become_rgb_and_that_is_told_where_something_is_lo
     found = half(table_of(rows, tmp_path))
     assert found.check().faults == []
     (note,) = [note for note in found.check().notes if "RGB" in note]
+    assert any("2 of 40" in note and "white" in note for note in found.check().notes)
     assert unnamed(note, "3 of 40", "CMYK", "LA", "RGBA") == []
     processor = found.fetch() and found.load(CLASSES, "fp32")[1]
     batch = found.collator(processor, training=False)(list(found.encode(found.rows().train, processor)))
@@ -252,6 +253,16 @@ def test_images_on_both_sides_are_found_by_what_they_show_in_files_of_another_ki
     assert unnamed(fault[1], "9 of 9", "images") == []
 
 
+def test_images_that_all_show_the_same_are_refused_with_what_may_be_the_reason(half, tmp_path):
+    for number in range(28):
+        path = tmp_path / "clips" / CLASSES[number % 2] / f"{number}.gif"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        later = image_of(number)[0].resize((24, 24))
+        Image.new("RGB", (24, 24)).save(path, save_all=True, append_images=[later, later.rotate(90)])
+    faults = "; ".join(fault for _, fault in half(str(tmp_path / "clips")).check().faults)
+    assert unnamed(faults, "28 of 28", "frames") == []
+
+
 @pytest.mark.parametrize("ending", [".jfif", ".jpe", ".JPG", ".avif", ".Webp", ".tif"])
 def test_images_are_known_by_any_ending_that_they_have(half, tmp_path, ending):
     folder = folder_of(tmp_path, 40)
@@ -261,6 +272,14 @@ def test_images_are_known_by_any_ending_that_they_have(half, tmp_path, ending):
     found = half(folder).check()
     assert found.facts["num_rows"] == 40
     assert not found.faults
+
+
+def test_a_class_whose_files_are_no_images_is_refused_by_its_name(half, tmp_path):
+    folder = folder_of(tmp_path, 40)
+    for path in sorted((tmp_path / "images").glob("dots/*.png")):
+        path.rename(path.with_suffix(".heic"))
+    (fault,) = half(folder).check().faults
+    assert unnamed(fault[1], "dots", ".heic") == []
 
 
 def test_equal_images_of_two_classes_are_told(half, tmp_path):

@@ -112,9 +112,37 @@ def png_of_16_bits(colour_type, channels):
     return b"\x89PNG\r\n\x1a\n" + chunk(b"IHDR", header) + chunk(b"IDAT", zlib.compress(rows)) + chunk(b"IEND", b"")
 
 
-def test_more_than_8_bits_of_grey_are_refused_because_a_conversion_would_cut_them_off():
+def tiff_of_16_bits(order):
+    """One strip of 5 x 7 pixels in red, green and blue."""
+    pixels = np.random.RandomState(0).randint(0, 4096, (7, 5, 3)).astype(f"{order}u2").tobytes()
+    bits = struct.pack(f"{order}HHH", 16, 16, 16)
+    start = 8 + 2 + 9 * 12 + 4
+    fields = [
+        (256, 5), (257, 7), (258, start), (259, 1), (262, 2), (273, start + 6), (277, 3), (278, 7), (279, len(pixels))
+    ]  # fmt: skip
+    entries = b"".join(struct.pack(f"{order}HHII", tag, 4, 1, value) for tag, value in fields if tag != 258)
+    entries = entries[:24] + struct.pack(f"{order}HHII", 258, 3, 3, start) + entries[24:]
+    mark = b"II*\0" if order == "<" else b"MM\0*"
+    return mark + struct.pack(f"{order}IH", 8, 9) + entries + bytes(4) + bits + pixels
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        png_of_16_bits(0, 1),
+        png_of_16_bits(2, 3),
+        png_of_16_bits(4, 2),
+        png_of_16_bits(6, 4),
+        tiff_of_16_bits("<"),
+        tiff_of_16_bits(">"),
+        b"P6 2 1 4095\n" + bytes(12),
+        b"P3 2 1 65535\n1 2 3 40000 5 6\n",
+    ],
+    ids=["grey PNG", "PNG", "grey PNG and alpha", "PNG and alpha", "TIFF", "TIFF, big-endian", "PPM", "PPM in text"],
+)
+def test_more_than_8_bits_for_a_colour_are_refused_because_half_of_them_would_be_lost(data):
     with pytest.raises(InvalidInput, match=r"dark\.png.*8 bits") as caught:
-        checked(png_of_16_bits(0, 1), "dark.png")
+        checked(data, "dark.png")
     assert caught.value.cause == "data"
 
 
@@ -183,8 +211,9 @@ def frames(kind, number):
 
 
 @pytest.mark.parametrize("kind", ["GIF", "TIFF", "WEBP", "PNG"])
-def test_of_several_frames_the_first_is_used(kind):
+def test_several_frames_are_seen_and_the_first_is_used(kind):
     several, one = frames(kind, 3), frames(kind, 1)
+    assert (checked(several, "a").has_frames, checked(one, "a").has_frames) == (True, False)
     assert np.array_equal(np.asarray(decode(several, "a")), np.asarray(decode(one, "a")))
 
 

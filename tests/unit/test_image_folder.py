@@ -5,7 +5,7 @@ import os
 import datasets
 
 from tests.messages import unnamed
-from tests.tiny_images import write_image_folder
+from tests.tiny_images import encoded, image_of, write_image_folder
 from train_func import ImageClassification
 from train_func.worker.tasks.image_classification import ImageClassifier
 
@@ -59,6 +59,15 @@ def test_a_class_that_is_a_link_to_nothing_is_named(tmp_path):
     (folder / "dots").symlink_to(tmp_path / "nowhere")
     (fault,) = half(folder, tmp_path).check().faults
     assert unnamed(fault[1], "dots", "links") == []
+
+
+def test_an_image_whose_name_no_store_takes_is_named(tmp_path):
+    folder = write_image_folder(tmp_path / "images", 40)
+    os.rename(folder / "bars/003.png", os.fsencode(folder / "bars") + b"/caf\xe9.png")  # noqa: PTH104
+    (folder / "bars/a\nb.png").write_bytes(encoded(image_of(99)[0]))
+    (fault,) = half(folder, tmp_path).check().faults
+    assert fault[0] == "data"
+    assert unnamed(fault[1], "2 images", "bars/caf\\xe9.png", "control character") == []
 
 
 def test_folders_named_as_splits_are_splits_and_others_with_them(tmp_path):

@@ -89,6 +89,79 @@ def test_a_conll_file_gives_the_same_rows_as_lists(half, tmp_path, model):
     assert found.train.to_list() == half(sentences(40)).rows().train.to_list()
 
 
+def spans_in(words, tags):
+    """Each span as its type and its words."""
+    return [(type_, " ".join(words[first : last + 1])) for type_, first, last in spans_of(tags)]
+
+
+SCHEMES = {"BIO": "BIIB", "BIOES": "BIES", "BILOU": "BILU", "BMES": "BMES", "BMEW": "BMEW"}
+
+
+def named(num_rows, scheme, *, typed=True):
+    """Sentences with names of one to four words, tagged in a scheme, beside what they are in BIO."""
+    draw = random.Random(num_rows)
+    begin, inside, end, single = SCHEMES[scheme]
+    rows, plain = [], []
+    for number in range(num_rows):
+        words, tags, bio = ["we", "saw"], ["O", "O"], ["O", "O"]
+        for _ in range(draw.randint(1, 3)):
+            size, type_ = draw.randint(1, 4), draw.choice(["PER", "ORG"]) if typed else "SPAN"
+            marks = [single] if size == 1 else [begin, *inside * (size - 2), end]
+            words += [draw.choice(LETTERS) * draw.randint(2, 4) for _ in range(size)]
+            tags += [f"{mark}-{type_}" if typed else mark for mark in marks]
+            bio += [f"{'I' if at else 'B'}-{type_}" for at in range(size)]
+        rows.append({"tokens": [*words, str(number)], "tags": [*tags, "O"]})
+        plain.append([*bio, "O"])
+    return rows, plain
+
+
+@pytest.mark.parametrize("typed", [True, False], ids=["typed", "marks alone"])
+@pytest.mark.parametrize("scheme", SCHEMES)
+def test_spans_of_every_scheme_are_those_of_bio(half, scheme, typed):
+    given, plain = named(101, scheme, typed=typed)
+    rows = half(given).rows()
+    types = ("ORG", "PER") if typed else ("SPAN",)
+    assert set(rows.labels) == {"O", *(f"{mark}-{type_}" for mark in "BI" for type_ in types)}
+    for side in (rows.train, rows.held_out):
+        for row in side:
+            assert [rows.labels[code] for code in row["tags"]] == plain[row["row_id"]]
+    assert bool([note for note in rows.notes if "BIO" in note]) is (not typed or scheme != "BIO")
+
+
+@pytest.mark.parametrize("scheme", ["BIOES", "BILOU", "BMES"])
+@pytest.mark.parametrize("typed", [True, False])
+def test_the_spans_that_are_measured_are_those_that_the_published_model_joins(half, scheme, typed, monkeypatch):
+    import torch
+
+    given, plain = named(40, scheme, typed=typed)
+    task = half(given)
+    rows = task.rows()
+    task.fetch()
+    model, tokenizer = task.load(rows.labels, "fp32")
+    use = pipeline(**task.pipeline(), model=model, tokenizer=tokenizer)
+    for row, encoded in zip(rows.held_out, task.encode(rows.held_out, tokenizer), strict=True):
+        codes = torch.tensor(encoded["labels"]).clamp(min=0)
+        logits = torch.nn.functional.one_hot(codes, len(rows.labels)).float()[None] * 9
+        monkeypatch.setattr(model, "forward", lambda logits=logits, **_: {"logits": logits})
+        joined = [(span["entity_group"], span["word"]) for span in use(" ".join(row["tokens"]))]
+        assert joined == spans_in(row["tokens"], plain[row["row_id"]])
+        counted = task.metric().count(logits, torch.tensor(encoded["labels"])[None])
+        assert task.metric().values(counted, 1)["f1"] == 1
+
+
+def test_names_that_are_given_for_integer_tags_keep_their_order_in_bio(half):
+    names = ["O", "S-PER", "B-PER", "I-PER", "E-PER"]
+    tags = [0, 2, 4, 1, 2, 3, 4, 0]
+    rows = half([{"tokens": ["the", *"abcdef", str(i)], "tags": tags} for i in range(40)], labels=names).rows()
+    assert rows.labels == ("O", "B-PER", "I-PER")
+    assert rows.train["tags"][0] == [0, 1, 2, 1, 1, 2, 2, 0]
+
+
+def test_tags_of_no_scheme_stay_as_they_are(half):
+    for tags in (["O", "PER", "LOC"], ["L-1", "U-2", "M-3"], ["O", "B_PER", "I_PER"], ["O", "E-PER", "X-PER"]):
+        assert half(sentences(40, tags=tags)).rows().labels == tuple(sorted(tags))
+
+
 @pytest.mark.parametrize("max_length", [512, 6])
 def test_the_first_token_of_each_word_has_its_tag_and_no_other_token_has_one(half, model, max_length):
     task = half(sentences(40), max_length=max_length)
@@ -152,6 +225,7 @@ def test_byte_level_tokenizers_see_every_word_behind_a_space(tmp_path):
 def test_the_published_pipeline_marks_the_words_whose_tags_the_metric_counts(half, tmp_path, write_tokenizer):
     """With random weights, so that the pieces of a word have tags of their own."""
     import torch
+    from transformers import pipeline
 
     folder = write_tiny_model(tmp_path / "tiny", vocab_size=400)
     if write_tokenizer:

@@ -10,6 +10,8 @@ from pathlib import Path, PurePosixPath
 
 import pyarrow as pa
 
+from train_func.layout import INPUTS
+from train_func.storage.store import key_fault
 from train_func.text import counted, listed
 from train_func.worker.inputs import fingerprint
 from train_func.worker.inputs.locate import Wanted
@@ -46,7 +48,8 @@ def read_image_folder(wanted: Wanted, folder: Path) -> ImageFolder | None:
     """None where no image lies in the folder or below.
 
     Raises:
-        InvalidInput: an image stands in no folder of a class or is a link to nothing, or a folder cannot be read.
+        InvalidInput: an image stands in no folder of a class, is a link to nothing, or has a name that no store takes;
+            no file of a class is an image; or a folder cannot be read.
     """
     found = _files_in(wanted, folder)
     images = [path for path in found if path.suffix.lower() in SUFFIXES]
@@ -61,6 +64,14 @@ def read_image_folder(wanted: Wanted, folder: Path) -> ImageFolder | None:
         raise wanted.fault(
             f"{counted(len(stray), 'image')} with no class: {listed(stray, MAX_SHOWN)}. Directly below {below} a "
             "folder per class is expected, named as the class, with its images in it"
+        )
+    others = {path.parts[:num_above] for path in found if len(path.parts) > num_above}
+    if barren := sorted(others - {path.parts[:num_above] for path in images}):
+        endings = sorted({path.suffix.lower() or "none" for path in found if path.parts[:num_above] in barren})
+        raise wanted.fault(
+            f"no image can be read in {listed([PurePosixPath(*of) for of in barren], MAX_SHOWN, show=_shown)}, whose "
+            f"files have the endings {listed(endings, MAX_SHOWN)}: a folder here is a class. Convert its files, to "
+            "JPEG or PNG for example, or move it elsewhere"
         )
     by_split = defaultdict(list)
     for path in images:
@@ -82,6 +93,12 @@ def _files_in(wanted: Wanted, folder: Path) -> list[PurePosixPath]:
 
 def _check_files(wanted: Wanted, folder: Path, images: list[PurePosixPath], bare: list[PurePosixPath]) -> None:
     """``bare``: files without an ending; one that leads nowhere may be the link of a class."""
+    faults = {path: key_fault(f"{INPUTS}/{'0' * 64}/{folder.name}/{path}") for path in images}
+    if named := [(path, fault) for path, fault in faults.items() if fault]:
+        raise wanted.fault(
+            f"{counted(len(named), 'image')} with names that no store takes: "
+            f"{listed([f'{_shown(path)} ({fault})' for path, fault in named], MAX_SHOWN)}; rename the files or folders"
+        )
     if missing := [path for path in (*images, *bare) if not (folder / path).is_file()]:
         raise wanted.fault(
             f"{len(missing)} of {counted(len(images) + len(bare), 'file')} are links to nothing, or no files: "

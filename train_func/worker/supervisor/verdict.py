@@ -59,7 +59,7 @@ def stopped(worker: int, signal_name: str) -> Verdict:
 
 
 def following(root: Verdict | None, verdict: Verdict) -> Verdict:
-    """Returns the verdict on a worker that only lost its peer, naming the peer's when that is knverdict.
+    """Returns the verdict on a worker that only lost its peer, naming the peer's when that is known.
 
     After a final one it is final too: started again, the worker would wait for a group that never forms.
     """

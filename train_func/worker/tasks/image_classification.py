@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from train_func.errors import InvalidInput
 from train_func.layout import LABELS, SOURCE
@@ -20,7 +21,7 @@ from train_func.worker.tasks.labels import Labels, encode
 from train_func.worker.tasks.metrics import Accuracy
 from train_func.worker.tasks.protocol import Metric, Rows, WorkerHalf
 from train_func.worker.tasks.targets import classes_text, judge_classes
-from train_func.worker.tasks.train_eval_split import HELD_OUT, TRAINING, Sources, TrainEvalSplit, divide
+from train_func.worker.tasks.train_eval_split import HELD_OUT, TRAINING, Sources, TrainEvalSplit, divide, where
 
 if TYPE_CHECKING:
     from datasets import Dataset
@@ -102,6 +103,9 @@ class ImageClassifier(WorkerHalf[ImageClassification]):
         shown = pa.array(np.concatenate([pixels[part] for part in rows]))  # in the order of the row ids
         trained, held_out = shown.take(data.train["row_id"]), shown.take(data.held_out["row_id"])
         judge_overlap(trained, held_out, data.held_rows, findings, "image")
+        if len(trained) > 1 and len(pc.unique(trained)) == 1:
+            seen = "".join(f"; {note}" for note in findings.notes if note.startswith(TRAINING))  # which may be why
+            findings.fault(f"{where(task, TRAINING)}: all {len(trained)} training images show the same{seen}")
         judge_classes(data, findings, each_is_learnt=True)
         judge_equal(trained, data.train["label"].to_numpy(), data.train["row_id"].to_numpy(), findings, "image")
         return ImageSplit(**vars(data), images=images, codes=classes.codes)

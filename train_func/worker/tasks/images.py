@@ -9,6 +9,7 @@ import io
 import json
 import math
 import os
+import re
 import struct
 from collections import Counter
 from collections.abc import Iterator
@@ -29,10 +30,12 @@ from train_func.worker.inputs.parquet_file import holds_bytes, values_of
 
 MAX_PIXELS = 50_000_000  # of one image, 150 MB when decoded
 DEEP = ("I", "F")  # modes of more than 8 bits, which a conversion would cut off
+_DEEP_COLOURS = re.compile(";16[BLN]")  # in what Pillow says of a file's pixels whose lower 8 bits it drops itself
 # What Pillow raises of bad files.
 _NEVER_WHOLE = (OSError, SyntaxError, ValueError, EOFError, IndexError, TypeError, struct.error)
+SEVERAL_FRAMES = ("AVIF", "GIF", "PNG", "TIFF", "WEBP")  # formats; a JPEG may carry small copies of itself
 MOST_WHOLE = 2_000_000  # pixels of a JPEG that is decoded whole to be looked at, a larger one at an eighth of its size
-VERSION = 4  # of what is stored; to be raised when the same input gives something else
+VERSION = 3  # of what is stored; to be raised when the same input gives something else
 BATCH = 256  # images written at once, or fewer that have BATCH_BYTES: Arrow ends a piece of a column at 2 GB
 BATCH_BYTES = 64 * 2**20
 LOSSLESS = ("RGB", "P", "L", "1")  # modes of Pillow that are the same in RGB
@@ -49,6 +52,9 @@ class Look:
 
     mode: str
     """Of Pillow."""
+    is_transparent: bool
+    has_frames: bool
+    """Whether there are several, of which the first is used."""
     pixels: str
     """The same for images that show the same, whatever their files are."""
 
@@ -80,12 +86,14 @@ def checked(data: bytes, name: str) -> Look:
     """
     image = _opened(data, name)
     try:
-        is_deep = image.mode.startswith(DEEP)  # before it is loaded, which makes 8 bits of some
+        is_deep = _is_deep(image)  # before it is loaded, which makes 8 bits of some
+        has_frames = image.format in SEVERAL_FRAMES and getattr(image, "is_animated", False)
         size = image.size
         if image.width * image.height > MOST_WHOLE:
             image.draft(image.mode, (max(1, image.width // 8), max(1, image.height // 8)))
         image.load()
         mode: str = image.mode
+        is_transparent = image.has_transparency_data
         shown = image if is_deep else upright_rgb(image)
         pixels = hashlib.sha256(f"{sorted(size)} {shown.size}".encode() + shown.tobytes()).hexdigest()
     except _NEVER_WHOLE as error:
@@ -94,7 +102,19 @@ def checked(data: bytes, name: str) -> Look:
         raise InvalidInput(
             f"{name}: an image of mode {mode}, with more than 8 bits for a colour; save it with 8 bits", cause="data"
         )
-    return Look(mode, pixels)
+    return Look(mode, is_transparent, has_frames, pixels)
+
+
+def _is_deep(image: Any) -> bool:
+    """Whether a colour has more than 8 bits in the file of an opened image."""
+    if image.mode.startswith(DEEP):
+        return True
+    for decoder, _, _, settings in image.tile:
+        if decoder.startswith("ppm") and settings[-1] > 255:
+            return True
+        if _DEEP_COLOURS.search(str(settings)):
+            return True
+    return False
 
 
 def _opened(data: bytes, name: str) -> Any:
@@ -230,14 +250,19 @@ def look_at_each(kept: KeptImages, part: str, cache: Path) -> Looks:
             more = f"{part} rows: {len(faults)} of {counted(kept.table.num_rows, 'image')} cannot be used: "
             raise InvalidInput(f"{more}{listed(faults, MAX_SHOWN, separator='; ')} {COUNTED}", cause="data")
         lossy = Counter(look.mode for look in looks if look.mode not in LOSSLESS)
+        transparent, framed = sum(look.is_transparent for look in looks), sum(look.has_frames for look in looks)
         pixels = [look.pixels for look in looks]
-        target.write_text(json.dumps({"modes": lossy, "pixels": pixels}))
+        target.write_text(json.dumps({"modes": lossy, "transparent": transparent, "framed": framed, "pixels": pixels}))
 
     seen = json.loads(entry(cache, f"images/{kept.key}.json", write).read_text())
     of_all, notes = f"of {counted(kept.table.num_rows, 'image')}", []
     if modes := seen["modes"]:
         shown = ", ".join(f"{number} of mode {mode}" for mode, number in sorted(modes.items()))
         notes.append(f"{part} rows: {sum(modes.values())} {of_all} become RGB: {shown}")
+    if number := seen["transparent"]:
+        notes.append(f"{part} rows: {number} {of_all} may be transparent, and are shown on white")
+    if number := seen["framed"]:
+        notes.append(f"{part} rows: {number} {of_all} have several frames, of which the first is used")
     return Looks(np.array(seen["pixels"]), notes)
 
 

@@ -13,7 +13,7 @@ LOSS, TOKENS = "loss_sum", "num_tokens"
 LARGEST_EXPONENT = 700.0  # above it the exponential is no float any more
 IGNORED = -100
 OUTSIDE = "O"
-_OF_SPAN = re.compile(r"[BI]-.*")
+_OF_SPAN = re.compile(r"[BIES](-.*)?")
 Span = tuple[str, int, int]
 
 
@@ -157,13 +157,13 @@ class TagScores:
 def spans_of(tags: Sequence[str]) -> Iterator[Span]:
     """Type, first and last position of every span: as CoNLL's script and seqeval read them, also in faulty sequences.
 
-    ``B`` begins a span, and so does ``I`` where none of its type is open.
+    ``B`` and ``S`` begin a span, ``I`` and ``E`` do where none of their type is open; ``E`` and ``S`` end it.
     """
-    first, type_before = 0, None
+    first, before, type_before = 0, OUTSIDE, ""
     for position, tag in enumerate([*tags, OUTSIDE]):
-        type_ = None if tag == OUTSIDE else tag.partition("-")[2]
-        if tag[0] != "B" and type_ == type_before:
-            continue
-        if type_before is not None:
+        mark, type_ = tag[0], tag.partition("-")[2]
+        if before != OUTSIDE and (before in "ES" or mark in "BSO" or type_ != type_before):
             yield type_before, first, position - 1
-        first, type_before = position, type_
+        if mark != OUTSIDE and (mark in "BS" or before in "ESO" or type_ != type_before):
+            first = position
+        before, type_before = mark, type_

@@ -1,5 +1,9 @@
-"""Token classification: sentences whose words have tags, and a model with a head for the tags of tokens."""
+"""Token classification: sentences whose words have tags, and a model with a head for the tags of tokens.
 
+Tags of spans in other schemes are trained in BIO, as pipelines of transformers join them.
+"""
+
+import re
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
@@ -11,8 +15,8 @@ from train_func.tasks import TokenClassification
 from train_func.text import counted, listed
 from train_func.worker.inputs.findings import Findings
 from train_func.worker.tasks.columns import is_blank, is_list, is_text, judge_overlap, names_of_classes
-from train_func.worker.tasks.labels import encode
-from train_func.worker.tasks.metrics import TagScores
+from train_func.worker.tasks.labels import Labels, encode
+from train_func.worker.tasks.metrics import OUTSIDE, TagScores, spans_of
 from train_func.worker.tasks.protocol import Metric, WorkerHalf
 from train_func.worker.tasks.train_eval_split import Sources, TrainEvalSplit, divide
 
@@ -24,6 +28,10 @@ SPACED = (
     "A word has the tag of its first token. Put spaces between words, and between words and punctuation, as between "
     "the words of the rows: many tokenizers tell where a word begins by the space before it."
 )
+SCHEMES = ("BIES", "BILU", "BMES", "BMEW")  # BIOES, BILOU and what they are called for words of Chinese
+MEANT = {"L": "E", "U": "S", "M": "I", "W": "S"}  # the same marks as of BIOES
+UNTYPED = "SPAN"  # the type of spans whose tags are marks alone
+_TAG = re.compile(r"([BIESLUMW])(?:-(.*))?", re.DOTALL)
 
 
 class TokenClassifier(WorkerHalf[TokenClassification]):
@@ -49,12 +57,13 @@ class TokenClassifier(WorkerHalf[TokenClassification]):
         findings.refuse()
         assert encoded is not None  # else it were a fault
         lengths = {part: pc.list_value_length(tags).to_numpy() for part, (_, tags) in words.items()}
+        in_spans = in_bio(encoded, task.tags, lengths, findings)
         tables = {}
         for part, (tokens, _) in words.items():
             offsets = pa.array(np.append(0, np.cumsum(lengths[part])))
-            codes = pa.LargeListArray.from_arrays(offsets, pa.array(encoded.codes[part]))
+            codes = pa.LargeListArray.from_arrays(offsets, pa.array(in_spans.codes[part]))
             tables[part] = pa.table({"tokens": tokens, "tags": codes})
-        data = divide(task, self.seed, sources, tables, findings, labels=encoded.names)
+        data = divide(task, self.seed, sources, tables, findings, labels=in_spans.names)
         overlap = Findings()
         judge_overlap(_sentences(data.train), _sentences(data.held_out), data.held_rows, overlap)
         findings.note(*overlap.notes, *(text for _, text in overlap.faults))  # short sentences often are repeated
@@ -145,3 +154,36 @@ def _lists(
     remedy = "one tag for each word is expected"
     findings.fault_rows(task.tags, part, differing, "{is} not as long as their words", remedy)
     return tokens, tags
+
+
+def in_bio(tags: Labels, column: str, lengths: Mapping[str, np.ndarray], findings: Findings) -> Labels:
+    """Returns the tags with the same spans in BIO; unchanged where they are in BIO, or mark no spans.
+
+    ``lengths``: of the sentences of each part, in words.
+    """
+    parsed = {name: match for name in tags.names if name != OUTSIDE and (match := _TAG.fullmatch(name))}
+    if len(parsed) < len({*tags.names} - {OUTSIDE}):
+        return tags
+    marks = {match[1] for match in parsed.values()}
+    if marks <= {"B", "I"} and all(match[2] for match in parsed.values()):
+        return tags
+    if not any(marks <= {*scheme} for scheme in SCHEMES) or (marks - {*"BIES"} and "B" not in marks):
+        return tags
+    bioes = {name: f"{MEANT.get(match[1], match[1])}-{match[2] or UNTYPED}" for name, match in parsed.items()}
+    tag_of = [bioes.get(name, name) for name in tags.names]
+    written: dict[str, list[str]] = {}
+    for part, part_codes in tags.codes.items():
+        written[part], first = [OUTSIDE] * len(part_codes), 0
+        for length in lengths[part].tolist():
+            for type_, begin, end in spans_of([tag_of[code] for code in part_codes[first : first + length]]):
+                written[part][first + begin : first + end + 1] = [f"B-{type_}", *[f"I-{type_}"] * (end - begin)]
+            first += length
+    bio_of = [re.sub("^S-", "B-", re.sub("^E-", "I-", tag)) for tag in tag_of]
+    names = tuple(dict.fromkeys([*bio_of, *sorted({tag for part_tags in written.values() for tag in part_tags})]))
+    code_of = {name: code for code, name in enumerate(names)}
+    changed = [f"{name} as {bio}" for name, bio in zip(tags.names, bio_of, strict=True) if name != bio]
+    findings.note(
+        f"column {column!r}: spans are trained and published in BIO, where they are the same: {listed(changed)}; so "
+        "job.load() joins the words that the metrics count as one span"
+    )
+    return Labels(names, {part: np.array([code_of[tag] for tag in each], np.int64) for part, each in written.items()})
