@@ -32,9 +32,9 @@ def train_func(parameters):
         if session.rank == 0:
             with open(parameters["trainings"], "a") as trainings:
                 trainings.write("trained\\n")
-            store = pathlib.Path(parameters["store"])
-            store.rename(store.with_name("away"))
-            store.symlink_to(store)  # a loop: the folder does not answer as it should
+            loop = pathlib.Path(parameters["store"]).with_name("loop")
+            loop.symlink_to(parameters["store"])  # the folder does not answer as it should
+            loop.replace(parameters["store"])
         session.publish(trainer)
 """
 KEEPS = """
@@ -79,12 +79,14 @@ def two_workers(tmp_path):
 @pytest.fixture
 def job(two_workers, tmp_path):
     named = {"store": str(tmp_path / "store"), "trainings": str(tmp_path / "trainings")}
+    (tmp_path / "disk").mkdir()
+    (tmp_path / "store").symlink_to("disk")  # one link takes another's place in one step, as no folder can
     return two_workers(TRAINS_AND_PUBLISHES, parameters=named)
 
 
 def comes_back(job):
-    (job.folder / "store").unlink()
-    (job.folder / "away").rename(job.folder / "store")
+    (job.folder / "link").symlink_to("disk")
+    (job.folder / "link").replace(job.folder / "store")
 
 
 def published(job):

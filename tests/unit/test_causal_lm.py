@@ -84,6 +84,7 @@ def with_template(folder, text, *tokens):
     tokenizer.chat_template = text
     tokenizer.save_pretrained(folder)
     model = AutoModelForCausalLM.from_pretrained(folder)
+    torch.manual_seed(0)  # the new rows are drawn
     model.resize_token_embeddings(len(tokenizer))
     model.save_pretrained(folder)
     return tokenizer.convert_tokens_to_ids(list(tokens))
