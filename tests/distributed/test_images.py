@@ -16,7 +16,7 @@ IN_TURN = [name for name in CASES if name not in ONE_BY_ONE]
 
 def each(in_worlds, name):
     """What every rank of every world found of a case."""
-    return {of: found["images"][name] for of, found in in_worlds.items()}
+    return {of: found["images"][name] for of, found in in_worlds.items() if "images" in found}
 
 
 @pytest.mark.parametrize("name", [*CASES, "loop"])
@@ -52,7 +52,7 @@ def test_the_buffers_are_the_same_at_any_number_of_ranks_and_alike_on_all_of_the
 @pytest.mark.parametrize("name", IN_TURN)
 def test_losses_evaluation_and_buffers_are_those_of_one_process_in_the_order_of_the_plan(in_worlds, name):
     expected = in_worlds[1, 0]["images"]["reference"][name]
-    found = in_worlds[4, 0]["images"][name]
+    found = in_worlds[3, 0]["images"][name]
     np.testing.assert_allclose(found["losses"], expected["losses"], **NOISE)
     assert found["metrics"]["eval_loss"] == pytest.approx(expected["eval_loss"], abs=1e-5)
     for buffer, value in found["buffers"].items():

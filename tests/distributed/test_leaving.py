@@ -59,8 +59,8 @@ def job(tmp_path):
     ("how", "rank", "workers"),
     [
         ("break", 1, 2),
-        ("caught", 0, 1),
-        ("reduces", 1, 2),
+        pytest.param("caught", 0, 1, marks=pytest.mark.slow),
+        pytest.param("reduces", 1, 2, marks=pytest.mark.slow),
         pytest.param("break", 0, 2, marks=pytest.mark.slow),
         pytest.param("caught", 1, 2, marks=pytest.mark.slow),
     ],
@@ -78,6 +78,7 @@ def test_a_rank_that_leaves_while_others_go_on_is_named_and_not_tried_again(job,
     assert all(pod.termination["attempt"] == 1 for pod in made.pods.values())
 
 
+@pytest.mark.slow
 def test_a_loop_that_all_ranks_leave_has_its_result_and_a_note_of_how_many_steps_were_made(job):
     made = job("break", 0, 1, workers=2)
     assert made.exit_codes() == [0, 0]
@@ -86,6 +87,7 @@ def test_a_loop_that_all_ranks_leave_has_its_result_and_a_note_of_how_many_steps
     assert unnamed(result.note, "3 of 10 steps") == []
 
 
+@pytest.mark.slow
 def test_a_loop_that_is_left_in_the_body_of_its_last_step_has_no_note(job):
     made = job("break", 0, at=10, workers=1)
     assert made.exit_codes() == [0]

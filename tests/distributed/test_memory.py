@@ -93,6 +93,7 @@ def cut_of(job, attempt):
     return setup["numerics"]["micro_batch_size"], setup["numerics"]["num_micro_batches"]
 
 
+@pytest.mark.slow
 def test_a_run_that_ran_out_of_memory_goes_on_with_the_same_batches_cut_finer(job):
     whole = job("whole", parameters={"fits": 4}).start()
     assert whole.exit_codes() == [0, 0]

@@ -140,6 +140,7 @@ def test_signals_that_are_sent_again_and_again_cost_neither_the_save_nor_a_step(
     assert open_store(made.record.store).list(f"{made.record.keys.checkpoints}/") == []
 
 
+@pytest.mark.slow
 def test_a_save_that_takes_8_seconds_is_completed_within_the_grace_period(job):
     slow = {"point": "checkpoint file written", "seconds": 8}
     made = job(source=AWAITS_SIGNAL, environment={"TRAIN_FUNC_FAILPOINT": json.dumps(slow)}).start()

@@ -142,7 +142,7 @@ def train_func(parameters):
     assert "[rank 1 trace] NameError: " in made.log(1, 1)
 
 
-@pytest.mark.parametrize(("workers", "ranks"), [(1, 2), (2, 1)])
+@pytest.mark.parametrize(("workers", "ranks"), [(1, 2), pytest.param(2, 1, marks=pytest.mark.slow)])
 def test_an_exception_is_the_root_also_where_its_process_stays_and_the_peer_fails_first(job, workers, ranks):
     source = MEET + (
         """
@@ -344,6 +344,7 @@ def test_the_supervisor_is_small_and_ranks_share_what_the_template_has_imported(
     assert rank.memory_full_info().uss < template.memory_info().rss / 2
 
 
+@pytest.mark.slow
 def test_without_a_template_that_can_fork_ranks_start_as_programs(job):
     made = job(MEET_FOR_EVER.replace("while True", "while False"), ranks=2)
     (made.folder / "sitecustomize.py").write_text(
@@ -457,6 +458,7 @@ def train_func(parameters):
     made.pods[0].says("^attempt 3 starts again, number 1 since .*at most 1 more")
 
 
+@pytest.mark.slow
 def test_a_session_may_end_without_publishing(job):
     source = """
 import sys
@@ -525,7 +527,7 @@ def test_a_store_that_is_away_is_waited_for_until_the_worker_is_stopped(job):
     assert made.pods[0].termination["attempt"] is None
 
 
-@pytest.mark.parametrize(("workers", "ranks"), [(2, 1), (1, 2)])
+@pytest.mark.parametrize(("workers", "ranks"), [pytest.param(2, 1, marks=pytest.mark.slow), (1, 2)])
 def test_a_rank_that_leaves_with_code_0_in_mid_training_is_the_root(job, workers, ranks):
     source = MEET + (
         """

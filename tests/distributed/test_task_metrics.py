@@ -5,7 +5,7 @@ import pytest
 
 from tests.distributed.conftest import HANG
 from tests.distributed.task_metrics import SIZES, TAGS
-from tests.distributed.worlds import WORLD_SIZES
+from tests.distributed.worlds import ALONE_AND_UGLY
 from train_func.worker.tasks.metrics import spans_of
 
 pytestmark = pytest.mark.timeout(HANG)
@@ -48,7 +48,7 @@ WANTED = {"several": of_several, "numbers": of_numbers, "tags": of_tags}
 
 @pytest.mark.parametrize("name", WANTED)
 @pytest.mark.parametrize("num_rows", SIZES)
-@pytest.mark.parametrize("size", WORLD_SIZES)
+@pytest.mark.parametrize("size", ALONE_AND_UGLY)
 def test_they_are_those_of_all_predictions_on_every_rank(in_worlds, name, num_rows, size):
     for rank in range(size):
         found = in_worlds[size, rank]["task_metrics"][name, num_rows]

@@ -37,13 +37,14 @@ def num_saved(folder, number):
 BY_STEPS = {"eval_strategy": "steps"}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("own", "nth", "step"),
     [
         ({}, 1, 7),
-        pytest.param({}, 3, 21, marks=pytest.mark.slow),
-        pytest.param({**BY_STEPS, "eval_steps": 3}, 1, 3, marks=pytest.mark.slow),
-        pytest.param({**BY_STEPS, "eval_steps": 7}, 1, 7, marks=pytest.mark.slow),
+        ({}, 3, 21),
+        ({**BY_STEPS, "eval_steps": 3}, 1, 3),
+        ({**BY_STEPS, "eval_steps": 7}, 1, 7),
     ],
     ids=["after an epoch", "after the last", "within one", "after the last step of one"],
 )
@@ -218,7 +219,8 @@ def names_in(store, key):
     return {name for name in header if name != "__metadata__"}
 
 
-@pytest.mark.parametrize("step", [3, pytest.param(12, marks=pytest.mark.slow)])
+@pytest.mark.slow
+@pytest.mark.parametrize("step", [3, 12])
 def test_adapters_that_were_killed_and_gone_on_with_are_those_of_the_undisturbed_training(tmp_path, step):
     assert attempts(tmp_path / "whole", (2, None), training="with_adapters")[0] == [0, 0]
     assert attempts(tmp_path / "killed", (2, killed_at(step)), training="with_adapters")[0][1] == -9
@@ -237,7 +239,8 @@ def test_adapters_that_were_killed_and_gone_on_with_are_those_of_the_undisturbed
     assert "a-run/model/model.safetensors" not in [item.key for item in store.list("a-run/model")]
 
 
-@pytest.mark.parametrize("step", [3, pytest.param(11, marks=pytest.mark.slow)])
+@pytest.mark.slow
+@pytest.mark.parametrize("step", [3, 11])
 def test_images_with_augmentation_go_on_as_in_the_undisturbed_training_with_the_same_buffers(tmp_path, step):
     assert attempts(tmp_path / "whole", (2, None), training="with_images")[0] == [0, 0]
     codes = attempts(tmp_path / "killed", (2, {**killed_at(step), "attempt": 1}), (2, None), training="with_images")

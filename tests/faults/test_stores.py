@@ -74,6 +74,7 @@ def test_a_disk_that_cannot_be_written_for_a_while_costs_only_the_saves_meanwhil
     check_went_on(tmp_path, undisturbed)
 
 
+@pytest.mark.slow
 @needs_mount
 @pytest.mark.parametrize("how", ["full", pytest.param("read-only", marks=pytest.mark.slow)])
 def test_a_training_that_cannot_publish_is_gone_on_with_from_its_last_checkpoint(tmp_path, undisturbed, how):

@@ -66,8 +66,8 @@ TABLE = [
     ),
     row(of_users.leaves_by_sys_exit),
     row(of_users.fits_a_line_with_numpy, "line.pkl", "points.csv", result={"slope", "offset"}),
-    row(of_users.counts_with_pandas, "means.csv", result={"Berlin": 4.5, "Graz": 3.0}),
-    row(of_users.trains_alone, "model.pt", parameters={"lr": 0.05, "epochs": 2}, result={"loss"}),
+    row(of_users.counts_with_pandas, "means.csv", result={"Berlin": 4.5, "Graz": 3.0}, slow=True),
+    row(of_users.trains_alone, "model.pt", parameters={"lr": 0.05, "epochs": 2}, result={"loss"}, slow=True),
     row(of_users.trains_mnist_style, "mnist_cnn.pt", workers=3, result={"loss"}, slow=True),
     row(
         of_users.resumes_from_its_own_files,
@@ -125,12 +125,13 @@ TABLE = [
         "model.joblib",
         parameters={"C": [0.1, 1.0]},
         result={"score", "C"},
+        slow=True,
     ),
     row(of_users.trains_with_fabric, "fabric.ckpt", workers=2, result={"ranks", "loss"}, slow=True),
     row(of_users.writes_for_tensorboard, beside="runs/", slow=True),
     row(of_users.starts_a_program, result={"answer": 42}),
     row(of_users.trains_two_against_each_other, "makes.pt", "judges.pt", result={"judged"}, slow=True),
-    row(of_users.learns_a_tokenizer, "tokenizer.json", result={"tokens": ["good", "food"]}),
+    row(of_users.learns_a_tokenizer, "tokenizer.json", result={"tokens": ["good", "food"]}, slow=True),
     row(of_users.draws_text, parameters={"seed": 3}, result={"returned"}, slow=True),
     row(
         of_users.stops_early_with_the_best,
@@ -155,7 +156,12 @@ TABLE = [
         result={"same": True},
         slow=True,
     ),
-    row(of_users.learns_a_bandit, parameters={"seed": 7, "steps": 101}, result={"best", "rewards", "counts"}),
+    row(
+        of_users.learns_a_bandit,
+        parameters={"seed": 7, "steps": 101},
+        result={"best", "rewards", "counts"},
+        slow=True,
+    ),
     row(of_users.parses_arguments, result={"lr": 0.01, "epochs": 3, "logs": True}),
     row(of_users.exports_a_graph, "model.pt2", "signature.json", result={"same": True}, slow=True),
     row(of_users.fits_a_pipeline_on_a_table, "pipeline.joblib", result={"scores", "mean"}, slow=True),
@@ -239,6 +245,7 @@ def test_a_loop_over_a_plan_uses_every_row_once_and_does_the_same_on_any_number_
         assert not manifest(job)["note"]
 
 
+@pytest.mark.slow
 def test_ranks_that_train_apart_are_told_of_and_the_model_is_published_however_many_tensors_it_has(
     home: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ):
@@ -261,7 +268,7 @@ def history(job: Job) -> list[dict[str, Any]]:
         (of_users.divides_by_nothing, 1, "code", "ZeroDivisionError"),
         pytest.param(of_users.asks_for_gpus_that_are_not_there, 2, "code", "nccl", marks=pytest.mark.slow),
         pytest.param(of_users.gives_a_stream_to_the_plan, 1, "code", "Dataset.from_list", marks=pytest.mark.slow),
-        (of_users.publishes_what_is_no_file, 1, "code", "save_pretrained"),
+        pytest.param(of_users.publishes_what_is_no_file, 1, "code", "save_pretrained", marks=pytest.mark.slow),
     ],
 )
 def test_what_cannot_work_ends_with_its_cause_and_its_remedy(home: Path, function, workers, cause, named):

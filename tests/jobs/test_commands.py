@@ -4,6 +4,8 @@ import json
 import subprocess
 import sys
 
+import pytest
+
 from tests.jobs.functions import fine_tunes, waits_for_a_file
 from tests.messages import unnamed
 from train_func import Local, submit
@@ -29,6 +31,7 @@ def test_a_run_is_followed_read_and_fetched_from_a_terminal(home, a_run, tmp_pat
     assert job.state == "Succeeded"
 
 
+@pytest.mark.slow
 def test_a_run_is_followed_and_cancelled_from_a_terminal(home, a_run, tmp_path):
     job = submit(waits_for_a_file, a_run(workers=1, parameters={"file": str(tmp_path / "never")}), on=Local())
     line = [sys.executable, "-m", "train_func", "logs", job.name, "--follow"]

@@ -74,6 +74,7 @@ def test_the_history_of_a_real_job_is_in_its_store(recorded):
     assert job.history().equals(history)
 
 
+@pytest.mark.slow
 def test_the_print_of_an_event_changes_nothing(recorded, home, a_run, capsys):
     _, lines = recorded
     made_up = events.AttemptStarts(attempt=9, position=9, at_most=9, num_workers=1, num_ranks=1, num_threads=1)

@@ -64,6 +64,7 @@ def test_a_rank_killed_once_starts_again_in_its_pod_and_the_job_succeeds(home, a
     assert len([line for line in job.logs(attempt=2) if "met the others" in line]) == 2
 
 
+@pytest.mark.slow
 def test_a_worker_killed_every_time_uses_its_attempts_up(home, a_run, tmp_path):
     folder = tmp_path / "kills"
     folder.mkdir()
@@ -77,6 +78,7 @@ def test_a_worker_killed_every_time_uses_its_attempts_up(home, a_run, tmp_path):
     assert [line[:13] for line in logs if line.startswith("---")] == ["--- attempt 1", "--- attempt 2"]
 
 
+@pytest.mark.slow
 def test_a_new_submission_is_watched_by_itself_and_its_attempts_are_told_apart(home, a_run, tmp_path, capsys):
     folder = tmp_path / "kills"
     folder.mkdir()
@@ -112,6 +114,7 @@ def test_a_worker_over_its_memory_limit_is_named_with_the_remedy(home, a_run):
     assert "memory=..." in str(error)
 
 
+@pytest.mark.slow
 def test_a_rank_that_grows_to_the_memory_limit_is_killed_before_its_worker_and_not_tried_again_in_vain(home, a_run):
     asks = {"bytes": 1345 * 2**20}  # the guard acts at 1,330 MiB; with the supervisor it is less than the limit
     job = submit(functions.grows_and_waits, a_run(workers=1, parameters=asks), on=Local(memory="1400Mi"))
@@ -122,6 +125,7 @@ def test_a_rank_that_grows_to_the_memory_limit_is_killed_before_its_worker_and_n
     assert num_pods(job) == 1
 
 
+@pytest.mark.slow
 def test_a_worker_that_cannot_even_begin_within_its_memory_is_given_up_with_the_remedy(home, a_run):
     """No attempt begins, so none is counted: the pods are."""
     job = submit(functions.ends_with, a_run(workers=1, max_attempts=1, parameters={"code": 0}), on=Local(memory="6Mi"))
@@ -161,6 +165,7 @@ def test_cancel_stops_the_workers_and_a_new_submission_goes_on(home, a_run, tmp_
     assert anew.state == "Succeeded"
 
 
+@pytest.mark.slow
 def test_a_fresh_one_is_refused_while_the_one_before_it_trains(home, a_run, tmp_path):
     asked = a_run(workers=1, parameters={"file": str(tmp_path / "go")})
     job = submit(functions.waits_for_a_file, asked, on=Local())

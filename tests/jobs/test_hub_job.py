@@ -2,6 +2,7 @@
 
 import hashlib
 
+import pytest
 from safetensors.numpy import load_file
 
 from tests.jobs.functions import loads_twice
@@ -22,6 +23,7 @@ def moved(repository, files):
     return Repository(files, earlier=(repository,))
 
 
+@pytest.mark.slow
 def test_a_branch_that_moves_after_the_submission_changes_no_attempt(home, tmp_path, monkeypatch):
     folders = [write_tiny_model(tmp_path / f"model {seed}", seed=seed) for seed in (0, 1)]
     old, new = ({path.name: path.read_bytes() for path in folder.iterdir()} for folder in folders)

@@ -23,6 +23,7 @@ def images(tmp_path):
     return str(write_image_folder(tmp_path / "images", 101))
 
 
+@pytest.mark.slow
 def test_two_workers_learn_the_classes_and_the_pipeline_names_them(home, images, tmp_path):
     task = ImageClassification(model=str(write_tiny_resnet(tmp_path / "resnet")), dataset=images)
     job = submit(functions.fine_tunes_anything, Run(task=task, **RUN), on=Local())
@@ -39,6 +40,7 @@ def test_two_workers_learn_the_classes_and_the_pipeline_names_them(home, images,
     assert all(f"- {name}" in card for name in CLASSES)
 
 
+@pytest.mark.slow
 def test_a_module_of_the_functions_own_is_trained_measured_and_loaded_by_its_class(home, images):
     task = ImageClassification(model=None, dataset=images, size=24)
     run = Run(task=task, **RUN)

@@ -17,7 +17,8 @@ LIMIT = 180
 SEPARATE = "never formed one process group"
 
 
-@pytest.mark.parametrize("api", ["Trainer", pytest.param("Accelerator", marks=pytest.mark.slow)])
+@pytest.mark.slow
+@pytest.mark.parametrize("api", ["Trainer", "Accelerator"])
 def test_the_ranks_of_a_plain_training_form_one_group_on_a_machine_without_gpu(home, a_run, api, capsys):
     job = submit(trains_without_a_session, a_run(parameters={"api": api}), on=Local())
     job.result(LIMIT)
@@ -39,6 +40,7 @@ def test_ranks_that_train_each_by_itself_succeed_and_are_told_of_everywhere(home
     assert any(SEPARATE in line for line in lines), lines
 
 
+@pytest.mark.slow
 def test_a_group_that_was_left_before_the_end_is_remembered(home, a_run, capsys):
     job = submit(trains_alone, a_run(parameters={"in_a_group": True}), on=Local())
     job.result(LIMIT)
@@ -46,12 +48,14 @@ def test_a_group_that_was_left_before_the_end_is_remembered(home, a_run, capsys)
     assert separate(job) == [False, False]
 
 
+@pytest.mark.slow
 def test_a_rank_0_that_ends_early_leaves_the_others_time_to_form_their_group(home, a_run):
     job = submit(ends_before_the_others_have_met_it, a_run(), on=Local())
     assert job.result(LIMIT)["world_size"] == 2
     assert attempts(job) == ["1"]
 
 
+@pytest.mark.slow
 def test_a_group_that_goes_with_its_last_model_holds_no_rank_up(home, a_run):
     job = submit(lets_groups_go, a_run(parameters={"groups": 40}), on=Local())
     job.result(LIMIT)

@@ -94,9 +94,10 @@ if __name__ == "__main__":
 CALLED = "from written import *\nfrom written import pickle, own_part, train_func\n"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "is_imported",
-    [pytest.param(False, id="of the script"), pytest.param(True, id="of a module", marks=pytest.mark.slow)],
+    [pytest.param(False, id="of the script"), pytest.param(True, id="of a module")],
 )
 def test_processes_and_pickles_are_what_they_are_outside_of_a_job(home, tmp_path, is_imported):
     folder = tmp_path / "project"

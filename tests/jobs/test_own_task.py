@@ -31,6 +31,7 @@ def parity(monkeypatch):
         sys.modules.pop(name, None)
 
 
+@pytest.mark.slow
 def test_it_is_checked_trained_measured_and_published_like_any_other(home, parity, tmp_path, capsys):
     run = Run(task=parity.Parity(numbers=41), workers=2, epochs=2, learning_rate=1e-2)
     job = submit(functions.fine_tunes_anything, run, on=Local())

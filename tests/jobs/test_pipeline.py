@@ -95,6 +95,7 @@ def nightly(tmp_path):
     return documented_pipeline(tmp_path)
 
 
+@pytest.mark.slow
 def test_a_job_that_is_cancelled_while_its_pipeline_waits_is_not_started_again(steps, store, nightly, tmp_path, capfd):
     files = {"started": str(tmp_path / "started"), "go_on": str(tmp_path / "go_on")}
     given = arguments(trains_until_told, Run(parameters=files), on=Local())
@@ -125,6 +126,7 @@ def test_a_job_that_is_cancelled_while_its_pipeline_waits_is_not_started_again(s
     assert f"{name}: {store.address}/{name}/model" in capfd.readouterr().out  # of the component that reports
 
 
+@pytest.mark.slow
 def test_a_fault_in_the_function_is_trained_once(steps, home, nightly, tmp_path):
     run = Run(parameters={"started": str(tmp_path / "started")})
     given = arguments(fails_each_time, run, on=Local())

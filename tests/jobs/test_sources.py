@@ -29,7 +29,8 @@ def sha256(data: bytes) -> str:
     return hashlib.sha256(data).hexdigest()
 
 
-@pytest.mark.parametrize("num_sources", [101, pytest.param(1000, marks=pytest.mark.slow)])
+@pytest.mark.slow
+@pytest.mark.parametrize("num_sources", [101, 1000])
 def test_one_job_carries_many_sources_through_its_manifest(home, a_run, tmp_path, num_sources):
     wanted, files = {}, {}
     for number, generated in enumerate(generated_sources(11, num_sources)):

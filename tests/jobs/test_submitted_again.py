@@ -67,6 +67,7 @@ def ended(job):
     return job.name
 
 
+@pytest.mark.slow
 def test_a_mended_function_goes_on_from_the_checkpoint_of_the_one_that_failed(home, a_run, capsys):
     asked = {"workers": 1, "epochs": 2, "batch_size": 8, "checkpoint_every": 0}
     broken = submit(functions.fails_at, a_run(parameters={"fails": 8, "diverges": True}, **asked), on=Local())
@@ -111,6 +112,7 @@ def test_a_resume_that_its_workers_refused_is_forgotten_by_the_next_submission(h
     assert unnamed(other_plan.value, broken.name, "epochs=2", "epochs=5") == []
 
 
+@pytest.mark.slow
 def test_what_cannot_be_gone_on_with_is_refused(home, a_run):
     asked = {"workers": 1, "epochs": 2, "batch_size": 8}
     first = submit(functions.ends_with, a_run(parameters={"code": 70}, **asked), on=Local())

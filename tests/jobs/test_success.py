@@ -94,6 +94,7 @@ def test_a_client_overtaken_by_the_same_submission_attaches_to_its_job(home, a_r
     assert [pod.name for pod in Local().job(job.record.job_name).pods()] == [f"{job.record.job_name}-worker-0"]
 
 
+@pytest.mark.slow
 def test_jobs_side_by_side_do_not_meet_and_end_clean_with_every_ranks_own_exit_code_recorded(home, a_run):
     jobs = [submit(only_meets, a_run(parameters={"job": i}), on=Local()) for i in range(2)]
     for job in jobs:

@@ -23,12 +23,13 @@ def rated(i):
     return {"text": f"{'good ' * (i % 5)}food {i}", "stars": i % 5 / 2}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("row", "fields", "metrics", "given", "labels"),
     [
         pytest.param(
             pairs, {"text_pair": "other"}, {"accuracy"}, {"text": "good", "text_pair": "bad"}, [["0"], ["1"]],
-            id="pairs", marks=pytest.mark.slow,
+            id="pairs",
         ),
         pytest.param(
             topics, {"problem_type": "multi_label_classification"}, {"f1_micro", "exact_match"}, "good food",
@@ -36,7 +37,7 @@ def rated(i):
         ),
         pytest.param(
             rated, {"problem_type": "regression", "label": "stars"}, {"mse", "mae", "r2"}, "good food", [["stars"]],
-            id="numbers", marks=pytest.mark.slow,
+            id="numbers",
         ),
     ],
 )  # fmt: skip

@@ -35,7 +35,7 @@ def files(store):
     return {entry.key: entry.size for entry in store.list("") if not entry.key.endswith((".log", "alive.json"))}
 
 
-@pytest.mark.parametrize("kind", ["folder", "minio"])
+@pytest.mark.parametrize("kind", ["folder", pytest.param("minio", marks=pytest.mark.slow)])
 def test_a_run_that_trains_in_another_home_is_named_and_left_alone(kind, homes, tmp_path):
     first, second = homes
     with store_address(kind, tmp_path) as address:
@@ -75,6 +75,7 @@ def signalled(home, number):
         os.kill(process, number)
 
 
+@pytest.mark.slow
 def test_a_silent_job_is_given_up_by_a_person_and_disturbs_nobody_when_it_comes_back(
     homes, tmp_path, monkeypatch, capsys
 ):

@@ -68,7 +68,10 @@ def test_each_executed_notebook_keeps_its_pictures(run, twice):
         assert pictures(run.checkout / name), name
 
 
-@pytest.mark.parametrize("notebook", ["01_finetune", "02_any_function", "04_imdb"])
+@pytest.mark.parametrize(
+    "notebook",
+    ["02_any_function", *(pytest.param(name, marks=pytest.mark.slow) for name in ("01_finetune", "04_imdb"))],
+)
 def test_what_a_cell_raises_is_told_as_the_typed_error_it_is(run, notebook):
     done = run(notebook, WORKERS="0", EPOCHS="-1")
     assert done.returncode == 1
@@ -77,6 +80,7 @@ def test_what_a_cell_raises_is_told_as_the_typed_error_it_is(run, notebook):
     assert "Traceback" not in done.stderr
 
 
+@pytest.mark.slow
 def test_what_a_step_of_a_pipeline_raises_is_told_as_the_typed_error_it_is(run):
     model = str(write_tiny_model(run.checkout / "model"))
     done = run("06_pipeline", MODEL=model, WORKERS="1", SAMPLES="101", PROMOTE_AS="Bad Name")
@@ -88,6 +92,7 @@ def test_what_a_step_of_a_pipeline_raises_is_told_as_the_typed_error_it_is(run):
     assert "Traceback" in Path(log).read_text()
 
 
+@pytest.mark.slow
 def test_an_interrupt_while_a_step_trains_names_the_job_that_goes_on(run):
     process = run.start("06_pipeline", WORKERS="1", BATCH_SIZE="2")  # so many steps that it trains long enough
     submitted = (re.match(r"(\S+-[0-9a-f]{12}): submitted", line) for line in process.stdout)

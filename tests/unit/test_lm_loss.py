@@ -233,7 +233,8 @@ print("MB above the model:", peak("VmHWM:") - held)
 """
 
 
-@pytest.mark.parametrize("num_rows", [24, pytest.param(1000, marks=pytest.mark.slow)])
+@pytest.mark.slow
+@pytest.mark.parametrize("num_rows", [24, 1000])
 def test_an_evaluation_of_fifty_thousand_words_needs_less_than_300_mb_above_the_model(tmp_path, num_rows):
     done = subprocess.run(
         [sys.executable, "-c", MEASURED, str(tmp_path), str(num_rows)], cwd=ROOT, capture_output=True, text=True
