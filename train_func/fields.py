@@ -23,19 +23,19 @@ P = ParamSpec("P")
 R = TypeVar("R")
 
 
-class _Signature:
-    """The signature of the generated ``__init__``: editors and help() would otherwise show that of ``__new__``."""
-
-    def __get__(self, instance: object, owner: Any) -> inspect.Signature:
-        return inspect.signature(partial(owner.__init__, None))
-
-
 class _Documented(type):
     """Its classes' ``help()`` has a line for each field: the text below it, which Python itself does not keep."""
 
     @property
-    def __doc__(cls) -> str:  # type: ignore[override]  # read when it is asked for: import does not wait for it
+    def __signature__(cls) -> inspect.Signature:
+        """Editors and help() would otherwise show that of ``__new__``."""
+        return inspect.signature(partial(cls.__init__, None))  # type: ignore[misc]
+
+    @property
+    def __doc__(cls) -> str:  # type: ignore[override]
         text = inspect.cleandoc(cls.__dict__.get("__doc__") or cls.__name__)
+        if "__match_args__" not in cls.__dict__:  # dataclass() asks whether there is one, and reading a source is slow
+            return text
         texts = {name: text for kind in reversed(cls.__mro__) for name, text in _texts(kind).items()}
         lines = [f"    {name}: {texts[name]}" for name in getattr(cls, "__dataclass_fields__", ()) if name in texts]
         return "\n".join([text, "", "Fields:", *lines] if lines else [text])
@@ -59,8 +59,6 @@ def _texts(kind: type) -> dict[str, str]:
 
 class NamedFields(metaclass=_Documented):
     """Base of frozen dataclasses with keyword-only fields."""
-
-    __signature__ = _Signature()
 
     def __new__(cls, *unnamed: Any, **values: Any) -> Self:
         """Raises InvalidInput naming each field that is misspelt, given without a name, or missing."""
