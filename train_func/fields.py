@@ -1,6 +1,7 @@
 """Fields and arguments that people give: a misspelt name is refused with the one that was meant, and values are judged.
 
-What judges a value returns what is wrong with it, what was given and what is allowed, or None.
+What judges a value returns what is wrong with it, what was given and what is allowed, or None. A field names its judge
+in its metadata; ``field_faults`` asks them all.
 """
 
 import ast
@@ -14,13 +15,14 @@ import textwrap
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import MISSING, fields
 from functools import partial, wraps
-from typing import Any, ParamSpec, Self, TypeVar
+from typing import Any, ParamSpec, Self, TypeGuard, TypeVar
 
 from train_func.errors import InvalidInput
 from train_func.secret import secret_in, secret_under
 
 P = ParamSpec("P")
 R = TypeVar("R")
+Judge = Callable[[str, Any], str | None]
 
 
 class _Documented(type):
@@ -79,6 +81,21 @@ class NamedFields(metaclass=_Documented):
         return f"{cls.__name__} has no field {name!r}: {_meant(name, field_names(cls), 'fields')}"
 
 
+def field_faults(instance: Any) -> list[str]:
+    """What the judges of the fields of a dataclass say; None needs none where it is the default."""
+    faults = []
+    for each in fields(instance):
+        value = getattr(instance, each.name)
+        if "judge" in each.metadata and not (value is None and each.default is None):
+            faults.append(each.metadata["judge"](each.name, value))
+    return [fault for fault in faults if fault]
+
+
+def whole(low: int, high: int | None = None) -> Judge:
+    """The judge of whole numbers from ``low`` to ``high``, if there is one."""
+    return partial(whole_fault, low=low, high=high)
+
+
 def refuse_unknown(function: Callable[P, R]) -> Callable[P, R]:
     """Decorates a function: an argument that it does not have is refused with the one that was meant."""
     names = [*inspect.signature(function).parameters]
@@ -135,34 +152,9 @@ def text_fault(name: str, value: object, expected: str = "a non-empty text is ex
     return None
 
 
-def learning_rate_fault(name: str, value: object) -> str | None:
-    """A number above 0 and at most 1."""
-    if isinstance(value, (int, float)) and not isinstance(value, bool) and math.isfinite(value) and 0 < value <= 1:
-        return None
-    allowed = "a number above 0 and at most 1 is expected (fine-tuning usually takes 1e-5 to 1e-4)"
-    return f"{name}={brief(value)}: {allowed}"
-
-
-def names_fault(name: str, value: object, example: str) -> str | None:
-    """A tuple of at least two different texts, or an empty one."""
-    if not isinstance(value, (tuple, list)) or not all(isinstance(text, str) and text for text in value):
-        return f"{name}={brief(value)}: a tuple of class names is expected, such as {example}"
-    if len(set(value)) != len(value):
-        return f"{name}={value!r}: every class name may stand only once"
-    if len(value) == 1:
-        return f"{name}={value!r}: one class leaves nothing to learn; name at least two"
-    return None
-
-
-def column_names_fault(name: str, value: tuple[object, ...]) -> str | None:
-    """At least two different names of columns."""
-    if (
-        len(value) >= 2
-        and all(isinstance(column, str) and column.strip() for column in value)
-        and len(set(value)) == len(value)
-    ):
-        return None
-    return f"{name}={brief(value)}: at least two different columns are expected, such as ('toxic', 'insult')"
+def is_number(value: object) -> TypeGuard[float]:
+    """Whether it is a finite number."""
+    return isinstance(value, (int, float)) and not isinstance(value, bool) and math.isfinite(value)
 
 
 def parameter_faults(parameters: object, reserved: Collection[str]) -> list[str]:

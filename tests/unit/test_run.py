@@ -230,7 +230,7 @@ def test_a_run_can_be_copied_and_pickled():
 class OfACell(Task):
     rows: object = None
 
-    def faults(self, unsaved):
+    def faults(self):
         return []
 
 
