@@ -1,4 +1,4 @@
-"""Fields and arguments that people give: a misspelt name is refused with the one that was meant, and values are judged.
+"""Fields that people give: a misspelt name is refused with the one that was meant, and values are judged.
 
 What judges a value returns what is wrong with it, what was given and what is allowed, or None. A field names its judge
 in its metadata; ``field_faults`` asks them all.
@@ -14,14 +14,12 @@ import re
 import textwrap
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import MISSING, fields
-from functools import partial, wraps
-from typing import Any, ParamSpec, Self, TypeGuard, TypeVar
+from functools import partial
+from typing import Any, Self, TypeGuard
 
 from train_func.errors import InvalidInput
 from train_func.secret import secret_in, secret_under
 
-P = ParamSpec("P")
-R = TypeVar("R")
 Judge = Callable[[str, Any], str | None]
 
 
@@ -78,7 +76,7 @@ class NamedFields(metaclass=_Documented):
     @classmethod
     def unknown(cls, name: str, values: Mapping[str, Any]) -> str:
         """What is said of a field that there is not; ``values`` are all fields of the call."""
-        return f"{cls.__name__} has no field {name!r}: {_meant(name, field_names(cls), 'fields')}"
+        return f"{cls.__name__} has no field {name!r}: {meant(name, field_names(cls), 'fields')}"
 
 
 def field_faults(instance: Any) -> list[str]:
@@ -96,25 +94,8 @@ def whole(low: int, high: int | None = None) -> Judge:
     return partial(whole_fault, low=low, high=high)
 
 
-def refuse_unknown(function: Callable[P, R]) -> Callable[P, R]:
-    """Decorates a function: an argument that it does not have is refused with the one that was meant."""
-    names = [*inspect.signature(function).parameters]
-
-    @wraps(function)
-    def checked(*unnamed: P.args, **arguments: P.kwargs) -> R:
-        faults = [
-            f"{function.__name__} has no argument {name!r}: {_meant(name, names, 'arguments')}"
-            for name in arguments
-            if name not in names
-        ]
-        if faults:
-            raise InvalidInput(faults)
-        return function(*unnamed, **arguments)
-
-    return checked
-
-
-def _meant(name: str, names: Sequence[str], what: str) -> str:
+def meant(name: str, names: Sequence[str], what: str) -> str:
+    """Which of the ``names`` a strange one was meant to be, or all that there are."""
     close = difflib.get_close_matches(name, names, n=1)
     return f"did you mean {close[0]!r}?" if close else f"its {what} are {', '.join(names)}."
 

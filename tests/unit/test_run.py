@@ -15,7 +15,6 @@ import pytest
 from tests.messages import unnamed
 from tests.own_task.parity import Parity
 from tests.runs import a_run
-from train_func import attach, remove, runs, submit
 from train_func.errors import InvalidInput, StorageFailed
 from train_func.fields import field_names
 from train_func.records import RunRecord
@@ -282,18 +281,10 @@ def test_a_plain_dict_of_fields_and_own_values_gets_a_record_of_its_own():
     assert record == RunRecord.from_parameters(given, "file:///srv/store")
 
 
-def test_a_run_beside_own_values_keeps_both_as_they_are_whatever_the_values_are_called():
-    run = Run(epochs=2, parameters={"lr": 0.1, "epochs": "as I call them", "task": 7})
-    record = RunRecord.from_parameters({**run.parameters, "train_func": run.to_dict()}, "file:///srv/store")
-    assert (record.run, record.store) == (run, "file:///srv/store")
-    assert record.parameters() == run.parameters
-
-
-def test_own_values_that_hide_fields_of_the_run_are_refused_with_the_call_that_keeps_both():
+def test_own_values_that_hide_fields_of_the_run_are_refused():
     run = Run(epochs=2, parameters={"lr": 0.1, "epochs": 7})
-    with pytest.raises(InvalidInput, match="^epochs: ") as refused:
+    with pytest.raises(InvalidInput, match="^epochs: "):
         RunRecord.from_parameters({**run.to_dict(), **run.parameters})
-    assert "train_func({**run.parameters, 'train_func'" in str(refused.value)
 
 
 def test_own_values_that_only_share_a_name_with_a_field_hide_none():
@@ -303,7 +294,7 @@ def test_own_values_that_only_share_a_name_with_a_field_hide_none():
 
 @pytest.mark.parametrize("held", [Run(), 5, ["run"]], ids=["run", "number", "list"])
 def test_what_is_no_plain_record_is_refused_where_one_is_expected(held):
-    with pytest.raises(InvalidInput, match="train_func="):
+    with pytest.raises(InvalidInput, match="train_func"):
         RunRecord.from_parameters({"train_func": held})
 
 
@@ -379,14 +370,3 @@ def test_a_record_from_before_a_field_was_added_is_read_with_its_default():
     plain = record().to_dict()
     del plain["wheels"]
     assert RunRecord.from_dict(plain) == record()
-
-
-@pytest.mark.parametrize(
-    ("function", "given", "meant"),
-    [(submit, "fresch", "fresh"), (attach, "onn", "on"), (runs, "nmae", "name"), (remove, "on_", "on")],
-)
-def test_a_misspelt_argument_is_refused_with_the_one_that_was_meant(function, given, meant):
-    assert meant in inspect.signature(function).parameters
-    with pytest.raises(InvalidInput) as caught:
-        function("x", **{given: True})
-    assert unnamed(caught.value, function.__name__, repr(given), repr(meant)) == []

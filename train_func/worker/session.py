@@ -106,10 +106,8 @@ class Session:
     """``with Session(parameters) as session:`` inside train_func, on every rank.
 
     Without a launcher it is a world of one rank, so that the function can be called as it is:
-    ``train_func({**run.to_dict(), **run.parameters})``, or without a task, where own values may be named like fields
-    of Run, ``train_func({**run.parameters, "train_func": run.to_dict()})``. Each such call is a generation of its own,
-    and says where it publishes: in the store that TRAIN_FUNC_STORE names, else in the folder ``store`` of
-    TRAIN_FUNC_HOME.
+    ``train_func({**run.to_dict(), **run.parameters})``. Each such call is a generation of its own, and says where it
+    publishes: in the store that TRAIN_FUNC_STORE names, else in the folder ``store`` of TRAIN_FUNC_HOME.
     """
 
     def __init__(self, parameters: Mapping[str, Any] | None = None) -> None:
