@@ -130,8 +130,6 @@ class AttemptStarts(Event):
     """Among the attempts of its submission, from 1."""
     at_most: int
     """Grows with every attempt that saves a checkpoint: attempts without progress are counted."""
-    num_free: int = 0
-    """Of the earlier attempts: that do not count."""
     num_workers: int
     num_ranks: int
     num_threads: int
@@ -143,9 +141,7 @@ class AttemptStarts(Event):
         sizes = f"workers: {self.num_workers}, ranks: {self.num_ranks}, threads per rank: {self.num_threads}"
         num_left = self.at_most - self.position
         left = f"{f'at most {num_left} more may follow' if num_left else 'no other follows'} without a new checkpoint"
-        before = f"{counted(self.num_free, 'attempt')} before it"
-        free = f"; not counted, as a checkpoint was saved in or after it, or it was stopped: {before}"
-        return f"attempt {self.attempt} {how}{here}; {sizes}; {left}{free if self.num_free else ''}"
+        return f"attempt {self.attempt} {how}{here}; {sizes}; {left}"
 
 
 class RanksRestart(Event):

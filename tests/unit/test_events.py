@@ -43,12 +43,6 @@ def test_an_event_is_one_line_that_is_read_as_what_was_said(event):
     assert events.readable(line) == str(event).replace("\n", " | ").replace("\t", " ")
 
 
-def test_that_progress_allows_further_attempts_is_said_where_one_starts_again():
-    again = TOLD[1]
-    further = events.AttemptStarts(**{**vars(again), "num_free": 1})
-    assert [("not counted" in str(event)) for event in (again, further)] == [False, True]
-
-
 @pytest.mark.parametrize(("position", "left"), [(1, "at most 2 more"), (3, "no other")])
 def test_how_many_attempts_may_follow_is_said_where_one_starts(position, left):
     for number in (position, position + 3):

@@ -144,7 +144,6 @@ class Attempt:
                     attempt=number,
                     position=account.num_started + 1,
                     at_most=account.at_most,
-                    num_free=account.num_started - account.num_charged,
                     num_workers=environment.num_workers,
                     num_ranks=environment.num_workers * environment.num_ranks,
                     num_threads=environment.num_threads,
