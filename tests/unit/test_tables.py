@@ -148,14 +148,6 @@ def test_a_column_that_a_frame_lacks_is_told_of_the_frame_and_not_of_its_file(fr
     assert "parquet" not in str(refused.value)
 
 
-def test_a_file_without_a_header_is_one_fault(tmp_path):
-    (tmp_path / "a.csv").write_text("good,1\nbad,0\n")
-    with pytest.raises(InvalidInput) as refused:
-        split_rows(TextClassification(model="m", dataset=str(tmp_path / "a.csv")), 42, None, tmp_path / "cache")
-    assert len(refused.value.faults) == 1
-    assert unnamed(refused.value, "'text'", "'label'") == []
-
-
 def test_a_changed_file_is_written_anew(frame):
     path = Path(named(frame))
     whole = path.read_bytes()
@@ -178,9 +170,10 @@ def test_images_that_cannot_be_saved_are_to_be_given_in_a_form_that_can(kind):
         assert whole.num_rows == 9
 
 
-def test_all_columns_that_cannot_be_saved_are_named_beside_the_other_faults(frame):
+def test_all_columns_that_cannot_be_saved_are_named_beside_the_other_faults(frame, home):
     frame["mixed"], frame["things"] = [1, "two"] * 50 + [3], object()
     said = refusal(frame, workers=0)
+    assert not [path for path in home.rglob("*") if path.is_file()]
     assert said.startswith("3 faults:")
     assert "column 'mixed'" in said
     assert "frame.drop(columns=['things'])" in said
@@ -230,11 +223,6 @@ def test_what_is_no_table_of_rows_is_refused_with_the_remedy(change, remedy):
 def test_a_home_that_takes_no_files_is_named(frame, home):
     home.write_text("a file where a folder is expected")
     assert f"{home}/inputs" in refusal(frame)
-
-
-def test_nothing_is_saved_of_what_is_refused(frame, home):
-    refusal(frame.assign(things=object()))
-    assert not [path for path in home.rglob("*") if path.is_file()]
 
 
 def test_the_file_has_no_trace_of_the_pieces_of_a_table(frame):
