@@ -236,10 +236,7 @@ class TextTask(RowsTask):
 
 @dataclass(frozen=True, kw_only=True)
 class TextClassification(TextTask):
-    """Every text, or pair of texts, has one class, several labels or a number, as ``problem_type`` says.
-
-    The fields are checked with those of the Run, all at once.
-    """
+    """Every text, or pair of texts, has one class, several labels or a number, as ``problem_type`` says."""
 
     worker: ClassVar[str] = "train_func.worker.tasks.text_classification:TextClassifier"
 
@@ -287,10 +284,7 @@ class TextClassification(TextTask):
 
 @dataclass(frozen=True, kw_only=True)
 class TokenClassification(TextTask):
-    """Every word of a sentence has a tag, such as the kind of name that it is part of.
-
-    The fields are checked with those of the Run, all at once.
-    """
+    """Every word of a sentence has a tag, such as the kind of name that it is part of."""
 
     worker: ClassVar[str] = "train_func.worker.tasks.token_classification:TokenClassifier"
 
@@ -313,7 +307,7 @@ class CausalLM(TextTask):
     """A language model is tuned on conversations, or on prompts and the answers to them; the loss is of answers only.
 
     With ``lora_rank`` small adapters beside its linear layers are trained and published, and its own weights stay as
-    they are; without it all of its weights are trained. The fields are checked with those of the Run, all at once.
+    they are; without it all of its weights are trained.
     """
 
     worker: ClassVar[str] = "train_func.worker.tasks.causal_lm:CausalLMTuner"
@@ -373,10 +367,7 @@ class CausalLM(TextTask):
 
 @dataclass(frozen=True, kw_only=True)
 class ImageClassification(RowsTask):
-    """Every image has one class.
-
-    The fields are checked with those of the Run, all at once.
-    """
+    """Every image has one class."""
 
     worker: ClassVar[str] = "train_func.worker.tasks.image_classification:ImageClassifier"
 
