@@ -6,9 +6,7 @@ the last run that did, or a week after it was saved, when another one is.
 """
 
 import hashlib
-import json
 import os
-import re
 import shutil
 import tempfile
 import time
@@ -19,7 +17,6 @@ from typing import TYPE_CHECKING, Any
 from train_func.errors import InvalidInput
 from train_func.layout import home
 from train_func.plain import is_a
-from train_func.text import counted, listed
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -74,7 +71,6 @@ ROWS = 50_000  # of a group of the file, whatever the table's own pieces
 ROWS_WITH_FILES = 100  # of a group where rows have images or sounds, as `datasets` writes them
 _WITH_FILES = ("Image", "Audio")  # of `datasets`: what such a column holds may be paths of this machine
 NAME = "table.parquet"
-_HALF = re.compile("[\ud800-\udfff]")  # of a pair of UTF-16
 
 
 def is_table(value: object) -> bool:
@@ -128,24 +124,12 @@ def _of_frame(frame: Any, field: str) -> "pa.Table":
     for name, column in texts.items():
         try:
             columns[name] = pa.array(column, from_pandas=True)
-        except UnicodeEncodeError:
-            faults.append(f"{field}: column {name!r} of the DataFrame {_halves(column)}")
         except (pa.ArrowException, TypeError, ValueError) as error:
             why = " ".join(str(error).split())
             faults.append(f"{field}: column {name!r} of the DataFrame cannot be saved: {why}; {_remedy(column, name)}")
     if faults:
         raise InvalidInput(faults, cause="data")
     return pa.table(columns)
-
-
-def _halves(column: Any) -> str:
-    """Says in which rows texts were cut within an emoji, of which half a character is left."""
-    texts = (json.dumps(value, ensure_ascii=False, default=str) for value in column)
-    rows = [number for number, text in enumerate(texts, 1) if _HALF.search(text)]
-    return (
-        f"has half a character, as \\ud83d alone is, in {counted(len(rows), 'row')}: {listed(rows)} (counted from 1); "
-        "cut texts at whole characters, or remove these halves"
-    )
 
 
 def _remedy(column: Any, name: str) -> str:
@@ -156,7 +140,7 @@ def _remedy(column: Any, name: str) -> str:
             "give images as the bytes of image files, or a datasets.Dataset with an Image column: of a frame of PIL "
             "images datasets.Dataset.from_dict(frame.to_dict('list')) makes one"
         )
-    return f"give all its rows one type, or leave it out: frame.drop(columns=[{name!r}])"
+    return f"give all its rows one type, and texts of whole characters, or leave it out: frame.drop(columns=[{name!r}])"
 
 
 def _of_dataset(dataset: Any, field: str) -> "Iterator[pa.Table]":
