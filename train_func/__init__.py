@@ -24,24 +24,16 @@ if TYPE_CHECKING:
 
 
 _HOMES = {
-    "Run": "train_func.run",
-    "TextClassification": "train_func.tasks",
-    "TokenClassification": "train_func.tasks",
-    "ImageClassification": "train_func.tasks",
-    "CausalLM": "train_func.tasks",
-    "submit": "train_func.client.submit",
-    "attach": "train_func.client.attach",
-    "runs": "train_func.client.runs",
-    "remove": "train_func.client.remove",
-    "withdraw": "train_func.client.withdraw",
-    "Job": "train_func.client.job",
-    "SecretKey": "train_func.client.placement",
-    "TrainFuncError": "train_func.errors",
-    "InvalidInput": "train_func.errors",
-    "SourceRefused": "train_func.errors",
-    "StorageFailed": "train_func.errors",
-    "JobFailed": "train_func.errors",
-    "JobNotFound": "train_func.errors",
+    "run": ["Run"],
+    "tasks": ["TextClassification", "TokenClassification", "ImageClassification", "CausalLM"],
+    "errors": ["TrainFuncError", "InvalidInput", "SourceRefused", "StorageFailed", "JobFailed", "JobNotFound"],
+    "client.submit": ["submit"],
+    "client.attach": ["attach"],
+    "client.runs": ["runs"],
+    "client.remove": ["remove"],
+    "client.withdraw": ["withdraw"],
+    "client.job": ["Job"],
+    "client.placement": ["SecretKey"],
 }
 __version__ = version.VERSION
 __all__ = [
@@ -69,7 +61,7 @@ __all__ = [
 
 
 def __getattr__(name: str) -> Any:
-    home = _HOMES.get(name)
+    home = next((f"train_func.{module}" for module, names in _HOMES.items() if name in names), None)
     if home is None and name[:1].isupper():  # Python asks here also for a module of this package that it has to import
         from train_func.client.registry import BACKENDS
 

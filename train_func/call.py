@@ -1,10 +1,11 @@
 """Call: what a function is called with: nothing, the dict of its parameters, or each of them by its name."""
 
-import difflib
 import inspect
 from collections.abc import Callable, Mapping
 from inspect import Parameter, Signature
 from typing import Any
+
+from train_func.fields import meant
 
 Call = tuple[tuple[Any, ...], dict[str, Any]]
 
@@ -47,17 +48,12 @@ def _unfit(signature: Signature, parameters: Mapping[str, Any]) -> str:
     arguments = {name: each for name, each in signature.parameters.items() if each.kind not in VARIABLE}
     required = [name for name, each in arguments.items() if each.default is Parameter.empty]
     missing = [repr(name) for name in required if name not in parameters]
-    folded = {name.lower().replace("_", ""): name for name in arguments}
-    strange, faults = [], []
-    for name in parameters:
-        if name not in arguments:
-            near = difflib.get_close_matches(name.lower().replace("_", ""), folded, 1)
-            strange.append(f"{name!r} (one is called {folded[near[0]]!r})" if near else repr(name))
-    if missing:
-        names = f"it has {', '.join(parameters)}" if parameters else "it is empty"
-        faults.append(f"no value for {', '.join(missing)} in parameters: {names}")
-    if strange:
-        faults.append(f"no argument is called {', '.join(strange)}")
+    faults = [f"no value for {', '.join(missing)} in parameters"] if missing else []
+    faults += [
+        f"no argument is called {name!r}: {meant(name, [*arguments], 'arguments')}"
+        for name in parameters
+        if name not in arguments
+    ]
     return "; ".join(faults) or str(_fault(signature, **parameters))
 
 

@@ -8,7 +8,7 @@ import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields, replace
 from datetime import UTC, datetime
-from typing import Any, ClassVar
+from typing import Any, ClassVar, dataclass_transform
 
 from train_func.errors import Cause
 from train_func.plain import plain
@@ -27,9 +27,10 @@ def now() -> str:
     return datetime.now(UTC).isoformat(timespec="microseconds")
 
 
+@dataclass_transform(frozen_default=True, kw_only_default=True, field_specifiers=(field,))
 @dataclass(frozen=True, kw_only=True)
 class Event:
-    """What every event has; its text, by str(), is what a person reads."""
+    """What every event has; its text, by str(), is what a person reads. Each kind is made a dataclass like this one."""
 
     kinds: ClassVar[dict[str, type["Event"]]] = {}
     """All kinds of events, by name."""
@@ -42,7 +43,7 @@ class Event:
     """Which rank says it; None for the supervisor."""
 
     def __init_subclass__(cls) -> None:
-        Event.kinds[cls.__name__] = cls
+        Event.kinds[cls.__name__] = dataclass(frozen=True, kw_only=True)(cls)
 
     def __str__(self) -> str:
         return self.WORDS.format_map(vars(self))
@@ -106,7 +107,6 @@ def _shortened(value: Any, limit: int) -> Any:
     return f"{value[:limit]} ... ({len(value) - limit} characters left out)"
 
 
-@dataclass(frozen=True, kw_only=True)
 class WorkerStarts(Event):
     """The first line of a pod: says whose log it is, and which submission it belongs to."""
 
@@ -122,7 +122,6 @@ class WorkerStarts(Event):
         return f"worker {self.worker} of {self.num_workers} starts in {pod} {when}"
 
 
-@dataclass(frozen=True, kw_only=True)
 class AttemptStarts(Event):
     """The group is complete and has a number."""
 
@@ -131,8 +130,6 @@ class AttemptStarts(Event):
     """Among the attempts of its submission, from 1."""
     at_most: int
     """Grows with every attempt that saves a checkpoint: attempts without progress are counted."""
-    num_free: int = 0
-    """Of the earlier attempts: that do not count."""
     num_workers: int
     num_ranks: int
     num_threads: int
@@ -144,12 +141,9 @@ class AttemptStarts(Event):
         sizes = f"workers: {self.num_workers}, ranks: {self.num_ranks}, threads per rank: {self.num_threads}"
         num_left = self.at_most - self.position
         left = f"{f'at most {num_left} more may follow' if num_left else 'no other follows'} without a new checkpoint"
-        before = f"{counted(self.num_free, 'attempt')} before it"
-        free = f"; not counted, as a checkpoint was saved in or after it, or it was stopped: {before}"
-        return f"attempt {self.attempt} {how}{here}; {sizes}; {left}{free if self.num_free else ''}"
+        return f"attempt {self.attempt} {how}{here}; {sizes}; {left}"
 
 
-@dataclass(frozen=True, kw_only=True)
 class RanksRestart(Event):
     """A worker makes another attempt in the same pod; the lines after this one belong to it."""
 
@@ -166,31 +160,14 @@ class RanksRestart(Event):
     """The worker in which that began."""
 
 
-@dataclass(frozen=True, kw_only=True)
-class SessionOpened(Event):
-    """The ranks have met inside train_func."""
+class Stage(Event):
+    """Where an attempt has come to, in words alone: of no use any more when a later one has begun."""
 
-    WORDS = "session run={run} attempt={attempt} world_size={world_size} device={device} threads={num_threads}"
+    WORDS = "{text}"
 
-    run: str
-    attempt: int
-    world_size: int
-    device: str
-    num_threads: int
+    text: str
 
 
-@dataclass(frozen=True, kw_only=True)
-class TrainingStarts(Event):
-    """A Trainer begins, or goes on; a loop of one's own computes as it is written, and says nothing."""
-
-    WORDS = "training steps={num_steps} precision={precision}"
-
-    num_steps: int
-    """In all, those done before included."""
-    precision: str
-
-
-@dataclass(frozen=True, kw_only=True)
 class StepProgress(Event):
     """How far a training is; ``loss`` is the mean over the steps since the row, or else the line, before."""
 
@@ -215,7 +192,6 @@ class StepProgress(Event):
         )
 
 
-@dataclass(frozen=True, kw_only=True)
 class Evaluated(Event):
     """The metrics after a step; ``prefix`` tells data sets apart, as transformers does (eval, eval_test)."""
 
@@ -228,7 +204,6 @@ class Evaluated(Event):
         return f"evaluation step={self.step} epoch={self.epoch:g} {_pairs(self.metrics)}"
 
 
-@dataclass(frozen=True, kw_only=True)
 class Reported(Event):
     """What a function says of its own loop."""
 
@@ -239,7 +214,6 @@ class Reported(Event):
         return f"step={self.step} {_pairs(self.metrics)}"
 
 
-@dataclass(frozen=True, kw_only=True)
 class RowsAudited(Event):
     """How often rows were used; ``what``: ``epoch=1``, or which rows."""
 
@@ -251,7 +225,6 @@ class RowsAudited(Event):
         return f"audit {self.what} {_pairs(self.counts)} world_size={self.world_size}"
 
 
-@dataclass(frozen=True, kw_only=True)
 class Note(Event):
     """What a person should know."""
 
@@ -260,7 +233,6 @@ class Note(Event):
     text: str
 
 
-@dataclass(frozen=True, kw_only=True)
 class CheckpointSaved(Event):
     """A complete checkpoint is in the store; ``seconds`` from its beginning to that."""
 
@@ -271,35 +243,6 @@ class CheckpointSaved(Event):
     seconds: float
 
 
-@dataclass(frozen=True, kw_only=True)
-class Resumed(Event):
-    """Training goes on behind ``step``, from the newest verified checkpoint; ``refused``: why newer ones were not
-    taken."""
-
-    step: int
-    attempt: int
-    """That saved it."""
-    run: str = ""
-    """Another one, whose checkpoint it is."""
-    refused: list[str] = field(default_factory=list)
-
-    def __str__(self) -> str:
-        of_run = f" of {self.run}" if self.run else ""
-        why = "".join(f"; not taken: {fault}" for fault in self.refused)
-        return f"goes on behind step {self.step}, from a checkpoint of attempt {self.attempt}{of_run}{why}"
-
-
-@dataclass(frozen=True, kw_only=True)
-class BeginsAnew(Event):
-    """A later attempt of a run trains from its first step on."""
-
-    WORDS = "attempt {attempt} begins at step 1: {why}"
-
-    attempt: int
-    why: str
-
-
-@dataclass(frozen=True, kw_only=True)
 class Published(Event):
     """The result is in the store."""
 
@@ -309,7 +252,6 @@ class Published(Event):
     model: str
 
 
-@dataclass(frozen=True, kw_only=True)
 class WaitsForStore(Event):
     """The store does not answer and is asked again; ``message`` is all of the last failure."""
 
@@ -327,7 +269,6 @@ class WaitsForStore(Event):
         return f"waiting up to {self.seconds_left:.0f} s more for the store{purpose}: {self.message}"
 
 
-@dataclass(frozen=True, kw_only=True)
 class WaitsForPeers(Event):
     """The group is not complete yet."""
 
@@ -337,7 +278,6 @@ class WaitsForPeers(Event):
     why: str
 
 
-@dataclass(frozen=True, kw_only=True)
 class LostPeers(Event):
     """A rank ended only because another had gone; the end of that one's worker tells why."""
 
@@ -348,7 +288,6 @@ class LostPeers(Event):
     """Where the rank was: not among the words, because it tells nothing of the cause."""
 
 
-@dataclass(frozen=True, kw_only=True)
 class RankStops(Event):
     """A signal has ended the function; the end of its worker tells where that came from."""
 
@@ -358,7 +297,6 @@ class RankStops(Event):
     """The signal, and behind which step."""
 
 
-@dataclass(frozen=True, kw_only=True)
 class WorkerEnds(Event):
     """The last line of a worker."""
 
@@ -372,7 +310,6 @@ class WorkerEnds(Event):
     """The worker whose end it follows."""
 
 
-@dataclass(frozen=True, kw_only=True)
 class LogGap(Event):
     """Stands in a log for what was left out there."""
 

@@ -1,6 +1,7 @@
-"""Fields and arguments that people give: a misspelt name is refused with the one that was meant, and values are judged.
+"""Fields that people give: a misspelt name is refused with the one that was meant, and values are judged.
 
-What judges a value returns what is wrong with it, what was given and what is allowed, or None.
+What judges a value returns what is wrong with it, what was given and what is allowed, or None. A field names its judge
+in its metadata; ``field_faults`` asks them all.
 """
 
 import ast
@@ -13,29 +14,28 @@ import re
 import textwrap
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import MISSING, fields
-from functools import partial, wraps
-from typing import Any, ParamSpec, Self, TypeVar
+from functools import partial
+from typing import Any, Self, TypeGuard
 
 from train_func.errors import InvalidInput
 from train_func.secret import secret_in, secret_under
 
-P = ParamSpec("P")
-R = TypeVar("R")
-
-
-class _Signature:
-    """The signature of the generated ``__init__``: editors and help() would otherwise show that of ``__new__``."""
-
-    def __get__(self, instance: object, owner: Any) -> inspect.Signature:
-        return inspect.signature(partial(owner.__init__, None))
+Judge = Callable[[str, Any], str | None]
 
 
 class _Documented(type):
     """Its classes' ``help()`` has a line for each field: the text below it, which Python itself does not keep."""
 
     @property
-    def __doc__(cls) -> str:  # type: ignore[override]  # read when it is asked for: import does not wait for it
+    def __signature__(cls) -> inspect.Signature:
+        """Editors and help() would otherwise show that of ``__new__``."""
+        return inspect.signature(partial(cls.__init__, None))  # type: ignore[misc]
+
+    @property
+    def __doc__(cls) -> str:  # type: ignore[override]
         text = inspect.cleandoc(cls.__dict__.get("__doc__") or cls.__name__)
+        if "__match_args__" not in cls.__dict__:  # dataclass() asks whether there is one, and reading a source is slow
+            return text
         texts = {name: text for kind in reversed(cls.__mro__) for name, text in _texts(kind).items()}
         lines = [f"    {name}: {texts[name]}" for name in getattr(cls, "__dataclass_fields__", ()) if name in texts]
         return "\n".join([text, "", "Fields:", *lines] if lines else [text])
@@ -60,8 +60,6 @@ def _texts(kind: type) -> dict[str, str]:
 class NamedFields(metaclass=_Documented):
     """Base of frozen dataclasses with keyword-only fields."""
 
-    __signature__ = _Signature()
-
     def __new__(cls, *unnamed: Any, **values: Any) -> Self:
         """Raises InvalidInput naming each field that is misspelt, given without a name, or missing."""
         required = [f.name for f in fields(cls) if f.default is MISSING and f.default_factory is MISSING]  # type: ignore[arg-type]
@@ -78,28 +76,26 @@ class NamedFields(metaclass=_Documented):
     @classmethod
     def unknown(cls, name: str, values: Mapping[str, Any]) -> str:
         """What is said of a field that there is not; ``values`` are all fields of the call."""
-        return f"{cls.__name__} has no field {name!r}: {_meant(name, field_names(cls), 'fields')}"
+        return f"{cls.__name__} has no field {name!r}: {meant(name, field_names(cls), 'fields')}"
 
 
-def refuse_unknown(function: Callable[P, R]) -> Callable[P, R]:
-    """Decorates a function: an argument that it does not have is refused with the one that was meant."""
-    names = [*inspect.signature(function).parameters]
-
-    @wraps(function)
-    def checked(*unnamed: P.args, **arguments: P.kwargs) -> R:
-        faults = [
-            f"{function.__name__} has no argument {name!r}: {_meant(name, names, 'arguments')}"
-            for name in arguments
-            if name not in names
-        ]
-        if faults:
-            raise InvalidInput(faults)
-        return function(*unnamed, **arguments)
-
-    return checked
+def field_faults(instance: Any) -> list[str]:
+    """What the judges of the fields of a dataclass say; None needs none where it is the default."""
+    faults = []
+    for each in fields(instance):
+        value = getattr(instance, each.name)
+        if "judge" in each.metadata and not (value is None and each.default is None):
+            faults.append(each.metadata["judge"](each.name, value))
+    return [fault for fault in faults if fault]
 
 
-def _meant(name: str, names: Sequence[str], what: str) -> str:
+def whole(low: int, high: int | None = None) -> Judge:
+    """The judge of whole numbers from ``low`` to ``high``, if there is one."""
+    return partial(whole_fault, low=low, high=high)
+
+
+def meant(name: str, names: Sequence[str], what: str) -> str:
+    """Which of the ``names`` a strange one was meant to be, or all that there are."""
     close = difflib.get_close_matches(name, names, n=1)
     return f"did you mean {close[0]!r}?" if close else f"its {what} are {', '.join(names)}."
 
@@ -137,34 +133,9 @@ def text_fault(name: str, value: object, expected: str = "a non-empty text is ex
     return None
 
 
-def learning_rate_fault(name: str, value: object) -> str | None:
-    """A number above 0 and at most 1."""
-    if isinstance(value, (int, float)) and not isinstance(value, bool) and math.isfinite(value) and 0 < value <= 1:
-        return None
-    allowed = "a number above 0 and at most 1 is expected (fine-tuning usually takes 1e-5 to 1e-4)"
-    return f"{name}={brief(value)}: {allowed}"
-
-
-def names_fault(name: str, value: object, example: str) -> str | None:
-    """A tuple of at least two different texts, or an empty one."""
-    if not isinstance(value, (tuple, list)) or not all(isinstance(text, str) and text for text in value):
-        return f"{name}={brief(value)}: a tuple of class names is expected, such as {example}"
-    if len(set(value)) != len(value):
-        return f"{name}={value!r}: every class name may stand only once"
-    if len(value) == 1:
-        return f"{name}={value!r}: one class leaves nothing to learn; name at least two"
-    return None
-
-
-def column_names_fault(name: str, value: tuple[object, ...]) -> str | None:
-    """At least two different names of columns."""
-    if (
-        len(value) >= 2
-        and all(isinstance(column, str) and column.strip() for column in value)
-        and len(set(value)) == len(value)
-    ):
-        return None
-    return f"{name}={brief(value)}: at least two different columns are expected, such as ('toxic', 'insult')"
+def is_number(value: object) -> TypeGuard[float]:
+    """Whether it is a finite number."""
+    return isinstance(value, (int, float)) and not isinstance(value, bool) and math.isfinite(value)
 
 
 def parameter_faults(parameters: object, reserved: Collection[str]) -> list[str]:

@@ -7,7 +7,6 @@ import json
 import warnings
 from collections.abc import Mapping
 from pathlib import Path
-from types import NoneType
 from typing import Any
 
 from safetensors import safe_open
@@ -48,13 +47,7 @@ def options_of(folder: Path) -> dict[str, Any]:
         InvalidInput: (cause "model") there is no pipeline for it, or these are no options.
     """
     options = object_in(folder / PIPELINE)
-    numbers = [value for value in options.values() if isinstance(value, list)]  # of tokens
-    is_plain = all(isinstance(value, (str, int, float, list, NoneType)) for value in options.values())
-    if (
-        isinstance(options.get("task"), str)
-        and is_plain
-        and all(isinstance(each, int) for of in numbers for each in of)
-    ):
+    if isinstance(options.get("task"), str) and not any(isinstance(value, dict) for value in options.values()):
         return options
     if (folder / PIPELINE).exists() and (folder / PIPELINE).read_text().strip() == "{}":
         names = f"; {LABELS} has the names of its classes" if (folder / LABELS).exists() else ""
@@ -110,19 +103,19 @@ def merged(kind: Any, base: Path, adapters: Path) -> Any:
         with safe_open(adapters / ADAPTER_WEIGHTS, framework="numpy") as file:
             sizes = {name: file.get_slice(name).get_shape()[0] for name in file.keys()}  # noqa: SIM118
     except (OSError, ValueError) as error:
-        raise _no_adapters(f"{adapters}: its adapters cannot be read: {error}") from error
+        raise refused(adapters, f"its adapters cannot be read: {error}") from error
     if not isinstance(config, dict) or config.get("peft_type") != "LORA":
-        raise _no_adapters(f"{adapters}: {ADAPTERS} has no adapters of LoRA, the only kind that is loaded")
+        raise refused(adapters, f"{ADAPTERS} has no adapters of LoRA, the only kind that is loaded")
     model = kind.from_pretrained(base, dtype="float32", use_safetensors=True, **RULES)
     _resize(model, sizes)
     with warnings.catch_warnings():
-        # Of transformers, where peft 0.19 asks by the old name; nothing to do for who merges.
+        # Of transformers, which peft asks by the old name; nothing to do for who merges.
         warnings.filterwarnings("ignore", message="`is_gradient_checkpointing` is deprecated", category=FutureWarning)
         adapted = PeftModel.from_pretrained(model, str(adapters), local_files_only=True)
     # By any other name peft would ask the Hub for it.
     adapted.peft_config["default"].base_model_name_or_path = str(base)
     if set(sizes) != set(get_peft_model_state_dict(adapted)):
-        raise _no_adapters(f"{adapters}: {ADAPTER_WEIGHTS} has other tensors than adapters of {base} have")
+        raise refused(adapters, f"{ADAPTER_WEIGHTS} has other tensors than adapters of {base} have")
     _untie(adapted.get_base_model())
     model = adapted.merge_and_unload()
     if (adapters / GENERATION).exists():
@@ -156,11 +149,8 @@ def _untie(model: Any) -> None:
         model.config.tie_word_embeddings = model.config.get_text_config().tie_word_embeddings = False
 
 
-def _no_adapters(why: str) -> InvalidInput:
-    return InvalidInput(why, cause="model")
-
-
 def refused(folder: Path, why: str) -> InvalidInput:
+    """The error about a folder that is no model, or none that is loaded here."""
     return InvalidInput(
         f"{folder}: {why}. load() reads models in safetensors that transformers knows, and runs no code out "
         "of a model's folder; another kind of model is yours to load from the folder that fetch() returns",

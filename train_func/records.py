@@ -12,7 +12,7 @@ from typing import Any, Literal, Self
 from train_func import exits
 from train_func.codec import Record
 from train_func.errors import CAUSES, Cause, InvalidInput, StorageFailed
-from train_func.fields import brief, field_names
+from train_func.fields import field_names
 from train_func.layout import RunKeys
 from train_func.run import RECORD_KEY, Run, name_of
 from train_func.version import VERSION
@@ -74,8 +74,7 @@ class RunRecord(Record):
     def from_parameters(cls, parameters: Mapping[str, Any], store: str = "") -> Self:
         """The record inside what ``train_func`` was called with.
 
-        ``Run.to_dict()`` under RECORD_KEY, or a dict of Run's fields and own values, as another launcher hands it
-        over, gets a record of its own in ``store``.
+        A dict of Run's fields and own values, as another launcher hands it over, gets a record of its own in ``store``.
 
         Raises:
             InvalidInput: when ``parameters`` is none of these, or an own value hides a field of the Run.
@@ -86,11 +85,9 @@ class RunRecord(Record):
                 "hand it the parameters that train_func was called with, unchanged"
             )
         stored = parameters.get(RECORD_KEY)
-        if isinstance(stored, Mapping) and "run" in stored:
+        if isinstance(stored, Mapping):
             return cls.from_dict(stored, "the record of the run")
-        if not isinstance(stored, Mapping | None):
-            raise InvalidInput(f"{RECORD_KEY}={brief(stored)}: run.to_dict() is expected, as submit hands it over")
-        run = Run.from_dict(_fields_and_values(parameters) if stored is None else stored)
+        run = Run.from_dict(_fields_and_values(parameters))
         run = replace(run, task=run.task and run.task.load())  # its name is made of its own fields
         made_of: dict[str, Any] = {"function": "train_func", "source_sha256": "", "fingerprints": {}}
         return cls(run=run, name=name_of(run, **made_of), generation=1, store=store, **made_of)
@@ -136,24 +133,6 @@ class AttemptSetup(Record):
     """None where the function opens no Session."""
 
 
-@dataclass(frozen=True, kw_only=True)
-class ClaimListing:
-    """What lay in a claim at the start of an attempt, by names, sizes and times of its files; no content was read."""
-
-    sha256: str
-    """Of the listing."""
-    num_files: int
-    num_bytes: int
-
-
-@dataclass(frozen=True, kw_only=True)
-class AttemptInputs(Record):
-    """What an attempt has read and no fingerprint of its run tells, in its ``inputs.json``."""
-
-    claims: Mapping[str, ClaimListing]
-    """By the address, ``pvc://CLAIM/PATH``."""
-
-
 def _fields_and_values(parameters: Mapping[str, Any]) -> dict[str, Any]:
     """Returns the fields of Run as they are, and everything else as values of the function's own."""
     fields = {name: value for name, value in parameters.items() if name in field_names(Run)}
@@ -161,8 +140,8 @@ def _fields_and_values(parameters: Mapping[str, Any]) -> dict[str, Any]:
     values = fields.get("parameters", {})
     if hidden := [name for name in field_names(Run) if name in values and values[name] == parameters.get(name)]:
         raise InvalidInput(
-            f"{', '.join(hidden)}: a value of your own hides the field of Run of this name; where the function is "
-            f"called without submit, call it so: train_func({{**run.parameters, {RECORD_KEY!r}: run.to_dict()}})"
+            f"{', '.join(hidden)}: a value of your own hides the field of Run of this name; rename it, or submit "
+            "the run, which hands over your values alone"
         )
     return {**fields, "parameters": {**values, **others}}
 

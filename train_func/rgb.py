@@ -39,8 +39,7 @@ def upright_rgb(image: Any) -> Any:
 def _on_white(image: Any) -> Any:
     from PIL import Image
 
-    clear = {"La": "LA", "PA": "RGBA"}.get(image.mode)  # which Pillow does not bring to RGBA in one step
-    shown = (image.convert(clear) if clear else image).convert("RGBA")
+    shown = (image.convert("LA") if image.mode == "La" else image).convert("RGBA")  # Pillow needs two steps from La
     return Image.alpha_composite(Image.new("RGBA", shown.size, "white"), shown).convert("RGB")
 
 

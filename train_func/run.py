@@ -14,13 +14,15 @@ from typing import Any, Self
 
 from train_func.errors import InvalidInput
 from train_func.fields import (
+    Judge,
     NamedFields,
     brief,
+    field_faults,
     field_names,
-    learning_rate_fault,
+    is_number,
     parameter_faults,
     text_fault,
-    whole_fault,
+    whole,
 )
 from train_func.inputs import is_named, named_inputs, with_addresses
 from train_func.plain import plain
@@ -36,15 +38,32 @@ HASH_LENGTH = 12
 # Fields that decide no result of a task.
 BUDGET = ("workers", "micro_batch_size", "max_attempts", "deadline", "checkpoint_every", "hang_after")
 _READABLE = re.compile(r"[a-z]([a-z0-9-]*[a-z0-9])?")
-_LIMITS = {
-    "workers": (1, 1000),
-    "epochs": (1, 100_000),
-    "batch_size": (1, 10**7),
-    "micro_batch_size": (1, 10**6),
-    "seed": (0, 2**32 - 1),
-    "max_attempts": (1, 1000),
-    "deadline": (1, 10**9),
-}
+
+
+def _learning_rate_fault(name: str, value: object) -> str | None:
+    if is_number(value) and 0 < value <= 1:
+        return None
+    allowed = "a number above 0 and at most 1 is expected (fine-tuning usually takes 1e-5 to 1e-4)"
+    return f"{name}={brief(value)}: {allowed}"
+
+
+def _seconds(least: float) -> Judge:
+    def fault(name: str, value: object) -> str | None:
+        if is_number(value) and least <= value <= 1e9:
+            return None
+        return f"{name}={brief(value)}: seconds from {least} up are expected"
+
+    return fault
+
+
+def _name_fault(field: str, name: object) -> str | None:
+    expected = f"at most {READABLE_LENGTH} small letters, digits and hyphens are expected, a letter first"
+    if fault := text_fault(field, name, expected):
+        return fault
+    if len(str(name)) <= READABLE_LENGTH and _READABLE.fullmatch(str(name)):
+        return None
+    close = re.sub(r"[^a-z0-9]+", "-", str(name).lower()).lstrip("-0123456789")[:READABLE_LENGTH].rstrip("-")
+    return f"{field}={brief(name)}: {expected}, such as {close or 'reviews'!r}"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -65,31 +84,31 @@ class Run(NamedFields):
 
     task: Task | None = None
     """What kind of training, on what model and data: ``TextClassification(model=..., dataset=...)``."""
-    workers: int = None  # type: ignore[assignment]
+    workers: int = field(default=None, metadata={"judge": whole(1, 1000)})  # type: ignore[assignment]
     """Pods, or their stand-ins on this machine; by default 2 with a task and 1 without."""
-    epochs: int = 3
+    epochs: int = field(default=3, metadata={"judge": whole(1, 100_000)})
     """Times every training row is used."""
-    batch_size: int = 16
+    batch_size: int = field(default=16, metadata={"judge": whole(1, 10**7)})
     """Rows per optimiser step over all workers together."""
-    micro_batch_size: int = 8
+    micro_batch_size: int = field(default=8, metadata={"judge": whole(1, 10**6)})
     """Most rows one rank holds at once."""
-    learning_rate: float = 5e-5
+    learning_rate: float = field(default=5e-5, metadata={"judge": _learning_rate_fault})
     """Peak learning rate."""
-    seed: int = 42
+    seed: int = field(default=42, metadata={"judge": whole(0, 2**32 - 1)})
     """Seed of the split, the order of the rows, the new layers and dropout."""
-    max_attempts: int = 3
+    max_attempts: int = field(default=3, metadata={"judge": whole(1, 1000)})
     """Attempts without progress, which is a new checkpoint, after which a retryable failure becomes final."""
-    deadline: int = 24 * 3600
+    deadline: int = field(default=24 * 3600, metadata={"judge": whole(1, 10**9)})
     """Seconds after which the job fails."""
-    checkpoint_every: float | None = None
+    checkpoint_every: float | None = field(default=None, metadata={"judge": _seconds(0)})
     """Seconds between two checkpoints; None for so many that saving them costs about 2 % of the time."""
-    hang_after: float = 60
+    hang_after: float = field(default=60, metadata={"judge": _seconds(1)})
     """Seconds without progress, from the first step on, after which a rank counts as hanging and the attempt ends."""
     parameters: Mapping[str, Any] = field(default_factory=dict)
     """Values of your own, plain JSON, handed to the function; with a task beside the fields above."""
     inputs: Mapping[str, Any] = field(default_factory=dict)
     """Files, folders, ``s3://``, ``hf://`` and ``pvc://`` addresses and tables, by names of your own."""
-    name: str | None = None
+    name: str | None = field(default=None, metadata={"judge": _name_fault})
     """Readable part of the run's name, such as ``"reviews"``; under another one the same Run is another run."""
 
     def __post_init__(self) -> None:
@@ -106,9 +125,7 @@ class Run(NamedFields):
     def unknown(cls, name: str, values: Mapping[str, Any]) -> str:
         """Names the task when the field is one of a task."""
         tasks = [type(values["task"])] if isinstance(values.get("task"), Task) else TASKS
-        of_task = {
-            field: task.__name__ for task in reversed(tasks) for field in field_names(task)
-        }  # the first one that has it
+        of_task = {field: task.__name__ for task in reversed(tasks) for field in field_names(task)}
         close = difflib.get_close_matches(name, [*field_names(cls), *of_task], n=1)
         if not close or close[0] not in of_task:
             return f"{super().unknown(name, values)} Values of your own go in parameters"
@@ -119,12 +136,8 @@ class Run(NamedFields):
         """The Run as plain JSON values; ``from_dict`` is its inverse."""
         values = {name: getattr(self, name) for name in field_names(Run)}
         parameters = json.loads(json.dumps(self.parameters))
-        return {
-            **values,
-            "task": self.task and self.task.to_dict(),
-            "parameters": parameters,
-            "inputs": dict(self.inputs),
-        }
+        task = self.task and self.task.to_dict()
+        return {**values, "task": task, "parameters": parameters, "inputs": dict(self.inputs)}
 
     @classmethod
     def from_dict(cls, values: Mapping[str, Any]) -> Self:
@@ -157,34 +170,15 @@ class Run(NamedFields):
 
 def _faults(run: Run) -> list[str]:
     task: object = run.task
-    faults = [fault for name, limits in _LIMITS.items() if (fault := whole_fault(name, getattr(run, name), *limits))]
-    for name, least, none in (("checkpoint_every", 0, ", or None"), ("hang_after", 1, "")):
-        seconds = getattr(run, name)
-        is_number = isinstance(seconds, int | float) and not isinstance(seconds, bool)
-        if not ((is_number and least <= seconds <= 1e9) or (none and seconds is None)):
-            faults.append(f"{name}={brief(seconds)}: seconds from {least} up are expected{none}")
-    if fault := learning_rate_fault("learning_rate", run.learning_rate):
-        faults.append(fault)
+    faults = field_faults(run)
     if isinstance(task, Task):
         if not faults and run.workers > run.batch_size:
-            faults.append(f"workers={run.workers}: each takes at least one row of batch_size={run.batch_size}")
+            faults = [f"workers={run.workers}: each takes at least one row of batch_size={run.batch_size}"]
         faults = [*task.all_faults(), *faults]
     elif task is not None:
         faults.insert(0, f"task={brief(task)}: a task such as TextClassification(model=..., dataset=...) is expected")
-    if run.name is not None and (fault := _name_fault(run.name)):
-        faults.append(fault)
     reserved = {RECORD_KEY, *(field_names(Run) if task is not None else ())}
     return [*faults, *parameter_faults(run.parameters, reserved)]
-
-
-def _name_fault(name: object) -> str | None:
-    expected = f"at most {READABLE_LENGTH} small letters, digits and hyphens are expected, a letter first"
-    if fault := text_fault("name", name, expected):
-        return fault
-    if len(str(name)) <= READABLE_LENGTH and _READABLE.fullmatch(str(name)):
-        return None
-    close = re.sub(r"[^a-z0-9]+", "-", str(name).lower()).lstrip("-0123456789")[:READABLE_LENGTH].rstrip("-")
-    return f"name={brief(name)}: {expected}, such as {close or 'reviews'!r}"
 
 
 def name_of(

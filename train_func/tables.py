@@ -6,13 +6,10 @@ the last run that did, or a week after it was saved, when another one is.
 """
 
 import hashlib
-import json
 import os
-import re
 import shutil
 import tempfile
 import time
-from collections import Counter
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -20,7 +17,6 @@ from typing import TYPE_CHECKING, Any
 from train_func.errors import InvalidInput
 from train_func.layout import home
 from train_func.plain import is_a
-from train_func.text import counted, listed
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -71,12 +67,10 @@ def _notes(folder: Path) -> list[Path]:
     return sorted(folder.glob("run-*"))
 
 
-ROWS = 50_000  # written at once; also after how many rows the file begins a new group, whatever the table's own pieces
-FILES, FILE_BYTES = 500, 64 * 2**20  # in place of ROWS where rows have images or sounds, or fewer with so many bytes
-READ = 100  # of these rows at once, or fewer where the last ones were large: Arrow ends a piece of a column at 2 GB
+ROWS = 50_000  # of a group of the file, whatever the table's own pieces
+ROWS_WITH_FILES = 100  # of a group where rows have images or sounds, as `datasets` writes them
 _WITH_FILES = ("Image", "Audio")  # of `datasets`: what such a column holds may be paths of this machine
 NAME = "table.parquet"
-_HALF = re.compile("[\ud800-\udfff]")  # of a pair of UTF-16
 
 
 def is_table(value: object) -> bool:
@@ -91,7 +85,7 @@ def saved(table: Any, field: str) -> str:
     Raises:
         InvalidInput: a kind of table, or of column, that cannot be saved as it is.
     """
-    pieces = _of_frame(table, field) if is_a(table, "pandas", "DataFrame") else _of_dataset(table, field)
+    pieces = [_of_frame(table, field)] if is_a(table, "pandas", "DataFrame") else _of_dataset(table, field)
     inputs = tables_folder()
     try:
         inputs.mkdir(parents=True, exist_ok=True)
@@ -113,42 +107,29 @@ def saved(table: Any, field: str) -> str:
     return str(target)
 
 
-def _of_frame(frame: Any, field: str) -> "Iterator[pa.Table]":
+def _of_frame(frame: Any, field: str) -> "pa.Table":
     """The columns of a frame; an index that has a name is a column too, one without is only the number of the row."""
     import pyarrow as pa
 
     levels = [level for level, name in enumerate(frame.index.names) if name is not None and name not in frame]
-    # A file names its columns in text, where 1 and "1" are the same.
-    names = [*(str(frame.index.names[level]) for level in levels), *map(str, frame.columns)]
-    if repeated := [name for name, count in Counter(names).items() if count > 1]:
+    # A file names its columns in text, where 1 and "1" are the same; pandas takes a number for a name first.
+    texts = frame.copy(deep=False)
+    texts.columns = [str(name) for name in frame.columns]
+    texts.index = frame.index.set_names([None if name is None else str(name) for name in frame.index.names])
+    texts = texts.reset_index(level=levels, allow_duplicates=True) if levels else texts
+    if repeated := sorted({*texts.columns[texts.columns.duplicated()]}):
         twice = ", ".join(map(repr, repeated))
         raise InvalidInput(f"{field}: the DataFrame has more than one column {twice}; rename or drop one", cause="data")
-    index = frame.index.set_names(range(frame.index.nlevels))  # pandas takes a number for a name first
-    values = [index.get_level_values(level).to_series() for level in levels]
-    values_of = dict(zip(names, [*values, *(frame[name] for name in frame.columns)], strict=True))
     columns, faults = {}, []
-    for name, column in values_of.items():
+    for name, column in texts.items():
         try:
             columns[name] = pa.array(column, from_pandas=True)
-        except UnicodeEncodeError:
-            faults.append(f"{field}: column {name!r} of the DataFrame {_halves(column)}")
         except (pa.ArrowException, TypeError, ValueError) as error:
             why = " ".join(str(error).split())
             faults.append(f"{field}: column {name!r} of the DataFrame cannot be saved: {why}; {_remedy(column, name)}")
     if faults:
         raise InvalidInput(faults, cause="data")
-    whole = pa.table(columns)
-    return (whole.slice(start, ROWS) for start in range(0, max(1, whole.num_rows), ROWS))
-
-
-def _halves(column: Any) -> str:
-    """Says in which rows texts were cut within an emoji, of which half a character is left."""
-    texts = (json.dumps(value, ensure_ascii=False, default=str) for value in column)
-    rows = [number for number, text in enumerate(texts, 1) if _HALF.search(text)]
-    return (
-        f"has half a character, as \\ud83d alone is, in {counted(len(rows), 'row')}: {listed(rows)} (counted from 1); "
-        "cut texts at whole characters, or remove these halves"
-    )
+    return pa.table(columns)
 
 
 def _remedy(column: Any, name: str) -> str:
@@ -159,11 +140,13 @@ def _remedy(column: Any, name: str) -> str:
             "give images as the bytes of image files, or a datasets.Dataset with an Image column: of a frame of PIL "
             "images datasets.Dataset.from_dict(frame.to_dict('list')) makes one"
         )
-    return f"give all its rows one type, or leave it out: frame.drop(columns=[{name!r}])"
+    return f"give all its rows one type, and texts of whole characters, or leave it out: frame.drop(columns=[{name!r}])"
 
 
 def _of_dataset(dataset: Any, field: str) -> "Iterator[pa.Table]":
-    """The rows of a Dataset as they were selected and ordered, with the names of its classes."""
+    """The rows of a Dataset as they were selected and ordered, with the names of its classes and the files in them."""
+    from datasets.table import embed_table_storage
+
     if is_a(dataset, "datasets", "DatasetDict") or is_a(dataset, "datasets", "IterableDatasetDict"):
         first, second, *_ = [*sorted(dataset, key=lambda name: name != "train"), None, None]
         held_out = f", held_out=splits[{second!r}]" if second else ""
@@ -186,36 +169,13 @@ def _of_dataset(dataset: Any, field: str) -> "Iterator[pa.Table]":
             cause="data",
         )
     rows, metadata = dataset.with_format("arrow"), dataset.features.arrow_schema.metadata
-    if with_files := [name for name, of in dataset.features.items() if getattr(of, "_type", None) in _WITH_FILES]:
-        return _embedded(rows, metadata, with_files)
-    starts = range(0, max(1, dataset.num_rows), ROWS)
-    return (rows[start : start + ROWS].replace_schema_metadata(metadata) for start in starts)
+    has_files = any(getattr(of, "_type", None) in _WITH_FILES for of in dataset.features.values())
+    at_once = ROWS_WITH_FILES if has_files else ROWS
+    for start in range(0, max(1, dataset.num_rows), at_once):
+        yield embed_table_storage(rows[start : start + at_once].replace_schema_metadata(metadata))
 
 
-def _embedded(rows: Any, metadata: Any, names: list[str]) -> "Iterator[pa.Table]":
-    """The rows with the files that these columns may name by paths of this machine."""
-    import pyarrow as pa
-    import pyarrow.compute as pc
-    from datasets.table import embed_table_storage
-
-    pieces: list[pa.Table] = []
-    size = start = 0
-    at_once = 1
-    while start < max(1, rows.num_rows):
-        piece = embed_table_storage(rows[start : start + at_once].replace_schema_metadata(metadata))
-        pieces.append(piece)
-        # Of the content alone, so that the same rows give the same pieces wherever they came from.
-        num_bytes = sum(pc.sum(pc.binary_length(pc.struct_field(piece[name], "bytes"))).as_py() or 0 for name in names)
-        size, start = size + num_bytes, start + at_once
-        at_once = max(1, min(READ, FILE_BYTES * at_once // max(1, num_bytes)))
-        if size >= FILE_BYTES or sum(of.num_rows for of in pieces) >= FILES:
-            yield pa.concat_tables(pieces)
-            pieces, size = [], 0
-    if pieces:
-        yield pa.concat_tables(pieces)
-
-
-def _write(path: Path, pieces: "Iterator[pa.Table]") -> None:
+def _write(path: Path, pieces: "Iterable[pa.Table]") -> None:
     """On the disk, before its name says that it is whole."""
     import pyarrow.parquet as parquet
 

@@ -11,8 +11,6 @@ from train_func import JobFailed, Local, events, submit
 
 SAID_ONCE = [
     events.AttemptStarts,
-    events.SessionOpened,
-    events.TrainingStarts,
     events.Published,
 ]
 

@@ -16,6 +16,6 @@ class Parity(Task):
     numbers: int = 40
     """How many there are."""
 
-    def faults(self, unsaved):
+    def faults(self):
         fault = whole_fault("numbers", self.numbers, 10, 10_000)
         return [fault] if fault else []

@@ -14,16 +14,13 @@ TOLD = [
     events.WorkerStarts(worker=1, num_workers=4, pod="a-run-worker-1", pod_uid="u", submitted="2026-01-02T03:04:05"),
     events.AttemptStarts(attempt=7, position=2, at_most=3, num_workers=4, num_ranks=8, num_threads=2),
     events.RanksRestart(worker=1, attempt=7, message="rank 0 was killed by SIGKILL", follows=0),
-    events.SessionOpened(run="a", attempt=7, world_size=8, device="cuda:0", num_threads=2),
-    events.TrainingStarts(num_steps=101, precision="bf16"),
+    events.Stage(text="goes on behind step 40, from a checkpoint of attempt 7"),
     events.StepProgress(step=40, num_steps=101, epoch=0.4, loss=0.693, rows_per_second=7.5, seconds_left=3661),
     events.Evaluated(step=40, epoch=0.4, prefix="eval_test", metrics={"accuracy": 0.5, "best": "yes", "rows": 101}),
     events.Reported(step=40, metrics={"loss": 0.693, "lr": 1e-05}),
     events.RowsAudited(what="epoch=1", counts={"rows": 101, "missing": 0}, world_size=8),
     events.Note(text="Größe 食物\n\ttab and line"),
     events.CheckpointSaved(step=40, size=1_300_000_000, seconds=4.5),
-    events.Resumed(step=40, attempt=7, refused=["step 41: worn"]),
-    events.BeginsAnew(attempt=7, why="no earlier attempt has saved a checkpoint"),
     events.Published(attempt=7, model="s3://bucket/a/model"),
     events.WaitsForStore(seconds_left=59.5, fault="s3://b: gone", is_unknown_host=True, message="m", purpose="publish"),
     events.WaitsForPeers(endpoint="a-run-worker-0:23456", why="no route"),
@@ -44,12 +41,6 @@ def test_an_event_is_one_line_that_is_read_as_what_was_said(event):
     assert "\n" not in line
     assert events.parse(line) == event
     assert events.readable(line) == str(event).replace("\n", " | ").replace("\t", " ")
-
-
-def test_that_progress_allows_further_attempts_is_said_where_one_starts_again():
-    again = TOLD[1]
-    further = events.AttemptStarts(**{**vars(again), "num_free": 1})
-    assert [("not counted" in str(event)) for event in (again, further)] == [False, True]
 
 
 @pytest.mark.parametrize(("position", "left"), [(1, "at most 2 more"), (3, "no other")])

@@ -25,17 +25,6 @@ def test_a_key_of_an_attempt_is_told_from_its_text(keys):
         assert keys.attempt_file(other) is None
 
 
-def test_every_key_stands_in_the_manual_of_the_store():
-    named = [
-        key._name
-        for keys in (layout.RunKeys, layout.AttemptKeys)
-        for key in vars(keys).values()
-        if isinstance(key, layout._Below)
-    ]
-    parts = {part for name in (*named, layout.INPUTS, layout.PROBES, layout.MODEL_MANIFEST) for part in name.split("/")}
-    assert [part for part in sorted(parts) if part not in layout.__doc__] == []
-
-
 def test_generations_are_told_from_the_names_in_their_folder_in_the_order_of_their_numbers():
     names = ["10/", "2/", "notes/", "3", "x9/", "1/", "2.5/", ""]
     assert layout.later_generations(names) == [2, 3, 10]

@@ -2,7 +2,6 @@
 
 import copy
 import dataclasses
-import inspect
 import json
 import pickle
 import random
@@ -15,12 +14,10 @@ import pytest
 from tests.messages import unnamed
 from tests.own_task.parity import Parity
 from tests.runs import a_run
-from train_func import attach, remove, runs, submit
 from train_func.errors import InvalidInput, StorageFailed
-from train_func.fields import field_names
 from train_func.records import RunRecord
 from train_func.run import NAME, RECORD_KEY, Run, name_of
-from train_func.tasks import ImageClassification, Task, TextClassification, TokenClassification
+from train_func.tasks import Task, TextClassification
 from train_func.version import VERSION
 
 VALID = {"model": "bert-base-cased", "dataset": "reviews.csv"}
@@ -45,11 +42,9 @@ FAULTS = [
     ({"labels": ("a", "a")}, "only once"),
     ({"labels": ("a",)}, "one class leaves nothing to learn"),
     ({"held_out": 0}, "held_out=0: a share between 0 and 1"),
-    ({"held_out": 1.5}, "held_out=1.5"),
     ({"samples": 1}, "samples=1"),
     ({"max_length": 0}, "max_length=0"),
     ({"workers": 0}, "workers=0: a whole number from 1 to 1000"),
-    ({"workers": 2.0}, "workers=2.0"),
     ({"workers": True}, "workers=True"),
     ({"epochs": 0}, "epochs=0"),
     ({"batch_size": 0}, "batch_size=0: a whole number from 1"),
@@ -62,18 +57,14 @@ FAULTS = [
     *(({"hang_after": of}, f"hang_after={of!r}") for of in (0, -1, 0.5, None, True, "60", float("nan"))),
     ({"deadline": 0}, "deadline=0"),
     ({"parameters": {"x": float("inf")}}, r"parameters\['x'\] = inf \(float\): only plain JSON travels"),
-    ({"parameters": {"x": object}}, "only plain JSON travels"),
-    ({"parameters": {"x": (1, 2)}}, "only plain JSON travels"),
     ({"parameters": {1: 2}}, "every key must be a text"),
     ({"parameters": {"epochs": 2}}, "the function receives a field of Run under that name"),
     ({"parameters": {RECORD_KEY: 2}}, "the function receives a field of Run under that name"),
     ({"parameters": {"api_key": "abcdef0123456789"}}, "holds a literal under the name 'api_key'"),
     ({"parameters": {"a": {"b": ["hf_" + "a" * 34]}}}, "holds a Hugging Face token"),
     ({"name": 7}, "name=7: at most 28"),
-    ({"name": ""}, "name='': at most 28"),
     ({"name": "My Reviews_2"}, "name='My Reviews_2': .*'my-reviews-2'"),
     ({"name": "2nd-try"}, "name='2nd-try': .*'nd-try'"),
-    ({"name": "reviews-"}, "name='reviews-': .*'reviews'"),
     ({"name": "a" * 29}, f"name='{'a' * 29}': .*'{'a' * 28}'"),
     ({"name": "äö"}, "name='äö': .*'reviews'"),
     ({"name": "hf_" + "a" * 34}, "name: holds a Hugging Face token"),
@@ -139,13 +130,6 @@ def test_a_run_cannot_be_changed():
         Run().epochs = 5
     with pytest.raises(dataclasses.FrozenInstanceError):
         a_run().task.model = "other"
-
-
-@pytest.mark.parametrize("kind", [Run, TextClassification, TokenClassification, ImageClassification])
-def test_there_are_at_most_fourteen_fields_each_with_a_line_of_meaning(kind):
-    assert len(field_names(kind)) <= 14
-    for name in field_names(kind):
-        assert re.search(rf"^    {name}: .+\.$", kind.__doc__, re.M), name
 
 
 def test_without_a_task_there_is_one_worker_by_default_and_with_one_there_are_two():
@@ -216,11 +200,6 @@ def test_what_is_not_given_or_not_named_is_refused_with_everything_else(kind, un
     assert all(part in fault for part, fault in zip(faults, caught.value.faults, strict=True))
 
 
-@pytest.mark.parametrize("kind", [Run, TextClassification, TokenClassification, ImageClassification])
-def test_help_shows_the_fields(kind):
-    assert tuple(inspect.signature(kind).parameters) == field_names(kind)
-
-
 def test_a_run_can_be_copied_and_pickled():
     run = a_run(labels=("a", "b"), parameters={"x": [1]})
     assert copy.deepcopy(run) == pickle.loads(pickle.dumps(run)) == run
@@ -230,7 +209,7 @@ def test_a_run_can_be_copied_and_pickled():
 class OfACell(Task):
     rows: object = None
 
-    def faults(self, unsaved):
+    def faults(self):
         return []
 
 
@@ -282,29 +261,10 @@ def test_a_plain_dict_of_fields_and_own_values_gets_a_record_of_its_own():
     assert record == RunRecord.from_parameters(given, "file:///srv/store")
 
 
-def test_a_run_beside_own_values_keeps_both_as_they_are_whatever_the_values_are_called():
-    run = Run(epochs=2, parameters={"lr": 0.1, "epochs": "as I call them", "task": 7})
-    record = RunRecord.from_parameters({**run.parameters, "train_func": run.to_dict()}, "file:///srv/store")
-    assert (record.run, record.store) == (run, "file:///srv/store")
-    assert record.parameters() == run.parameters
-
-
-def test_own_values_that_hide_fields_of_the_run_are_refused_with_the_call_that_keeps_both():
+def test_own_values_that_hide_fields_of_the_run_are_refused():
     run = Run(epochs=2, parameters={"lr": 0.1, "epochs": 7})
-    with pytest.raises(InvalidInput, match="^epochs: ") as refused:
+    with pytest.raises(InvalidInput, match="^epochs: "):
         RunRecord.from_parameters({**run.to_dict(), **run.parameters})
-    assert "train_func({**run.parameters, 'train_func'" in str(refused.value)
-
-
-def test_own_values_that_only_share_a_name_with_a_field_hide_none():
-    run = Run(epochs=2, parameters={"seed": 7})
-    assert RunRecord.from_parameters(run.to_dict()).run == run
-
-
-@pytest.mark.parametrize("held", [Run(), 5, ["run"]], ids=["run", "number", "list"])
-def test_what_is_no_plain_record_is_refused_where_one_is_expected(held):
-    with pytest.raises(InvalidInput, match="train_func="):
-        RunRecord.from_parameters({"train_func": held})
 
 
 def test_a_call_with_an_own_task_is_named_after_it():
@@ -321,6 +281,7 @@ def test_a_call_with_an_own_task_is_named_after_it():
         ({"task": "bert"}, "a task such as TextClassification"),
         ({"task": {"model": "m"}}, "a task is expected, or what its to_dict"),
         ({"epochs": 0}, "epochs=0: a whole number"),
+        ({"train_func": Run()}, "train_func"),
     ],
 )
 def test_parameters_of_which_no_run_can_be_made_are_refused_by_name(given, fault):
@@ -353,13 +314,6 @@ def test_the_readable_part_of_a_name_is_the_given_one_and_no_part_of_the_hash(na
     assert all(len(f"{given}-g999{pod}") <= 63 for pod in PODS)
 
 
-def test_generations_have_addresses_of_their_own_and_share_the_published_model():
-    first, second = record(1), record(2)
-    assert (first.keys.prefix, first.job_name) == (first.name, first.name)
-    assert (second.keys.prefix, second.job_name) == (f"{first.name}/generations/2", f"{first.name}-g2")
-    assert first.keys.model == second.keys.model == f"{first.name}/model"
-
-
 @pytest.mark.parametrize(
     ("change", "differs"),
     [({"unheard_of": 1}, "unheard_of"), ({"store": None}, "store"), ({"format": 99}, "format 99")],
@@ -379,14 +333,3 @@ def test_a_record_from_before_a_field_was_added_is_read_with_its_default():
     plain = record().to_dict()
     del plain["wheels"]
     assert RunRecord.from_dict(plain) == record()
-
-
-@pytest.mark.parametrize(
-    ("function", "given", "meant"),
-    [(submit, "fresch", "fresh"), (attach, "onn", "on"), (runs, "nmae", "name"), (remove, "on_", "on")],
-)
-def test_a_misspelt_argument_is_refused_with_the_one_that_was_meant(function, given, meant):
-    assert meant in inspect.signature(function).parameters
-    with pytest.raises(InvalidInput) as caught:
-        function("x", **{given: True})
-    assert unnamed(caught.value, function.__name__, repr(given), repr(meant)) == []

@@ -5,7 +5,6 @@ import os
 
 import pandas
 import pytest
-from datasets import Dataset, DatasetDict
 
 from tests.messages import unnamed
 from tests.shelf_store import install
@@ -102,12 +101,6 @@ def test_faults_of_inputs_are_reported_with_all_others():
         Run(inputs=["./photos"])
 
 
-def test_a_table_that_cannot_be_saved_is_named(tmp_path):
-    splits = DatasetDict(train=Dataset.from_dict({"x": [1]}))
-    assert unnamed(*refused(frame=splits), "inputs['frame']", "train") == []
-    assert unnamed(*refused(frame=pandas.DataFrame({"x": [1, "a"]})), "inputs['frame']", "x") == []
-
-
 def test_a_run_with_inputs_is_the_same_after_the_wire(photos):
     run = Run(inputs={"photos": photos, "frame": pandas.DataFrame({"x": range(40)})})
     assert Run.from_dict(run.to_dict()) == run
@@ -163,13 +156,6 @@ def test_inputs_are_in_the_name_of_a_run_by_name_and_content_and_not_by_path(pho
     assert first == named({key: "a"}, Run(inputs={"photos": "s3://bucket/photos"}))
     others = [named({key: "b"}), named({key_of("pictures"): "a"}), named({"photos": "a"}), named({})]
     assert len({first, *others}) == 5
-
-
-def test_a_table_is_the_same_input_as_its_rows_held_elsewhere(cache):
-    one, same, other = (pandas.DataFrame({"x": range(n)}) for n in (101, 101, 100))
-    found = [fingerprint(Run(inputs={"data": frame}).inputs["data"], cache) for frame in (one, same, other)]
-    assert found[0] == found[1] != found[2]
-    assert found[0].endswith(".parquet")
 
 
 def test_a_relative_path_is_named_from_the_root_and_other_addresses_stay(photos, monkeypatch):

@@ -43,7 +43,7 @@ def lines(of, *told, worker=0):
 
 
 STARTS = events.WorkerStarts(worker=0, num_workers=2, pod="p", pod_uid="u")
-OPENED = events.SessionOpened(run="a-run", attempt=1, world_size=2, device="cpu", num_threads=1)
+OPENED = events.Stage(text="session run=a-run attempt=1 world_size=2 device=cpu threads=1")
 
 
 def begins(number=1, position=1):

@@ -12,7 +12,6 @@ from train_func.client.stored_run import FINISHED
 from train_func.client.submission import SubmissionRecord
 from train_func.client.unknown_run import unknown_run, whole_name
 from train_func.errors import JobNotFound
-from train_func.fields import refuse_unknown
 from train_func.records import RunRecord
 from train_func.storage import Store, open_store
 from train_func.text import shown
@@ -21,7 +20,6 @@ OTHER_SECONDS = 120.0  # longest wait for the job of another client that submits
 LOOK_SECONDS = 0.2
 
 
-@refuse_unknown
 def attach(name: str, *, on: Backend | None = None) -> Job:
     """The handle on a run that was submitted before, from any kernel.
 

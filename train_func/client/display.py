@@ -11,7 +11,6 @@ from train_func.client.waiting_notice import WaitingNotice
 from train_func.events import (
     OF_RANK,
     AttemptStarts,
-    BeginsAnew,
     CheckpointSaved,
     Evaluated,
     Event,
@@ -21,11 +20,9 @@ from train_func.events import (
     RanksRestart,
     RankStops,
     Reported,
-    Resumed,
     RowsAudited,
-    SessionOpened,
+    Stage,
     StepProgress,
-    TrainingStarts,
     WaitsForPeers,
     WaitsForStore,
     WorkerEnds,
@@ -40,10 +37,8 @@ LONG_SECONDS = 30.0  # of silence while the job runs, after which it is said how
 STARTING = "the workers start and meet"
 RANK_0 = OF_RANK.format(0)
 OF_ONE_RANK = re.compile(r"^rank \d+: ")  # before what the rank said
-OF_THE_MOMENT = (  # tell nothing any more when a later attempt has begun
-    *(AttemptStarts, SessionOpened, TrainingStarts, StepProgress, Reported, RowsAudited),
-    *(Resumed, BeginsAnew, WaitsForPeers, WaitsForStore),
-)
+# These tell nothing any more when a later attempt has begun.
+OF_THE_MOMENT = (AttemptStarts, Stage, StepProgress, Reported, RowsAudited, WaitsForPeers, WaitsForStore)
 LONGEST_REASON = 200  # characters of a worker's last words; the error of result() has all
 LOADING = "the group is complete; its ranks load their libraries"
 

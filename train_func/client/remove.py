@@ -19,7 +19,6 @@ from train_func.client.fetch import as_fetched, remove_fetched
 from train_func.client.in_place import names_of
 from train_func.client.unknown_run import whole_name
 from train_func.errors import InvalidInput, StorageFailed
-from train_func.fields import refuse_unknown
 from train_func.layout import INPUTS, MODEL_MANIFEST, RUN, SHARED, SUMS, RunKeys, later_generations
 from train_func.storage import Entry, Object, Store, find, open_store
 from train_func.text import counted, listed, shown, sized
@@ -43,7 +42,6 @@ _STEPS = tuple(
 )
 
 
-@refuse_unknown
 def remove(name: str, *, on: Backend | None = None) -> None:
     """Removes a run: its files in the store, of all attempts and generations, and its jobs; says first what goes.
 

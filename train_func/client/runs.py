@@ -16,7 +16,6 @@ from train_func.client.in_place_record import InPlace
 from train_func.client.stored_run import cause_of_failure, state_in_store, state_of
 from train_func.client.submission import SubmissionRecord
 from train_func.errors import InvalidInput, StorageFailed
-from train_func.fields import refuse_unknown
 from train_func.layout import SHARED
 from train_func.records import RunRecord
 from train_func.result import Result
@@ -69,7 +68,6 @@ class StoredRun:
         return self.record.submitted if self.record else ""
 
 
-@refuse_unknown
 def runs(name: str = "", *, on: Backend | None = None) -> "pd.DataFrame":
     """The runs in the store of a backend, newest first, as a DataFrame with one row for each.
 

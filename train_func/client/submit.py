@@ -29,7 +29,6 @@ from train_func.client.stored_run import FINISHED, goes_on_in
 from train_func.client.submission import SubmissionRecord
 from train_func.client.unfinished import resumed
 from train_func.errors import InvalidInput, StorageFailed, TrainFuncError
-from train_func.fields import refuse_unknown
 from train_func.layout import CELLS, INPUTS, PROBES, RUN, SOURCE
 from train_func.records import RunRecord
 from train_func.run import Run
@@ -41,7 +40,6 @@ LARGEST_CONFIG_MAP = 900_000  # bytes; Kubernetes allows 1 MiB with everything a
 _told: set[str] = set()  # sources of which it was said that they save no state
 
 
-@refuse_unknown
 def submit(
     function: Callable[..., object] | Source,
     run: Run | None = None,

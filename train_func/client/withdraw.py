@@ -2,12 +2,10 @@
 
 from train_func.client import in_place, registry
 from train_func.client.backend import Backend
-from train_func.fields import refuse_unknown
 from train_func.storage import open_store
 from train_func.text import shown
 
 
-@refuse_unknown
 def withdraw(name: str, *, on: Backend | None = None) -> None:
     """Takes away what is in place under ``name``, which leads to no run any more, and the files under it.
 

@@ -15,7 +15,6 @@ import weakref
 from collections.abc import Callable, Generator, Iterator, Mapping
 from contextlib import ExitStack
 from dataclasses import replace
-from functools import partial
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
@@ -26,7 +25,7 @@ from datasets import Dataset
 from torch import nn
 
 from train_func.errors import InvalidInput
-from train_func.events import BeginsAnew, Reported, SessionOpened
+from train_func.events import Reported, Stage
 from train_func.layout import RUN, home
 from train_func.records import Numerics, RunRecord
 from train_func.run import RECORD_KEY
@@ -107,10 +106,8 @@ class Session:
     """``with Session(parameters) as session:`` inside train_func, on every rank.
 
     Without a launcher it is a world of one rank, so that the function can be called as it is:
-    ``train_func({**run.to_dict(), **run.parameters})``, or without a task, where own values may be named like fields
-    of Run, ``train_func({**run.parameters, "train_func": run.to_dict()})``. Each such call is a generation of its own,
-    and says where it publishes: in the store that TRAIN_FUNC_STORE names, else in the folder ``store`` of
-    TRAIN_FUNC_HOME.
+    ``train_func({**run.to_dict(), **run.parameters})``. Each such call is a generation of its own, and says where it
+    publishes: in the store that TRAIN_FUNC_STORE names, else in the folder ``store`` of TRAIN_FUNC_HOME.
     """
 
     def __init__(self, parameters: Mapping[str, Any] | None = None) -> None:
@@ -130,9 +127,8 @@ class Session:
         with ExitStack() as opening:  # what is open already is closed again when the rest cannot be
             self._enter(opening, world.environment())
             self._open = opening.pop_all()
-        opened = partial(SessionOpened, run=self.record.name, attempt=self.attempt, world_size=self.world_size)
-        threads = torch.get_num_threads()
-        world.log_rank0(opened(device=str(self.device), num_threads=threads))
+        opened = f"session run={self.record.name} attempt={self.attempt} world_size={self.world_size}"
+        world.log_rank0(Stage(text=f"{opened} device={self.device} threads={torch.get_num_threads()}"))
         return self
 
     def _enter(self, opening: ExitStack, environment: Mapping[str, str]) -> None:
@@ -273,7 +269,7 @@ class Session:
         state, self._own_state = self._own_state, None
         if state is None and self.attempt > 1:
             why = "no attempt saves this loop, because session.checkpoint was not called before it"
-            world.log_rank0(BeginsAnew(attempt=self.attempt, why=why))
+            world.log_rank0(Stage(text=f"attempt {self.attempt} begins at step 1: {why}"))
         of_task = self._loading.collator
         loop = own_loop.steps(plan, self.device, collate, state, of_task, shifts_labels=shifts_labels)
         self._own_loop = weakref.ref(loop)

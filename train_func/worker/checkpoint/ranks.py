@@ -13,7 +13,7 @@ from typing import Any
 
 import torch
 
-from train_func.events import BeginsAnew, Resumed
+from train_func.events import Stage
 from train_func.failpoint import reach
 from train_func.records import Numerics, RunRecord
 from train_func.storage import Store
@@ -137,11 +137,13 @@ class Checkpointing:
         if checkpoint is None and self._other:
             checkpoint, run = self._checkpoints.newest(self._folder, self._other), self._other.name
         if checkpoint:
-            saved, refused = checkpoint.manifest, list(checkpoint.refused)
-            world.log_rank0(Resumed(step=saved.step, attempt=saved.attempt, run=run, refused=refused))
+            saved, of_run = checkpoint.manifest, f" of {run}" if run else ""
+            refused = "".join(f"; not taken: {fault}" for fault in checkpoint.refused)
+            text = f"goes on behind step {saved.step}, from a checkpoint of attempt {saved.attempt}{of_run}{refused}"
+            world.log_rank0(Stage(text=text))
         elif self._attempt > 1:
             why = f"the store has no checkpoint of this training{f', nor one of {run}' if run else ''}"
-            world.log_rank0(BeginsAnew(attempt=self._attempt, why=why))
+            world.log_rank0(Stage(text=f"attempt {self._attempt} begins at step 1: {why}"))
         return checkpoint
 
     def votes(self) -> list[int]:

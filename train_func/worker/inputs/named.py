@@ -48,11 +48,8 @@ def find(name: str, address: str, store: Store | None, cache: Path) -> FoundInpu
         StorageFailed: the store is away or denies.
     """
     if claim := claim_of(address):
-        note = (
-            f"inputs[{name!r}]: {claim} is mounted read-only and not carried; its content is no part of the run's "
-            "name; each attempt records the names, sizes and times of its files"
-        )
-        return FoundInput(str(claim), notes=(note,))
+        note = f"{claim} is mounted read-only and not carried; its content is no part of the run's name"
+        return FoundInput(str(claim), notes=(f"inputs[{name!r}]: {note}",))
     if repository := repository_of(address):
         return _on_hub(_of_hub(name, repository), repository)
     wanted = _wanted(name, address)

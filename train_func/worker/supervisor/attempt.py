@@ -144,13 +144,12 @@ class Attempt:
                     attempt=number,
                     position=account.num_started + 1,
                     at_most=account.at_most,
-                    num_free=account.num_started - account.num_charged,
                     num_workers=environment.num_workers,
                     num_ranks=environment.num_workers * environment.num_ranks,
                     num_threads=environment.num_threads,
                 )
             )
-        inputs = RunInputs(environment, self._record, self._store, self._stop).bring(member, number)
+        inputs = RunInputs(environment, self._record, self._store, self._stop).bring(member)
         template.start(environment.job_dir / "source.py")
         launcher = Launcher(environment, self._log_tee, self._stop, member, template, self._record.run.hang_after)
         self.launcher = launcher

@@ -26,7 +26,7 @@ from transformers.trainer_utils import PredictionOutput, TrainOutput, speed_metr
 from transformers.training_args import OptimizerNames
 
 from train_func.errors import InvalidInput
-from train_func.events import Evaluated, TrainingStarts
+from train_func.events import Evaluated, Stage
 from train_func.failpoint import reach
 from train_func.worker.checkpoint.ranks import Checkpointing, Parts, Restored
 from train_func.worker.rank import marks, stop_flag, world
@@ -150,7 +150,7 @@ class Trainer(transformers.Trainer):
         num_steps = facts.num_epochs * facts.steps_per_epoch
         self._progress = Progress(num_steps, facts.steps_per_epoch, logging_steps_of(self.args, num_steps))
         precision = next((of for of in ("bf16", "fp16") if getattr(self.args, of)), "fp32")
-        world.log_rank0(TrainingStarts(num_steps=num_steps, precision=precision))
+        world.log_rank0(Stage(text=f"training steps={num_steps} precision={precision}"))
         marks.begin()
         begin, checks = type(self).checkpoints, type(self).checks
         with stop_flag.deferred() if begin else contextlib.nullcontext():
