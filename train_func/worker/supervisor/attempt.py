@@ -194,7 +194,7 @@ class Attempt:
         waiting = patient(self._store, stop, RECORD_SECONDS, "keep the files of ranks")
         keep(waiting, self._record.keys.attempt(lease.attempt), environment.work_dir, [end.rank for end in ends])
         self._keep_trackers(waiting)
-        if any(end.separate for end in ends):
+        if any(end.outcome and end.outcome.separate for end in ends):
             print("the ranks never formed one process group: each has trained by itself")
         member.hear(Phase.DONE, stop=stop)
         self._until = time.monotonic() + RECORD_SECONDS
