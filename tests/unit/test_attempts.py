@@ -380,7 +380,7 @@ def failure(time, kind="NameError"):
 
 
 def ended(rank, code=70, *, follows=False, time=0, was_signalled=False, order=0):
-    outcome = None if code is None or code < 0 else Outcome(code, "code", False, follows, failure(time))
+    outcome = None if code is None or code < 0 else Outcome(code, "code", follows, failure(time))
     return RankEnd(rank, code, outcome, was_signalled, order)
 
 
@@ -421,11 +421,11 @@ def test_a_rank_that_its_backend_aborts_hides_no_error_of_another():
 
 
 def with_left(end, steps="after 3 of 10 steps"):
-    return dataclasses.replace(end, outcome=dataclasses.replace(end.outcome, left_steps=steps))
+    return dataclasses.replace(end, left_steps=steps)
 
 
 def test_who_left_the_steps_is_the_root_only_where_another_rank_went_on_and_none_failed_by_itself():
-    well = RankEnd(1, 0, Outcome(0, None, True, False, None), False, 0)
+    well = RankEnd(1, 0, Outcome(0, None, False, None), False, 0)
     lost, fails = ended(0, 145, follows=True), ended(0, 70)
     found = of_ranks([lost, with_left(well)], worker=0, out_of_memory=False)
     assert (found.exit_code, found.cause, found.root_cause) == (70, "code", True)
@@ -438,7 +438,7 @@ def test_who_left_the_steps_is_the_root_only_where_another_rank_went_on_and_none
 
 
 def test_an_abort_after_a_loop_that_all_have_left_is_no_fault_of_the_function():
-    aborted = [dataclasses.replace(ended(rank, -6), left="after 3 of 10 steps") for rank in (0, 1)]
+    aborted = [dataclasses.replace(ended(rank, -6), left_steps="after 3 of 10 steps") for rank in (0, 1)]
     found = of_ranks(aborted, worker=0, out_of_memory=False)
     assert (found.retryable, found.cause, found.root_cause) == (True, "peer", False)
     alone = of_ranks([ended(0, -6)], worker=0, out_of_memory=False)
@@ -460,7 +460,7 @@ def test_ranks_that_only_follow_make_a_worker_that_follows():
 
 
 def test_no_verdict_where_no_rank_failed_by_itself():
-    ends = [RankEnd(0, 0, Outcome(0, None, True, False, None), False, 0), ended(1, -15, was_signalled=True)]
+    ends = [RankEnd(0, 0, Outcome(0, None, False, None), False, 0), ended(1, -15, was_signalled=True)]
     assert of_ranks(ends, worker=0, out_of_memory=False) is None
 
 
@@ -478,7 +478,7 @@ def test_a_rank_that_came_to_its_end_says_so_even_where_it_can_write_nothing(tmp
     running(path).touch()
     path.with_suffix(".unfinished").mkdir()
     Outcome(0, None, False, False, None).write(path)
-    assert Outcome.read(path) is None
+    assert not path.is_file()
     assert not running(path).exists()
 
 

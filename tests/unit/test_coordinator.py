@@ -7,7 +7,7 @@ import pytest
 
 from tests.messages import unnamed
 from train_func import exits
-from train_func.records import Verdict
+from train_func.records import Lease, Verdict
 from train_func.worker.supervisor.coordinator import (
     AGAIN,
     AWAY,
@@ -23,6 +23,8 @@ from train_func.worker.supervisor.coordinator import (
     lose,
     order_for,
 )
+
+LEASE = Lease(attempt=7)
 
 
 def verdict(worker, code, **fields):
@@ -87,7 +89,7 @@ def formed(num_workers):
 
 def prepares(num_workers):
     group = formed(num_workers)
-    group.tell(0, start="attempt 7")
+    group.tell(0, lease=LEASE)
     return group
 
 
@@ -101,7 +103,7 @@ def finishes(num_workers):
 
 WAIT, CLAIM, PREPARE, START = Phase.WAIT, Phase.CLAIM, Phase.PREPARE, Phase.START
 FINISH, DONE, STOP, EXIT = Phase.FINISH, Phase.DONE, Phase.STOP, Phase.EXIT
-CLAIMED, NEXT, GONE = {"start": "attempt 7"}, "begins again", "has gone"
+CLAIMED, NEXT, GONE = {"lease": LEASE}, "begins again", "has gone"
 PREPARED, ENDED, PUBLISHED, LEFT = ({"status": Status(name)} for name in ("prepared", "ended", "published", "left"))
 LOST, STOPPED, AFAR, HANG = exits.KILLED, exits.STOPPED, exits.UNREACHABLE, exits.HANG
 
@@ -130,6 +132,7 @@ TABLE = [
     (runs, [(1, GONE)], EXIT),
     (runs, [(1, failed(1, LOST)), (1, NEXT), (0, NEXT)], STOP),
     (runs, [(1, failed(1, LOST)), (1, NEXT), (0, NEXT), (2, NEXT)], CLAIM),
+    (runs, [(1, failed(1, LOST)), (1, NEXT), (0, NEXT), (2, NEXT), (0, {"round": 1, **CLAIMED})], CLAIM),
     (runs, [(1, failed(1, LOST)), (1, NEXT), (0, NEXT), (2, LEFT)], EXIT),
     (runs, [(1, failed(1, LOST)), (1, NEXT), (2, GONE)], EXIT),
     (runs, [(1, failed(1, STOPPED)), (0, NEXT), (1, NEXT), (2, NEXT)], EXIT),
@@ -171,7 +174,7 @@ def test_the_last_worker_knows_when_the_others_have_left():
 
 
 def test_an_order_names_the_attempt_where_its_ranks_meet_and_who_belongs_to_it():
-    assert runs(3).order(2) == Order(START, 1, start="attempt 7", address="node:29500", members=(0, 1, 2))
+    assert runs(3).order(2) == Order(START, 1, lease=LEASE, address="node:29500", members=(0, 1, 2))
 
 
 def test_one_worker_is_a_group_by_itself():
@@ -323,7 +326,7 @@ def test_in_another_round_nothing_of_the_one_before_counts():
     group.begin_again(0)
     group.begin_again(1)
     assert group.tell(0) == Order(CLAIM, 2, members=(0, 1))
-    assert group.tell(0, start="attempt 8") == Order(PREPARE, 2, start="attempt 8", members=(0, 1))
+    assert group.tell(0, lease=Lease(attempt=8)) == Order(PREPARE, 2, lease=Lease(attempt=8), members=(0, 1))
     assert group.tell_all(status=Status.PREPARED).phase is START
 
 
@@ -342,7 +345,7 @@ def test_whatever_is_reported_no_phase_begins_before_all_are_ready_for_it():
                 group.lose(worker)
             before = group.phase
             group.now += draw.choice((0.0, 0.1, 1.0))
-            group.tell(worker, **{"status": status, "round": round, "start": "attempt", "verdict": None, **says})
+            group.tell(worker, **{"status": status, "round": round, "lease": LEASE, "verdict": None, **says})
             if group.phase is before:
                 continue
             begun.add(group.phase)
@@ -359,7 +362,8 @@ def test_whatever_is_reported_no_phase_begins_before_all_are_ready_for_it():
 
 
 def test_reports_and_orders_travel_as_they_are():
-    report = Report(1, "pod", 3, Status.FAILED, verdict(1, LOST), left=verdict(2, exits.CODE), went_on=True)
+    ends = {"left": verdict(2, exits.CODE), "refused": verdict(0, exits.SPENT)}
+    report = Report(0, "pod", 3, Status.FAILED, verdict(1, LOST), **ends, went_on=True, lease=LEASE)
     assert Report.from_json(report.to_json()) == report
     order = Order(STOP, 3, why="ő", members=(0, 2), verdict=verdict(1, LOST))
     assert Order.from_json(order.to_json()) == order

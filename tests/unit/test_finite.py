@@ -16,7 +16,7 @@ from train_func.exits import exit_of, retryable
 from train_func.records import RunRecord
 from train_func.run import Run
 from train_func.worker import Session
-from train_func.worker.rank import sessions
+from train_func.worker.rank import end
 
 __all__ = ["a_record", "home", "model_folder", "reviews", "store"]  # fixtures
 
@@ -59,7 +59,7 @@ def a_loop(store, tmp_path, monkeypatch):
 
     def run(broken=0, value=NAN, tensor_of=None, publish=True, start=lambda net: None):
         reached.clear()
-        monkeypatch.setattr(sessions, "here", sessions.Sessions())  # as in another process
+        monkeypatch.setattr(end, "here", end.Sessions())  # as in another process
         with Session(record.parameters()) as session:
             rows = Dataset.from_dict({"x": [[i / 7, 1.0] for i in range(7)]})
             plan = split_dataset_by_node(session.plan(rows), 0, 1)
@@ -198,5 +198,5 @@ def test_a_metric_that_is_not_finite_is_told_with_the_result_and_in_the_card(a_r
 def test_a_metric_of_the_functions_own_that_is_not_finite_is_told_with_the_result(a_record):
     with Session(a_record().parameters()) as session:
         session.publish(torch.nn.Linear(1, 1), metrics={"loss": NAN, "rows": 7})
-    (note,) = sessions.here.notes
+    (note,) = end.here.notes
     assert "loss (nan)" in note

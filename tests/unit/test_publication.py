@@ -139,9 +139,7 @@ def test_a_write_that_fails_leaves_what_was_there(pending, published):
 
 
 def ended(returned=None, left_out=()):
-    return Outcome(
-        0, None, session=True, follows=False, failure=None, returned=returned or {}, left_out=tuple(left_out)
-    )
+    return Outcome(0, None, follows=False, failure=None, returned=returned or {}, left_out=tuple(left_out))
 
 
 def test_what_the_function_left_and_returned_is_published_with_a_note_of_what_is_not(tmp_path, pending, published):

@@ -56,7 +56,7 @@ def end(rank, tmp_path):
 def test_a_function_that_returns(end):
     code, outcome, out, err = end("print(parameters['mine'], parameters['epochs'])")
     assert (code, out, err) == (0, "5 3\n", "")
-    found = {"exit_code": 0, "cause": None, "session": False, "follows": False, "failure": None, "separate": False}
+    found = {"exit_code": 0, "cause": None, "follows": False, "failure": None, "separate": False}
     assert outcome == {**found, "format": 1, "returned": {}, "left_out": [], "left_steps": "", "notes": []}
 
 
@@ -90,7 +90,7 @@ def failure_of(body):
     exec(compile(f"import sys\ndef mine():\n    {body}", "/job/source.py", "exec"), names)
     with pytest.raises(BaseException) as caught:
         names["mine"]()
-    return of_error(caught.value, session=False).failure
+    return of_error(caught.value).failure
 
 
 @pytest.mark.parametrize(
@@ -140,7 +140,7 @@ def test_os_exit_keeps_its_code_and_leaves_no_outcome(end):
 
 def test_a_rank_that_may_leave_has_come_to_its_end_by_exit_code_0(end, tmp_path):
     unfinished = running(tmp_path / "outcome.json")
-    leaves = "import os\nfrom train_func.worker.rank.sessions import here\n{}\nos._exit(0)"
+    leaves = "import os\nfrom train_func.worker.rank.end import here\n{}\nos._exit(0)"
     for says, is_unfinished in (("", True), ("here.may_leave()", False)):
         unfinished.touch()
         assert end(leaves.format(says))[:2] == (0, None)
@@ -163,7 +163,7 @@ def test_what_rank_0_returns_is_left_for_its_supervisor(end, value, returned, le
 
 
 def test_a_training_in_a_session_of_which_nothing_is_kept_is_a_fault(end):
-    trained = "from train_func.worker.rank.sessions import here\nhere.trained = True\n"
+    trained = "from train_func.worker.rank.end import here\nhere.trained = True\n"
     code, outcome, _, _ = end(trained)
     assert (code, outcome["cause"]) == (70, "code")
     assert end(f"{trained}return {{'loss': 0.5}}")[0] == 0

@@ -26,7 +26,7 @@ from train_func.run import Run
 from train_func.storage import open_store
 from train_func.tasks import CausalLM
 from train_func.worker import Session, Trainer
-from train_func.worker.rank import sessions
+from train_func.worker.rank import end
 
 NAME = "a-run-0123"
 TEXTS = ("tasty fresh friendly", "terrible cold rude")
@@ -60,7 +60,7 @@ def store(tmp_path, monkeypatch):
         if name.startswith("TRAIN_FUNC_") and name != "TRAIN_FUNC_TEST_DATA":
             monkeypatch.delenv(name)
     monkeypatch.setenv("TRAIN_FUNC_HOME", str(tmp_path / "home"))
-    monkeypatch.setattr(sessions, "here", sessions.Sessions())
+    monkeypatch.setattr(end, "here", end.Sessions())
     return open_store((tmp_path / "store").as_uri())
 
 

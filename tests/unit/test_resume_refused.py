@@ -37,7 +37,7 @@ def other(store):
 
 def put_failed(store, record, error):
     """The end of a worker whose rank ended with this error."""
-    outcome = of_error(error, session=True)
+    outcome = of_error(error)
     rank = RankRecord(rank=0, exit_code=outcome.exit_code, error=outcome.failure)
     end = EndRecord(
         attempt=1,

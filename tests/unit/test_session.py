@@ -29,7 +29,7 @@ from train_func.records import Lease, Numerics, RunRecord
 from train_func.run import Run
 from train_func.storage import open_store
 from train_func.worker import Session, Trainer
-from train_func.worker.rank import sessions, world
+from train_func.worker.rank import end, world
 from train_func.worker.training.arguments import logging_steps_of
 from train_func.worker.training.plan import facts_of, row_ids_of
 from train_func.worker.training.weights import fingerprint
@@ -61,7 +61,7 @@ def home(tmp_path, monkeypatch):
         if name.startswith("TRAIN_FUNC_") and name != "TRAIN_FUNC_TEST_DATA":
             monkeypatch.delenv(name)
     monkeypatch.setenv("TRAIN_FUNC_HOME", str(tmp_path / "home"))
-    monkeypatch.setattr(sessions, "here", sessions.Sessions())
+    monkeypatch.setattr(end, "here", end.Sessions())
 
 
 @pytest.fixture
@@ -118,7 +118,7 @@ def test_the_function_can_be_called_as_it_is_and_publishes_a_usable_model(a_reco
     once = {"rows": 32, "used_once": 32, "missing": 0, "repeated": 0}
     measured = {"rows": 8, "in_metric_once": 8, "missing": 0, "repeated": 0}
     assert result["audit"] == {"world_size": 1, "training": [once] * 3, "held_out": measured}
-    assert sessions.here == sessions.Sessions(opened=True, published=True, trained=True, num_trainings=1)
+    assert end.here == end.Sessions(opened=True, published=True, trained=True, num_trainings=1)
 
     folder = tmp_path / "fetched"
     folder.mkdir()
@@ -362,7 +362,7 @@ def test_a_loop_ends_when_a_later_attempt_has_begun_and_saves_nothing_from_then_
     assert saved
     manifests = [entry for entry in store.list(f"{record.keys.checkpoints}/") if "manifest" in entry.key]
     assert manifests == [entry for entry in saved if "manifest" in entry.key]
-    monkeypatch.setattr(sessions, "here", sessions.Sessions())
+    monkeypatch.setattr(end, "here", end.Sessions())
     with Session(record.parameters()) as session, pytest.raises(StorageFailed) as ended:  # before it trains
         session.checkpoint(model, torch.optim.AdamW(model.parameters()))
     assert exit_of(ended.value).code == FENCED
@@ -485,7 +485,7 @@ def test_what_a_collator_refuses_is_told_in_its_own_words_also_by_an_attempt_tha
         trainer = trainer_of(session, parameters)
         trainer.add_callback(EndsIn(1))
         trainer.train()
-    monkeypatch.setattr(sessions, "here", sessions.Sessions())  # as in another process
+    monkeypatch.setattr(end, "here", end.Sessions())  # as in another process
     with pytest.raises(InvalidInput, match="picture of row 5") as refused, Session(parameters) as session:
         trainer = trainer_of(session, parameters)
         trainer.data_collator, collate_sound = collate, trainer.data_collator
@@ -659,7 +659,7 @@ def test_training_that_has_not_ended_is_not_published(a_record, store):
         with pytest.raises(InvalidInput, match="after step 2 of 4"):
             session.publish(trainer)
     assert not store.list("tiny-reviews-0123/model/")
-    assert sessions.here == sessions.Sessions(opened=True, num_trainings=1)
+    assert end.here == end.Sessions(opened=True, num_trainings=1)
 
 
 def test_a_training_that_a_callback_ends_early_is_published(a_record, store):

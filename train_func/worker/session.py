@@ -36,7 +36,7 @@ from train_func.worker.loading import Loading
 from train_func.worker.publish import module, trackers
 from train_func.worker.publish.publication import Publication
 from train_func.worker.publish.store import complete
-from train_func.worker.rank import marks, reporting, sessions, world
+from train_func.worker.rank import end, marks, reporting, world
 from train_func.worker.rank.marks import Phase
 from train_func.worker.rank.values import reported
 from train_func.worker.supervisor.budget import Attempts
@@ -123,7 +123,7 @@ class Session:
         self._own_loop: weakref.ref[Generator[Any, Any, Any]] | None = None  # not held: to end where it is left
 
     def __enter__(self) -> Self:
-        sessions.here.opened = True
+        end.here.opened = True
         with ExitStack() as opening:  # what is open already is closed again when the rest cannot be
             self._enter(opening, world.environment())
             self._open = opening.pop_all()
@@ -361,4 +361,4 @@ class Session:
                 self._publication.report({"note": self._trainers.difference_of_module(module.bare(what)) or ""})
         if self.rank == 0 and metrics:
             self._publication.add_metrics(metrics)
-        sessions.here.published = True
+        end.here.published = True

@@ -26,7 +26,7 @@ from train_func.worker.publish import reloading
 from train_func.worker.publish.card import render
 from train_func.worker.publish.publication import Publication
 from train_func.worker.publish.store import check_unpublished
-from train_func.worker.rank import sessions, world
+from train_func.worker.rank import end, world
 from train_func.worker.training import evaluation, weights
 from train_func.worker.training.arguments import learning_rate_note
 from train_func.worker.training.audit import RowIds
@@ -92,7 +92,7 @@ class Trainers:
         after = f"After step {trainer.state.global_step}, "
         world.on_all_ranks(partial(weights.check_finite, [model], after, whole=True))
         self._ended.append(trainer)
-        sessions.here.trained = True
+        end.here.trained = True
 
     def _difference(self, trainer: Trainer, folder: Path) -> str | None:
         """How the model that is loaded from a folder differs from that of the Trainer, which was saved there."""
@@ -143,7 +143,7 @@ class Trainers:
             self._publication.finish()
 
         world.on_rank_zero(report)
-        sessions.here.may_leave()
+        end.here.may_leave()
 
     def _check_ended(self, trainer: Trainer) -> None:
         """Raises InvalidInput unless the last training has ended, at its last step or where a callback ended it."""

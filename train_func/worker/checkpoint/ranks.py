@@ -20,7 +20,7 @@ from train_func.storage import Store
 from train_func.worker.checkpoint.saver import Saver, Snapshot
 from train_func.worker.checkpoint.state import State
 from train_func.worker.checkpoint.store import BEST, TRAINING, Checkpoint, Checkpoints, Manifest, of_rank
-from train_func.worker.rank import marks, reporting, sessions, stop_flag, world
+from train_func.worker.rank import end, marks, reporting, stop_flag, world
 from train_func.worker.rank.marks import Phase
 from train_func.worker.stop import RESERVE
 
@@ -243,7 +243,7 @@ class Trainings:
 
     def begin(self, made_of: Mapping[str, Any]) -> Checkpointing:
         """Collective: begins the checkpoints of the next training; ``made_of``: plain, see Checkpointing."""
-        number, sessions.here.num_trainings = sessions.here.num_trainings, sessions.here.num_trainings + 1
+        number, end.here.num_trainings = end.here.num_trainings, end.here.num_trainings + 1
         return Checkpointing(
             self._store,
             self._record,

@@ -24,7 +24,7 @@ from train_func.storage import Store
 from train_func.worker.attempt_setup import versions
 from train_func.worker.publish.card import TaskPart, render
 from train_func.worker.publish.store import delete_checkpoints, publish, send, take_source
-from train_func.worker.rank import reporting, sessions
+from train_func.worker.rank import end, reporting
 from train_func.worker.rank.end import Outcome
 from train_func.worker.rank.output import files_of, links_to_no_file, take
 from train_func.worker.rank.values import plain_result
@@ -118,7 +118,7 @@ class Publication:
         self.report({"metrics": values})
         if left_out:
             note = f"not JSON, and therefore not among the metrics as it was given: {', '.join(left_out)}"
-            sessions.here.notes.append(note)  # which a supervisor tells with the result
+            end.here.notes.append(note)  # which a supervisor tells with the result
             reporting.note(note)
 
     def report(self, report: Mapping[str, Any]) -> None:

@@ -1,17 +1,23 @@
-"""How a rank ended: what it left behind for its supervisor, one small JSON file, and what the supervisor saw."""
+"""How a rank ends: what its function has done until then, what it leaves for its supervisor, and what that sees.
+
+A rank leaves its outcome, one small JSON file, as its last act. Native code may end its process before that: two more
+files beside it say whether the function had come to its end, and whether break or return had left a loop over steps.
+"""
 
 import contextlib
+import os
 import signal
 import traceback
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from types import CodeType
 from typing import Any, Self
 
 from train_func.codec import Record
 from train_func.errors import Cause, TrainFuncError
 from train_func.events import now
-from train_func.exits import CODE, DONE, STOPPED, Exit, exit_of, is_lost_peer
+from train_func.exits import CODE, DONE, STOPPED, exit_of, is_lost_peer
 from train_func.records import Failure, RankRecord
 from train_func.worker import masks
 from train_func.worker.rank.stop_flag import StopSignal
@@ -19,6 +25,71 @@ from train_func.worker.rank.stop_flag import StopSignal
 LONGEST_MESSAGE = 4_000  # characters; a record stays readable when an exception carries a whole tensor
 LONGEST_TRACEBACK = 60_000
 SOURCE = "source.py"  # what its frames name
+
+
+@dataclass
+class Loop:
+    """A loop over ``session.steps`` that has not come to its end, and may have been left."""
+
+    num_steps: int
+    """Steps of the plan."""
+    num_done: int
+    left_at: tuple[CodeType, int] | None = None
+    """The code and the line by which it was left."""
+
+    def __str__(self) -> str:
+        return f"after {self.num_done} of {self.num_steps} steps"
+
+    @property
+    def is_done(self) -> bool:
+        """Whether all its steps are done, and it was left in the body of the last one."""
+        return self.num_done == self.num_steps
+
+    def is_left_by(self, error: BaseException) -> bool:
+        """Whether ``error``, or one that it followed from, has ended the loop on its way."""
+        current: BaseException | None = error
+        while current is not None:
+            passed = {(frame.f_code, line) for frame, line in traceback.walk_tb(current.__traceback__)}
+            if self.left_at is None or self.left_at in passed:
+                return True
+            current = current.__cause__ or current.__context__
+        return False
+
+
+@dataclass
+class Sessions:
+    """The Sessions of one process."""
+
+    opened: bool = False
+    published: bool = False
+    num_trainings: int = 0
+    """Trainings that have begun."""
+    trained: bool = False
+    """Whether a training of a Trainer has come to its end."""
+    loops: list[Loop] = field(default_factory=list)
+    """Loops over steps that have begun, without those that have come to their end."""
+    notes: list[str] = field(default_factory=list)
+    """What is told with the result."""
+
+    def tell_left(self, loop: Loop) -> None:
+        """Writes down that break or return left a loop: native code may end the process before it can say so."""
+        if os.environ.get("WORLD_SIZE") == "1":  # no other rank waits for it
+            return
+        with contextlib.suppress(KeyError, OSError):  # no supervisor
+            left(Path(os.environ["TRAIN_FUNC_OUTCOME_FILE"])).write_text(f"{loop}")
+
+    def left_steps(self, error: BaseException | None = None) -> str:
+        """Says after how many steps the function left a loop early; ``error``: the one that ended the function."""
+        return next((f"{loop}" for loop in self.loops if error is None or not loop.is_left_by(error)), "")
+
+    def may_leave(self) -> None:
+        """From now on an exit with code 0 is the end of the function: some leave so behind their last step, because
+        what they import aborts where Python ends."""
+        with contextlib.suppress(KeyError, OSError):  # no supervisor, or it was said before
+            running(Path(os.environ["TRAIN_FUNC_OUTCOME_FILE"])).unlink()
+
+
+here = Sessions()
 
 
 @dataclass(frozen=True)
@@ -31,7 +102,6 @@ class Outcome(Record):
 
     exit_code: int
     cause: Cause | None
-    session: bool
     follows: bool
     failure: Failure | None
     separate: bool = False
@@ -53,14 +123,6 @@ class Outcome(Record):
         with contextlib.suppress(OSError):
             running(path).unlink()
 
-    @classmethod
-    def read(cls, path: Path) -> Self | None:
-        """Returns None if the rank had no time to write one."""
-        try:
-            return cls.from_json(path.read_bytes(), str(path))
-        except FileNotFoundError:
-            return None
-
 
 @dataclass(frozen=True)
 class RankEnd:
@@ -68,8 +130,8 @@ class RankEnd:
 
     ``exit_code``: negative for a signal, None when the process could not be buried. ``was_signalled``: the supervisor
     had told it to stop before. ``order``: in which the supervisor noticed. ``unfinished``: its process ended before it
-    had come to the end of train_func. ``stacks``: where it was when its supervisor last asked.
-    ``left``: after how many steps break or return has left a loop over them.
+    had come to the end of train_func. ``stacks``: where it was when its supervisor last asked. ``left_steps``: after
+    how many steps it has left a loop over them.
     """
 
     rank: int
@@ -79,7 +141,22 @@ class RankEnd:
     order: int
     unfinished: bool = False
     stacks: str = ""
-    left: str = ""
+    left_steps: str = ""
+
+    @classmethod
+    def read(
+        cls, path: Path, *, rank: int, exit_code: int | None, was_signalled: bool, order: int, stacks: str
+    ) -> Self:
+        """Returns the end of a rank whose outcome is, or would be, at ``path``."""
+        outcome, left_steps = None, ""
+        with contextlib.suppress(FileNotFoundError):  # it had no time to write one
+            outcome = Outcome.from_json(path.read_bytes(), str(path))
+            left_steps = outcome.left_steps
+        if outcome is None and exit_code == -signal.SIGABRT:  # gloo aborts where two exchanges do not match
+            with contextlib.suppress(OSError):
+                left_steps = left(path).read_text()
+        unfinished = running(path).exists()
+        return cls(rank, exit_code, outcome, was_signalled, order, unfinished, stacks, left_steps)
 
     @property
     def failed(self) -> bool:
@@ -91,19 +168,9 @@ class RankEnd:
         return self.outcome is not None and self.outcome.exit_code not in (DONE, STOPPED) and not self.follows
 
     @property
-    def left_steps(self) -> str:
-        if self.outcome:
-            return self.outcome.left_steps
-        return self.left if self.exit_code == -signal.SIGABRT else ""  # gloo aborts where two exchanges do not match
-
-    @property
     def went_on(self) -> bool:
         """Whether it failed, and had left no loop before: others that have may be why."""
         return self.failed and not self.left_steps
-
-    @property
-    def separate(self) -> bool:
-        return self.outcome is not None and self.outcome.separate
 
     @property
     def follows(self) -> bool:
@@ -119,7 +186,7 @@ def records_of(ends: Sequence[RankEnd]) -> tuple[RankRecord, ...]:
             rank=end.rank,
             exit_code=end.exit_code,
             error=end.outcome.failure if end.outcome and not (end.was_signalled or (rooted and end.follows)) else None,
-            separate=end.separate,
+            separate=end.outcome is not None and end.outcome.separate,
             stacks=_cut(end.stacks, LONGEST_TRACEBACK),
         )
         for end in sorted(ends, key=lambda end: end.rank)
@@ -136,14 +203,17 @@ def left(path: Path) -> Path:
     return path.with_suffix(".left")
 
 
-def of_error(error: BaseException, *, session: bool, has_peers: bool = True) -> Outcome:
-    """The outcome of a rank that ``error`` ended, before or after it opened a Session.
+def of_error(error: BaseException, *, has_peers: bool = True) -> Outcome:
+    """Returns the outcome of a rank that ``error`` ended. ``has_peers``: it was not started alone.
 
-    ``has_peers``: it was not started alone.
+    A number from 1 to 255 given to sys.exit is the exit code itself.
     """
-    ended = exit_of_rank(error, has_peers=has_peers)
-    text, missing_file = str(error), ""
+    ended, text, missing_file = exit_of(error, has_peers=has_peers), str(error), ""
+    code, cause = ended.code, ended.cause
     if isinstance(error, SystemExit):
+        code, cause = 1 if isinstance(error.code, str) else CODE, "code"
+        if isinstance(error.code, int) and 1 <= error.code <= 255:
+            code = int(error.code)
         codes = (frame.f_code for frame, _ in traceback.walk_tb(error.__traceback__))
         function = next((code.co_name for code in codes if Path(code.co_filename).name == SOURCE), "the function")
         text = f"{function} called sys.exit({error.code!r})"
@@ -158,16 +228,7 @@ def of_error(error: BaseException, *, session: bool, has_peers: bool = True) -> 
         checkpoints_of=error.checkpoints_of if isinstance(error, TrainFuncError) else "",
     )
     follows = is_lost_peer(error, has_peers=has_peers) or (isinstance(error, StopSignal) and error.follows)
-    return Outcome(ended.code, ended.cause, session, follows, failure)
-
-
-def exit_of_rank(error: BaseException, *, has_peers: bool = True) -> Exit:
-    """Like ``exit_of``; a number from 1 to 255 given to sys.exit is the exit code itself."""
-    if not isinstance(error, SystemExit):
-        return exit_of(error, has_peers=has_peers)
-    if isinstance(error.code, int) and 1 <= error.code <= 255:
-        return Exit(int(error.code), "code")
-    return Exit(1 if isinstance(error.code, str) else CODE, "code")
+    return Outcome(code, cause, follows, failure)
 
 
 def _cut(text: str, longest: int) -> str:

@@ -20,7 +20,7 @@ from train_func.records import RunRecord
 from train_func.storage import Store, open_store
 from train_func.worker import masks
 from train_func.worker.attempt_setup import write_setup
-from train_func.worker.rank import marks, output, process_groups, reporting, sessions, stacks, stop_flag
+from train_func.worker.rank import end, marks, output, process_groups, reporting, stacks, stop_flag
 from train_func.worker.rank import source as source_module
 from train_func.worker.rank.end import Outcome, of_error
 from train_func.worker.rank.source import SourceNeeds
@@ -55,7 +55,7 @@ def main(environ: Mapping[str, str]) -> NoReturn:
     has_torch = "torch" in sys.modules
     if had_torch:  # the template has imported it for the function, which may use none of it
         source = Path(environ["TRAIN_FUNC_JOB_DIR"]) / source_module.FILE
-        has_torch = sessions.here.opened or SourceNeeds.of(source).names_torch
+        has_torch = end.here.opened or SourceNeeds.of(source).names_torch
     world_size = int(environ.get("WORLD_SIZE", "1"))
     outcome = replace(outcome, separate=process_groups.separate(world_size, has_torch=has_torch))
     outcome.write(Path(environ["TRAIN_FUNC_OUTCOME_FILE"]))
@@ -86,7 +86,7 @@ def _finished(value: object) -> Outcome:
 
     A training of which rank 0, whose files and value are the result, keeps nothing is a fault of the function.
     """
-    here, is_first = sessions.here, os.environ.get("RANK", "0") == "0"
+    here, is_first = end.here, os.environ.get("RANK", "0") == "0"
     if is_first and here.trained and not here.published and value is None and not output.files():
         return _failed(
             InvalidInput(
@@ -97,15 +97,15 @@ def _finished(value: object) -> Outcome:
             )
         )
     returned, left_out = plain_result(value) if is_first else ({}, [])
-    done = Outcome(0, None, here.opened, follows=False, failure=None, returned=returned, left_out=tuple(left_out))
+    done = Outcome(0, None, follows=False, failure=None, returned=returned, left_out=tuple(left_out))
     early = [f"the loop over session.steps was left {loop}" for loop in here.loops if not loop.is_done]
     return replace(done, notes=(*here.notes, *early[:1]), left_steps=here.left_steps())
 
 
 def _failed(error: BaseException) -> Outcome:
     stop_flag.ignore()
-    here, has_peers = sessions.here, os.environ.get("WORLD_SIZE", "1") != "1"
-    outcome = of_error(error, session=here.opened, has_peers=has_peers)
+    here, has_peers = end.here, os.environ.get("WORLD_SIZE", "1") != "1"
+    outcome = of_error(error, has_peers=has_peers)
     outcome = replace(outcome, notes=tuple(here.notes), left_steps=here.left_steps(error))
     match error:
         case stop_flag.StopSignal():
@@ -124,7 +124,7 @@ def _failed(error: BaseException) -> Outcome:
 def _leave(error: stop_flag.StopSignal) -> NoReturn:
     """Ends the rank from another thread, while the main thread is in native code."""
     print(f"stopped by {error}, in native code", file=sys.stderr, flush=True)  # an event may wait for a lock
-    outcome = replace(of_error(error, session=sessions.here.opened), notes=tuple(sessions.here.notes))
+    outcome = replace(of_error(error), notes=tuple(end.here.notes))
     outcome.write(Path(os.environ["TRAIN_FUNC_OUTCOME_FILE"]))
     os._exit(outcome.exit_code)
 

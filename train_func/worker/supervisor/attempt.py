@@ -19,11 +19,10 @@ period after a signal, and after a question without an answer the others have SH
 """
 
 import contextlib
-import json
 import threading
 import time
 from collections.abc import Callable
-from dataclasses import asdict
+from dataclasses import replace
 from typing import Self, TypeVar
 
 from train_func import exits
@@ -125,17 +124,18 @@ class Attempt:
         self._member = member
         environment, worker = self._environment, self._environment.worker
         account: Account | None = None
-        claimed = ""
+        lease: Lease | None = None
+        refused: Verdict | None = None
         if worker == 0:
             member.hear(Phase.CLAIM)
             account, lease = self._claim(member)
-            refused = asdict(account.verdict(worker)) if account.spent else None
-            claimed = json.dumps({"lease": asdict(lease), "refused": refused})
-        start = json.loads(member.hear(Phase.PREPARE, start=claimed).start)
-        self._begin(Lease(**start["lease"]))
-        number = start["lease"]["attempt"]
-        if start["refused"]:
-            return self.close(Verdict(**{**start["refused"], "worker": worker}))
+            refused = account.verdict(worker) if account.spent else None
+        order = member.hear(Phase.PREPARE, lease=lease, refused=refused)
+        assert order.lease is not None  # worker 0 has claimed it before that phase
+        self._begin(order.lease)
+        number = order.lease.attempt
+        if order.refused:
+            return self.close(replace(order.refused, worker=worker))
         if before := self._before:
             reporting.say(RanksRestart(worker=worker, attempt=number, message=before.message, follows=before.worker))
         if account:  # the whole group needs to hear it once
@@ -193,7 +193,7 @@ class Attempt:
         waiting = patient(self._store, stop, RECORD_SECONDS, "keep the files of ranks")
         keep(waiting, self._record.keys.attempt(lease.attempt), environment.work_dir, [end.rank for end in ends])
         self._keep_trackers(waiting)
-        if any(end.separate for end in ends):
+        if any(end.outcome and end.outcome.separate for end in ends):
             print("the ranks never formed one process group: each has trained by itself")
         member.hear(Phase.DONE, stop=stop)
         self._until = time.monotonic() + RECORD_SECONDS

@@ -36,7 +36,7 @@ from train_func.process_tree import FamilyMemory, descendants, kill_descendants,
 from train_func.worker.environment import Environment
 from train_func.worker.publish import trackers
 from train_func.worker.rank import output, stacks
-from train_func.worker.rank.end import Outcome, RankEnd, left, running
+from train_func.worker.rank.end import RankEnd, running
 from train_func.worker.stop import RESERVE, Stop
 from train_func.worker.supervisor.coordinator import Order, Phase, Status
 from train_func.worker.supervisor.group import BEAT, Member, PeersLost, reserved_port
@@ -122,15 +122,13 @@ class Launcher:
     def ends(self) -> list[RankEnd]:
         """How the ranks ended, or how they stand."""
         return [
-            RankEnd(
+            RankEnd.read(
+                self._outcome(local_rank),
                 rank=self._rank(local_rank),
-                exit_code=process.poll(),
-                outcome=Outcome.read(self._outcome(local_rank)),
+                exit_code=process.poll(),  # asked for before its files are read
                 was_signalled=local_rank in self._asked,
                 order=self._seen.index(local_rank) if local_rank in self._seen else len(self._seen),
-                unfinished=running(self._outcome(local_rank)).exists(),  # asked for after its exit code
                 stacks=self._hangs.stacks_of(self._rank(local_rank)),
-                left=self._left(local_rank),
             )
             for local_rank, process in self._processes.items()
         ]
@@ -138,12 +136,6 @@ class Launcher:
     def pids(self) -> set[int]:
         """Process ids whose exit codes belong to this launcher; none before all ranks were started."""
         return {process.pid for process in self._processes.values()} if self._is_complete else set()
-
-    def _left(self, local_rank: int) -> str:
-        """Returns where the rank has left its steps; empty if it has not."""
-        with contextlib.suppress(OSError):
-            return left(self._outcome(local_rank)).read_text()
-        return ""
 
     def _watch(self) -> bool:
         while True:

@@ -23,7 +23,7 @@ from train_func.errors import InvalidInput
 from train_func.text import counted, listed
 from train_func.worker.checkpoint.ranks import Checkpointing, Parts, Restored, Trainings
 from train_func.worker.checkpoint.state import State
-from train_func.worker.rank import marks, sessions, stop_flag, world
+from train_func.worker.rank import end, marks, stop_flag, world
 from train_func.worker.rank.marks import Phase
 from train_func.worker.training import audit, weights
 from train_func.worker.training.audit import check_same_plan
@@ -244,9 +244,9 @@ _DROPS = ("POP_TOP", "POP_ITER")  # what Python does where break or return leave
 
 
 @contextlib.contextmanager
-def _loop(loop: sessions.Loop) -> Iterator[sessions.Loop]:
+def _loop(loop: end.Loop) -> Iterator[end.Loop]:
     """Notes the loop as long as it has not come to its end, and by which line it was left."""
-    sessions.here.loops.append(loop)
+    end.here.loops.append(loop)
     try:
         yield loop
     except GeneratorExit:
@@ -256,12 +256,12 @@ def _loop(loop: sessions.Loop) -> Iterator[sessions.Loop]:
         if function := frame.f_back:
             loop.left_at = function.f_code, function.f_lineno
             if dis.opname[function.f_code.co_code[function.f_lasti]] in _DROPS:
-                sessions.here.tell_left(loop)
+                end.here.tell_left(loop)
         raise
     except BaseException:
-        sessions.here.loops.remove(loop)
+        end.here.loops.remove(loop)
         raise
-    sessions.here.loops.remove(loop)
+    end.here.loops.remove(loop)
 
 
 def _check_labels(step: Step, items: Items | None) -> None:
@@ -322,7 +322,7 @@ def _tell_unsynchronised(models: Sequence[nn.Module]) -> None:
             "before the loop, model = DistributedDataParallel(model), and call that"
         )
         world.note(note)
-        sessions.here.notes.append(note)
+        end.here.notes.append(note)
 
 
 def _is_synchronised(parameter: torch.Tensor) -> bool:

@@ -33,7 +33,7 @@ from torch import nn
 
 from train_func.errors import TrainFuncError
 from train_func.worker.checkpoint.ranks import Checkpointing, Parts, Restored
-from train_func.worker.rank import marks, sessions, world
+from train_func.worker.rank import end, marks, world
 from train_func.worker.rank.marks import Phase
 from train_func.worker.training import audit, weights
 from train_func.worker.training.audit import Coverage
@@ -145,7 +145,7 @@ class Steps:
         self._models, self._device, self._exchanged = models, device, exchanged
         self._checkpointing, self._own_parts, self._control = checkpointing, parts, control
         self._expected = row_ids_of(rows_of(part))
-        self.loop = sessions.Loop(facts.num_epochs * facts.steps_per_epoch, 0)
+        self.loop = end.Loop(facts.num_epochs * facts.steps_per_epoch, 0)
         self.epoch = self.num_done = 0
         """The epoch that is gone on with, from 0, and how many steps of it are done."""
         self.is_broken_off = self._is_ended = False
