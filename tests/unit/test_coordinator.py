@@ -7,7 +7,7 @@ import pytest
 
 from tests.messages import unnamed
 from train_func import exits
-from train_func.records import Verdict
+from train_func.records import Lease, Verdict
 from train_func.worker.supervisor.coordinator import (
     AGAIN,
     AWAY,
@@ -87,7 +87,7 @@ def formed(num_workers):
 
 def prepares(num_workers):
     group = formed(num_workers)
-    group.tell(0, start="attempt 7")
+    group.tell(0, lease=Lease(attempt=7))
     return group
 
 
@@ -101,7 +101,7 @@ def finishes(num_workers):
 
 WAIT, CLAIM, PREPARE, START = Phase.WAIT, Phase.CLAIM, Phase.PREPARE, Phase.START
 FINISH, DONE, STOP, EXIT = Phase.FINISH, Phase.DONE, Phase.STOP, Phase.EXIT
-CLAIMED, NEXT, GONE = {"start": "attempt 7"}, "begins again", "has gone"
+CLAIMED, NEXT, GONE = {"lease": Lease(attempt=7)}, "begins again", "has gone"
 PREPARED, ENDED, PUBLISHED, LEFT = ({"status": Status(name)} for name in ("prepared", "ended", "published", "left"))
 LOST, STOPPED, AFAR, HANG = exits.KILLED, exits.STOPPED, exits.UNREACHABLE, exits.HANG
 
@@ -171,7 +171,7 @@ def test_the_last_worker_knows_when_the_others_have_left():
 
 
 def test_an_order_names_the_attempt_where_its_ranks_meet_and_who_belongs_to_it():
-    assert runs(3).order(2) == Order(START, 1, start="attempt 7", address="node:29500", members=(0, 1, 2))
+    assert runs(3).order(2) == Order(START, 1, lease=Lease(attempt=7), address="node:29500", members=(0, 1, 2))
 
 
 def test_one_worker_is_a_group_by_itself():
@@ -323,7 +323,7 @@ def test_in_another_round_nothing_of_the_one_before_counts():
     group.begin_again(0)
     group.begin_again(1)
     assert group.tell(0) == Order(CLAIM, 2, members=(0, 1))
-    assert group.tell(0, start="attempt 8") == Order(PREPARE, 2, start="attempt 8", members=(0, 1))
+    assert group.tell(0, lease=Lease(attempt=8)) == Order(PREPARE, 2, lease=Lease(attempt=8), members=(0, 1))
     assert group.tell_all(status=Status.PREPARED).phase is START
 
 
@@ -342,7 +342,7 @@ def test_whatever_is_reported_no_phase_begins_before_all_are_ready_for_it():
                 group.lose(worker)
             before = group.phase
             group.now += draw.choice((0.0, 0.1, 1.0))
-            group.tell(worker, **{"status": status, "round": round, "start": "attempt", "verdict": None, **says})
+            group.tell(worker, **{"status": status, "round": round, "lease": Lease(attempt=7), "verdict": None, **says})
             if group.phase is before:
                 continue
             begun.add(group.phase)

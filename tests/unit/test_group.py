@@ -7,7 +7,7 @@ import time
 import pytest
 
 from train_func import exits
-from train_func.records import Verdict
+from train_func.records import Lease, Verdict
 from train_func.worker.stop import Stop, Stopped, WithinGrace
 from train_func.worker.supervisor.connection import Connection, Host
 from train_func.worker.supervisor.coordinator import Coordinator, Order, Phase, Report, Status
@@ -30,7 +30,7 @@ def formed(num_workers):
 
 def running(num_workers):
     members = formed(num_workers)
-    members[0].tell(start="attempt 7", address="127.0.0.1:29500")
+    members[0].tell(lease=Lease(attempt=7), address="127.0.0.1:29500")
     for member in members:
         member.tell(status=Status.PREPARED)
     return members
@@ -72,8 +72,8 @@ def asked_to_stop(member):
 
 def test_the_others_wait_for_what_worker_0_claims():
     first, *others = formed(3)
-    waits = [lambda other=other: other.hear(Phase.PREPARE).start for other in others]
-    assert at_once(*waits, lambda: first.tell(start="attempt 7") and None)[:2] == ["attempt 7"] * 2
+    waits = [lambda other=other: other.hear(Phase.PREPARE).lease for other in others]
+    assert at_once(*waits, lambda: first.tell(lease=Lease(attempt=7)) and None)[:2] == [Lease(attempt=7)] * 2
 
 
 def test_who_waits_learns_that_another_worker_has_failed():
@@ -107,8 +107,8 @@ def test_all_begin_another_round_together_and_hear_nothing_of_the_one_before():
     members[1].fail(verdict(1, exits.KILLED))
     assert at_once(*[member.begin_again for member in members]) == [True] * 3
     assert at_once(*[member.look for member in members]) == [None] * 3
-    members[0].tell(start="attempt 8")
-    assert members[1].hear(Phase.PREPARE).start == "attempt 8"
+    members[0].tell(lease=Lease(attempt=8))
+    assert members[1].hear(Phase.PREPARE).lease == Lease(attempt=8)
 
 
 def test_where_one_leaves_there_is_no_other_round():

@@ -8,7 +8,6 @@
     next     where a rank was lost and no pod, the same pods begin another attempt
 
 The order of these is the coordinator's (coordinator.py); a worker that waits for an order hears that its round is over.
-While it still waits for its group, it looks in the store whether the job is over, as the group then never forms.
 
 The verdict on a worker is that on its own ranks, unless those only followed: then it is that of the worker that failed
 first, by the coordinator or, where that has gone, by the records in the store. ``close`` may be called by the main
@@ -18,13 +17,11 @@ At its end a worker waits for no store for long: each question has what is left 
 period after a signal, and after a question without an answer the others have SHORTEST.
 """
 
-import contextlib
-import json
 import threading
 import time
 from collections.abc import Callable
-from dataclasses import asdict
-from typing import Self, TypeVar
+from dataclasses import replace
+from typing import Any, Self, TypeVar
 
 from train_func import exits
 from train_func.errors import StorageFailed
@@ -51,7 +48,6 @@ from train_func.worker.supervisor.ranks import Launcher
 from train_func.worker.supervisor.uploads import History
 from train_func.worker.supervisor.verdict import following, left_steps, of_ranks
 
-WATCH = 3.0  # seconds between two looks whether the job is over, while the group has not formed
 SUPERSEDED = 10.0  # for a record that another client has put in the place of the job's own to be put back
 PAUSE, LONGEST_PAUSE = 5.0, 30.0  # before the next attempt in the same pods when two have made no progress; doubled
 UNFORMED = 3.0  # as RECORD_SECONDS when no group was formed, and little is to be told
@@ -93,26 +89,11 @@ class Attempt:
         self.lease: Lease | None = None
         self.finishes = False
         """Whether the ranks of all workers have ended well, and what they have trained is made the result."""
-        self.job_end: Verdict | None = None
-        """A final end of another worker, which was seen before this attempt had its number."""
 
     @property
     def ending(self) -> bool:
         """Whether its end is being written down."""
         return self._closing.locked()
-
-    def prepare(self) -> None:
-        """Makes sure that the store can be used, and watches it for the end of the job until the group forms."""
-        patiently(lambda: self._store.probe(self._record.keys.prefix), self._stop)
-        known = patiently(self._attempts.past_ends, self._stop)
-
-        def watch() -> None:
-            while self.lease is None and self.job_end is None:
-                time.sleep(WATCH)
-                with contextlib.suppress(StorageFailed):  # the next call that needs the store says that it is away
-                    self.job_end = self._attempts.final_end(known)
-
-        threading.Thread(target=watch, name="end of the job", daemon=True).start()
 
     def run(self, member: Member, template: Template) -> Verdict:
         """Runs the attempt, and returns the verdict on this worker, which is on record.
@@ -125,17 +106,17 @@ class Attempt:
         self._member = member
         environment, worker = self._environment, self._environment.worker
         account: Account | None = None
-        claimed = ""
+        claimed: dict[str, Any] = {}
         if worker == 0:
             member.hear(Phase.CLAIM)
             account, lease = self._claim(member)
-            refused = asdict(account.verdict(worker)) if account.spent else None
-            claimed = json.dumps({"lease": asdict(lease), "refused": refused})
-        start = json.loads(member.hear(Phase.PREPARE, start=claimed).start)
-        self._begin(Lease(**start["lease"]))
-        number = start["lease"]["attempt"]
-        if start["refused"]:
-            return self.close(Verdict(**{**start["refused"], "worker": worker}))
+            claimed = {"lease": lease, "refused": account.verdict(worker) if account.spent else None}
+        order = member.hear(Phase.PREPARE, **claimed)
+        assert order.lease is not None  # of worker 0
+        self._begin(order.lease)
+        number = order.lease.attempt
+        if order.refused:
+            return self.close(replace(order.refused, worker=worker))
         if before := self._before:
             reporting.say(RanksRestart(worker=worker, attempt=number, message=before.message, follows=before.worker))
         if account:  # the whole group needs to hear it once

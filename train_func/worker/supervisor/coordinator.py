@@ -37,7 +37,7 @@ from enum import StrEnum
 
 from train_func import exits
 from train_func.codec import Record
-from train_func.records import Verdict
+from train_func.records import Lease, Verdict
 from train_func.text import counted, listed
 
 PRESENT = 5.0  # seconds after which a worker that has not reported again counts as gone, while the group forms
@@ -88,8 +88,10 @@ class Report(Record):
     went_on: bool = False
     waits: bool = False
     """Whether every rank of it waits for others."""
-    start: str = ""
-    """How the round starts, as worker 0 has claimed it."""
+    lease: Lease | None = None
+    """Of the attempt, as worker 0 has claimed it."""
+    refused: Verdict | None = None
+    """Why nothing is trained under it: the attempts are used up."""
     address: str = ""
     """Where rank 0 listens for the other ranks."""
     heard: float = 0.0
@@ -105,7 +107,8 @@ class Order(Record):
     """The round of the group; 0 for a worker that does not belong to it."""
     why: str = ""
     """What is waited for."""
-    start: str = ""
+    lease: Lease | None = None
+    refused: Verdict | None = None
     address: str = ""
     members: tuple[int, ...] = ()
     """The workers that have not left."""
@@ -179,7 +182,8 @@ def order_for(state: State, report: Report) -> Order:
     return Order(
         state.phase,
         state.round,
-        start=lead.start,
+        lease=lead.lease,
+        refused=lead.refused,
         address=lead.address,
         members=tuple(sorted(report.worker for report in reports if report.status is not Status.LEFT)),
         verdict=state.verdict,
@@ -217,7 +221,7 @@ def _next(state: State, now: float) -> State:
             return replace(state, since=complete)
         case Phase.CLAIM | Phase.PREPARE | Phase.START if verdict := _verdict(state, now):
             return _stop(state, verdict)
-        case Phase.CLAIM if state.members[0].start:
+        case Phase.CLAIM if state.members[0].lease:
             return replace(state, phase=Phase.PREPARE)
         case Phase.PREPARE if statuses == {Status.PREPARED}:
             return replace(state, phase=Phase.START)
