@@ -19,7 +19,7 @@ from train_func.worker.environment import Environment
 from train_func.worker.inputs.named import bring, link
 from train_func.worker.rank import reporting
 from train_func.worker.stop import Stop
-from train_func.worker.store_wait import TELL, Notice, patient, patiently
+from train_func.worker.store_wait import TELL, patient, patiently
 from train_func.worker.supervisor.group import Member
 
 STORE_SECONDS = 900.0  # for a store that is away while an input is brought
@@ -77,9 +77,7 @@ class RunInputs:
             store = patient(self._store, self._stop, STORE_SECONDS, purpose)
             call = partial(bring, name, address, expected, store, cache, claims)
             try:
-                path = patiently(
-                    call, self._stop, notice=Notice(purpose)
-                )  # of another store than the run's, or the Hub
+                path = patiently(call, self._stop, purpose=purpose)  # of another store than the run's, or the Hub
                 if not claim_of(address):  # which is read-only, and may hold millions of files
                     path = link(path, folder, name, expected)
             except InvalidInput as refused:
