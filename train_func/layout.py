@@ -15,7 +15,6 @@ inputs/<sha256>/...             files that runs were given, and wheels, each und
        attempts/<n>/lease.json  who began attempt n
                     end-<w>-...  what counts of the end record of worker w, in the name
                     setup.json  with which workers, versions and cut, on what machine
-                    inputs.json  what lay in the claims that it has read
                     worker-<w>.json, worker-<w>.log   how a worker ended, and what it wrote
                     model/      what the attempt publishes
                     output/     what ranks have left beside what is published, a folder each
@@ -82,7 +81,6 @@ class AttemptKeys:
 
     lease = _Below("lease.json")
     setup = _Below("setup.json")
-    inputs = _Below("inputs.json")
     model = _Below("model")
     """Folder of what the attempt publishes."""
     output = _Below("output")

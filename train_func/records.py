@@ -136,24 +136,6 @@ class AttemptSetup(Record):
     """None where the function opens no Session."""
 
 
-@dataclass(frozen=True, kw_only=True)
-class ClaimListing:
-    """What lay in a claim at the start of an attempt, by names, sizes and times of its files; no content was read."""
-
-    sha256: str
-    """Of the listing."""
-    num_files: int
-    num_bytes: int
-
-
-@dataclass(frozen=True, kw_only=True)
-class AttemptInputs(Record):
-    """What an attempt has read and no fingerprint of its run tells, in its ``inputs.json``."""
-
-    claims: Mapping[str, ClaimListing]
-    """By the address, ``pvc://CLAIM/PATH``."""
-
-
 def _fields_and_values(parameters: Mapping[str, Any]) -> dict[str, Any]:
     """Returns the fields of Run as they are, and everything else as values of the function's own."""
     fields = {name: value for name, value in parameters.items() if name in field_names(Run)}

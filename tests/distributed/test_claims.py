@@ -1,7 +1,4 @@
-"""What lies in a claim is read where it is mounted; what is there is written down, and told of when it changes."""
-
-import hashlib
-import json
+"""What lies in a claim is read where it is mounted."""
 
 import pytest
 
@@ -33,19 +30,11 @@ def job(tmp_path, claims, address, source=READS_A_CLAIM):
     return Job(tmp_path / "job", source, inputs={"rows": address}, environment=environment)
 
 
-def test_a_claim_is_listed_with_every_attempt_and_a_change_between_two_is_told(tmp_path, claims):
-    address = "pvc://reviews/2026/rows.csv"
-    made = job(tmp_path, claims, address).start()
+def test_a_claim_is_read_where_it_is_mounted(tmp_path, claims):
+    made = job(tmp_path, claims, "pvc://reviews/2026/rows.csv").start()
     assert made.exit_codes() == [0]
     made.pods[0].says("read 101 rows")
     made.pods[0].says("read changed, 7 rows")
-    made.pods[0].says(f"{address} has changed since attempt 1")
-    attempts = tmp_path / "job/store/a-run/attempts"
-    first, second = (json.loads((attempts / f"{number}/inputs.json").read_text())["claims"] for number in (1, 2))
-    assert (first[address]["num_files"], first[address]["num_bytes"]) == (1, len("101 rows"))
-    assert (second[address]["num_files"], second[address]["num_bytes"]) == (1, len("changed, 7 rows"))
-    assert first[address]["sha256"] != second[address]["sha256"]
-    assert len(first[address]["sha256"]) == hashlib.sha256().digest_size * 2
 
 
 def test_a_path_that_the_volume_lacks_ends_the_job_before_its_ranks_start(tmp_path, claims):

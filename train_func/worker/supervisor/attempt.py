@@ -131,7 +131,7 @@ class Attempt:
                     num_threads=environment.num_threads,
                 )
             )
-        inputs = RunInputs(environment, self._record, self._store, self._stop).bring(member, number)
+        inputs = RunInputs(environment, self._record, self._store, self._stop).bring(member)
         template.start(environment.job_dir / "source.py")
         launcher = Launcher(environment, self._log_tee, self._stop, member, template, self._record.run.hang_after)
         self.launcher = launcher

@@ -42,7 +42,7 @@ class Host:
 
     async def _hear(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         report = None
-        with contextlib.suppress(Exception), contextlib.closing(writer):  # whatever a client does, the others are served
+        with contextlib.suppress(Exception), contextlib.closing(writer):  # whatever one sends, the others are served
             async with asyncio.timeout(ANSWER):
                 is_worker = await self._is_worker(reader, writer)
             while is_worker:
