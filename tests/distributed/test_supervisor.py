@@ -16,7 +16,6 @@ from tests.tcp_proxy import tcp_proxy
 from train_func import exits
 from train_func.records import Verdict
 from train_func.storage import open_store
-from train_func.worker.supervisor.budget import Attempts
 from train_func.worker.supervisor.coordinator import Report, Status
 
 MEET = """
@@ -266,16 +265,6 @@ def train_func(parameters):
     assert record["ranks"] == [  # it was asked to end
         {"rank": 1, "exit_code": 143, "error": None, "separate": False, "stacks": ""}
     ]
-
-
-def test_a_worker_that_waits_for_the_group_of_a_job_that_is_over_leaves(job):
-    made = job("raise SystemExit('this must not run')", workers=2)
-    made.start(1)
-    made.pods[1].says("^worker 1 meets the others")
-    other = Attempts(open_store(made.record.store), made.record, worker=0, pod="a-run-worker-0")
-    other.write_end(other.claim(), Verdict(77, "permission", "no way in", 0), [])
-    assert made.exit_codes() == [77]
-    assert unnamed(made.pods[1].termination["message"], "worker 0", "no way in") == []
 
 
 def test_a_killed_rank_costs_its_attempt_and_no_pod(job):
@@ -566,24 +555,3 @@ def train_func(parameters):
             pod.says(rf"(?s)(^\[rank {rank} trace\] +File [^\n]*source.py[^\n]*in train_func$.*){{{count}}}")
     pod.signal(signal.SIGTERM)
     assert pod.exit_code() == 143
-
-
-def test_a_stop_does_not_wait_for_a_rank_in_native_code_that_waits_for_a_peer(job):
-    source = """
-import os, time
-
-def train_func(parameters):
-    import torch.distributed as dist
-    print("here", flush=True)
-    if os.environ["RANK"] == "1":
-        time.sleep(600)
-    dist.init_process_group("gloo")
-"""
-    made = job(source, ranks=2, grace=100).start()
-    for rank in (0, 1):
-        made.pods[0].says(rf"^\[rank {rank}\] here")
-    start = time.monotonic()
-    made.pods[0].signal(signal.SIGTERM)
-    assert made.exit_codes() == [143]
-    assert time.monotonic() - start < PROMPT
-    assert [rank["exit_code"] for rank in made.end_record(1, 0)["ranks"]] == [143, 143]

@@ -103,30 +103,6 @@ def test_a_claim_whose_answer_was_lost_is_not_made_twice(store, attempts, monkey
     assert [attempts.claim().attempt for _ in range(2)] == [1, 2]
 
 
-@pytest.mark.parametrize(
-    ("submitted", "code", "is_over"),
-    [("t2", 70, True), ("t2", 71, True), ("t2", 0, False), ("t1", 70, False), ("t2", 73, False), ("t2", 147, False)],
-)
-def test_for_a_worker_that_starts_again_the_job_is_over_when_a_worker_has_failed_for_good_before(
-    store, submitted, code, is_over
-):
-    lived(Attempts(store, record(submitted=submitted), worker=0, pod="q"), code)
-    again = Attempts(store, record(submitted="t2"), worker=1, pod="p")
-    assert bool(again.final_end(again.past_ends())) is is_over
-
-
-@pytest.mark.parametrize(
-    ("submitted", "code", "is_final"), [("t2", 70, True), ("t1", 70, False), ("t2", 73, False), ("t2", 147, False)]
-)
-def test_a_final_end_is_one_of_the_same_submission_that_no_later_attempt_has_fenced_off(
-    store, submitted, code, is_final
-):
-    waiting = Attempts(store, record(submitted="t2"), worker=1, pod="p")
-    known = waiting.end_keys()
-    lived(Attempts(store, record(submitted=submitted), worker=0, pod="q"), code)
-    assert bool(waiting.final_end(known)) is is_final
-
-
 def ended_behind(attempts, *steps, code=147, cause="killed"):
     for step in steps:
         attempts.write_end(attempts.claim(), Verdict(code, cause, "why", 0), [], step)
@@ -259,31 +235,25 @@ class Counting:
 
 
 def requests_of_starts(address, num_workers, num_attempts):
-    """Of worker 1, and of worker 0, which counts and claims, once so many attempts have ended."""
+    """Of worker 0, which counts and claims, once so many attempts have ended."""
     store, submission = open_store(address), "2026-11-21T14:00:00+00:00"
     pods = [Attempts(store, record(submitted=submission), worker=of, pod=f"p-{of}") for of in range(num_workers)]
     for step in range(num_attempts):
         lease = pods[0].claim()
         for worker, pod in enumerate(pods):
             pod.write_end(lease, verdict(147, worker, root_cause=worker == 0), [], step)
-    counts = []
-    for worker in (1, 0):
-        counting = Counting(store)
-        starting = Attempts(counting, record(submitted=submission), worker=worker, pod="again")
-        known = starting.past_ends()
-        assert starting.final_end(known) is None
-        if worker == 0:
-            assert starting.account().num_charged == num_attempts
-            assert starting.claim().attempt == num_attempts + 1
-        counts.append(counting.num_requests)
-    return counts
+    counting = Counting(store)
+    starting = Attempts(counting, record(submitted=submission), worker=0, pod="again")
+    assert starting.account().num_charged == num_attempts
+    assert starting.claim().attempt == num_attempts + 1
+    return counting.num_requests
 
 
 def test_a_worker_that_starts_asks_the_store_as_often_whatever_the_number_of_workers_and_ends_before_it(tmp_path):
     few = requests_of_starts((tmp_path / "few").as_uri(), 2, 2)
     assert requests_of_starts((tmp_path / "many").as_uri(), 40, 2) == few
-    other, first = requests_of_starts((tmp_path / "more").as_uri(), 7, 5)
-    assert (other, first) == (few[0], few[1] + 3)  # worker 0 reads the lease of each attempt of its submission
+    more = requests_of_starts((tmp_path / "more").as_uri(), 7, 5)
+    assert more == few + 3  # worker 0 reads the lease of each attempt of its submission
 
 
 def test_an_end_that_is_written_down_anew_counts_as_it_is_then(store, attempts):
@@ -367,11 +337,8 @@ def test_attempts_of_another_format_are_passed_over_and_not_counted(store, attem
     for key in ("lease.json", "worker-0.json"):
         kept = json.loads(store.get(f"a-run/attempts/2/{key}").data)
         store.put(f"a-run/attempts/2/{key}", json.dumps({**kept, "format": 99, "exit_code": 71}).encode())
-    known = attempts.end_keys()
     lived(attempts, 147)
     assert attempts.account().num_charged == 1
-    assert attempts.final_end(set()) is None
-    assert [key.split("/")[2] for key in attempts.end_keys() - known] == ["3"]
     assert attempts.claim().attempt == 4
 
 

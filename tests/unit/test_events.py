@@ -118,16 +118,6 @@ def test_a_rank_reports_whole_lines_from_many_threads(tmp_path, monkeypatch):
     assert all(isinstance(events.parse(line), events.Note) for line in found.decode().splitlines())
 
 
-def test_a_rank_whose_supervisor_does_not_read_is_not_kept_waiting(tmp_path):
-    pipe = tmp_path / "pipe"
-    os.mkfifo(pipe)
-    with pytest.raises(OSError, match="No such device"):
-        reporting.report_through(str(pipe))
-    (tmp_path / "file").touch()
-    with pytest.raises(OSError, match="is no pipe"):
-        reporting.report_through(str(tmp_path / "file"))
-
-
 def test_all_metrics_of_an_evaluation_reach_the_supervisor_however_many(tmp_path, monkeypatch):
     pipe = tmp_path / "events"
     os.mkfifo(pipe)

@@ -62,13 +62,13 @@ def read_environment(environ: Mapping[str, str]) -> Environment:
     faults: list[str] = []
 
     def text(*names: str) -> str:
-        value = next((environ[name] for name in names if environ.get(name)), "")
+        value = next(filter(None, map(environ.get, names)), "")
         if not value:
             faults.append(f"{names[0]} is not set")
         return value
 
     def whole(low: int, *names: str) -> int:
-        value = next((environ[name] for name in names if environ.get(name)), "")
+        value = text(*names) or str(low)
         if value.isdecimal() and int(value) >= low:
             return int(value)
         faults.append(f"{names[0]}={value!r}: a whole number from {low} up is expected")

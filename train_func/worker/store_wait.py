@@ -2,6 +2,7 @@
 
 import time
 from collections.abc import Callable
+from functools import partial
 from typing import Any, TypeVar, cast
 
 from train_func.errors import StorageFailed
@@ -18,45 +19,14 @@ TELL = 15.0  # between two lines that say what is waited for
 T = TypeVar("T")
 
 
-class Notice:
-    """Says that the store is waited for, and for what (``purpose``), at once and then now and again."""
-
-    def __init__(self, purpose: str = "") -> None:
-        self._purpose, self._next = purpose, 0.0
-
-    def tell(self, seconds: float, failure: StorageFailed) -> None:
-        """Says it, where that is due. ``seconds``: those that are left."""
-        if time.monotonic() < self._next:
-            return
-        self._next = time.monotonic() + TELL
-        reporting.say(
-            WaitsForStore(
-                seconds_left=seconds,
-                fault=failure.fault,
-                is_unknown_host=failure.is_unknown_host,
-                message=str(failure),
-                purpose=self._purpose,
-            )
-        )
-
-
-def patiently(call: Callable[[], T], stop: Stop, *, seconds: float = STORE_SECONDS, notice: Notice | None = None) -> T:
-    """Repeats ``call`` while the store is unreachable, for ``seconds`` at most.
+def patiently(call: Callable[[], T], stop: Stop, *, seconds: float = STORE_SECONDS, purpose: str = "") -> T:
+    """Repeats ``call`` while the store is unreachable, for ``seconds`` at most. ``purpose``: of the wait, in words.
 
     Raises:
         StorageFailed: the last failure, or at once one that waiting does not heal.
         Stopped: on a signal.
     """
-    end = time.monotonic() + seconds
-    notice = notice or Notice()
-    while True:
-        try:
-            return call()
-        except StorageFailed as failure:
-            if not failure.retryable or time.monotonic() + PAUSE > end:
-                raise
-            notice.tell(end - time.monotonic(), failure)
-        stop.pause(PAUSE)
+    return _Patient(None, stop, seconds, purpose).wait(call)
 
 
 def patient(store: Store, stop: Stop, seconds: float, purpose: str) -> Store:
@@ -64,19 +34,35 @@ def patient(store: Store, stop: Stop, seconds: float, purpose: str) -> Store:
 
     Each call waits by itself, so that what has arrived is not sent again. ``purpose``: what the wait is for, in words.
     """
-    return cast(Store, _Patient(store, stop, time.monotonic() + seconds, Notice(purpose)))
+    return cast(Store, _Patient(store, stop, seconds, purpose))
 
 
 class _Patient:
-    def __init__(self, store: Store, stop: Stop, until: float, notice: Notice) -> None:
-        self.address = store.address
-        self._store, self._stop, self._until, self._notice = store, stop, until, notice
+    def __init__(self, store: Store | None, stop: Stop, seconds: float, purpose: str) -> None:
+        self._store, self._stop, self._purpose = store, stop, purpose
+        self._until, self._next_notice = time.monotonic() + seconds, 0.0
 
     def __getattr__(self, name: str) -> Any:
-        method = getattr(self._store, name)
+        value = getattr(self._store, name)
+        return (lambda *args, **options: self.wait(partial(value, *args, **options))) if callable(value) else value
 
-        def call(*args: Any, **options: Any) -> Any:
-            left = self._until - time.monotonic()
-            return patiently(lambda: method(*args, **options), self._stop, seconds=left, notice=self._notice)
-
-        return call
+    def wait(self, call: Callable[[], T]) -> T:
+        while True:
+            try:
+                return call()
+            except StorageFailed as failure:
+                now = time.monotonic()
+                if not failure.retryable or now + PAUSE > self._until:
+                    raise
+                if now > self._next_notice:
+                    self._next_notice = now + TELL
+                    reporting.say(
+                        WaitsForStore(
+                            seconds_left=self._until - now,
+                            fault=failure.fault,
+                            is_unknown_host=failure.is_unknown_host,
+                            message=str(failure),
+                            purpose=self._purpose,
+                        )
+                    )
+            self._stop.pause(PAUSE)

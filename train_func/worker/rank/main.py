@@ -41,7 +41,6 @@ def main(environ: Mapping[str, str]) -> NoReturn:
     logging.lastResort = last
     stop_flag.hold()
     stop_flag.install()
-    stop_flag.watch(_leave)
     process_groups.observe()
     if folder := environ.get(output.VARIABLE):
         os.chdir(folder)  # a script saves by relative paths: what rank 0 leaves there is published
@@ -119,14 +118,6 @@ def _failed(error: BaseException) -> Outcome:
         case _:
             stacks.print_traceback(error)
     return outcome
-
-
-def _leave(error: stop_flag.StopSignal) -> NoReturn:
-    """Ends the rank from another thread, while the main thread is in native code."""
-    print(f"stopped by {error}, in native code", file=sys.stderr, flush=True)  # an event may wait for a lock
-    outcome = replace(of_error(error), notes=tuple(end.here.notes))
-    outcome.write(Path(os.environ["TRAIN_FUNC_OUTCOME_FILE"]))
-    os._exit(outcome.exit_code)
 
 
 def load(environ: Mapping[str, str]) -> tuple[Callable[..., object], RunRecord, Store]:

@@ -2,7 +2,6 @@
 
 import contextlib
 import os
-import stat
 import threading
 from collections.abc import Callable
 
@@ -41,12 +40,7 @@ def report_to(sink: Say) -> None:
 
 def report_through(path: str) -> None:
     """From now on the events of this rank go to its supervisor, through the pipe that it has made for them."""
-    pipe = os.open(path, os.O_WRONLY | os.O_NONBLOCK)  # fails instead of waiting where no supervisor reads
-    if not stat.S_ISFIFO(os.fstat(pipe).st_mode):
-        raise OSError(f"{path} is no pipe")
-    os.set_blocking(pipe, True)
-
-    lock = threading.Lock()
+    pipe, lock = os.open(path, os.O_WRONLY), threading.Lock()
 
     def send(event: Event) -> None:
         # The supervisor cuts what its log cannot hold; the history has all. No event ends a rank: where no supervisor

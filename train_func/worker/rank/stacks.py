@@ -28,9 +28,7 @@ def answer(path: str | None) -> None:
     """
     with contextlib.suppress(OSError):
         if path:
-            pipe = os.open(path, os.O_WRONLY | os.O_NONBLOCK)
-            os.set_blocking(pipe, True)
-            _pipes.append(pipe)
+            _pipes.append(os.open(path, os.O_WRONLY))
     faulthandler.register(SIGNAL, file=_pipes[0] if _pipes else sys.stderr, all_threads=True, chain=False)
 
 

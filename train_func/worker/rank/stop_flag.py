@@ -10,8 +10,7 @@ import contextlib
 import os
 import signal
 import threading
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from functools import cache
 from types import FrameType
 
@@ -26,8 +25,7 @@ class StopSignal(KeyboardInterrupt):
         _is_stopped = True
 
 
-AGAIN_SECONDS = 0.01
-STUCK = 3.0  # seconds in which Python runs a handler, unless native code keeps the main thread
+AGAIN_SECONDS = 0.1  # in which an interpreter on a busy machine has left what ignores an error
 
 _names: list[str] = []
 _num_deferring = 0
@@ -66,7 +64,6 @@ def _in_parent() -> None:
 
 def _in_child() -> None:
     """A child that is told to end, as those of a pool are, ends."""
-    signal.set_wakeup_fd(-1)
     if signal.getsignal(signal.SIGTERM) is _on_signal:
         signal.signal(signal.SIGTERM, signal.SIG_DFL)
     signal.pthread_sigmask(signal.SIG_SETMASK, _masks.before)
@@ -88,26 +85,6 @@ def hold() -> None:
 def accept() -> None:
     """From now on a signal does what the handler does, the one that waits too."""
     signal.pthread_sigmask(signal.SIG_UNBLOCK, [signal.SIGTERM])
-
-
-def watch(leave: Callable[[StopSignal], object]) -> None:
-    """Calls ``leave`` in a thread when a signal has come and nothing could be raised: native code waits, as it does
-    where a process group forms whose other ranks have gone. Only in the main thread."""
-    heard, tell = os.pipe()
-    os.set_blocking(tell, False)
-    signal.set_wakeup_fd(tell, warn_on_full_buffer=False)
-    threading.Thread(target=_watch, args=(heard, leave), name="signals", daemon=True).start()
-
-
-def _watch(heard: int, leave: Callable[[StopSignal], object]) -> None:
-    while signal.SIGTERM not in os.read(heard, 4096):
-        continue
-    while True:
-        time.sleep(STUCK)
-        if _names or signal.getsignal(signal.SIGTERM) is not _on_signal:
-            return
-        if not _num_deferring:  # a step may take longer than that
-            leave(StopSignal("SIGTERM"))
 
 
 def _on_signal(number: int, frame: FrameType | None) -> None:

@@ -8,7 +8,6 @@
     next     where a rank was lost and no pod, the same pods begin another attempt
 
 The order of these is the coordinator's (coordinator.py); a worker that waits for an order hears that its round is over.
-While it still waits for its group, it looks in the store whether the job is over, as the group then never forms.
 
 The verdict on a worker is that on its own ranks, unless those only followed: then it is that of the worker that failed
 first, by the coordinator or, where that has gone, by the records in the store. ``close`` may be called by the main
@@ -18,7 +17,6 @@ At its end a worker waits for no store for long: each question has what is left 
 period after a signal, and after a question without an answer the others have SHORTEST.
 """
 
-import contextlib
 import threading
 import time
 from collections.abc import Callable
@@ -50,7 +48,6 @@ from train_func.worker.supervisor.ranks import Launcher
 from train_func.worker.supervisor.uploads import History
 from train_func.worker.supervisor.verdict import following, left_steps, of_ranks
 
-WATCH = 3.0  # seconds between two looks whether the job is over, while the group has not formed
 SUPERSEDED = 10.0  # for a record that another client has put in the place of the job's own to be put back
 PAUSE, LONGEST_PAUSE = 5.0, 30.0  # before the next attempt in the same pods when two have made no progress; doubled
 UNFORMED = 3.0  # as RECORD_SECONDS when no group was formed, and little is to be told
@@ -92,26 +89,11 @@ class Attempt:
         self.lease: Lease | None = None
         self.finishes = False
         """Whether the ranks of all workers have ended well, and what they have trained is made the result."""
-        self.job_end: Verdict | None = None
-        """A final end of another worker, which was seen before this attempt had its number."""
 
     @property
     def ending(self) -> bool:
         """Whether its end is being written down."""
         return self._closing.locked()
-
-    def prepare(self) -> None:
-        """Makes sure that the store can be used, and watches it for the end of the job until the group forms."""
-        patiently(lambda: self._store.probe(self._record.keys.prefix), self._stop)
-        known = patiently(self._attempts.past_ends, self._stop)
-
-        def watch() -> None:
-            while self.lease is None and self.job_end is None:
-                time.sleep(WATCH)
-                with contextlib.suppress(StorageFailed):  # the next call that needs the store says that it is away
-                    self.job_end = self._attempts.final_end(known)
-
-        threading.Thread(target=watch, name="end of the job", daemon=True).start()
 
     def run(self, member: Member, template: Template) -> Verdict:
         """Runs the attempt, and returns the verdict on this worker, which is on record.

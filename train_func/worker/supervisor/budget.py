@@ -14,7 +14,7 @@ from train_func import exits
 from train_func.errors import StorageFailed
 from train_func.events import now
 from train_func.layout import RunKeys
-from train_func.records import EndRecord, Lease, RunRecord, Verdict, digest_of
+from train_func.records import EndRecord, Lease, RunRecord, Verdict
 from train_func.storage import Store, find
 from train_func.text import counted
 from train_func.worker import masks
@@ -196,32 +196,6 @@ class Attempts:
             if saved := self._keys.checkpoint_id(entry.key):
                 newest[saved.attempt] = max(newest.get(saved.attempt, (0, 0)), (saved.training, saved.step))
         return newest
-
-    def end_keys(self) -> set[str]:
-        """Returns one key for each end record there is now."""
-        return {key for ends in self._ended().values() for key in ends}
-
-    def past_ends(self) -> set[str]:
-        """Returns the keys of end records that say nothing of the job: all but failures of this submission.
-
-        A worker that has written down that it is done may be lost with its group, and start again.
-        """
-        failed = {key for key, end in self._final().items() if self._record.submitted and end.exit_code}
-        return self.end_keys() - failed
-
-    def final_end(self, known: set[str]) -> Verdict | None:
-        """Returns a final verdict on this submission whose key is not among those ``known``."""
-        return self._read_first([end for key, end in self._final().items() if key not in known])
-
-    def _final(self) -> dict[str, EndRecord]:
-        """Returns the final ends of this submission, without those of workers that a later attempt has fenced off."""
-        submission = digest_of(self._record.submitted)
-        return {
-            key: end
-            for ends in self._ended().values()
-            for key, end in sorted(ends.items())
-            if end.submitted == submission and not end.retryable and end.exit_code != exits.FENCED
-        }
 
     def root_of(self, number: int) -> Verdict | None:
         """Returns the verdict on this attempt by the worker it began with, when that worker has recorded its end."""

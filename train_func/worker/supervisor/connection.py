@@ -18,14 +18,13 @@ ANSWER = 15.0  # seconds in which the host answers; a connection of a network th
 PROOF = 32  # bytes of a challenge, and of the SHA-256 that answers it
 LENGTH = 4  # bytes that tell the length of a message; strangers are heard for 64 bytes
 PAUSE = 0.1  # seconds between two tries to find a way that has broken
-MOST_STRANGERS = 64  # connections without a proof that are kept at a time
 
 
 class Host:
     """Brings the reports of the other workers to the coordinator, in one thread, until the process ends.
 
     It hears only a client that proves to know the key of the group, and closes a connection without a proof after a
-    while, or when there are too many, the oldest first: a stranger costs a descriptor for some seconds.
+    while: a stranger costs a descriptor for some seconds.
     """
 
     def __init__(self, coordinator: Coordinator, key: bytes, port: int) -> None:
@@ -35,7 +34,6 @@ class Host:
         family = socket.AF_INET6 if is_dual else socket.AF_INET
         self._socket = socket.create_server(("", port), family=family, backlog=128, dualstack_ipv6=is_dual)
         self.port = int(self._socket.getsockname()[1])
-        self._strangers: dict[asyncio.Task[None], None] = {}  # in the order in which they came
         threading.Thread(target=lambda: asyncio.run(self._serve()), name="host of the group", daemon=True).start()
 
     async def _serve(self) -> None:
@@ -43,19 +41,10 @@ class Host:
             await server.serve_forever()
 
     async def _hear(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        task, report = asyncio.current_task(), None
-        assert task is not None
-        if len(self._strangers) >= MOST_STRANGERS:
-            oldest = next(iter(self._strangers))
-            oldest.cancel()
-            del self._strangers[oldest]
-        self._strangers[task] = None
-        with contextlib.suppress(Exception, asyncio.CancelledError), contextlib.closing(writer):
-            try:  # whatever a client sends or does not send, the others are served
-                async with asyncio.timeout(ANSWER):
-                    is_worker = await self._is_worker(reader, writer)
-            finally:
-                self._strangers.pop(task, None)
+        report = None
+        with contextlib.suppress(Exception), contextlib.closing(writer):  # whatever one sends, the others are served
+            async with asyncio.timeout(ANSWER):
+                is_worker = await self._is_worker(reader, writer)
             while is_worker:
                 length = int.from_bytes(await reader.readexactly(LENGTH))
                 report = Report.from_json(await reader.readexactly(length))

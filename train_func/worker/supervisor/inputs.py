@@ -2,10 +2,8 @@
 
 import shutil
 import time
-from collections.abc import Callable
 from functools import partial
 from pathlib import Path
-from typing import TypeVar
 
 from train_func.errors import InvalidInput
 from train_func.inputs import claim_of, key_of, variable_of
@@ -15,12 +13,10 @@ from train_func.storage.retry import begin
 from train_func.worker.environment import Environment
 from train_func.worker.inputs.named import bring, link
 from train_func.worker.stop import Stop
-from train_func.worker.store_wait import TELL, Notice, patient, patiently
+from train_func.worker.store_wait import TELL, patient, patiently
 from train_func.worker.supervisor.group import Member
 
 STORE_SECONDS = 900.0  # for a store that is away while an input is brought
-
-T = TypeVar("T")
 
 
 class RunInputs:
@@ -43,20 +39,14 @@ class RunInputs:
         """
         if not self._record.run.inputs:
             return {}
-        paths = self._beside(member, self._all)
-        return {variable_of(name): str(path) for name, path in paths.items()}
-
-    def _beside(self, member: Member, work: Callable[[], T]) -> T:
-        """Has a thread do ``work`` and returns its result; a signal and the loss of a peer end the wait for it."""
-        outcome = begin(work)
-        notice = time.monotonic() + TELL
+        outcome, notice = begin(self._all), time.monotonic() + TELL  # a signal and the loss of a peer end the wait
         while not outcome.done():
             member.look()
             self._stop.pause(0.05)
             if time.monotonic() >= notice:
                 notice = time.monotonic() + TELL
                 print(f"still bringing input {self._now!r}")
-        return outcome.result()
+        return {variable_of(name): str(path) for name, path in outcome.result().items()}
 
     def _all(self) -> dict[str, Path]:
         folder = self._environment.work_dir / "inputs"
@@ -71,9 +61,7 @@ class RunInputs:
             store = patient(self._store, self._stop, STORE_SECONDS, purpose)
             call = partial(bring, name, address, expected, store, cache, claims)
             try:
-                path = patiently(
-                    call, self._stop, notice=Notice(purpose)
-                )  # of another store than the run's, or the Hub
+                path = patiently(call, self._stop, purpose=purpose)  # of another store than the run's, or the Hub
                 if not claim_of(address):  # which is read-only, and may hold millions of files
                     path = link(path, folder, name, expected)
             except InvalidInput as refused:

@@ -1,15 +1,16 @@
 """The worker's own output and that of its ranks, at once to the real stdout and bounded to the store."""
 
 import contextlib
+import fcntl
 import os
-import secrets
+import select
 import sys
+import termios
 import threading
 import time
 from collections import deque
 from collections.abc import Callable
 from dataclasses import replace
-from pathlib import Path
 
 from train_func import events
 from train_func.events import Event, LogGap, StepProgress
@@ -21,7 +22,6 @@ HEAD = 2**20  # bytes of a log's beginning that are always kept
 TAIL = 4 * 2**20  # bytes of its end
 LONGEST_LINE = 2**16
 SETTLE_SECONDS = 2.0  # longest wait for what was printed last
-_MARK = b"\0" + secrets.token_hex(16).encode()  # no program prints it: it tells how far a pipe was read
 
 
 class BoundedLog:
@@ -58,58 +58,57 @@ class BoundedLog:
 
 
 class _Stream(threading.Thread):
-    """Reads one pipe line by line. Other processes may hold its end for writing open, so that it need not ever end.
+    """Reads one pipe line by line, until no process has its end for writing open, or it is given up."""
 
-    A mark that this process writes into the pipe comes out behind all that was written before it.
-    """
-
-    def __init__(self, ends: tuple[int, int], emit: Callable[[bytes], None]) -> None:
-        """``ends``: descriptors of its ends, for reading and for writing."""
+    def __init__(self, emit: Callable[[bytes], None]) -> None:
         super().__init__(name="output", daemon=True)
         self._emit = emit
-        self._read, self.write = ends
-        self._requests: deque[threading.Event | None] = deque()  # one for each mark; None: the last one
+        self._read, self._write = os.pipe()
+        self._reading = threading.Lock()
+        self._is_over = False
+        self.path = f"/proc/{os.getpid()}/fd/{self._write}"
+        """Where other processes open it for writing."""
         self.start()
 
     def run(self) -> None:
-        rest, is_open = b"", True
-        while is_open:
-            *lines, rest = (rest + os.read(self._read, LONGEST_LINE)).split(b"\n")
-            begun = b""  # a line into which a mark was written
-            for line in lines:
-                line, begun = begun + line, b""
-                if not line.endswith(_MARK):
-                    self._emit(line)
-                    continue
-                begun = line.removesuffix(_MARK)
-                request = self._requests.popleft()
-                if request is None:
-                    rest, is_open = b"", False
+        rest, readable = b"", select.poll()
+        readable.register(self._read, select.POLLIN)
+        while not self._is_over:
+            readable.poll()
+            with self._reading:
+                data = os.read(self._read, LONGEST_LINE)
+                if not data:
                     break
-                request.set()
-            rest = begun + rest
-            if len(rest) > LONGEST_LINE + len(_MARK):
-                begin, end = masks.split(rest[: -len(_MARK)])  # a mark may have begun behind that
-                self._emit(begin)
-                rest = end + rest[-len(_MARK) :]
+                *lines, rest = (rest + data).split(b"\n")
+                for line in lines:
+                    self._emit(line)
+                if len(rest) > LONGEST_LINE:
+                    begin, rest = masks.split(rest)
+                    self._emit(begin)
         if rest:
             self._emit(rest)
         os.close(self._read)
 
+    def replace(self, *descriptors: int) -> None:
+        """Has these descriptors of this process write to it."""
+        for descriptor in descriptors:
+            os.dup2(self._write, descriptor)
+
     def settle(self, seconds: float) -> None:
         """Returns when all whole lines that were written before this call were passed on, or after ``seconds``."""
-        settled = threading.Event()
-        self._requests.append(settled)
-        os.write(self.write, _MARK + b"\n")
-        settled.wait(seconds)
+        until = time.monotonic() + seconds
+        while (left := until - time.monotonic()) > 0 and self._reading.acquire(timeout=left):
+            is_empty = not any(fcntl.ioctl(self._read, termios.FIONREAD, bytes(4)))
+            self._reading.release()
+            if is_empty:
+                return
+            time.sleep(0.01)
 
     def end(self, seconds: float) -> None:
-        """Passes on all that was written before this call, and nothing that is written later."""
-        self._requests.append(None)
-        os.write(self.write, _MARK + b"\n")
+        """Passes on all that was written; where another process has it open still, what comes within ``seconds``."""
+        os.close(self._write)
         self.join(seconds)
-        if not self.is_alive():
-            os.close(self.write)
+        self._is_over = True
 
 
 def last_state(line: bytes) -> bytes:
@@ -134,37 +133,35 @@ class LogTee:
         self._own = self._output(b"")
         self._ranks: list[_Stream] = []
         sys.stdout.reconfigure(line_buffering=True)  # type: ignore[union-attr]  # a text file, as Python starts it
-        os.dup2(self._own.write, 1)
-        os.dup2(self._own.write, 2)
+        self._own.replace(1, 2)
 
     def rank_output(self, rank: int) -> str:
         """Returns a path; what is written to it appears as lines of this rank."""
-        stream = self._output(events.OF_RANK.format(rank).encode())
-        self._ranks.append(stream)
-        return f"/dev/fd/{stream.write}"
+        return self._of_rank(self._output(events.OF_RANK.format(rank).encode()))
 
-    def rank_events(self, rank: int, path: Path) -> None:
-        """Makes a pipe at ``path``; what is written to it becomes events of this rank. Raises OSError."""
+    def rank_events(self, rank: int) -> str:
+        """Returns a path; what is written to it becomes events of this rank."""
 
         def emit(line: bytes) -> None:
             with contextlib.suppress(Exception):  # else nothing would read the pipe, and the rank would wait for that
                 if event := events.parse(line.decode(errors="replace")):
                     self.say(replace(event, rank=rank))
 
-        self._ranks.append(_Stream(_named_pipe(path), emit))
+        return self._of_rank(_Stream(emit))
 
-    def rank_trace(self, rank: int, path: Path, hear: Callable[[str], object]) -> None:
-        """Makes a pipe at ``path``; what is written to it is heard, and appears as the trace of this rank.
-
-        Raises OSError.
-        """
+    def rank_trace(self, rank: int, hear: Callable[[str], object]) -> str:
+        """Returns a path; what is written to it is heard, and appears as the trace of this rank."""
         prefix = stacks.PREFIX.format(rank).encode()
 
         def emit(line: bytes) -> None:
             self._write(masks.mask_line(prefix + events.escaped(line) + b"\n"))
             hear(line.decode(errors="replace"))
 
-        self._ranks.append(_Stream(_named_pipe(path), emit))
+        return self._of_rank(_Stream(emit))
+
+    def _of_rank(self, stream: _Stream) -> str:
+        self._ranks.append(stream)
+        return stream.path
 
     def say(self, event: Event) -> None:
         """Writes an event's line, unless it is for the history alone."""
@@ -225,9 +222,7 @@ class LogTee:
 
     def _output(self, prefix: bytes) -> _Stream:
         """Returns the stream of a pipe whose lines appear behind a prefix."""
-        return _Stream(
-            os.pipe(), lambda line: self._write(masks.mask_line(prefix + events.escaped(last_state(line)) + b"\n"))
-        )
+        return _Stream(lambda line: self._write(masks.mask_line(prefix + events.escaped(last_state(line)) + b"\n")))
 
     def _write(self, line: bytes) -> None:
         with self._lock:
@@ -239,12 +234,3 @@ class LogTee:
     def _render(self) -> bytes:
         with self._lock:
             return self._log.render()
-
-
-def _named_pipe(path: Path) -> tuple[int, int]:
-    """Makes a pipe at ``path``; returns its ends. Raises OSError."""
-    os.mkfifo(path)
-    read = os.open(path, os.O_RDONLY | os.O_NONBLOCK)
-    write = os.open(path, os.O_WRONLY)
-    os.set_blocking(read, True)
-    return read, write

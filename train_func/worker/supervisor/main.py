@@ -122,25 +122,22 @@ class Supervisor:
         kill_descendants(seconds=LATE)
         if self._verdict:
             return self._verdict
-        worker = self._environment.worker
-        if self._stop.requested or not self._attempt:
-            return self._close(stopped(worker, self._stop.name))
-        follows = Verdict(exits.PEER, "peer", "the job is over", worker, root_cause=False)
-        return self._close(follows, self._attempt.job_end)
+        return self._close(stopped(self._environment.worker, self._stop.name))
 
     def _is_given_up(self) -> bool:
         """Whether the work has nothing left worth waiting for; it may be stuck in an import or a connection."""
         attempt, stop = self._attempt, self._stop
+        if not stop.requested:
+            return False
         if attempt is None:
-            return stop.requested and stop.seconds > LATE
-        is_over = self._member is None and attempt.job_end
-        if attempt.ending or not (stop.requested or is_over):
+            return stop.seconds > LATE
+        if attempt.ending:
             return False
         if attempt.finishes:
             return WithinGrace(stop).requested
         if attempt.launcher is None or not attempt.launcher.has_ranks:
             return True
-        return stop.requested and time.monotonic() > stop.work_until + LATE
+        return time.monotonic() > stop.work_until + LATE
 
     def _work(self) -> None:
         verdict = self._verdict_on(self._prepare)
@@ -188,7 +185,7 @@ class Supervisor:
         store = patiently(lambda: open_store(record.store), stop)
         self._attempt = Attempt(environment, record, store, self._log_tee, stop)
         stop.check()
-        self._attempt.prepare()  # first, because it knows within seconds why a store cannot be used
+        patiently(lambda: store.probe(record.keys.prefix), stop)  # first: it says within seconds why it cannot be used
         if environment.worker == 0:
             self._heartbeat = Heartbeat(store, record, environment.pod)
             self._heartbeat.start()

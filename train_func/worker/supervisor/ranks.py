@@ -222,15 +222,9 @@ class Launcher:
             "TRAIN_FUNC_OUTCOME_FILE": str(self._outcome(local_rank)),
             "TRAIN_FUNC_SUPERVISOR": str(os.getpid()),
             output.VARIABLE: str(output.begin(environment.work_dir, rank)),
+            stacks.VARIABLE: self._log_tee.rank_trace(rank, partial(self._hangs.hear, rank)),
+            "TRAIN_FUNC_EVENTS": self._log_tee.rank_events(rank),
         }
-        trace = self._folder / f"{local_rank}.trace"
-        with contextlib.suppress(OSError):  # as below
-            self._log_tee.rank_trace(rank, trace, partial(self._hangs.hear, rank))
-            variables[stacks.VARIABLE] = str(trace)
-        pipe = self._folder / f"{local_rank}.events"
-        with contextlib.suppress(OSError):  # a file system without pipes: the rank prints what it says
-            self._log_tee.rank_events(rank, pipe)
-            variables["TRAIN_FUNC_EVENTS"] = str(pipe)
         running(self._outcome(local_rank)).touch()
         return variables
 
