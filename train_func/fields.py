@@ -37,7 +37,7 @@ class _Documented(type):
         if "__match_args__" not in cls.__dict__:  # dataclass() asks whether there is one, and reading a source is slow
             return text
         texts = {name: text for kind in reversed(cls.__mro__) for name, text in _texts(kind).items()}
-        lines = [f"    {name}: {texts[name]}" for name in getattr(cls, "__dataclass_fields__", ()) if name in texts]
+        lines = [f"    {name}: {texts[name]}" for name in field_names(cls) if name in texts]
         return "\n".join([text, "", "Fields:", *lines] if lines else [text])
 
 

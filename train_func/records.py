@@ -104,18 +104,14 @@ class Numerics(Record):
     """Most rows of one of them."""
     device: str
 
-    def idle_ranks_fault(self, num_ranks: int, *, is_submitted: bool) -> str | None:
-        """What is said of more ranks than there are micro-batches: some would never have work.
-
-        ``is_submitted``: by ``submit``, which another launcher does not call; only that can cut anew.
-        """
+    def idle_ranks_fault(self, num_ranks: int) -> str | None:
+        """What is said of more ranks than there are micro-batches: some would never have work."""
         if num_ranks <= self.num_micro_batches:
             return None
-        fresh = ", or submit with fresh=True, which trains from the beginning and cuts anew" if is_submitted else ""
         return (
             f"{num_ranks} ranks: every global batch of this run was cut into {self.num_micro_batches} micro-batches by "
             f"its first attempt, and a rank takes at least one: use at most {self.num_micro_batches} ranks in all "
-            f"workers together{fresh}"
+            "workers together, or submit with fresh=True, which trains from the beginning and cuts anew"
         )
 
 

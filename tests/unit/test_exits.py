@@ -60,13 +60,7 @@ class Special(dist.DistStoreError):
         (torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2 GiB"), 70, "memory"),
         (RuntimeError("the replay buffer is out of memory slots"), 70, "code"),
         (RuntimeError("[enforce fail at alloc_cpu.cpp:124] DefaultCPUAllocator: can't allocate memory"), 70, "memory"),
-        (
-            RuntimeError(
-                "Caught RuntimeError in DataLoader worker process 0.\n[enforce fail at alloc_cpu.cpp:124] . x"
-            ),
-            70,
-            "memory",
-        ),
+        (RuntimeError("Caught in DataLoader process 0.\n[enforce fail at alloc_cpu.cpp:124] . x"), 70, "memory"),
         (OSError(errno.ENOSPC, "No space left on device"), 74, "storage"),
         (PermissionError(errno.EACCES, "Permission denied"), 77, "permission"),
         (FileNotFoundError(errno.ENOENT, "No such file"), 70, "code"),
@@ -80,24 +74,22 @@ def test_every_exception_has_its_exit(error, code, cause):
     assert exit_of(error) == Exit(code, cause)
 
 
-@pytest.mark.parametrize(
-    ("code", "cause"),
-    [
-        *((64, "input"), (65, "data"), (66, "model"), (69, "storage"), (70, "code"), (73, "storage"), (74, "storage")),
-        *((77, "permission"), (78, "source"), (134, "killed"), (137, "killed"), (139, "killed"), (143, "preemption")),
-        *(
-            (144, "storage"),
-            (145, "peer"),
-            (146, "peer"),
-            (147, "killed"),
-            (148, "hang"),
-            (1, "unknown"),
-            (128, "unknown"),
-        ),
-    ],
-)
-def test_a_code_tells_its_cause_where_nothing_else_does(code, cause):
-    assert cause_of(code) == cause
+def test_a_code_tells_its_cause_where_nothing_else_does():
+    codes = {
+        "killed": [134, 137, 139, 147],
+        "storage": [69, 73, 74, 144],
+        "peer": [145, 146],
+        "unknown": [1, 128],
+        "input": [64],
+        "data": [65],
+        "model": [66],
+        "code": [70],
+        "permission": [77],
+        "source": [78],
+        "preemption": [143],
+        "hang": [148],
+    }
+    assert {cause: [code for code in numbers if cause_of(code) == cause] for cause, numbers in codes.items()} == codes
 
 
 def test_every_reason_of_a_storage_failure_has_an_exit_and_only_unreachable_is_retried():
@@ -129,13 +121,9 @@ def test_a_lost_peer_is_recognised(error):
 
 
 def test_what_follows_from_a_lost_peer_is_one():
-    try:
-        try:
-            raise RuntimeError(GLOO_CLOSED)
-        except RuntimeError as error:
-            raise ValueError("the step failed") from error
-    except ValueError as error:
-        assert is_lost_peer(error)
+    error = ValueError("the step failed")
+    error.__cause__ = RuntimeError(GLOO_CLOSED)
+    assert is_lost_peer(error)
 
 
 @pytest.mark.parametrize(

@@ -235,9 +235,8 @@ def test_a_submission_says_how_many_ranks_run_in_each_worker(record):
 
 def test_fresh_is_named_only_to_those_who_have_called_submit():
     cut = Numerics(precision="fp32", num_micro_batches=2, micro_batch_size=8, device="x")
-    assert "fresh=True" in cut.idle_ranks_fault(3, is_submitted=True)
-    assert "fresh" not in cut.idle_ranks_fault(3, is_submitted=False)
-    assert cut.idle_ranks_fault(2, is_submitted=True) is None
+    assert "fresh=True" in cut.idle_ranks_fault(3)
+    assert cut.idle_ranks_fault(2) is None
 
 
 @pytest.fixture

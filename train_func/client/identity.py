@@ -122,7 +122,7 @@ def check_ranks(store: Store, record: RunRecord, ranks_per_worker: int) -> None:
     numerics = Numerics.from_json(kept.data, record.keys.numerics) if kept else None
     fault = record.run.ranks_fault(num_ranks) if record.run.task else None
     if numerics:
-        fault = fault or numerics.idle_ranks_fault(num_ranks, is_submitted=True)
+        fault = fault or numerics.idle_ranks_fault(num_ranks)
     if fault:
         gpus = f"workers={workers} with {counted(ranks_per_worker, 'GPU')} each: " if ranks_per_worker > 1 else ""
         raise InvalidInput(f"{gpus}{fault}")

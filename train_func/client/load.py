@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from train_func.errors import InvalidInput
-from train_func.installing import pip_install
+from train_func.extras import pip_install
 from train_func.layout import PIPELINE
 from train_func.published_model import loaded, options_of, parts_of, refused
 from train_func.records import RunRecord

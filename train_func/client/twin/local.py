@@ -25,9 +25,9 @@ from train_func.client.twin.folder import JobFolder
 from train_func.client.twin.local_job import LocalJob, folder_of
 from train_func.client.twin.machine import Machine, identity
 from train_func.errors import InvalidInput
+from train_func.extras import pip_install
 from train_func.fields import NamedFields, whole_fault
 from train_func.inputs import claim_of
-from train_func.installing import pip_install
 from train_func.inventory import Inventory
 from train_func.layout import home
 from train_func.records import RunRecord

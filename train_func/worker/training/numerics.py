@@ -48,7 +48,7 @@ def check_ranks(record: RunRecord, world_size: int, numerics: Numerics | None = 
     """Raises InvalidInput when there are more ranks than rows, or, where ``numerics`` tell it, than micro-batches."""
     fault = record.run.ranks_fault(world_size)
     if numerics and not fault:
-        fault = numerics.idle_ranks_fault(world_size, is_submitted=bool(record.submitted))
+        fault = numerics.idle_ranks_fault(world_size)
     if fault:
         raise InvalidInput(fault)
 

@@ -2,7 +2,7 @@
 
 import pytest
 
-from train_func import installing
+from train_func import extras
 
 COMMIT = "5" * 40
 
@@ -28,5 +28,5 @@ class Installed:
     ],
 )
 def test_the_command_names_where_this_package_came_from(monkeypatch, text, source):
-    monkeypatch.setattr(installing, "distribution", lambda name: Installed(text))
-    assert installing.pip_install("local").startswith(f"pip install '{source}'")
+    monkeypatch.setattr(extras, "distribution", lambda name: Installed(text))
+    assert extras.pip_install("local").startswith(f"pip install '{source}'")
