@@ -41,33 +41,32 @@ def test_images_behind_links_are_used_and_a_link_that_leads_back_is_refused(tmp_
     assert unnamed(fault[1], "dots/back", "link") == []
 
 
-def test_images_that_are_links_to_nothing_are_named(tmp_path):
+def test_images_and_classes_that_are_links_to_nothing_are_named(tmp_path):
     folder = write_image_folder(tmp_path / "images", 40)
     for name in ("bars/003.png", "dots/001.png"):
         (folder / name).unlink()
         (folder / name).symlink_to("../.git/annex/objects/none.png")
     (folder / "bars/.hidden.png").symlink_to("none.png")
-    (fault,) = half(folder, tmp_path).check().faults
-    assert fault[0] == "data"
-    assert unnamed(fault[1], "2 of 40", "bars/003.png", "dots/001.png", "links") == []
-    assert ".hidden" not in fault[1]
+    ((cause, fault),) = half(folder, tmp_path).check().faults
+    assert cause == "data"
+    assert unnamed(fault, "2 of 40", "bars/003.png", "dots/001.png", "links") == []
+    assert ".hidden" not in fault
+    (folder / "plain").rename(tmp_path / "elsewhere")
+    (folder / "plain").symlink_to(tmp_path / "nowhere")
+    faults = "\n".join(fault for _, fault in half(folder, tmp_path).check().faults)
+    assert unnamed(faults, "plain", "links") == []
 
 
-def test_a_class_that_is_a_link_to_nothing_is_named(tmp_path):
+def test_names_that_no_store_takes_are_refused_for_an_image_and_told_for_what_is_left_out(tmp_path):
     folder = write_image_folder(tmp_path / "images", 40)
-    (folder / "dots").rename(tmp_path / "elsewhere")
-    (folder / "dots").symlink_to(tmp_path / "nowhere")
-    (fault,) = half(folder, tmp_path).check().faults
-    assert unnamed(fault[1], "dots", "links") == []
-
-
-def test_an_image_whose_name_no_store_takes_is_named(tmp_path):
-    folder = write_image_folder(tmp_path / "images", 40)
+    (folder / "bars/004.txt").write_text("of mine")
+    os.rename(folder / "bars/004.txt", os.fsencode(folder / "bars") + b"/caf\xe9.txt")  # noqa: PTH104
+    assert "caf\\xe9.txt" in "\n".join(half(folder, tmp_path).check().notes)
     os.rename(folder / "bars/003.png", os.fsencode(folder / "bars") + b"/caf\xe9.png")  # noqa: PTH104
     (folder / "bars/a\nb.png").write_bytes(encoded(image_of(99)[0]))
-    (fault,) = half(folder, tmp_path).check().faults
-    assert fault[0] == "data"
-    assert unnamed(fault[1], "2 images", "bars/caf\\xe9.png", "control character") == []
+    ((cause, fault),) = half(folder, tmp_path).check().faults
+    assert cause == "data"
+    assert unnamed(fault, "2 images", "bars/caf\\xe9.png", "control character") == []
 
 
 def test_folders_named_as_splits_are_splits_and_others_with_them(tmp_path):
@@ -95,9 +94,3 @@ def test_held_out_images_without_folders_of_classes_are_refused_with_the_classes
     (fault,) = half(tmp_path / "data", tmp_path, held_out="val").check().faults
     assert unnamed(fault[1], "'images'", "'bars'", "'dots'", "'plain'") == []
     assert "samples" not in fault[1]
-
-
-def test_what_is_left_out_is_told_whatever_its_name(tmp_path):
-    folder = write_image_folder(tmp_path / "images", 40)
-    os.rename(folder / "bars/003.png", os.fsencode(folder / "bars") + b"/caf\xe9.txt")  # noqa: PTH104
-    assert "caf\\xe9.txt" in "\n".join(half(folder, tmp_path).check().notes)
