@@ -49,8 +49,7 @@ from train_func.worker.supervisor.uploads import History
 from train_func.worker.supervisor.verdict import following, left_steps, of_ranks
 
 SUPERSEDED = 10.0  # for a record that another client has put in the place of the job's own to be put back
-PAUSE, LONGEST_PAUSE = 5.0, 30.0  # before the next attempt in the same pods when two have made no progress; doubled
-UNFORMED = 3.0  # as RECORD_SECONDS when no group was formed, and little is to be told
+PAUSE = 10.0  # before the next attempt in the same pods when two have made no progress
 SHORTEST = 0.5  # for each question to the store, even when the time is up
 LINGER = 5.0  # for which worker 0 stays for those who still read the reason
 
@@ -145,7 +144,7 @@ class Attempt:
         patiently(lambda: self._attempts.check_wanted(SUPERSEDED), self._stop)
         account = patiently(self._attempts.account, self._stop)
         if self._before and account.num_charged > 1:  # what was in the way of the last two may need a moment to go
-            self._stop.pause(min(PAUSE * 2 ** (account.num_charged - 2), LONGEST_PAUSE))
+            self._stop.pause(PAUSE)
             member.look()
         return account, patiently(self._attempts.claim, self._stop)
 
@@ -189,7 +188,7 @@ class Attempt:
             root: the verdict of the worker whose end came first, when that is known already.
         """
         with self._closing:
-            self._until = time.monotonic() + (RECORD_SECONDS if self.lease else UNFORMED)
+            self._until = time.monotonic() + RECORD_SECONDS
             if self._verdict is None:
                 self._verdict = self._close(self.launcher.ends() if self.launcher else [], reason, root)
             return self._verdict
