@@ -2,7 +2,7 @@
 
 Their variables: https://mlflow.org/docs/latest/api_reference/python_api/mlflow.environment_variables.html,
 https://docs.wandb.ai/models/track/environment-variables and https://huggingface.co/docs/trackio/environment_variables.
-The supervisor leads them to a folder of the pod, and keeps what they have written there. Loads no torch.
+The supervisor leads them to a folder of the pod, and keeps what they have written in FOLDERS. Loads no torch.
 """
 
 import contextlib
@@ -10,12 +10,6 @@ import netrc
 import shutil
 from collections.abc import Mapping
 from pathlib import Path
-
-from train_func.errors import StorageFailed
-from train_func.layout import AttemptKeys
-from train_func.storage import Store
-from train_func.text import counted
-from train_func.worker.rank import reporting
 
 TRACKERS = "trackers"
 RUNS = "runs"
@@ -41,18 +35,3 @@ def without_key(environ: Mapping[str, str]) -> dict[str, str]:
     with contextlib.suppress(OSError, netrc.NetrcParseError, RuntimeError):  # wandb login leaves its key there
         is_set = is_set or "api.wandb.ai" in netrc.netrc(environ.get("NETRC") or Path("~/.netrc").expanduser()).hosts
     return {} if is_set else {"WANDB_MODE": "dryrun"}
-
-
-def keep(store: Store, keys: AttemptKeys, folder: Path) -> None:
-    """Uploads what they have written beneath the folder, and says so; never raises for the store."""
-    files = sorted(path for name in FOLDERS for path in (folder / name).rglob("*") if path.is_file())
-    try:
-        for path in files:
-            store.upload(f"{keys.prefix}/{path.relative_to(folder).as_posix()}", path)
-    except (StorageFailed, OSError) as failure:
-        reporting.note(f"files of trackers are not all kept: {failure}")
-        return
-    if files:
-        names = " and ".join(name for name in FOLDERS if (folder / name).exists())
-        where = f"{store.address}/{keys.prefix}/ ({names})"
-        reporting.note(f"trackers wrote {counted(len(files), 'file')}, kept in {where}")

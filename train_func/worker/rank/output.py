@@ -2,11 +2,9 @@
 
 import os
 import shutil
-from collections.abc import Sequence
 from pathlib import Path
 
 from train_func.errors import StorageFailed
-from train_func.layout import AttemptKeys
 from train_func.result import name_fault
 from train_func.storage import Store
 from train_func.text import counted
@@ -70,18 +68,17 @@ def links_to_no_file(folder: Path) -> list[str]:
     )
 
 
-def keep(store: Store, keys: AttemptKeys, work_dir: Path, ranks: Sequence[int]) -> None:
-    """Uploads with the attempt what ranks have left and nothing publishes, and says so; never raises for the store."""
-    for rank in ranks:
-        folder, prefix = of_rank(work_dir, rank), f"{keys.output}/rank-{rank}"
-        if not (names := files_of(folder)):
-            continue
-        try:
-            for name in names:
-                store.upload(f"{prefix}/{name}", folder / name)
-        except (StorageFailed, OSError) as failure:
-            reporting.note(f"files that rank {rank} has left are not all kept: {failure}")
-        else:
-            reporting.note(
-                f"not published: {counted(len(names), 'file')} of rank {rank}, kept in {store.address}/{prefix}/"
-            )
+def keep(store: Store, prefix: str, folder: Path, of: str) -> None:
+    """Uploads what lies in the folder and nothing publishes, and says so; never raises for the store.
+
+    ``of``: whose files they are, in words.
+    """
+    if not (names := files_of(folder)):
+        return
+    try:
+        for name in names:
+            store.upload(f"{prefix}/{name}", folder / name)
+    except (StorageFailed, OSError) as failure:
+        reporting.note(f"files of {of} are not all kept: {failure}")
+    else:
+        reporting.note(f"not published: {counted(len(names), 'file')} of {of}, kept in {store.address}/{prefix}/")

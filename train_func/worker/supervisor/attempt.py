@@ -172,7 +172,9 @@ class Attempt:
             publication.publish(stop)  # before what may be lost
             member.tell(status=Status.PUBLISHED)
         waiting = patient(self._store, stop, RECORD_SECONDS, "keep the files of ranks")
-        keep(waiting, self._record.keys.attempt(lease.attempt), environment.work_dir, [end.rank for end in ends])
+        prefix = self._record.keys.attempt(lease.attempt).output
+        for rank in (end.rank for end in ends):
+            keep(waiting, f"{prefix}/rank-{rank}", of_rank(environment.work_dir, rank), f"rank {rank}")
         self._keep_trackers(waiting)
         if any(end.outcome and end.outcome.separate for end in ends):
             print("the ranks never formed one process group: each has trained by itself")
@@ -270,7 +272,9 @@ class Attempt:
 
     def _keep_trackers(self, store: Store) -> None:
         if self._environment.worker == 0 and self.lease:
-            trackers.keep(store, self._record.keys.attempt(self.lease.attempt), self._environment.work_dir)
+            prefix = self._record.keys.attempt(self.lease.attempt).prefix
+            for name in trackers.FOLDERS:
+                keep(store, f"{prefix}/{name}", self._environment.work_dir / name, "trackers")
 
     def _bounded(self, call: Callable[[], T]) -> T | None:
         """Returns the result, or None with a line in the log."""
