@@ -10,7 +10,7 @@ from transformers import ViTImageProcessorPil
 from tests.messages import unnamed
 from tests.tiny_images import encoded, image_of
 from train_func.errors import InvalidInput
-from train_func.worker.tasks.images import LEAST_AREA, ImageCollator, cut_out, decode, shape_of
+from train_func.worker.tasks.image_decoding import LEAST_AREA, ImageCollator, cut_out, decode, shape_of
 from train_func.worker.training.loader import PlanLoader, seed_for
 from train_func.worker.training.plan import build_plan
 from train_func.worker.training.steps import micro_batch_of

@@ -24,9 +24,9 @@ from train_func.errors import InvalidInput
 from train_func.layout import PIPELINE
 from train_func.rgb import ORIENTATION, upright_rgb
 from train_func.worker.inputs import parquet_file
-from train_func.worker.tasks import images
+from train_func.worker.tasks import image_decoding
 from train_func.worker.tasks.image_classification import ImageClassifier
-from train_func.worker.tasks.images import checked, decode
+from train_func.worker.tasks.image_decoding import checked, decode
 
 ASCII, SHORT, FLOAT, SIGNED = 2, 3, 11, 9  # types of a field of EXIF
 IMAGE_WIDTH, X_RESOLUTION = 0x0100, 0x011A
@@ -207,7 +207,7 @@ NUM_ROWS, EACH, PIECE = 41, 500_000, 2_000_000  # bytes of an image, and read at
 @pytest.fixture
 def small_pieces(monkeypatch):
     monkeypatch.setattr(parquet_file, "PIECE", PIECE)
-    monkeypatch.setattr(images, "BATCH_BYTES", PIECE)
+    monkeypatch.setattr(image_decoding, "BATCH_BYTES", PIECE)
 
 
 @contextlib.contextmanager

@@ -10,7 +10,7 @@ from train_func.records import RunRecord
 from train_func.run import Run
 from train_func.tasks import ImageClassification, StoredTask
 from train_func.worker import loading
-from train_func.worker.tasks.images import ImageCollator
+from train_func.worker.tasks.image_decoding import ImageCollator
 from train_func.worker.tasks.protocol import Rows
 
 

@@ -16,7 +16,15 @@ from train_func.layout import LABELS, SOURCE
 from train_func.tasks import SINGLE, ImageClassification
 from train_func.worker.inputs.findings import Findings
 from train_func.worker.tasks.columns import judge_equal, judge_overlap, names_of_classes
-from train_func.worker.tasks.images import COLUMN, ImageCollator, KeptImages, decode, keep, look_at_each, name_of
+from train_func.worker.tasks.image_decoding import (
+    COLUMN,
+    ImageCollator,
+    KeptImages,
+    decode,
+    keep,
+    look_at_each,
+    name_of,
+)
 from train_func.worker.tasks.labels import Labels, encode
 from train_func.worker.tasks.metrics import Accuracy
 from train_func.worker.tasks.protocol import Metric, Rows, WorkerHalf
