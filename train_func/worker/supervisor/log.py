@@ -87,7 +87,9 @@ class _Stream(threading.Thread):
                     self._emit(begin)
         if rest:
             self._emit(rest)
-        os.close(self._read)
+        with self._reading:  # another thread may wait for it to settle
+            self._is_over = True
+            os.close(self._read)
 
     def replace(self, *descriptors: int) -> None:
         """Has these descriptors of this process write to it."""
@@ -98,9 +100,9 @@ class _Stream(threading.Thread):
         """Returns when all whole lines that were written before this call were passed on, or after ``seconds``."""
         until = time.monotonic() + seconds
         while (left := until - time.monotonic()) > 0 and self._reading.acquire(timeout=left):
-            is_empty = not any(fcntl.ioctl(self._read, termios.FIONREAD, bytes(4)))
+            is_settled = self._is_over or not any(fcntl.ioctl(self._read, termios.FIONREAD, bytes(4)))
             self._reading.release()
-            if is_empty:
+            if is_settled:
                 return
             time.sleep(0.01)
 
