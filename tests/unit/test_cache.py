@@ -36,9 +36,9 @@ def maker(tmp_path: Path, how: str = "works") -> "subprocess.Popen[str]":
     return subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
 
 
-def test_of_four_processes_one_makes_and_all_get_it(tmp_path):
-    makers = [maker(tmp_path) for _ in range(4)]
-    assert [process.communicate(timeout=300)[0] for process in makers] == ["whole\n"] * 4
+def test_of_two_processes_one_makes_and_both_get_it(tmp_path):
+    makers = [maker(tmp_path) for _ in range(2)]
+    assert [process.communicate(timeout=300)[0] for process in makers] == ["whole\n"] * 2
     assert (tmp_path / "log").read_text() == "made\n"
 
 
@@ -51,7 +51,7 @@ def test_what_a_killed_maker_left_does_not_count(tmp_path):
     process.send_signal(signal.SIGKILL)
     process.communicate(timeout=300)
     assert not (tmp_path / "cache/deep/thing").exists()
-    assert maker(tmp_path).communicate(timeout=300)[0] == "whole\n"
+    assert entry(tmp_path / "cache", "deep/thing", lambda part: part.write_text("whole")).read_text() == "whole"
 
 
 def test_a_maker_that_raises_leaves_nothing_that_counts_and_the_next_one_succeeds(tmp_path):

@@ -1,6 +1,7 @@
 """The models that CausalLM takes, what it makes of them, and how they are used once they are published."""
 
 import json
+import shutil
 from pathlib import Path
 
 import datasets
@@ -23,9 +24,14 @@ from train_func.worker.tasks.chat_tokens import NO_LABEL
 SHAPE = {"hidden_size": 32, "intermediate_size": 48, "num_hidden_layers": 2, "num_attention_heads": 2}
 
 
+@pytest.fixture(scope="module")
+def llama(tmp_path_factory):
+    return Path(write_tiny_llama(tmp_path_factory.mktemp("made") / "llama"))
+
+
 @pytest.fixture
-def folder(tmp_path):
-    return Path(write_tiny_llama(tmp_path / "llama"))
+def folder(llama, tmp_path):
+    return shutil.copytree(llama, tmp_path / "llama")
 
 
 def other_model(folder, model_type, **fields):
@@ -48,9 +54,12 @@ def loaded(folder, precision="fp32", **fields):
     return tuner, *tuner.load((), precision)
 
 
-def test_an_encoder_is_refused_when_it_is_loaded(folder):
+@pytest.mark.parametrize("precision", ["fp32", "bf16"])
+@pytest.mark.parametrize("kind", ["bert", "bert-generation"])  # the latter is of no table of encoders; it does attend
+def test_a_model_that_sees_the_tokens_it_has_to_predict_is_refused_whatever_its_type(folder, kind, precision):
+    other_model(folder, kind, initializer_range=0.3)
     with pytest.raises(InvalidInput) as refused:
-        loaded(other_model(folder, "bert", initializer_range=0.3))
+        loaded(folder, precision, lora_rank=4)
     assert refused.value.cause == "model"
 
 
@@ -58,16 +67,14 @@ def test_an_encoder_is_refused_when_it_is_loaded(folder):
 def test_an_encoder_that_is_a_decoder_by_its_config_is_taken(folder, fields):
     other_model(folder, "bert", is_decoder=True)
     assert not tuner_of(folder, **fields).check().faults
-    loaded(folder, **fields)
+    assert loaded(folder, **fields)[1].config.is_decoder
 
 
-@pytest.mark.parametrize("precision", ["fp32", "bf16"])
-def test_a_model_that_sees_the_tokens_it_has_to_predict_is_refused_whatever_its_type(folder, precision):
-    other_model(folder, "bert-generation", initializer_range=0.3)  # of no table of encoders; it does attend
-    assert not tuner_of(folder).check().faults
-    with pytest.raises(InvalidInput) as refused:
-        loaded(folder, precision, lora_rank=4)
-    assert refused.value.cause == "model"
+def test_frozen_weights_are_held_in_what_products_are_computed_in_and_adapters_are_exact(folder):
+    _, model, _ = loaded(folder, "bf16", lora_rank=4)
+    held = {(of.dtype, of.requires_grad) for of in model.parameters()}
+    assert held == {(torch.bfloat16, False), (torch.float32, True)}
+    assert {of.dtype for of in loaded(folder, "bf16")[1].parameters()} == {torch.float32}
 
 
 CHATML = (
@@ -230,25 +237,10 @@ def test_a_length_that_the_model_does_not_take_is_said_to_be_the_default_where_i
     assert unnamed(fault, "max_length=", told, "512 tokens at most") == []
 
 
-def test_answers_that_are_cut_are_taken(folder):
-    rows = [{**row, "completion": LONG} for row in questions(41)]
-    data = folder.parent / "long.jsonl"
-    data.write_text("".join(json.dumps(row) + "\n" for row in rows))
-    task = CausalLM(model=str(folder), dataset=str(data), max_length=64)
-    assert CausalLMTuner(task, 0, None, folder.parent / "cache").check().faults == []
-
-
-@pytest.mark.parametrize("layers", [("q_prj",), ("v_proj", "q_prj"), ("mlp.q_proj",)])
-def test_layers_that_the_model_does_not_have_are_refused_by_the_field_that_names_them(folder, layers):
+@pytest.mark.parametrize("layers", [("q_prj",), ("v_proj", "q_prj"), ("mlp.q_proj",), ("norm",)])
+def test_layers_that_the_model_or_peft_does_not_have_are_refused_by_the_field_that_names_them(folder, layers):
     with pytest.raises(InvalidInput) as refused:
         loaded(folder, lora_rank=4, lora_layers=layers)
     assert refused.value.cause == "input"
     assert unnamed(refused.value, "lora_layers=", repr(layers[-1]), "q_proj") == []
     assert "v_proj'" not in str(refused.value).partition("called")[2]
-
-
-def test_layers_without_adapters_of_peft_are_refused_by_the_field_that_names_them(folder):
-    with pytest.raises(InvalidInput) as refused:
-        loaded(folder, lora_rank=4, lora_layers=("norm",))
-    assert refused.value.cause == "input"
-    assert unnamed(refused.value, "lora_layers=", "q_proj") == []

@@ -208,6 +208,7 @@ def test_what_was_downloaded_before_is_used_while_the_hub_is_away(repositories, 
         assert unnamed(faults(absent)[cause], "ConnectError", f"HF_HOME ({tmp_path}/hf)", "package://") == []
 
 
+@pytest.mark.slow
 def test_a_model_that_was_only_checked_is_not_taken_for_downloaded(repositories, ask, tmp_path):
     with tiny_hub(repositories) as address:
         ask(address, tmp_path, GOOD)
@@ -215,6 +216,7 @@ def test_a_model_that_was_only_checked_is_not_taken_for_downloaded(repositories,
     assert "part" in faults(offline)["model"]
 
 
+@pytest.mark.slow
 def test_a_name_that_does_not_resolve_is_known_within_seconds(ask, tmp_path):
     began = time.monotonic()
     ask("http://no-such-host.invalid", tmp_path)  # nothing

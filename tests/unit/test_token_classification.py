@@ -13,7 +13,7 @@ from train_func import Run, TokenClassification
 from train_func.errors import InvalidInput
 from train_func.worker.check import report_of
 from train_func.worker.inputs.model_loading import load_tokenizer
-from train_func.worker.tasks.metrics import TagScores, spans_of
+from train_func.worker.tasks.metrics import spans_of
 from train_func.worker.tasks.token_classification import TokenClassifier
 
 NAMES = ["O", "B-DISH", "I-DISH"]
@@ -69,14 +69,11 @@ def test_every_sentence_is_on_one_side_with_its_words_and_tags(half, num_rows):
     assert rows.held_out.num_rows == round(num_rows / 5)
 
 
-def test_integer_tags_have_the_names_that_are_given_or_came_with_the_data(half, tmp_path, model):
-    numbered = sentences(40, tags=[0, 1, 2])
-    assert half(numbered).rows().labels == ("0", "1", "2")
-    assert half(numbered, labels=NAMES).rows().labels == tuple(NAMES)
+def test_integer_tags_have_the_names_that_came_with_the_data(tmp_path, model):
     features = datasets.Features(
         tokens=datasets.List(datasets.Value("string")), tags=datasets.List(datasets.ClassLabel(names=NAMES))
     )
-    table = datasets.Dataset.from_list(numbered, features=features)
+    table = datasets.Dataset.from_list(sentences(40, tags=[0, 1, 2]), features=features)
     task = TokenClassification(model=model, dataset=table)
     assert TokenClassifier(task, 42, None, tmp_path / "cache").rows().labels == tuple(NAMES)
 
@@ -280,25 +277,17 @@ def test_rows_that_do_not_fit_are_refused_with_field_row_and_value(half, rows, f
     assert unnamed("\n".join(message for _, message in found.faults), *facts) == []
 
 
-def test_the_check_says_what_there_is_and_what_only_one_side_has(half):
-    rows = changed(4, tags=["B-RARE", *["O"] * 7])
-    found = half(rows).check()
+def test_the_check_says_what_there_is_what_is_cut_and_what_only_one_side_has(half):
+    task = half(changed(4, tags=["B-RARE", *["O"] * 7]), max_length=6)
+    found = task.check()
     assert found.faults == []
     assert unnamed(found.summary, "32 rows", "8 held out", "4 tags", "B-RARE") == []
     assert any("'B-RARE'" in note for note in found.notes)
+    assert any("max_length=6" in note for note in found.notes)
     assert set(found.fingerprints) == {"dataset", "model"}
-
-
-def test_sentences_that_are_cut_are_noted_with_their_lengths(half):
-    assert any("max_length=6" in note for note in half(sentences(40), max_length=6).check().notes)
+    report = report_of(json.loads(json.dumps(Run(task=task.task).to_dict())), None, task.cache)
+    assert (report["faults"], report["facts"]["labels"]) == ([], ["B-DISH", "B-RARE", "I-DISH", "O"])
     assert half(sentences(40)).check().notes == []
-
-
-def test_the_metric_knows_the_tags_of_the_rows(half):
-    task = half(sentences(40))
-    assert task.metric() is None
-    task.rows()
-    assert isinstance(task.metric(), TagScores)
 
 
 @pytest.mark.parametrize(
@@ -314,11 +303,3 @@ def test_fields_that_cannot_work_make_no_task(fields, facts):
     with pytest.raises(InvalidInput) as caught:
         Run(task=TokenClassification(model="m", dataset="d", **fields))
     assert unnamed(caught.value, *facts) == []
-
-
-def test_the_check_before_a_submission_knows_it_by_its_kind_alone(half, tmp_path, model):
-    half(sentences(41))
-    run = Run(task=TokenClassification(model=model, dataset=str(tmp_path / "rows.jsonl")))
-    report = report_of(json.loads(json.dumps(run.to_dict())), None, tmp_path / "cache")
-    assert report["faults"] == []
-    assert report["facts"]["labels"] == ["B-DISH", "I-DISH", "O"]
