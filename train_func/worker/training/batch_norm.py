@@ -66,7 +66,7 @@ class BatchStatistics:
             (path, module) for model in models for path, module in model.named_modules() if module not in merged
         ]
         """Modules of which a note tells once if a forward pass changes their buffers."""
-        self.are_merged = True
+        self._are_merged = True
         """Whether no micro-batch has begun since ``merge``."""
         self._num_slots = num_slots
         self._rows: list[torch.Tensor] = []
@@ -97,7 +97,7 @@ class BatchStatistics:
         Raises:
             InvalidInput: (cause "code") a layer has changed its statistics, and its hooks were not called.
         """
-        self.are_merged = not self._layers
+        self._are_merged = not self._layers
         for layer in self._layers:
             layer.begin(counts=counts)
         before = self._other_buffers() if counts and world.rank() == 0 else {}
@@ -137,10 +137,19 @@ class BatchStatistics:
                 "buffers stay as they are"
             )
 
+    def check_merged(self, step: int) -> None:
+        """Raises InvalidInput (cause "code") when a loop of one's own has left a step before its end, which merges."""
+        if not self._are_merged:
+            raise InvalidInput(
+                f"step {step} of session.steps was left before its end, so the running statistics of BatchNorm are not "
+                "merged over the ranks. Go through all of a step, without break or next(): for batch, weight in step",
+                cause="code",
+            )
+
     @torch.no_grad()
     def merge(self) -> None:
         """Changes the buffers after the micro-batches of a step, on every rank alike; collective."""
-        self.are_merged = True
+        self._are_merged = True
         if not self._layers:
             return
         buffers = [buffer for layer in self._layers for buffer in layer.buffers]

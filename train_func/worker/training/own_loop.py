@@ -8,7 +8,7 @@ import contextlib
 import dis
 import gc
 import sys
-from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
+from collections.abc import Callable, Generator, Mapping, Sequence
 from functools import partial
 from itertools import chain
 from typing import Any
@@ -32,7 +32,7 @@ from train_func.worker.training.loader import Collator, PlanLoader
 from train_func.worker.training.plan import STEPS, PlanFacts, facts_of, rows_of
 from train_func.worker.training.state import frozen, load_optimizer
 from train_func.worker.training.steps import Step, Steps
-from train_func.worker.training.weighing import Items, is_shift_in_doubt, items_of_loop
+from train_func.worker.training.weighing import Items, check_shift, items_of_loop
 from train_func.worker.training.weights import (
     Exchanged,
     base_sha256,
@@ -48,22 +48,39 @@ class OwnState:
 
     def __init__(self, trainings: Trainings, objects: Mapping[str, Any], device: torch.device) -> None:
         """Raises InvalidInput (cause "code") for an object without state_dict and load_state_dict."""
-        self._objects = {name: of.module if _is_ddp(of) else of for name, of in objects.items()}
+        is_ddp = {name: isinstance(of, DistributedDataParallel) for name, of in objects.items()}
+        self._objects = {name: of.module if is_ddp[name] else of for name, of in objects.items()}
+        self._bases = {name: _base(of) for name, of in self._objects.items() if isinstance(of, nn.Module)}
+        """Names of the weights that every attempt loads and none trains, below adapters."""
         world.on_all_ranks(self._check)
         if not any(hasattr(of, "param_groups") for of in self._objects.values()):
             world.note(
                 "session.checkpoint was given no optimizer: after a restart it begins anew, and the result may differ; "
                 "give it beside the model, as in session.checkpoint(model, optimizer)"
             )
-        self._bases = {name: _base(of) for name, of in self._objects.items() if isinstance(of, nn.Module)}
-        """Names of the weights that every attempt loads and none trains, below adapters."""
-        world.on_all_ranks(self._check_states)
+        made = {
+            name: [[own, str(of.dtype), list(of.shape)] for own, of in held.named_parameters()]
+            if isinstance(held, nn.Module)
+            else type(held).__name__
+            for name, held in self._objects.items()
+        }
+        bases = {
+            name: base_sha256(of)
+            for name, of in self._objects.items()
+            if isinstance(of, nn.Module) and has_adapters(of)
+        }
         self.exchanged = Exchanged(objects.values())
-        self.checkpointing: Checkpointing = trainings.begin(_made_of(self._objects))
+        self.checkpointing: Checkpointing = trainings.begin({"objects": made, **({"bases": bases} if bases else {})})
         self._restored: Restored | None = self.checkpointing.restore(device)
         if self._restored:
             for name, of in self._objects.items():
-                _load(of, self._restored.training["objects"][name])
+                saved = self._restored.training["objects"][name]
+                if isinstance(of, torch.optim.Optimizer):
+                    load_optimizer(of, saved)
+                elif isinstance(of, nn.Module):
+                    load_own_weights(of, saved)
+                else:
+                    of.load_state_dict(saved)
 
     @property
     def models(self) -> list[nn.Module]:
@@ -78,18 +95,14 @@ class OwnState:
         return {own: value for own, value in state.items() if own not in left_out}
 
     def _check(self) -> None:
-        wrong = {name: of for name, of in self._objects.items() if not _has_state(of)}
-        faults = [f"session.checkpoint: {name} is a {type(of).__name__}" for name, of in wrong.items()]
-        if not self._objects:
-            faults = ["session.checkpoint was given nothing"]
-        if faults:
-            expected = (
-                "models, optimizers, schedulers and other objects with state_dict and load_state_dict are expected"
-            )
-            raise InvalidInput([f"{fault}: {expected}" for fault in faults], cause="code")
-
-    def _check_states(self) -> None:
         """Raises InvalidInput for what no checkpoint holds; says what ``session.publish`` would refuse."""
+        expected = "models, optimizers, schedulers and other objects with state_dict and load_state_dict are expected"
+        faults = [] if self._objects else [f"session.checkpoint was given nothing: {expected}"]
+        for name, of in self._objects.items():
+            if not all(callable(getattr(of, method, None)) for method in ("state_dict", "load_state_dict")):
+                faults.append(f"session.checkpoint: {name} is a {type(of).__name__}: {expected}")
+        if faults:
+            raise InvalidInput(faults, cause="code")
         weights.check_finite(self.models, "Before the first step, ", whole=True)
         states = {name: self._state(name, of) for name, of in self._objects.items()}
         State.of(states, "session.checkpoint")
@@ -125,37 +138,8 @@ class OwnState:
         self.checkpointing.close()
 
 
-def _has_state(of: Any) -> bool:
-    return callable(getattr(of, "state_dict", None)) and callable(getattr(of, "load_state_dict", None))
-
-
-def _is_ddp(of: Any) -> bool:
-    return isinstance(of, DistributedDataParallel)
-
-
 def _base(model: nn.Module) -> frozenset[str]:
     return frozenset(model.state_dict()) - own_weights(model).keys() if has_adapters(model) else frozenset()
-
-
-def _load(of: Any, state: Any) -> None:
-    if isinstance(of, torch.optim.Optimizer):
-        load_optimizer(of, state)
-    elif isinstance(of, nn.Module):
-        load_own_weights(of, state)
-    else:
-        of.load_state_dict(state)
-
-
-def _made_of(objects: Mapping[str, Any]) -> dict[str, Any]:
-    """What two loops have in common of which one can go on from the other's checkpoint."""
-    made = {
-        name: [[own, str(of.dtype), list(of.shape)] for own, of in held.named_parameters()]
-        if isinstance(held, nn.Module)
-        else type(held).__name__
-        for name, held in objects.items()
-    }
-    bases = {name: base_sha256(of) for name, of in objects.items() if isinstance(of, nn.Module) and has_adapters(of)}
-    return {"objects": made, **({"bases": bases} if bases else {})}
 
 
 def _stacked(features: list[dict[str, Any]]) -> dict[str, Any]:
@@ -164,27 +148,33 @@ def _stacked(features: list[dict[str, Any]]) -> dict[str, Any]:
     Raises:
         InvalidInput: (cause "code") a column cannot be stacked; names it.
     """
-    return {name: _column(name, [row[name] for row in features]) for name in features[0]}
+    batch = {}
+    for name, first in features[0].items():
+        if isinstance(first, dict) and any(isinstance(value, bytes) for value in first.values()):
+            raise InvalidInput(
+                f"the rows of a batch of session.steps have files in their column {name!r}, which are not decoded: a "
+                f"dict with {listed(sorted(first))}. Give session.steps the rows of session.data with the columns as "
+                "they are, or a function that makes a batch of a list of rows, as collate=...",
+                cause="code",
+            )
+        values = [row[name] for row in features]
+        try:
+            batch[name] = default_collate(values)
+        except (TypeError, RuntimeError, ValueError) as error:
+            shapes = {
+                f"shape {tuple(of.shape)}" if isinstance(of, torch.Tensor) else type(of).__name__ for of in values
+            }
+            raise InvalidInput(
+                f"the rows of a batch of session.steps cannot be stacked: their column {name!r} holds "
+                f"{listed(sorted(shapes))}. Values of one shape, or texts, are expected: remove the column, or give "
+                "session.steps a function that makes a batch of a list of rows, as "
+                "collate=DataCollatorWithPadding(...)",
+                cause="code",
+            ) from error
+    return batch
 
 
-def _column(name: str, values: list[Any]) -> Any:
-    if isinstance(values[0], dict) and any(isinstance(value, bytes) for value in values[0].values()):
-        raise InvalidInput(
-            f"the rows of a batch of session.steps have files in their column {name!r}, which are not decoded: a dict "
-            f"with {listed(sorted(values[0]))}. Give session.steps the rows of session.data with the columns as they "
-            "are, or a function that makes a batch of a list of rows, as collate=...",
-            cause="code",
-        )
-    try:
-        return default_collate(values)
-    except (TypeError, RuntimeError, ValueError) as error:
-        shapes = {f"shape {tuple(of.shape)}" if isinstance(of, torch.Tensor) else type(of).__name__ for of in values}
-        raise InvalidInput(
-            f"the rows of a batch of session.steps cannot be stacked: their column {name!r} holds "
-            f"{listed(sorted(shapes))}. Values of one shape, or texts, are expected: remove the column, or give "
-            "session.steps a function that makes a batch of a list of rows, as collate=DataCollatorWithPadding(...)",
-            cause="code",
-        ) from error
+_DROPS = ("POP_TOP", "POP_ITER")  # what Python does where break or return leaves a loop, and no error ends it
 
 
 def steps(
@@ -215,84 +205,43 @@ def steps(
     all_steps = Steps(*given, checkpointing, parts, restored)
     del restored
     _tell_unsynchronised(models)
-    is_first = True
-    with contextlib.ExitStack() as left:
-        left.enter_context(_loop(all_steps.loop))
-        left.enter_context(statistics.watched())
-        if state:
-            left.enter_context(stop_flag.deferred())
-            left.callback(state.close)
-        left.callback(marks.mark, Phase.OUTSIDE)
-        while not all_steps.is_over:
-            for step in all_steps.of_epoch(loader):
-                if shifts_labels is None and is_first:
-                    world.on_all_ranks(partial(_check_labels, step, items))
-                is_first = False
-                marks.mark(Phase.STEP)
-                yield step
-                _check_merged(statistics, step.number)
-                marks.step_done(step.number)
-            marks.mark(Phase.OUTSIDE)  # until the first step of the next epoch
-            all_steps.end_epoch()
-            all_steps.meet()
-        all_steps.restore_random()
-        if state:
-            state.end(all_steps.done)
-
-
-_DROPS = ("POP_TOP", "POP_ITER")  # what Python does where break or return leaves a loop, and no error ends it
-
-
-@contextlib.contextmanager
-def _loop(loop: end.Loop) -> Iterator[end.Loop]:
-    """Notes the loop as long as it has not come to its end, and by which line it was left."""
-    end.here.loops.append(loop)
+    end.here.loops.append(all_steps.loop)
     try:
-        yield loop
-    except GeneratorExit:
-        frame = sys._getframe()
-        while frame.f_back and frame.f_code is not steps.__code__:
-            frame = frame.f_back
-        if function := frame.f_back:
-            loop.left_at = function.f_code, function.f_lineno
+        with contextlib.ExitStack() as left:
+            left.enter_context(statistics.watched())
+            if state:
+                left.enter_context(stop_flag.deferred())
+                left.callback(state.close)
+            left.callback(marks.mark, Phase.OUTSIDE)
+            is_first = True
+            while not all_steps.is_over:
+                for step in all_steps.of_epoch(loader):
+                    if shifts_labels is None and is_first:
+                        world.on_all_ranks(partial(check_shift, [part.batch for part in step.parts], items))
+                    is_first = False
+                    marks.mark(Phase.STEP)
+                    yield step
+                    statistics.check_merged(step.number)
+                    marks.step_done(step.number)
+                marks.mark(Phase.OUTSIDE)  # until the first step of the next epoch
+                all_steps.end_epoch()
+                all_steps.meet()
+            all_steps.restore_random()
+            if state:
+                state.end(all_steps.done)
+    except GeneratorExit:  # the loop stays noted, and by which line it was left
+        if function := sys._getframe().f_back:
+            all_steps.loop.left_at = function.f_code, function.f_lineno
             if dis.opname[function.f_code.co_code[function.f_lasti]] in _DROPS:
-                end.here.tell_left(loop)
+                end.here.tell_left(all_steps.loop)
         raise
     except BaseException:
-        end.here.loops.remove(loop)
+        end.here.loops.remove(all_steps.loop)
         raise
-    end.here.loops.remove(loop)
+    end.here.loops.remove(all_steps.loop)
 
 
-def _check_labels(step: Step, items: Items | None) -> None:
-    """Raises InvalidInput where a mean over labels depends on what is not known: whether the loss shifts them."""
-    if not any(isinstance(of.batch, Mapping) and is_shift_in_doubt(of.batch, items) for of in step.parts):
-        return
-    if items is None:
-        raise InvalidInput(
-            "session.steps: the labels of a batch are its input_ids, and session.checkpoint was given no model of "
-            "transformers whose loss tells whether it shifts them, so that the first label of each row does not count. "
-            "Say it: session.steps(plan, shifts_labels=True), as for a language model that predicts the next token, or "
-            "shifts_labels=False; or give the model to session.checkpoint(model, optimizer) before",
-            cause="code",
-        )
-    raise InvalidInput(
-        "session.steps: the loss of the model that session.checkpoint was given shifts labels, so that the first label "
-        "of each row does not count; but the labels of a batch are not its input_ids, as such a loss expects them. Say "
-        "it: session.steps(plan, shifts_labels=False) where the loop has shifted them itself, as with "
-        "input_ids=ids[:, :-1] and labels=ids[:, 1:], or shifts_labels=True where the loss shifts them",
-        cause="code",
-    )
-
-
-def _check_merged(statistics: BatchStatistics, step: int) -> None:
-    """Raises InvalidInput when the loop has left a step before its end, which merges the statistics of the ranks."""
-    if not statistics.are_merged:
-        raise InvalidInput(
-            f"step {step} of session.steps was left before its end, so the running statistics of BatchNorm are not "
-            "merged over the ranks. Go through all of a step, without break or next(): for batch, weight in step",
-            cause="code",
-        )
+SHARDED = ("device_mesh", "_fsdp_flattened", "ds_id")  # of a parameter of which each rank holds a part: FSDP, DeepSpeed
 
 
 def _tell_unsynchronised(models: Sequence[nn.Module]) -> None:
@@ -310,10 +259,16 @@ def _tell_unsynchronised(models: Sequence[nn.Module]) -> None:
     objects = gc.get_objects()
     optimizers = [item for item in objects if issubclass(type(item), torch.optim.Optimizer)]
     groups = [group["params"] for optimizer in optimizers for group in optimizer.param_groups]
-    trained = [*chain.from_iterable(groups or (model.parameters() for model in models))]
     parallel = [item for item in objects if issubclass(type(item), DistributedDataParallel)]
     exchanged = {id(parameter) for model in parallel for parameter in model.parameters()}
-    apart = [p for p in trained if p.requires_grad and id(p) not in exchanged and not _is_synchronised(p)]
+    apart = [
+        parameter
+        for parameter in chain.from_iterable(groups or (model.parameters() for model in models))
+        if parameter.requires_grad
+        and id(parameter) not in exchanged
+        and not any(hasattr(parameter, name) for name in SHARDED)
+        and not (parameter._backward_hooks or parameter._post_accumulate_grad_hooks)  # of the function, on its gradient
+    ]
     if apart:
         note = (
             f"{counted(len(apart), 'parameter')} that the ranks train are in no DistributedDataParallel and have no "
@@ -323,9 +278,3 @@ def _tell_unsynchronised(models: Sequence[nn.Module]) -> None:
         )
         world.note(note)
         end.here.notes.append(note)
-
-
-def _is_synchronised(parameter: torch.Tensor) -> bool:
-    """Whether the ranks hold parts of it, as with FSDP or DeepSpeed, or a hook of the function sees its gradient."""
-    is_part = any(hasattr(parameter, name) for name in ("device_mesh", "_fsdp_flattened", "ds_id"))
-    return is_part or bool(parameter._backward_hooks or parameter._post_accumulate_grad_hooks)

@@ -155,15 +155,12 @@ class Steps:
         self._used: list[Any] = []
         self._random: Any = None
         if restored:
-            self._restore(restored)
+            training = restored.training
+            self.loop.num_done, self.epoch, self.num_done = restored.step, training["epoch"], training["num_steps"]
+            self.coverage = [Coverage(**of) for of in training["coverage"]]
+            self._used = [row for of in (restored.rank, *restored.lost) for row in row_ids_in(of["used"])]
+            self._random = restored.rank["random"]
         marks.begin(self.done)
-
-    def _restore(self, restored: Restored) -> None:
-        training = restored.training
-        self.loop.num_done, self.epoch, self.num_done = restored.step, training["epoch"], training["num_steps"]
-        self.coverage = [Coverage(**of) for of in training["coverage"]]
-        self._used = [row for of in (restored.rank, *restored.lost) for row in row_ids_in(of["used"])]
-        self._random = restored.rank["random"]
 
     @property
     def done(self) -> int:
@@ -196,22 +193,18 @@ class Steps:
         entries.epoch, entries.skipped = self.epoch, self.num_done * accumulation
         batches = iter(loader)
         while self.num_done < self.facts.steps_per_epoch:
-            step = self._next([*islice(batches, accumulation)])
-            if self.is_broken_off:
-                return
+            parts = [micro_batch_of(place, batch, self.items) for place, batch in islice(batches, accumulation)]
+            weight, to_save, to_end = self._exchange(sum(part.weight for part in parts))
+            self.restore_random()
+            if self.num_done:
+                self._save(to_save)
+                self.is_broken_off = self._ends(to_end)
+                if self.is_broken_off:  # no optimizer's step comes next, which would wait for the copy
+                    self.before_update()
+                    return
+            step = Step(self.done + 1, self.epoch + 1, parts[0].place.batch_rows, max(weight, 1), parts, self)
             yield step
             self.count(step)  # also where the loop has left it in its middle
-
-    def _next(self, loaded: Sequence[tuple[Place, Any]]) -> Step:
-        parts = [micro_batch_of(place, batch, self.items) for place, batch in loaded]
-        weight, to_save, to_end = self._exchange(sum(part.weight for part in parts))
-        self.restore_random()
-        if self.num_done:
-            self._save(to_save)
-            self.is_broken_off = self._ends(to_end)
-            if self.is_broken_off:  # no optimizer's step comes next, which would wait for the copy
-                self.before_update()
-        return Step(self.done + 1, self.epoch + 1, parts[0].place.batch_rows, max(weight, 1), parts, self)
 
     def _exchange(self, weight: int = 0) -> tuple[int, list[int], list[int]]:
         """The sums over all ranks: of the weights, of the votes to save and stop, and of those to end."""

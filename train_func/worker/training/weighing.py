@@ -28,6 +28,8 @@ from torch import nn
 from transformers import PreTrainedModel
 from transformers.loss.loss_utils import ForCausalLMLoss
 
+from train_func.errors import InvalidInput
+
 IGNORED = -100  # the integer label that no loss counts, where the model does not name another
 NAMED_BY = ("semantic_loss_ignore_index", "loss_ignore_index")  # configs of models for semantic segmentation
 LABELS = ("shift_labels", "labels")  # the first that is there is what the loss looks at
@@ -105,20 +107,40 @@ def items_of_loop(models: Sequence[nn.Module], *, shifts_labels: bool | None) ->
     return items if shifts_labels is None else replace(items, shifts_labels=shifts_labels)
 
 
-def is_shift_in_doubt(inputs: Mapping[str, Any], items: Items | None) -> bool:
-    """Tells whether what the models say of their loss does not go with the labels of a batch; ``items``: what they say.
+def check_shift(batches: Sequence[Any], items: Items | None) -> None:
+    """Checks the batches of the first step of a loop of one's own; ``items``: what its models say of their loss.
 
     A loss that shifts labels is given the tokens themselves as labels, from the first one on but for those that do not
     count. A loop that has shifted them itself gives other ones, of which the first counts too.
+
+    Raises:
+        InvalidInput: (cause "code") a mean over labels depends on what is not known: whether the loss shifts them.
     """
-    labels, tokens = inputs.get("labels"), inputs.get("input_ids")
-    if not isinstance(labels, torch.Tensor) or "shift_labels" in inputs or not _are_of_tokens(labels, tokens):
-        return False
-    counts = labels.ne(IGNORED if items is None else items.ignored)
-    are_tokens = isinstance(tokens, torch.Tensor) and bool(labels.eq(tokens)[counts].all())
-    if items is None:
-        return are_tokens and bool(counts[..., :2].all(-1).any())
-    return items.shifts_labels and not are_tokens
+    for inputs in batches:
+        labels, tokens = (
+            (inputs.get("labels"), inputs.get("input_ids")) if isinstance(inputs, Mapping) else (None, None)
+        )
+        if not isinstance(labels, torch.Tensor) or "shift_labels" in inputs or not _are_of_tokens(labels, tokens):
+            continue
+        counts = labels.ne(IGNORED if items is None else items.ignored)
+        are_tokens = isinstance(tokens, torch.Tensor) and bool(labels.eq(tokens)[counts].all())
+        if items is None and are_tokens and counts[..., :2].all(-1).any():
+            raise InvalidInput(
+                "session.steps: the labels of a batch are its input_ids, and session.checkpoint was given no model of "
+                "transformers whose loss tells whether it shifts them, so that the first label of each row does not "
+                "count. Say it: session.steps(plan, shifts_labels=True), as for a language model that predicts the "
+                "next token, or shifts_labels=False; or give the model to session.checkpoint(model, optimizer) before",
+                cause="code",
+            )
+        if items and items.shifts_labels and not are_tokens:
+            raise InvalidInput(
+                "session.steps: the loss of the model that session.checkpoint was given shifts labels, so that the "
+                "first label of each row does not count; but the labels of a batch are not its input_ids, as such a "
+                "loss expects them. Say it: session.steps(plan, shifts_labels=False) where the loop has shifted them "
+                "itself, as with input_ids=ids[:, :-1] and labels=ids[:, 1:], or shifts_labels=True where the loss "
+                "shifts them",
+                cause="code",
+            )
 
 
 def _of_transformers(model: nn.Module) -> Iterator[PreTrainedModel]:
