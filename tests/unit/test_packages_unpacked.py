@@ -112,16 +112,6 @@ def test_another_file_under_the_name_of_a_wheel_is_damage(store, carried, tmp_pa
     assert name in str(refused.value)
 
 
-def test_a_damaged_wheel_leaves_nothing_that_counts(store, carried, tmp_path):
-    path = tmp_path / "pies-1.0-py3-none-any.whl"
-    path.write_bytes(b"no zip file")
-    record = carried(path)
-    for _ in range(2):
-        with pytest.raises(StorageFailed) as refused:
-            packages.unpacked(store, record, tmp_path / "cache", tmp_path / "own")
-        assert refused.value.reason == "damaged"
-
-
 def test_programs_inside_a_package_stay_executable(tmp_path):
     path = wheel(tmp_path, "pies")
     with ZipFile(path, "a") as files:

@@ -8,7 +8,7 @@ import os
 import shutil
 from functools import partial
 from pathlib import Path
-from zipfile import BadZipFile, ZipFile
+from zipfile import ZipFile
 
 from train_func.errors import StorageFailed
 from train_func.layout import wheel_key
@@ -41,24 +41,22 @@ def unpacked(store: Store, record: RunRecord, cache: Path, folder: Path) -> Path
             is_whole = hashlib.file_digest(copy, "sha256").hexdigest() == sha256
         if not is_whole:
             download(wheel)
-        try:
-            unpack(wheel, folder)
-        except BadZipFile as fault:
-            raise _damaged(store, name, sha256, str(fault)) from None
+        unpack(wheel, folder)
         wheel.unlink()
     return folder
 
 
 def _download(store: Store, name: str, sha256: str, path: Path) -> None:
     if store.download(wheel_key(name, sha256), path) != sha256:
-        raise _damaged(store, name, sha256, "its content is another one")
+        raise StorageFailed(
+            f"{store.address}/{wheel_key(name, sha256)} is another file than the one that was submitted; remove it and "
+            "submit again, which carries it anew",
+            reason="damaged",
+        )
 
 
 def unpack(wheel: Path, folder: Path) -> None:
-    """Brings the modules and data of a wheel to ``folder``; its programs and headers stay out.
-
-    Raises BadZipFile: it is no zip file, or damaged.
-    """
+    """Brings the modules and data of a wheel to ``folder``; its programs and headers stay out."""
     with ZipFile(wheel) as archive:
         for member in archive.infolist():
             path = Path(archive.extract(member, folder))  # which leaves out what would lead out of the folder
@@ -76,8 +74,3 @@ def put_first(folder: Path | None) -> None:
     if folder:
         paths = [str(folder), os.environ.get("PYTHONPATH", "")]
         os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, paths))
-
-
-def _damaged(store: Store, name: str, sha256: str, why: str) -> StorageFailed:
-    where = f"{store.address}/{wheel_key(name, sha256)}"
-    return StorageFailed(f"{where}: {why}; remove it and submit again, which carries it anew", reason="damaged")

@@ -154,20 +154,16 @@ class Launcher:
             pids = {self._rank(local_rank): process.pid for local_rank, process in alive.items()}
             if stacks.are_asked_for():
                 self._hangs.print_stacks(pids)
-            if (hang := self._hangs.look(pids, self._member)) and self._tells_first(hang):
+            if hang := self._hangs.look(pids, self._member):
+                worker = self._environment.worker
+                first = self._member.fail(hang.verdict(worker))
+                if first and first.worker != worker:
+                    continue  # the next look finds that end
+                if self._environment.num_workers > 1:
+                    self._stop.pause(BEAT + 3 * LOOK)  # in which the others print their stacks
                 self.hang = hang
                 self._hangs.print_stacks(pids)
                 return False
-
-    def _tells_first(self, hang: Hang) -> bool:
-        """Has the other workers print their stacks; returns False where one of them has said an end before."""
-        worker = self._environment.worker
-        first = self._member.fail(hang.verdict(worker))
-        if first and first.worker != worker:
-            return False  # the next look finds it
-        if self._environment.num_workers > 1:
-            self._stop.pause(BEAT + 3 * LOOK)
-        return True
 
     def _look_around(self) -> None:
         """Pauses, unless there is a signal or a peer was lost."""
