@@ -1,6 +1,5 @@
 """The worker loads exactly the text that was submitted, or says why not."""
 
-import dataclasses
 import hashlib
 import inspect
 import pickle
@@ -36,12 +35,6 @@ def test_a_text_that_the_store_lacks_is_the_store_s_failure(source, tmp_path):
     with pytest.raises(StorageFailed) as failed:
         source_module.load(tmp_path, open_store(f"file://{tmp_path / 'store'}"), record_of(source))
     assert failed.value.reason in {"absent", "bucket"}
-
-
-def test_a_function_that_the_text_lacks_is_refused(source, tmp_path):
-    (tmp_path / "source.py").write_bytes(source.text.encode())
-    with pytest.raises(InvalidInput, match="'other'"):
-        source_module.load(tmp_path, None, dataclasses.replace(record_of(source), function="other"))
 
 
 def test_a_text_of_another_format_is_no_packed_module():
