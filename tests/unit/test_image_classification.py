@@ -244,15 +244,14 @@ def test_images_that_all_show_the_same_are_refused_with_what_may_be_the_reason(h
     assert unnamed(faults, "28 of 28", "frames") == []
 
 
-@pytest.mark.parametrize("ending", [".jfif", ".jpe", ".JPG", ".avif", ".Webp", ".tif"])
-def test_images_are_known_by_any_ending_that_they_have(half, tmp_path, ending):
-    folder = folder_of(tmp_path, 40)
-    for path in sorted((tmp_path / "images").glob("dots/*.png")):
+def test_images_are_known_by_any_ending_that_they_have(half, tmp_path):
+    folder, endings = folder_of(tmp_path, 40), [".jfif", ".jpe", ".JPG", ".avif", ".Webp", ".tif"]
+    for at, path in enumerate(sorted((tmp_path / "images").glob("dots/*.png"))):
+        ending = endings[at % len(endings)]
         Image.open(path).save(path.with_suffix(ending), {".jfif": "JPEG", ".jpe": "JPEG"}.get(ending))
         path.unlink()
     found = half(folder).check()
-    assert found.facts["num_rows"] == 40
-    assert not found.faults
+    assert (found.facts["num_rows"], found.faults) == (40, [])
 
 
 def test_a_class_whose_files_are_no_images_is_refused_by_its_name(half, tmp_path):

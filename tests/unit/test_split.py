@@ -172,49 +172,6 @@ def test_a_file_is_held_out(rows, prepared, refusal):
     assert "held_out='nowhere.csv'" in refusal(path, held_out="nowhere.csv")
 
 
-def written(folder, name, labels, word):
-    """A file of rows with labels as they are spelled, in the format that its name says."""
-    texts = [f"{word} {number}" for number in range(len(labels))]
-    lines = {
-        ".csv": ["text,label", *(f"{text},{label}" for text, label in zip(texts, labels, strict=True))],
-        ".tsv": ["text\tlabel", *(f"{text}\t{label}" for text, label in zip(texts, labels, strict=True))],
-        ".jsonl": [f'{{"text": "{text}", "label": {label}}}' for text, label in zip(texts, labels, strict=True)],
-    }
-    path = folder / name
-    path.write_text("\n".join(lines[path.suffix]))
-    return str(path)
-
-
-@pytest.mark.parametrize(
-    ("names", "training", "held_out", "classes"),
-    [
-        (("a.csv", "b.csv"), ["1", "2", "x"] * 13, ["1", "2"] * 4, ("1", "2", "x")),
-        (("a.jsonl", "b.jsonl"), ["1", "2", "3"] * 13, ["1.0", "3.0", "2.0"], ("1", "2", "3")),
-        (("a.jsonl", "b.csv"), ['"07"', '"11"'] * 20, ["07", "11"] * 3, ("07", "11")),
-        (("a.csv", "b.csv"), ["NA", "None", "null"] * 13, ["NA", "None"] * 4, ("NA", "None", "null")),
-    ],
-)  # fmt: skip
-def test_two_files_have_the_same_classes_as_they_are_spelled(tmp_path, prepared, names, training, held_out, classes):
-    path = written(tmp_path, names[0], training, "food")
-    found = prepared(path, held_out=written(tmp_path, names[1], held_out, "service"))
-    assert found.labels == classes
-    for side, labels in ((found.train, training), (found.held_out, held_out)):
-        meant = [label.strip('"').removesuffix(".0") for label in labels]
-        assert [found.labels[code].removesuffix(".0") for code in side["label"]] == meant
-
-
-@pytest.mark.parametrize("name", ["a.csv", "a.jsonl"])
-def test_numbers_to_predict_are_those_of_the_file(tmp_path, prepared, refusal, name):
-    numbers = [str(i / 8) for i in range(40)]
-    found = prepared(written(tmp_path, name, numbers, "food"), problem_type="regression")
-    for side in (found.train, found.held_out):
-        assert side["label"][:] == [float(numbers[int(text.split()[1])]) for text in side["text"]]
-    if name == "a.csv":
-        numbers[6:9] = ["", "nan", "inf"]
-        said = refusal(written(tmp_path, name, numbers, "food"), problem_type="regression")
-        assert unnamed(said, "'label'", "3 values", "''", "rows 7, 8, 9") == []
-
-
 def test_missing_columns_of_both_sides_are_named_with_those_that_are_there(rows, refusal, tmp_path):
     other = tmp_path / "other.csv"
     other.write_text("review,grade\nfine,1\n")
