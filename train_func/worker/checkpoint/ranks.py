@@ -19,7 +19,7 @@ from train_func.records import Numerics, RunRecord
 from train_func.storage import Store
 from train_func.worker.checkpoint.saver import Saver, Snapshot
 from train_func.worker.checkpoint.state import State
-from train_func.worker.checkpoint.store import BEST, TRAINING, Checkpoint, Checkpoints, Manifest, of_rank
+from train_func.worker.checkpoint.store import BEST, TRAINING, Checkpoints, Manifest, of_rank
 from train_func.worker.rank import marks, reporting, sessions, stop_flag, world
 from train_func.worker.rank.marks import Phase
 from train_func.worker.stop import RESERVE
@@ -95,17 +95,25 @@ class Checkpointing:
 
         def read() -> tuple[Manifest, Any, list[tuple[str, torch.dtype, torch.Size, bool]], list[bytes]] | None:
             nonlocal best
-            checkpoint = self._newest()
+            self._folder.mkdir(parents=True, exist_ok=True)
+            checkpoint, run = self._checkpoints.newest(self._folder), ""
+            if checkpoint is None and self._other:
+                checkpoint, run = self._checkpoints.newest(self._folder, self._other), self._other.name
             if checkpoint is None:
+                if self._attempt > 1:
+                    why = f"the store has no checkpoint of this training{f', nor one of {run}' if run else ''}"
+                    world.log_rank0(BeginsAnew(attempt=self._attempt, why=why))
                 return None
+            saved, refused = checkpoint.manifest, list(checkpoint.refused)
+            world.log_rank0(Resumed(step=saved.step, attempt=saved.attempt, run=run, refused=refused))
             training, states = checkpoint.training, checkpoint.states
             tensors.update(training.tensors)
             if BEST in states:
                 best = states[BEST].whole()["step"], states[BEST].whole()["weights"]
             on_device = training.on_device
             likes = [(name, tensor.dtype, tensor.shape, name in on_device) for name, tensor in tensors.items()]
-            ranks = [states[of_rank(rank)].to_bytes() for rank in range(checkpoint.manifest.world_size)]
-            return checkpoint.manifest, training.plain, likes, ranks
+            ranks = [states[of_rank(rank)].to_bytes() for rank in range(saved.world_size)]
+            return saved, training.plain, likes, ranks
 
         parts = world.on_rank_zero(read)
         if parts is None:
@@ -130,19 +138,6 @@ class Checkpointing:
             run=manifest.run,
             is_own=manifest.run == self._name,
         )
-
-    def _newest(self) -> Checkpoint | None:
-        self._folder.mkdir(parents=True, exist_ok=True)
-        checkpoint, run = self._checkpoints.newest(self._folder), ""
-        if checkpoint is None and self._other:
-            checkpoint, run = self._checkpoints.newest(self._folder, self._other), self._other.name
-        if checkpoint:
-            saved, refused = checkpoint.manifest, list(checkpoint.refused)
-            world.log_rank0(Resumed(step=saved.step, attempt=saved.attempt, run=run, refused=refused))
-        elif self._attempt > 1:
-            why = f"the store has no checkpoint of this training{f', nor one of {run}' if run else ''}"
-            world.log_rank0(BeginsAnew(attempt=self._attempt, why=why))
-        return checkpoint
 
     def votes(self) -> list[int]:
         """Returns what is added up over the ranks: it is time, a signal has come, a later attempt has begun, the last
