@@ -17,7 +17,7 @@ from train_func.exits import DONE, PEER, RENDEZVOUS, STOPPED
 from train_func.layout import MODEL_MANIFEST, SUMS
 from train_func.result import Result, read_sums
 from train_func.storage import find, open_store
-from train_func.worker.publish.store import complete
+from train_func.worker.publish.publication import complete
 
 NOTHING, RESULT, MODEL = "nothing", "result", "model"
 KILLED = -signal.SIGKILL

@@ -17,7 +17,7 @@ from train_func.records import EndRecord
 from train_func.run import Run
 from train_func.storage import open_store
 from train_func.worker.inputs.locate import Wanted, stored
-from train_func.worker.publish.store import _newer
+from train_func.worker.publish.publication import _newer
 
 RECORD = provisional(Run(workers=2), "s3://unnamed")
 NUM_RUNS = 7

@@ -151,7 +151,7 @@ def test_a_rehearsed_measurement_changes_neither_the_training_nor_what_is_measur
             trainer = trainer_of(session, {"epochs": 2, "learning_rate": 1e-3}, per_device_eval_batch_size=3)
             trainer.compute_metrics = compute_metrics
             if not rehearses:
-                monkeypatch.setattr(trainers, "_rehearse", lambda *_: None)
+                monkeypatch.setattr(trainers._Rehearsal, "measure", lambda _: None)
             torch.manual_seed(7)  # transformers seeds again; what a model draws for itself must not differ either
             trainer.train()
             assert trainer.evaluations == []

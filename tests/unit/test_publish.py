@@ -13,7 +13,7 @@ from train_func.errors import StorageFailed
 from train_func.records import Lease, RunRecord
 from train_func.run import Run
 from train_func.storage import open_store
-from train_func.worker.publish.store import complete, publish
+from train_func.worker.publish.publication import complete, publish
 
 REPORT = {"step": 9, "num_steps": 9, "metrics": {"accuracy": 0.5}, "audit": {"world_size": 2}}
 
@@ -187,6 +187,6 @@ def test_a_damaged_copy_of_the_winner_is_not_published(store, make_folder):
 
 
 def test_the_supervisor_needs_no_torch_to_complete():
-    code = "import sys, train_func.worker.publish.store; print('torch' in sys.modules)"
+    code = "import sys, train_func.worker.publish.publication; print('torch' in sys.modules)"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "False"

@@ -13,7 +13,7 @@ from tests.unit.test_checkpoint_damage import MEMORY, record_in
 from train_func.client.fetch import fetch
 from train_func.errors import StorageFailed
 from train_func.storage import open_store
-from train_func.worker.publish.store import complete, publish
+from train_func.worker.publish.publication import complete, publish
 
 SEEDS = 100
 REPORT = {"step": 9, "num_steps": 9, "metrics": {"accuracy": 0.5}, "audit": {"world_size": 2}}

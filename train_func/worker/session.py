@@ -34,8 +34,7 @@ from train_func.worker.checkpoint.ranks import Trainings
 from train_func.worker.inputs.cache import machine_cache
 from train_func.worker.loading import Loading
 from train_func.worker.publish import module, trackers
-from train_func.worker.publish.publication import Publication
-from train_func.worker.publish.store import complete
+from train_func.worker.publish.publication import Publication, complete
 from train_func.worker.rank import end, marks, reporting, world
 from train_func.worker.rank.marks import Phase
 from train_func.worker.rank.values import reported
@@ -145,7 +144,14 @@ class Session:
         cache = machine_cache(environment)
         cache.mkdir(parents=True, exist_ok=True)
         self.store: Store = open_store(self.record.store)
-        self.attempt: int = world.on_rank_zero(lambda: self._attempt(environment.get("TRAIN_FUNC_ATTEMPT")))
+
+        def attempt() -> int:
+            if given := environment.get("TRAIN_FUNC_ATTEMPT"):
+                return int(given)
+            self.record, number = begin_call(self.store, self.record, is_call=self._is_call)
+            return number
+
+        self.attempt: int = world.on_rank_zero(attempt)
         folder = Path(environment.get("TRAIN_FUNC_WORK_DIR") or self._work)
         is_supervised = "TRAIN_FUNC_OUTCOME_FILE" in environment
         self._publication = Publication(folder, self.store, self.record, self.attempt, is_supervised=is_supervised)
@@ -172,12 +178,6 @@ class Session:
         with self._open:  # closes it in any case, and waits for no other rank, which may have failed
             if self.rank == 0 and error is None:
                 self._publication.finish()
-
-    def _attempt(self, given: str | None) -> int:
-        if given:
-            return int(given)
-        self.record, attempt = begin_call(self.store, self.record, is_call=self._is_call)
-        return attempt
 
     @property
     def rank(self) -> int:

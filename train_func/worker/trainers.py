@@ -24,8 +24,7 @@ from train_func.worker.loading import Loading
 from train_func.worker.publish import model as model_module
 from train_func.worker.publish import reloading
 from train_func.worker.publish.card import render
-from train_func.worker.publish.publication import Publication
-from train_func.worker.publish.store import check_unpublished
+from train_func.worker.publish.publication import Publication, check_unpublished
 from train_func.worker.rank import end, world
 from train_func.worker.training import evaluation, weights
 from train_func.worker.training.arguments import learning_rate_note
@@ -121,9 +120,20 @@ class Trainers:
         """Collective: what ``Session.publish`` does with a Trainer."""
         if not isinstance(trainer, Trainer):
             _refuse(trainer)
-        world.on_all_ranks(lambda: self._check_ended(trainer))
+        state = trainer.state
+
+        def check_ended() -> None:  # at its last step, or where a callback ended it
+            if state.global_step == 0 or not any(ended is trainer for ended in self._ended):
+                raise InvalidInput(
+                    f"session.publish was called after step {state.global_step} of {state.max_steps or 'none'}: a "
+                    "model is published when its training has come to an end; call trainer.train() first and let it "
+                    "return",
+                    cause="code",
+                )
+
+        world.on_all_ranks(check_ended)
         model = trainer.accelerator.unwrap_model(trainer.model)
-        weights.agree(model, trainer.state.global_step)  # what is published is what every rank has trained
+        weights.agree(model, state.global_step)  # what is published is what every rank has trained
         begun = model_module.report_unmeasured(trainer)
 
         def keep() -> None:
@@ -135,7 +145,14 @@ class Trainers:
 
         world.on_rank_zero(keep)
         whole = model_module.report_measured(begun, trainer, self.held_out)
-        if fault := world.on_rank_zero(lambda: self._fault_of_published(trainer)):
+
+        def fault_of_published() -> str | None:
+            try:
+                return self._difference(trainer, self._publication.folder)
+            except reloading.NotLoaded:  # which the rehearsal has told
+                return None
+
+        if fault := world.on_rank_zero(fault_of_published):
             whole = {**begun, "note": f"no metrics are published: {fault}"}
 
         def report() -> None:
@@ -144,22 +161,6 @@ class Trainers:
 
         world.on_rank_zero(report)
         end.here.may_leave()
-
-    def _check_ended(self, trainer: Trainer) -> None:
-        """Raises InvalidInput unless the last training has ended, at its last step or where a callback ended it."""
-        state = trainer.state
-        if state.global_step == 0 or not any(ended is trainer for ended in self._ended):
-            raise InvalidInput(
-                f"session.publish was called after step {state.global_step} of {state.max_steps or 'none'}: a model is "
-                "published when its training has come to an end; call trainer.train() first and let it return",
-                cause="code",
-            )
-
-    def _fault_of_published(self, trainer: Trainer) -> str | None:
-        try:
-            return self._difference(trainer, self._publication.folder)
-        except reloading.NotLoaded:  # which the rehearsal has told
-            return None
 
 
 def _refuse(trainer: transformers.Trainer) -> NoReturn:
@@ -193,60 +194,47 @@ class _Rehearsal(TrainerCallback):
         """Raises InvalidInput (cause "code") too when no evaluation has the metric by which the best is chosen."""
         self._trainer.remove_callback(self)
         with undisturbed():
-            _rehearse(self._trainer, self._published)
+            self.measure()
 
+    def measure(self) -> None:
+        """Measures few rows of each set."""
+        trainer, args, sets = self._trainer, self._trainer.args, self._trainer.eval_dataset
+        evaluated: dict[str, Any] = {}  # while the model trains, by the prefix of their metrics
+        if args.eval_strategy != "no" or args.save_strategy == "best" or args.load_best_model_at_end:
+            if isinstance(sets, dict):
+                evaluated = {f"eval_{name}": rows for name, rows in sets.items()}
+            elif sets is not None:
+                evaluated = {"eval": sets}
+        for rows in self._published.values():
+            if not any(rows is of_training for of_training in evaluated.values()):
+                self._names(rows, "eval")
+        names = {name for prefix, rows in evaluated.items() for name in self._names(rows, prefix)}
+        best = args.metric_for_best_model
+        wanted = f"eval_{str(best).removeprefix('eval_')}"
+        if best is None or not evaluated or wanted in names:
+            return
+        names = {name for prefix, rows in evaluated.items() for name in self._names(rows, prefix, whole=True)}
+        if wanted in names:
+            return
+        known = ", ".join(sorted(name.removeprefix("eval_") for name in names))
+        fault = f"TrainingArguments(metric_for_best_model={best!r}): the metrics are {known}"
+        own = [of for of in trainer.callback_handler.callbacks if not type(of).__module__.startswith("transformers.")]
+        told = [getattr(of.on_evaluate, "__func__", None) is not TrainerCallback.on_evaluate for of in own]
+        if any(told) or getattr(trainer.evaluate, "__func__", None) is not Trainer.evaluate:
+            world.note(f"{fault}, unless the training's own evaluate or on_evaluate adds it")
+        else:
+            compute = ", or give Trainer compute_metrics" if trainer.compute_metrics is None else ""
+            raise InvalidInput(f"{fault}; name one of these{compute}", cause="code")
 
-def _rehearse(trainer: Trainer, published: Mapping[str, Dataset]) -> None:
-    evaluated = _evaluated(trainer)
-    for rows in published.values():
-        if not any(rows is of_training for of_training in evaluated.values()):
-            _names(trainer, rows, "eval")
-    names = {name for prefix, rows in evaluated.items() for name in _names(trainer, rows, prefix)}
-    best = trainer.args.metric_for_best_model
-    wanted = f"eval_{str(best).removeprefix('eval_')}"
-    if best is None or not evaluated or wanted in names:
-        return
-    names = {name for prefix, rows in evaluated.items() for name in _names(trainer, rows, prefix, whole=True)}
-    if wanted not in names:
-        _refuse_metric(trainer, names)
+    def _names(self, rows: Dataset, prefix: str, *, whole: bool = False) -> set[str]:
+        """Of the metrics of the batch with the longest rows.
 
-
-def _evaluated(trainer: Trainer) -> dict[str, Any]:
-    """The sets that are evaluated while the model trains, by the prefix of their metrics."""
-    args, sets = trainer.args, trainer.eval_dataset
-    evaluates = args.eval_strategy != "no" or args.save_strategy == "best" or args.load_best_model_at_end
-    if sets is None or not evaluates:
-        return {}
-    return {f"eval_{name}": rows for name, rows in sets.items()} if isinstance(sets, dict) else {"eval": sets}
-
-
-def _names(trainer: Trainer, rows: Dataset, prefix: str, *, whole: bool = False) -> set[str]:
-    """Of the metrics of the batch with the longest rows.
-
-    A metric that cannot be computed of so few, such as one that needs every class, is tried on all rows.
-    """
-    few = rows if whole else evaluation.longest_batch(trainer, rows)
-    try:
-        return evaluation.names(trainer, few, prefix)
-    except Exception:
-        if len(few) == len(rows):
-            raise
-        return evaluation.names(trainer, rows, prefix)
-
-
-def _refuse_metric(trainer: Trainer, names: set[str]) -> None:
-    known = ", ".join(sorted(name.removeprefix("eval_") for name in names))
-    remedy = "name one of these" + (", or give Trainer compute_metrics" if trainer.compute_metrics is None else "")
-    fault = f"TrainingArguments(metric_for_best_model={trainer.args.metric_for_best_model!r}): the metrics are {known}"
-    if _adds_metrics(trainer):
-        world.note(f"{fault}, unless the training's own evaluate or on_evaluate adds it")
-    else:
-        raise InvalidInput(f"{fault}; {remedy}", cause="code")
-
-
-def _adds_metrics(trainer: Trainer) -> bool:
-    """Whether code of the user's sees the metrics of an evaluation before the best is chosen, and may add to them."""
-    if getattr(trainer.evaluate, "__func__", None) is not Trainer.evaluate:
-        return True
-    own = (of for of in trainer.callback_handler.callbacks if not type(of).__module__.startswith("transformers."))
-    return any(getattr(of.on_evaluate, "__func__", None) is not TrainerCallback.on_evaluate for of in own)
+        A metric that cannot be computed of so few, such as one that needs every class, is tried on all rows.
+        """
+        few = rows if whole else evaluation.longest_batch(self._trainer, rows)
+        try:
+            return evaluation.names(self._trainer, few, prefix)
+        except Exception:
+            if len(few) == len(rows):
+                raise
+            return evaluation.names(self._trainer, rows, prefix)

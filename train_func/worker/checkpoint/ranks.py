@@ -19,7 +19,7 @@ from train_func.records import Numerics, RunRecord
 from train_func.storage import Store
 from train_func.worker.checkpoint.saver import Saver, Snapshot
 from train_func.worker.checkpoint.state import State
-from train_func.worker.checkpoint.store import BEST, TRAINING, Checkpoint, Checkpoints, Manifest, of_rank
+from train_func.worker.checkpoint.store import BEST, TRAINING, Checkpoints, Manifest, of_rank
 from train_func.worker.rank import end, marks, reporting, stop_flag, world
 from train_func.worker.rank.marks import Phase
 from train_func.worker.stop import RESERVE
@@ -95,17 +95,27 @@ class Checkpointing:
 
         def read() -> tuple[Manifest, Any, list[tuple[str, torch.dtype, torch.Size, bool]], list[bytes]] | None:
             nonlocal best
-            checkpoint = self._newest()
+            self._folder.mkdir(parents=True, exist_ok=True)
+            checkpoint, run = self._checkpoints.newest(self._folder), ""
+            if checkpoint is None and self._other:
+                checkpoint, run = self._checkpoints.newest(self._folder, self._other), self._other.name
             if checkpoint is None:
+                if self._attempt > 1:
+                    why = f"the store has no checkpoint of this training{f', nor one of {run}' if run else ''}"
+                    world.log_rank0(Stage(text=f"attempt {self._attempt} begins at step 1: {why}"))
                 return None
+            saved, of_run = checkpoint.manifest, f" of {run}" if run else ""
+            refused = "".join(f"; not taken: {fault}" for fault in checkpoint.refused)
+            text = f"goes on behind step {saved.step}, from a checkpoint of attempt {saved.attempt}{of_run}{refused}"
+            world.log_rank0(Stage(text=text))
             training, states = checkpoint.training, checkpoint.states
             tensors.update(training.tensors)
             if BEST in states:
                 best = states[BEST].whole()["step"], states[BEST].whole()["weights"]
             on_device = training.on_device
             likes = [(name, tensor.dtype, tensor.shape, name in on_device) for name, tensor in tensors.items()]
-            ranks = [states[of_rank(rank)].to_bytes() for rank in range(checkpoint.manifest.world_size)]
-            return checkpoint.manifest, training.plain, likes, ranks
+            ranks = [states[of_rank(rank)].to_bytes() for rank in range(saved.world_size)]
+            return saved, training.plain, likes, ranks
 
         parts = world.on_rank_zero(read)
         if parts is None:
@@ -130,21 +140,6 @@ class Checkpointing:
             run=manifest.run,
             is_own=manifest.run == self._name,
         )
-
-    def _newest(self) -> Checkpoint | None:
-        self._folder.mkdir(parents=True, exist_ok=True)
-        checkpoint, run = self._checkpoints.newest(self._folder), ""
-        if checkpoint is None and self._other:
-            checkpoint, run = self._checkpoints.newest(self._folder, self._other), self._other.name
-        if checkpoint:
-            saved, of_run = checkpoint.manifest, f" of {run}" if run else ""
-            refused = "".join(f"; not taken: {fault}" for fault in checkpoint.refused)
-            text = f"goes on behind step {saved.step}, from a checkpoint of attempt {saved.attempt}{of_run}{refused}"
-            world.log_rank0(Stage(text=text))
-        elif self._attempt > 1:
-            why = f"the store has no checkpoint of this training{f', nor one of {run}' if run else ''}"
-            world.log_rank0(Stage(text=f"attempt {self._attempt} begins at step 1: {why}"))
-        return checkpoint
 
     def votes(self) -> list[int]:
         """Returns what is added up over the ranks: it is time, a signal has come, a later attempt has begun, the last

@@ -104,7 +104,10 @@ class Saver:
         lasting: dict[str, tuple[torch.Tensor, int]] = {}  # copied by the thread; the version counts changes
         try:
             for name, tensor in snapshot.training.tensors.items():
-                tensors[name] = self._buffer(name, tensor)
+                buffer = self._buffers.get(name)
+                if buffer is None or buffer.shape != tensor.shape or buffer.dtype != tensor.dtype:
+                    buffer = self._buffers[name] = torch.empty(tensor.shape, dtype=tensor.dtype)
+                tensors[name] = buffer
                 if tensor.data_ptr() in snapshot.lasting and not self._copies_at_once:
                     lasting[name] = tensor, tensor._version
                 else:
@@ -120,12 +123,6 @@ class Saver:
             target=self._save, args=(snapshot, copy, lasting, time.monotonic() - begun), name="checkpoint", daemon=True
         )
         self._thread.start()
-
-    def _buffer(self, name: str, like: torch.Tensor) -> torch.Tensor:
-        buffer = self._buffers.get(name)
-        if buffer is None or buffer.shape != like.shape or buffer.dtype != like.dtype:
-            buffer = self._buffers[name] = torch.empty(like.shape, dtype=like.dtype)
-        return buffer
 
     def wait_copied(self) -> None:
         """Returns when the tensors may change."""
@@ -144,9 +141,15 @@ class Saver:
     ) -> None:
         begun = time.monotonic()
         try:
-            if not self._copy_lasting(copy, lasting):
-                self.hasten()
-                return
+            try:
+                for name, (tensor, version) in lasting.items():
+                    _copy(tensor, copy.tensors[name])
+                    if tensor._version != version:  # something beside the optimizer changes it: nothing lasts
+                        self._copies_at_once = True
+                        self.hasten()
+                        return
+            finally:
+                self._copied.set()
             with contextlib.suppress(OSError):  # where a profile of seccomp forbids it
                 os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), NICENESS)
             manifest = self._write(snapshot, copy)
@@ -167,18 +170,6 @@ class Saver:
         finally:
             shutil.rmtree(self._folder, ignore_errors=True)
         self._end(blocked + time.monotonic() - begun)
-
-    def _copy_lasting(self, copy: State, lasting: Mapping[str, tuple[torch.Tensor, int]]) -> bool:
-        """Copies what has lasted so far; False where that was changed meanwhile."""
-        try:
-            for name, (tensor, version) in lasting.items():
-                _copy(tensor, copy.tensors[name])
-                if tensor._version != version:  # something beside the optimizer changes it: nothing lasts
-                    self._copies_at_once = True
-                    return False
-            return True
-        finally:
-            self._copied.set()
 
     def _tell(self, failure: Exception, step: int) -> None:
         self.fenced, self.has_failed = failure if isinstance(failure, Fenced) else None, True
@@ -220,11 +211,10 @@ class Saver:
             raise _Superseded
 
 
-def _copy(source: torch.Tensor, target: torch.Tensor) -> torch.Tensor:
+def _copy(source: torch.Tensor, target: torch.Tensor) -> None:
     """Copies by numpy where both lie in this memory: torch would do it with the threads that compute."""
     source = source.detach()
     if source.device.type == "cpu" and source.is_contiguous() and source.numel():
         target.reshape(-1).view(torch.uint8).numpy()[:] = source.reshape(-1).view(torch.uint8).numpy()
     else:
         target.copy_(source)
-    return target

@@ -113,7 +113,15 @@ class _Taker:
             self.tensors[place] = torch.from_numpy(np.array(value))
             return {MARK: "array", "of": place, "is_scalar": isinstance(value, np.generic)}
         if isinstance(value, torch.Tensor):
-            return self._tensor(value, place)
+            is_dense = value.layout is torch.strided and not value.is_quantized
+            if type(value) not in (torch.Tensor, torch.nn.Parameter) or not is_dense:
+                kind = f"{type(value).__name__} with layout {value.layout}"
+                self.faults.append(f"{place} is a {kind}, no dense tensor of one process")
+                return None
+            memory = (value.data_ptr(), value.dtype, tuple(value.shape), value.stride())
+            name = self._names.setdefault(memory, place) if value.numel() else place
+            self.tensors[name] = value
+            return {MARK: "tensor", "of": name, **({} if value.device.type == "cpu" else {"on_device": True})}
         if isinstance(value, Mapping):
             if all(type(key) is str for key in value) and MARK not in value:
                 return {key: self.plain(item, f"{place}.{key}") for key, item in value.items()}
@@ -126,17 +134,6 @@ class _Taker:
             return items if isinstance(value, list) else {MARK: "tuple", "of": items}
         self.faults.append(f"{place} is a {type(value).__module__}.{type(value).__qualname__}")
         return None
-
-    def _tensor(self, value: torch.Tensor, place: str) -> Any:
-        is_dense = value.layout is torch.strided and not value.is_quantized
-        if type(value) not in (torch.Tensor, torch.nn.Parameter) or not is_dense:
-            kind = f"{type(value).__name__} with layout {value.layout}"
-            self.faults.append(f"{place} is a {kind}, no dense tensor of one process")
-            return None
-        memory = (value.data_ptr(), value.dtype, tuple(value.shape), value.stride())
-        name = self._names.setdefault(memory, place) if value.numel() else place
-        self.tensors[name] = value
-        return {MARK: "tensor", "of": name, **({} if value.device.type == "cpu" else {"on_device": True})}
 
 
 def _on_device(plain: Any) -> Iterator[str]:

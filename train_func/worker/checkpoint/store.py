@@ -160,13 +160,26 @@ class Checkpoints:
                 if other is None:
                     self._whole = [(checkpoint_id, checkpoint.manifest)]
                 return checkpoint
-        if refused:
-            raise self._none_usable(record, refused)
-        return None
+        if not refused:
+            return None
+        faults = "\n".join(f"  - {fault}" for fault in refused)
+        way = "put back what was changed in the store, or train from the beginning: submit(..., fresh=True)"
+        if other:
+            way = (
+                f"{self._record.name} was to go on from them: submit it without resume, which trains from the "
+                "beginning, or name a run with the same plan, model, precision and optimizer"
+            )
+        error = StorageFailed(
+            f"none of the checkpoints of {record.name} can be used:\n{faults}\n{way}", reason="damaged"
+        )
+        error.checkpoints_of = record.name
+        raise error
 
     def _verify(
         self, record: RunRecord, checkpoint_id: CheckpointId, folder: Path, refused: tuple[str, ...]
     ) -> Checkpoint:
+        from train_func.worker.checkpoint.state import State
+
         under = record.keys.checkpoint(checkpoint_id)
         key = f"{under}/{CHECKPOINT_MANIFEST}"
         manifest = Manifest.from_json(self._store.get(key).data, f"{self._store.address}/{key}")
@@ -178,41 +191,23 @@ class Checkpoints:
             raise _damaged(key, "it was saved by a training of another model, precision or optimizer")
         if set(manifest.files) - SELDOM != {TRAINING, *map(of_rank, range(manifest.world_size))}:
             raise _damaged(key, f"its files are {sorted(manifest.files)}, of {manifest.world_size} ranks")
-        files = manifest.files.items()
-        states = {name: self._read_file(f"{under}/{name}.safetensors", entry, folder) for name, entry in files}
+        states: dict[str, State] = {}
+        for name, entry in manifest.files.items():
+            key, path = f"{under}/{name}.safetensors", folder / f"{name}.safetensors"
+            sha256 = self._store.download(key, path)
+            reach("checkpoint file downloaded")
+            try:
+                if (path.stat().st_size, sha256) != (entry.size, entry.sha256):
+                    raise _damaged(key, "its SHA-256 is not the one in the manifest")
+                states[name] = State.read(path, key)
+            finally:
+                path.unlink(missing_ok=True)
         checkpoint = Checkpoint(manifest, states, refused)
         try:
             checkpoint.training.whole()
         except KeyError as missing:
             raise _damaged(under, f"none of its files has the tensor {missing}") from missing
         return checkpoint
-
-    def _read_file(self, key: str, entry: FileEntry, folder: Path) -> "State":
-        from train_func.worker.checkpoint.state import State
-
-        path = folder / key.rpartition("/")[2]
-        sha256 = self._store.download(key, path)
-        reach("checkpoint file downloaded")
-        try:
-            if (path.stat().st_size, sha256) != (entry.size, entry.sha256):
-                raise _damaged(key, "its SHA-256 is not the one in the manifest")
-            return State.read(path, key)
-        finally:
-            path.unlink(missing_ok=True)
-
-    def _none_usable(self, record: RunRecord, refused: list[str]) -> StorageFailed:
-        faults = "\n".join(f"  - {fault}" for fault in refused)
-        way = "put back what was changed in the store, or train from the beginning: submit(..., fresh=True)"
-        if record is not self._record:
-            way = (
-                f"{self._record.name} was to go on from them: submit it without resume, which trains from the "
-                "beginning, or name a run with the same plan, model, precision and optimizer"
-            )
-        error = StorageFailed(
-            f"none of the checkpoints of {record.name} can be used:\n{faults}\n{way}", reason="damaged"
-        )
-        error.checkpoints_of = record.name
-        return error
 
     def add(
         self, step: int, world_size: int, paths: Mapping[str, Path], sent: Callable[[int], object] = ignore

@@ -22,7 +22,7 @@ from train_func.storage import Store
 from train_func.text import listed
 from train_func.worker.inputs.model_loading import without_progress_bars
 from train_func.worker.publish import module, reloading
-from train_func.worker.publish.store import take_source
+from train_func.worker.publish.publication import take_source
 from train_func.worker.rank import world
 from train_func.worker.rank.values import plain_result
 from train_func.worker.tasks.metrics import Accuracy, NumberErrors

@@ -19,7 +19,7 @@ from train_func.records import RunRecord, Termination, Verdict
 from train_func.storage import open_store
 from train_func.worker import masks
 from train_func.worker.environment import GROUP_SECRET, Environment, read_environment
-from train_func.worker.publish.store import complete, delete_checkpoints
+from train_func.worker.publish.publication import complete, delete_checkpoints
 from train_func.worker.rank import reporting
 from train_func.worker.stop import Stop, Stopped, WithinGrace
 from train_func.worker.store_wait import RECORD_SECONDS, patiently

@@ -215,8 +215,8 @@ def check_loader(loader: DataLoader[Any], num_entries: int) -> None:
         pattern = "Accelerate's prepare deals them over the ranks again"
     raise InvalidInput(
         "The loader of get_train_dataloader does not serve the ranks' parts of the plan as they are: "
-        f"{pattern}. The plan was split already: return the loader of train_func.worker.Trainer "
-        "unchanged, without accelerator.prepare",
+        f"{pattern}. The plan was split already: return the loader of train_func.worker.Trainer unchanged, without "
+        "accelerator.prepare; and choose, repeat or order rows before session.plan(rows), in the place of a sampler",
         cause="code",
     )
 
@@ -253,7 +253,17 @@ def check_rows_alike(rows: Dataset, whole: RowIds | None, what: str) -> RowIds:
 def _check_samples_alike(rows: Dataset, what: str) -> None:
     size = max(1, rows.data.nbytes // max(1, rows.data.num_rows))  # differs a little between two caches
     most = min(NUM_SAMPLED, *world.gather(max(2, SAMPLED_BYTES // size)))
-    samples = world.gather(world.on_all_ranks(lambda: _sample_of(rows, most)))
+
+    def sample() -> tuple[int, dict[str, str], dict[int, str]]:
+        """The number of the rows, their columns, and digests of some rows, by position, as they are stored."""
+        positions = np.unique(np.linspace(0, len(rows) - 1, min(len(rows), most)).astype(np.int64))
+        table = rows.with_format("arrow")[positions.tolist()]  # no transform is called, and no column is copied
+        batches = table.select(sorted(table.column_names)).to_batches(max_chunksize=1)
+        digests = [hashlib.sha256(batch.serialize()).hexdigest() for batch in batches]
+        columns = {name: repr(kind) for name, kind in rows.features.items()}
+        return len(rows), columns, dict(zip(positions.tolist(), digests, strict=True))
+
+    samples = world.gather(world.on_all_ranks(sample))
     _, columns, digests = samples[0]
     if len({num for num, _, _ in samples}) > 1:
         difference = ", ".join(f"{num} on rank {rank}" for rank, (num, _, _) in enumerate(samples))
@@ -270,16 +280,6 @@ def _check_samples_alike(rows: Dataset, what: str) -> None:
         "every rank; they are dealt over the ranks where they are used",
         cause="code",
     )
-
-
-def _sample_of(rows: Dataset, most: int) -> tuple[int, dict[str, str], dict[int, str]]:
-    """Returns the number of the rows, their columns, and digests of some rows, by position, as they are stored."""
-    positions = np.unique(np.linspace(0, len(rows) - 1, min(len(rows), most)).astype(np.int64))
-    table = rows.with_format("arrow")[positions.tolist()]  # no transform is called, and no column is copied
-    batches = table.select(sorted(table.column_names)).to_batches(max_chunksize=1)
-    digests = [hashlib.sha256(batch.serialize()).hexdigest() for batch in batches]
-    columns = {name: repr(kind) for name, kind in rows.features.items()}
-    return len(rows), columns, dict(zip(positions.tolist(), digests, strict=True))
 
 
 def _ids(rows: Dataset, what: str) -> RowIds:

@@ -204,7 +204,11 @@ def _evaluate(
     def compute() -> dict[str, Any]:
         seed_for("evaluate", trainer.args.seed, trainer.weights_step, -1)
         if trainer.compute_metrics is None or trainer.args.prediction_loss_only:
-            return _of_task(trainer, parts)
+            sums = [part.sums for part in parts if part.sums is not None]
+            if trainer.metric is None or len(sums) < len(parts):
+                return {}
+            total = {name: sum(of_part[name] for of_part in sums) for name in sums[0]}
+            return dict(trainer.metric.values(total, sum(len(part.positions) for part in parts)))
         losses = None
         if "loss" in trainer.args.include_for_metrics and all(part.loss is not None for part in parts):
             losses = _in_order([np.full(len(part.positions), part.loss) for part in parts], positions)
@@ -221,15 +225,6 @@ def _evaluate(
         weights_of_parts = [part.weight for part in weighed]
         metrics["loss"] = float(np.average([part.loss for part in weighed], weights=weights_of_parts))
     return (logits, labels, inputs), {**metrics, "rows": coverage.num_rows}, coverage
-
-
-def _of_task(trainer: transformers.Trainer, parts: Sequence[_Batch]) -> dict[str, Any]:
-    """Returns what the metric of the task makes of the sums of all batches."""
-    sums = [part.sums for part in parts if part.sums is not None]
-    if trainer.metric is None or len(sums) < len(parts):
-        return {}
-    total = {name: sum(of_part[name] for of_part in sums) for name in sums[0]}
-    return dict(trainer.metric.values(total, sum(len(part.positions) for part in parts)))
 
 
 def _predict(

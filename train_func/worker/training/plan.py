@@ -253,10 +253,16 @@ class Plan:
 
     def entry(self, epoch: int, position: int, rows: Dataset) -> tuple[Place, list[dict[str, Any]]]:
         """Returns the place and the rows of an entry in an epoch; ``rows``: those of the plan, in any format."""
+        facts = self.facts
         if epoch not in self._epochs:
-            self._cut_from(epoch)
+            end = min(facts.num_epochs, epoch + max(1, CUT_AT_ONCE // facts.num_rows))
+            given = (self._lengths, facts.batch_size, facts.micro_batch_size, self._num_micro_batches)
+            self._epochs = {
+                number: (of, assign_to_ranks(of, self._lengths, facts.world_size, facts.accumulation).ravel())
+                for number, of in enumerate(cut_epochs(facts.seed, range(epoch, end), *given), start=epoch)
+            }
         cut, assigned = self._epochs[epoch]
-        facts, micro = self.facts, int(assigned[position])
+        micro = int(assigned[position])
         step = position // facts.accumulation % facts.steps_per_epoch
         is_empty = micro == EMPTY
         of_rows = [self._filler] if is_empty else cut.rows[cut.bounds[micro] : cut.bounds[micro + 1]].tolist()
@@ -270,16 +276,6 @@ class Plan:
         for feature in features:
             feature.pop(ROW_ID, None)
         return place, features
-
-    def _cut_from(self, epoch: int) -> None:
-        facts = self.facts
-        end = min(facts.num_epochs, epoch + max(1, CUT_AT_ONCE // facts.num_rows))
-        cut = (facts.batch_size, facts.micro_batch_size, self._num_micro_batches)
-        cuts = cut_epochs(facts.seed, range(epoch, end), self._lengths, *cut)
-        self._epochs = {
-            epoch + number: (of, assign_to_ranks(of, self._lengths, facts.world_size, facts.accumulation).ravel())
-            for number, of in enumerate(cuts)
-        }
 
 
 @pklregister(Plan)  # type: ignore[untyped-decorator]
@@ -302,7 +298,8 @@ def build_plan(
 
     ``split_dataset_by_node`` gives rank r of a map-style data set its r-th block: exactly what that rank works on.
     """
-    lengths = lengths_of(rows)
+    lengths, row_ids = lengths_of(rows), row_ids_of(rows)
+    ids = row_ids.astype(np.int64).tobytes() if row_ids.dtype.kind in "iu" else repr(row_ids.tolist()).encode()
     facts = PlanFacts(
         num_rows=len(rows),
         num_epochs=num_epochs,
@@ -312,18 +309,12 @@ def build_plan(
         seed=seed,
         batch_size=batch_size,
         micro_batch_size=micro_batch_size,
-        rows_sha256=_sha256_of(row_ids_of(rows), lengths),
+        rows_sha256=hashlib.sha256(ids + lengths.tobytes()).hexdigest(),
     )
     table = pa.table({POSITION: np.arange(facts.num_entries)})
     fingerprint = hashlib.sha256(f"{rows._fingerprint} {facts}".encode()).hexdigest()
     entries = Dataset(InMemoryTable(table), fingerprint=fingerprint)
     return entries.with_transform(Plan(rows, lengths, facts, num_micro_batches))
-
-
-def _sha256_of(row_ids: npt.NDArray[Any], lengths: Ints) -> str:
-    is_integer = row_ids.dtype.kind in "iu"
-    ids = row_ids.astype(np.int64).tobytes() if is_integer else repr(row_ids.tolist()).encode()
-    return hashlib.sha256(ids + lengths.tobytes()).hexdigest()
 
 
 def features_of(rows: Dataset, positions: list[int]) -> list[dict[str, Any]]:
