@@ -61,7 +61,12 @@ def render(
 
     run, values, fingerprints = record.run, fields_of(record), {**record.fingerprints, **part.fingerprints}
     task_data, text = _split_front_matter(part.text)
-    measured, audit = _measured(report.get("metrics", {})), report.get("audit", {})
+    audit = report.get("audit", {})
+    measured = {
+        name: value
+        for name, value in report.get("metrics", {}).items()
+        if type(value) in (int, float) and math.isfinite(value) and not name.endswith(COUNT)
+    }
     addresses = {**values, **{key_of(name): address for name, address in run.inputs.items()}}
     epochs = audit.get("training") or ()
     run_arguments = ["task=task"] * bool(run.task) + [f"{name}={getattr(run, name)!r}" for name in DECIDES]
@@ -122,16 +127,6 @@ def _split_front_matter(text: str) -> tuple[Mapping[str, Any], str]:
     if not isinstance(data, dict):
         raise InvalidInput("the text of the task's card begins with front matter that is no YAML mapping", cause="code")
     return data, rest
-
-
-def _measured(metrics: Mapping[str, Any]) -> dict[str, float]:
-    """Returns the metrics that are finite numbers, without the numbers of rows that they are of."""
-    numbers = {name: value for name, value in metrics.items() if isinstance(value, (int, float))}
-    return {
-        name: value
-        for name, value in numbers.items()
-        if not isinstance(value, bool) and math.isfinite(value) and not name.endswith(COUNT)
-    }
 
 
 def _card_data(

@@ -174,36 +174,29 @@ REFUSED_PARAMETERS: Mapping[str, str] = {
     "model_init": "it would make another model when the training begins: give Trainer the model, as model=...",
 }
 
-_PRECISION = "an evaluation computes in the precision of the training: leave it out, bf16 holds for evaluations too"
-_SHARDS = (
-    "each rank of a plan holds the whole model and trains on rows of its own: leave it out, or shard the model in a "
-    "train_func of your own"
-)
-REFUSED_ARGUMENTS: Mapping[str, str] = {
-    "max_steps": "the plan has whole epochs: set epochs of the Run, or samples of its task",
-    "dataloader_drop_last": "every row is used",
-    "auto_find_batch_size": "the plan fixes the batches: set micro_batch_size of the Run",
-    "train_sampling_strategy": "the plan fixes the order",
-    "ignore_data_skip": "a training that goes on knows which rows come next",
-    "save_total_limit": "two checkpoints and the best weights are kept until the training is published",
-    "save_only_model": "a training goes on with its optimizer, its schedule and the place in its plan",
-    "enable_jit_checkpoint": "it lets a training that a signal has stopped look as if it had ended",
-    "accelerator_config": "the plan deals the rows over the ranks, and Accelerate's loaders are not used",
-    "batch_eval_metrics": "compute_metrics is given all rows at once: leave it out",
-    "bf16_full_eval": _PRECISION,
-    "fp16_full_eval": _PRECISION,
-    "data_seed": "the order of the rows follows from the seed of the Run",
-    "dataloader_in_order": "the order of the batches is that of the plan",
-    "deepspeed": _SHARDS,
-    "fsdp": _SHARDS,
-    "parallelism_config": _SHARDS,
-    "eval_do_concat_batches": "compute_metrics is given one array of all rows, in their order: leave it out",
-    "include_num_input_tokens_seen": "rows that only fill a rank's place would be counted: job.history() has the rows "
-    "per second; or count tokens in training_step",
-    "push_to_hub": "no checkpoint is pushed while a model trains: call job.push_to_hub when the run has succeeded",
-    "resume_from_checkpoint": "the training goes on from the newest checkpoint of its run by itself",
-    "use_liger_kernel": "it replaces the loss by which a task is measured: call liger_kernel's functions for the "
-    "layers of your model, before session.model()",
+REFUSED_ARGUMENTS = {
+    argument: why
+    for names, why in {
+        "max_steps auto_find_batch_size": "the plan has whole epochs and fixes the batches: set epochs, batch_size or "
+        "micro_batch_size of the Run, or samples of its task",
+        "accelerator_config data_seed dataloader_drop_last dataloader_in_order train_sampling_strategy": "the plan "
+        "deals every row over the ranks, in an order that follows from the seed of the Run",
+        "enable_jit_checkpoint ignore_data_skip resume_from_checkpoint save_only_model save_total_limit": "the "
+        "training goes on by itself from the newest of two checkpoints in the store, which have its optimizer, its "
+        "schedule, the best weights and the place in its plan",
+        "batch_eval_metrics eval_do_concat_batches": "compute_metrics is given one array of all rows, in their order: "
+        "leave it out",
+        "bf16_full_eval fp16_full_eval": "an evaluation computes in the precision of the training: leave it out, bf16 "
+        "holds for evaluations too",
+        "deepspeed fsdp parallelism_config": "each rank of a plan holds the whole model and trains on rows of its own: "
+        "leave it out, or shard the model in a train_func of your own",
+        "include_num_input_tokens_seen": "rows that only fill a rank's place would be counted: job.history() has the "
+        "rows per second; or count tokens in training_step",
+        "push_to_hub": "no checkpoint is pushed while a model trains: call job.push_to_hub when the run has succeeded",
+        "use_liger_kernel": "it replaces the loss by which a task is measured: call liger_kernel's functions for the "
+        "layers of your model, before session.model()",
+    }.items()
+    for argument in names.split()
 }
 FOR_METRICS = ("inputs", "loss")  # what include_for_metrics may name
 
@@ -229,16 +222,17 @@ def parameter_faults(parameters: Mapping[str, Any]) -> list[str]:
 
 def refused_argument_faults(values: Mapping[str, Any]) -> list[str]:
     """Returns which of the values of TrainingArguments would not be used; what is done in any case is no fault."""
+    harmless = {
+        "accelerator_config": AcceleratorConfig(),
+        "data_seed": values.get("seed"),
+        "resume_from_checkpoint": True,
+    }
+    defaults = {field.name: field.default for field in dataclasses.fields(transformers.TrainingArguments)}
     faults = []
-    empty: tuple[Any, ...] = (None, "", [], {}, False, AcceleratorConfig())
-    harmless = {"data_seed": (values.get("seed"),), "resume_from_checkpoint": (True, "True")}
-    for field in dataclasses.fields(transformers.TrainingArguments):
-        name, default = field.name, field.default
-        if name not in REFUSED_ARGUMENTS or values.get(name, default) in (default, *harmless.get(name, ())):
-            continue
-        if default is not None or values[name] not in empty:
-            why = REFUSED_ARGUMENTS[name]
-            faults.append(f"TrainingArguments({name}={values[name]!r}): expected {default!r}, because {why}")
+    for name, why in REFUSED_ARGUMENTS.items():
+        value, default = values.get(name, defaults[name]), defaults[name]
+        if (value or default) and value not in (default, harmless.get(name)):
+            faults.append(f"TrainingArguments({name}={value!r}): expected {default!r}, because {why}")
     if strange := [name for name in values.get("include_for_metrics", ()) if name not in FOR_METRICS]:
         faults.append(f"TrainingArguments(include_for_metrics={strange!r}): {' and '.join(FOR_METRICS)} are there")
     return faults

@@ -156,17 +156,6 @@ def load_optimizer(optimizer: Any, state: dict[str, Any]) -> None:
                 optimizer.state[parameter][name] = saved.to(now.device, copy=True)
 
 
-def kept_row_ids(row_ids: list[Any]) -> Any:
-    """Returns the ids as a checkpoint keeps them: numbers as an array."""
-    array = np.asarray(row_ids)
-    return array if array.dtype.kind in "iu" else row_ids
-
-
-def row_ids_in(ids: Any) -> list[Any]:
-    """Returns what ``kept_row_ids`` was given."""
-    return list(ids.tolist() if isinstance(ids, np.ndarray) else ids)
-
-
 def restore_progress(trainer: "Trainer", training: dict[str, Any], rank: dict[str, Any]) -> None:
     """Puts back how far the training is, and what callbacks know."""
     names = {field.name for field in dataclasses.fields(TrainerState)}

@@ -40,7 +40,7 @@ from train_func.worker.training.audit import Coverage
 from train_func.worker.training.batch_norm import BatchStatistics
 from train_func.worker.training.loader import entries_of, seed_for
 from train_func.worker.training.plan import Place, PlanFacts, row_ids_of, rows_of
-from train_func.worker.training.state import kept_row_ids, random_state, restore_random, row_ids_in
+from train_func.worker.training.state import random_state, restore_random
 from train_func.worker.training.weighing import Items
 from train_func.worker.training.weights import Exchanged
 
@@ -158,7 +158,7 @@ class Steps:
             training = restored.training
             self.loop.num_done, self.epoch, self.num_done = restored.step, training["epoch"], training["num_steps"]
             self.coverage = [Coverage(**of) for of in training["coverage"]]
-            self._used = [row for of in (restored.rank, *restored.lost) for row in row_ids_in(of["used"])]
+            self._used = [row for of in (restored.rank, *restored.lost) for row in of["used"]]
             self._random = restored.rank["random"]
         marks.begin(self.done)
 
@@ -279,7 +279,9 @@ class Steps:
         own = self._own_parts() if self._own_parts else Parts({}, {})
         place = {"plan": self.facts.identity, "epoch": self.epoch, "num_steps": self.num_done, "pending": [*pending]}
         training = {**own.training, **place, "coverage": [asdict(of) for of in self.coverage]}
-        rank = {**own.rank, "used": kept_row_ids(self._used), "random": random_state()}
+        used = np.asarray(self._used)  # numbers are kept as an array
+        used_ids = used if used.dtype.kind in "iu" else self._used
+        rank = {**own.rank, "used": used_ids, "random": random_state()}
         return replace(own, training=training, rank=rank)
 
     def before_update(self) -> None:

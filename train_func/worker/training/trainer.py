@@ -144,7 +144,17 @@ class Trainer(transformers.Trainer):
             )
         self._forget()
         self._ignore_keys = ignore_keys_for_eval
-        facts = self._facts = world.on_all_ranks(self._checked_facts)
+
+        def checked() -> PlanFacts:
+            facts = facts_of(self.train_dataset)
+            check_layers(self.model)
+            faults = plan_faults(self.args, facts)
+            faults += arguments.refused_argument_faults(vars(self.args)) + arguments.method_faults(self, Trainer)
+            if faults:
+                raise InvalidInput(faults, cause="code")
+            return facts
+
+        facts = self._facts = world.on_all_ranks(checked)
         audit.check_plan_part(self.train_dataset, facts)
         audit.check_loader(self.get_train_dataloader(), facts.steps_per_epoch * facts.accumulation)
         num_steps = facts.num_epochs * facts.steps_per_epoch
@@ -175,15 +185,6 @@ class Trainer(transformers.Trainer):
     def end(self) -> None:
         """Raises InvalidInput: without the process group no rank knows the others, and each would publish."""
         raise InvalidInput(f"trainer.end: {arguments.END}", cause="code")
-
-    def _checked_facts(self) -> PlanFacts:
-        facts = facts_of(self.train_dataset)
-        check_layers(self.model)
-        faults = plan_faults(self.args, facts)
-        faults += arguments.refused_argument_faults(vars(self.args)) + arguments.method_faults(self, Trainer)
-        if faults:
-            raise InvalidInput(faults, cause="code")
-        return facts
 
     def get_train_dataloader(self) -> DataLoader[Any]:
         """The loader of this rank's micro-batches, never handed to Accelerate, which would deal them again."""
@@ -236,7 +237,21 @@ class Trainer(transformers.Trainer):
                 self._evaluated(skip_scheduler=True)
             del restored
             while not steps.is_over:
-                self._train_epoch(steps, model, loader)
+                if not steps.num_done:
+                    steps.restore_random()
+                has_voted = bool(steps.num_done) and self.control.should_epoch_stop
+                self.control = self.callback_handler.on_epoch_begin(self.args, self.state, self.control)
+                self.control.should_epoch_stop |= has_voted  # transformers takes it back where an epoch begins
+                self._actions.begin()
+                marks.mark(Phase.OUTSIDE)  # until the first batch is loaded: processes that load may start first
+                norm = rate = None
+                for step in steps.of_epoch(loader):
+                    norm, rate = self._train_step(steps, step, model)
+                steps.end_epoch()
+                self.control = self.callback_handler.on_epoch_end(self.args, self.state, self.control)
+                self._act(norm, rate)
+                steps.meet()
+                marks.mark(Phase.OUTSIDE)
             steps.restore_random()
         done = steps.done - begun
         metrics = speed_metrics("train", self._started, num_samples=num_rows * done / max(max_steps, 1), num_steps=done)
@@ -244,7 +259,17 @@ class Trainer(transformers.Trainer):
         metrics |= {"total_flos": self.state.total_flos, "train_loss": self._losses.mean(self.state.global_step)}
         self._memory_tracker.stop_and_update_metrics(metrics)
         self.log(metrics)
-        return self._end_training(metrics)
+        if self.args.load_best_model_at_end and self.state.best_model_checkpoint is not None:
+            trained = self.accelerator.unwrap_model(self.model)
+            if self._best:
+                weights.load_own_weights(trained, self._best[1])
+            weights.take_rank_zeros(trained)
+            self._loaded_step = evaluation.loaded_step(self)
+        self.control = self.callback_handler.on_train_end(self.args, self.state, self.control)
+        if self.neftune_noise_alpha is not None:
+            deactivate_neftune(self.model, self.neftune_hook_handle, self.accelerator)
+        self.is_in_train, self._step, self._part = False, None, None
+        return TrainOutput(self.state.global_step, metrics["train_loss"], metrics)
 
     def _go_on(self, training: dict[str, Any], votes: list[str]) -> None:
         """What comes first behind a checkpoint: an evaluation that was to come next then."""
@@ -260,23 +285,6 @@ class Trainer(transformers.Trainer):
         self._steps.keep_random()
         if not self._steps.num_done:
             self._steps.meet()
-
-    def _train_epoch(self, steps: Steps, model: nn.Module, loader: Any) -> None:
-        if not steps.num_done:
-            steps.restore_random()
-        has_voted = bool(steps.num_done) and self.control.should_epoch_stop
-        self.control = self.callback_handler.on_epoch_begin(self.args, self.state, self.control)
-        self.control.should_epoch_stop |= has_voted  # transformers takes it back where an epoch begins
-        self._actions.begin()
-        marks.mark(Phase.OUTSIDE)  # until the first batch is loaded: processes that load may start first
-        norm = rate = None
-        for step in steps.of_epoch(loader):
-            norm, rate = self._train_step(steps, step, model)
-        steps.end_epoch()
-        self.control = self.callback_handler.on_epoch_end(self.args, self.state, self.control)
-        self._act(norm, rate)
-        steps.meet()
-        marks.mark(Phase.OUTSIDE)
 
     def _train_step(self, steps: Steps, step: Step, model: nn.Module) -> tuple[Any, float]:
         """Returns the length of its gradient, and its learning rate."""
@@ -373,23 +381,27 @@ class Trainer(transformers.Trainer):
         """Collective: logs, evaluates and saves, where a callback of any rank has asked for it."""
         self._actions.agree(self.control)
         if self.control.should_log and self.state.global_step > self._losses.step:
-            self._log_losses(norm, rate)
+            logs: dict[str, Any] = {"loss": self._losses.mean_since_log(self.state.global_step)}
+            if norm is not None:
+                logs["grad_norm"] = norm.item() if isinstance(norm, torch.Tensor) else norm
+            logs["learning_rate"] = self._get_learning_rate() if rate is None else rate
+            self.store_flos()
+            self.log(logs, self._started)
             self._actions.agree(self.control)
         if self.control.should_evaluate:
             is_best = self._determine_best_metric(self._evaluated(), None)
             if self.args.save_strategy == "best":
                 self.control.should_save = is_best
         if self.control.should_save:
-            self._save_asked()
+            if self._checkpointing:  # makes one between this step and the next
+                self._checkpointing.ask()
+            if self.state.best_global_step == self.state.global_step and self.args.load_best_model_at_end:
+                self.state.best_model_checkpoint = evaluation.checkpoint_of(self)
+                if world.rank() == 0:
+                    held = weights.own_weights(self.accelerator.unwrap_model(self.model))
+                    copies = {name: of.detach().cpu().clone() for name, of in held.items()}
+                    self._best = (self.state.global_step, copies)
             self.control = self.callback_handler.on_save(self.args, self.state, self.control)
-
-    def _log_losses(self, norm: Any, rate: float | None) -> None:
-        logs: dict[str, Any] = {"loss": self._losses.mean_since_log(self.state.global_step)}
-        if norm is not None:
-            logs["grad_norm"] = norm.item() if isinstance(norm, torch.Tensor) else norm
-        logs["learning_rate"] = self._get_learning_rate() if rate is None else rate
-        self.store_flos()
-        self.log(logs, self._started)
 
     def _evaluated(self, *, skip_scheduler: bool = False) -> dict[str, float]:
         """Collective: the metrics of an evaluation, before which is saved what would be lost with it."""
@@ -401,34 +413,10 @@ class Trainer(transformers.Trainer):
         self._actions.agree(self.control)
         return metrics
 
-    def _save_asked(self) -> None:
-        """What ``save_strategy`` asks for: a checkpoint between this step and the next, and the best weights kept."""
-        if self._checkpointing:
-            self._checkpointing.ask()
-        if self.state.best_global_step != self.state.global_step or not self.args.load_best_model_at_end:
-            return
-        self.state.best_model_checkpoint = evaluation.checkpoint_of(self)
-        if world.rank() == 0:
-            held = weights.own_weights(self.accelerator.unwrap_model(self.model))
-            self._best = (self.state.global_step, {name: of.detach().cpu().clone() for name, of in held.items()})
-
     def _parts(self) -> Parts:
         training = {**state.of_training(self), "losses": self._losses.kept()}
         frozen = state.frozen(self.model)
         return Parts(training, state.of_rank(self), state.lasting(self), frozen, self._best)
-
-    def _end_training(self, metrics: dict[str, Any]) -> TrainOutput:
-        if self.args.load_best_model_at_end and self.state.best_model_checkpoint is not None:
-            model = self.accelerator.unwrap_model(self.model)
-            if self._best:
-                weights.load_own_weights(model, self._best[1])
-            weights.take_rank_zeros(model)
-            self._loaded_step = evaluation.loaded_step(self)
-        self.control = self.callback_handler.on_train_end(self.args, self.state, self.control)
-        if self.neftune_noise_alpha is not None:
-            deactivate_neftune(self.model, self.neftune_hook_handle, self.accelerator)
-        self.is_in_train, self._step, self._part = False, None, None
-        return TrainOutput(self.state.global_step, metrics["train_loss"], metrics)
 
     def _get_num_items_in_batch(self, batch_samples: list[Any], device: torch.device) -> torch.Tensor:
         """What losses of these batches are to be divided by, were they sums; transformers asks in evaluations."""

@@ -278,14 +278,15 @@ def divergence(step: str, loss: float, row_ids: Sequence[Any], model: nn.Module,
 
 def state_faults(state: Mapping[str, Any]) -> list[str]:
     """Returns what of a module's state dict cannot be published, and what to do; empty when all can be."""
-    dense = "which safetensors cannot hold: publish a state dict in which it is dense"
     faults = []
     for name, value in state.items():
         if isinstance(value, torch.Tensor):
-            if value.is_quantized:
-                faults.append(f"its {name} is a quantised tensor, {dense} (dequantize()), or write it to a file")
-            elif value.layout != torch.strided:
-                faults.append(f"its {name} is a sparse tensor, {dense} (to_dense()), or write it to a file")
+            if value.is_quantized or value.layout != torch.strided:
+                faults.append(
+                    f"its {name} is a {'quantised' if value.is_quantized else 'sparse'} tensor, which safetensors "
+                    "cannot hold: publish a state dict in which it is dense (dequantize(), to_dense()), or write it "
+                    "to a file"
+                )
         elif not _is_json(value):
             faults.append(
                 f"its {name} is an extra state of type {type(value).__name__}, which is neither a tensor nor plain "
