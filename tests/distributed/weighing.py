@@ -407,7 +407,7 @@ def state_of(model):
     """As session.checkpoint makes it, where nothing is saved."""
     nothing = {"decide": lambda *of, is_over: None, "before_update": lambda: None, "close": lambda: None}
     keeping = SimpleNamespace(restore=lambda device: None, votes=list, **nothing)
-    return OwnState(SimpleNamespace(begin=lambda made: keeping), {"model": model}, torch.device("cpu"))
+    return OwnState(lambda made: keeping, {"model": model}, torch.device("cpu"))
 
 
 def run(world_size, rank, folder):

@@ -56,8 +56,9 @@ def test_an_optimizer_that_accelerate_has_prepared_is_kept_and_restored():
     def trained():
         model = torch.nn.Linear(2, 1)
         optimizer = accelerator.prepare(torch.optim.Adam(model.parameters()))
-        trainings = SimpleNamespace(begin=lambda made: SimpleNamespace(restore=lambda device: kept.get("restored")))
-        return model, optimizer, OwnState(trainings, {"model": model, "optimizer": optimizer}, torch.device("cpu"))
+        checkpointing = SimpleNamespace(restore=lambda device: kept.get("restored"))
+        objects = {"model": model, "optimizer": optimizer}
+        return model, optimizer, OwnState(lambda made: checkpointing, objects, torch.device("cpu"))
 
     model, optimizer, state = trained()
     model(torch.ones(1, 2)).sum().backward()
@@ -80,7 +81,7 @@ def test_of_a_model_with_adapters_all_but_the_weights_that_stay_frozen_is_kept_a
         layers = [torch.nn.Linear(4, 4), torch.nn.Linear(4, 2), torch.nn.Linear(2, 2)]
         model = get_peft_model(torch.nn.Sequential(*layers), LoraConfig(target_modules=["0"]))
         model.base_model.model[1].requires_grad_(True)  # is trained in full, and frozen later
-        return model, OwnState(SimpleNamespace(begin=begin), {"0": model}, torch.device("cpu"))
+        return model, OwnState(begin, {"0": model}, torch.device("cpu"))
 
     model, state = loop()
     for of in model.parameters():
@@ -113,7 +114,7 @@ def begun_from(entry, **now):
     restored.run, restored.is_own = "sums-1", True
     kept = SimpleNamespace(state_dict=dict, load_state_dict=lambda state: None)
     keeping = SimpleNamespace(restore=lambda device: restored)
-    state = OwnState(SimpleNamespace(begin=lambda made: keeping), {"0": kept}, torch.device("cpu"))
+    state = OwnState(lambda made: keeping, {"0": kept}, torch.device("cpu"))
     return state.take_restored(facts_with(**now)).step
 
 
@@ -307,7 +308,7 @@ def state_of(model):
     """What session.checkpoint makes of a model; nothing is saved."""
     nothing = {"decide": lambda *of, is_over: None, "before_update": lambda: None, "close": lambda: None}
     keeping = SimpleNamespace(restore=lambda device: None, votes=list, **nothing)
-    return OwnState(SimpleNamespace(begin=lambda made: keeping), {"model": model}, torch.device("cpu"))
+    return OwnState(lambda made: keeping, {"model": model}, torch.device("cpu"))
 
 
 def loop_over(layer):

@@ -30,7 +30,7 @@ from train_func.layout import RUN, home
 from train_func.records import Numerics, RunRecord
 from train_func.run import RECORD_KEY
 from train_func.storage import Store, open_store
-from train_func.worker.checkpoint.ranks import Trainings
+from train_func.worker.checkpoint.ranks import Checkpointing
 from train_func.worker.inputs.cache import machine_cache
 from train_func.worker.loading import Loading
 from train_func.worker.publish import module, trackers
@@ -164,8 +164,7 @@ class Session:
             numerics.check_ranks(self.record, self.world_size, self.numerics)
         Trainer.task = world.on_all_ranks(lambda: self._loading.task if self.run.task else None)
         opening.callback(setattr, Trainer, "task", None)
-        self._trainings = Trainings(self.store, self.record, self.attempt, self.numerics, self._work / "checkpoint")
-        Trainer.checkpoints = None if self._is_call else self._trainings.begin  # of a call none would be found again
+        Trainer.checkpoints = None if self._is_call else self._begin_training  # of a call none would be found again
         opening.callback(setattr, Trainer, "checkpoints", None)
         self._trainers = Trainers(self.store, self.record, self.attempt, self._work, self._loading, self._publication)
         opening.enter_context(self._trainers.watched())
@@ -178,6 +177,18 @@ class Session:
         with self._open:  # closes it in any case, and waits for no other rank, which may have failed
             if self.rank == 0 and error is None:
                 self._publication.finish()
+
+    def _begin_training(self, made_of: Mapping[str, Any]) -> Checkpointing:
+        """Collective. Trainings are numbered over all sessions of a function: each has its own checkpoints."""
+        number, end.here.num_trainings = end.here.num_trainings, end.here.num_trainings + 1
+        return Checkpointing(
+            self.store,
+            self.record,
+            self.attempt,
+            number=number,
+            made_of={**made_of, "precision": self.numerics.precision},  # not the cut: a finer one goes on as well
+            folder=self._work / "checkpoint" / str(number),
+        )
 
     @property
     def rank(self) -> int:
@@ -302,7 +313,7 @@ class Session:
                 cause="code",
             )
         numbered = {str(number): of for number, of in enumerate(objects)}
-        self._own_state = OwnState(self._trainings, {**numbered, **named}, self.device)
+        self._own_state = OwnState(self._begin_training, {**numbered, **named}, self.device)
 
     def _is_within_loop(self) -> bool:
         loop = self._own_loop() if self._own_loop else None  # in this frame, which no traceback keeps

@@ -6,7 +6,7 @@ so all ranks do it at the same step.
 
 import hashlib
 import json
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -15,12 +15,12 @@ import torch
 
 from train_func.events import Stage
 from train_func.failpoint import reach
-from train_func.records import Numerics, RunRecord
+from train_func.records import RunRecord
 from train_func.storage import Store
 from train_func.worker.checkpoint.saver import Saver, Snapshot
 from train_func.worker.checkpoint.state import State
 from train_func.worker.checkpoint.store import BEST, TRAINING, Checkpoints, Manifest, of_rank
-from train_func.worker.rank import end, marks, reporting, stop_flag, world
+from train_func.worker.rank import marks, reporting, stop_flag, world
 from train_func.worker.rank.marks import Phase
 from train_func.worker.stop import RESERVE
 
@@ -226,24 +226,3 @@ class Checkpointing:
         if self._saver:
             self._saver.wait()
             self._raise_fenced()
-
-
-class Trainings:
-    """Numbers the trainings of a function in their order over all of its sessions: each has its own checkpoints."""
-
-    def __init__(self, store: Store, record: RunRecord, attempt: int, numerics: Numerics, folder: Path) -> None:
-        """``folder`` takes files on their way."""
-        self._store, self._record, self._attempt, self._folder = store, record, attempt, folder
-        self._precision = numerics.precision  # not the cut: a finer one goes on after the same step
-
-    def begin(self, made_of: Mapping[str, Any]) -> Checkpointing:
-        """Collective: begins the checkpoints of the next training; ``made_of``: plain, see Checkpointing."""
-        number, end.here.num_trainings = end.here.num_trainings, end.here.num_trainings + 1
-        return Checkpointing(
-            self._store,
-            self._record,
-            self._attempt,
-            number=number,
-            made_of={**made_of, "precision": self._precision},
-            folder=self._folder / str(number),
-        )

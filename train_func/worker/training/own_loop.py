@@ -21,7 +21,7 @@ from torch.utils.data import default_collate
 
 from train_func.errors import InvalidInput
 from train_func.text import counted, listed
-from train_func.worker.checkpoint.ranks import Checkpointing, Parts, Restored, Trainings
+from train_func.worker.checkpoint.ranks import Checkpointing, Parts, Restored
 from train_func.worker.checkpoint.state import State
 from train_func.worker.rank import end, marks, stop_flag, world
 from train_func.worker.rank.marks import Phase
@@ -46,8 +46,12 @@ from train_func.worker.training.weights import (
 class OwnState:
     """Collective, as Checkpointing: restores its objects when it is made, and saves them between steps."""
 
-    def __init__(self, trainings: Trainings, objects: Mapping[str, Any], device: torch.device) -> None:
-        """Raises InvalidInput (cause "code") for an object without state_dict and load_state_dict."""
+    def __init__(
+        self, begin: Callable[[dict[str, Any]], Checkpointing], objects: Mapping[str, Any], device: torch.device
+    ) -> None:
+        """``begin``: the checkpoints of the next training, told what it is made of.
+
+        Raises InvalidInput (cause "code") for an object without state_dict and load_state_dict."""
         is_ddp = {name: isinstance(of, DistributedDataParallel) for name, of in objects.items()}
         self._objects = {name: of.module if is_ddp[name] else of for name, of in objects.items()}
         self._bases = {name: _base(of) for name, of in self._objects.items() if isinstance(of, nn.Module)}
@@ -70,7 +74,7 @@ class OwnState:
             if isinstance(of, nn.Module) and has_adapters(of)
         }
         self.exchanged = Exchanged(objects.values())
-        self.checkpointing: Checkpointing = trainings.begin({"objects": made, **({"bases": bases} if bases else {})})
+        self.checkpointing = begin({"objects": made, **({"bases": bases} if bases else {})})
         self._restored: Restored | None = self.checkpointing.restore(device)
         if self._restored:
             for name, of in self._objects.items():
