@@ -3,7 +3,7 @@
 TRAIN_FUNC_FAILPOINT arms one: JSON such as ``{"point": "checkpoint uploaded", "rank": 0, "attempt": 1, "nth": 3}``, or
 a list of those. The process of that rank and attempt then kills itself when it comes to the point for the third time;
 ``"errno": 28`` raises that OSError instead, ``"signal": 15`` sends that signal, and ``"seconds": 8`` only pauses it.
-``"group": true`` sends the signal to all processes of its group.
+``"group": true`` sends the signal to all processes of its group. ``"mark"`` names a file that is made before that.
 """
 
 import json
@@ -12,6 +12,7 @@ import signal
 import threading
 import time
 from collections import Counter
+from pathlib import Path
 from typing import Any
 
 VARIABLE = "TRAIN_FUNC_FAILPOINT"
@@ -35,6 +36,8 @@ def reach(point: str) -> None:
     for armed in failpoints if isinstance(failpoints, list) else [failpoints]:
         if any(armed.get(name, 1 if name == "nth" else value) != value for name, value in here.items()):
             continue
+        if mark := armed.get("mark"):
+            Path(mark).touch()
         if number := armed.get("errno"):
             raise OSError(number, os.strerror(number))
         if seconds := armed.get("seconds"):

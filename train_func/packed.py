@@ -1,8 +1,7 @@
 """The packed module's own format: two header lines, the pieces, and local modules folded into comments at its end.
 
-A folded module keeps every byte of its lines behind ``#|``, so the whole stays one valid Python file; a last line
-without a break gets one. The second header line is an index of the folded modules, so nothing inside a piece can be
-mistaken for one.
+A folded module keeps every byte of its lines behind ``#|``, so the whole stays one valid Python file. The second
+header line is an index of the folded modules, so nothing inside a piece can be mistaken for one.
 """
 
 import io
@@ -47,9 +46,10 @@ def fold(body: str, modules: Sequence[Module], package: str = "") -> str:
     folded: list[str] = []
     for module in modules:
         lines = split_lines(module.text)
-        if lines and not lines[-1].endswith(("\r", "\n")):
+        is_ended = not lines or lines[-1].endswith(("\r", "\n"))
+        if not is_ended:
             lines[-1] += "\n"
-        entry = {"name": module.name, "package": module.is_package, "path": module.path}
+        entry = {"name": module.name, "package": module.is_package, "path": module.path, "ended": is_ended}
         index.append({**entry, "first": line, "lines": len(lines)})
         folded += [FOLD + text for text in lines]
         line += len(lines)
@@ -72,5 +72,6 @@ def unfold(text: str) -> Packed:
     for entry in header["modules"]:
         first = entry["first"]
         content = "".join(line.removeprefix(FOLD) for line in lines[first - 1 : first - 1 + entry["lines"]])
+        content = content if entry["ended"] else content.removesuffix("\n")
         modules.append((Module(entry["name"], entry["package"], entry["path"], content), first))
     return Packed(header["package"], tuple(modules))
