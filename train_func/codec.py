@@ -53,7 +53,7 @@ class Record:
             raise OtherFormat(f"{where} {differs}. {cls.REMEDY}", reason="damaged")
         if names := _strange(cls, values):
             differs = f"has other fields ({', '.join(sorted(names))}): {writer}{this}"
-            raise StorageFailed(f"{where} {differs}. {cls.REMEDY}", reason="damaged")
+            raise OtherFormat(f"{where} {differs}. {cls.REMEDY}", reason="damaged")
         try:
             return cast("Self", _record(cls, values))
         except InvalidInput:

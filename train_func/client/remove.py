@@ -47,7 +47,7 @@ def remove(name: str, *, on: Backend | None = None) -> None:
 
     The inputs that were carried to the store for it go too, unless another run names them, and so does what ``fetch()``
     and ``load()`` keep of it on this machine, as far as it is unchanged; a folder that ``fetch(to=...)`` named stays.
-    The file that a DataFrame was saved to goes when no other run, and no process that has made a Run of it, needs it.
+    The file that a DataFrame was saved to goes when no other run needs it.
     A removal that was interrupted is completed by another one.
 
     Args:

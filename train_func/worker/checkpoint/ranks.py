@@ -207,7 +207,7 @@ class Checkpointing:
             ranks = [State.from_bytes(data) for data in gathered]
             best = parts.best and State.of({"step": parts.best[0], "weights": parts.best[1]}, BEST)
             training = State.of(parts.training, TRAINING)
-            self._saver.begin(Snapshot(step, training, ranks, best, parts.lasting | parts.frozen, parts.frozen))
+            self._saver.begin(Snapshot(step, training, ranks, best, parts.lasting, parts.frozen))
 
         world.on_rank_zero(begin)
 

@@ -145,7 +145,7 @@ class Attempt:
         account = patiently(self._attempts.account, self._stop)
         if self._before and account.num_charged > 1:  # what was in the way of the last two may need a moment to go
             self._stop.pause(PAUSE)
-            member.look()
+        member.look()  # a number that is taken when a worker has been stopped would be charged
         return account, patiently(self._attempts.claim, self._stop)
 
     def _begin(self, lease: Lease) -> None:
@@ -230,6 +230,8 @@ class Attempt:
         """Returns another attempt of the group in its pods when a rank was lost and no pod, by the first verdict."""
         root, verdict, launcher = self._root, self._verdict, self.launcher
         if self._stop.requested or not (root and verdict and root.root_cause and root.retryable and verdict.retryable):
+            return None
+        if self.finishes:  # the result may be in the store: a pod that starts again completes it, and trains nothing
             return None
         is_stuck = launcher is not None and any(end.exit_code is None for end in launcher.ends())
         if self._member is None or is_stuck or not self._member.begin_again():
