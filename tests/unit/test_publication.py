@@ -339,6 +339,25 @@ def test_there_is_a_pause_before_another_attempt_while_none_makes_progress(super
     assert pauses == [PAUSE, PAUSE]
 
 
+def test_no_number_is_taken_for_a_group_that_has_ended(supervisor):
+    def look():
+        raise PeersLost("worker 1 was stopped")
+
+    attempt = supervisor._attempt
+    with pytest.raises(PeersLost):
+        attempt.run(SimpleNamespace(hear=lambda phase, **says: None, look=look), None)
+    assert not [entry for entry in attempt._store.list("a-run/attempts/") if "lease" in entry.key]
+
+
+def test_the_same_pods_begin_no_other_attempt_behind_one_that_may_have_a_result(supervisor):
+    attempt = supervisor._attempt
+    attempt._root = attempt._verdict = Verdict(exits.UNREACHABLE, "store", "the store is away", 0)
+    attempt._member = SimpleNamespace(begin_again=lambda: True)
+    assert attempt.next() is not None
+    attempt.finishes = True
+    assert attempt.next() is None
+
+
 def test_no_question_to_a_silent_store_makes_a_worker_late_that_was_asked_to_stop(supervisor):
     attempt, ended = supervisor._attempt, threading.Event()
     attempt.lease = attempt._attempts.claim()
