@@ -50,7 +50,7 @@ def _unfit(signature: Signature, parameters: Mapping[str, Any]) -> str:
     missing = [repr(name) for name in required if name not in parameters]
     faults = [f"no value for {', '.join(missing)} in parameters"] if missing else []
     faults += [
-        f"no argument is called {name!r}: {meant(name, [*arguments], 'arguments')}"
+        f"no argument is called {name!r}: {meant(name, [*arguments], 'arguments').rstrip('.')}"
         for name in parameters
         if name not in arguments
     ]
