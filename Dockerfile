@@ -48,7 +48,7 @@ RUN install --directory /opt/venv/etc/jupyter/labconfig \
 
 # What is in it, alone in the last layer: a client reads that from the registry, and compares what a function imports.
 WORKDIR /workspace
-RUN python -m train_func.inventory /opt/train_func/packages.json
+RUN python -m train_func.client.packages.inventory /opt/train_func/packages.json
 
 USER 1000:1000
 CMD ["python", "-u", "-m", "train_func.worker", "run"]

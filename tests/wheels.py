@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from zipfile import ZipFile
 
-from train_func.inventory import Inventory
+from train_func.client.packages.inventory import Inventory
 
 
 def wheel(

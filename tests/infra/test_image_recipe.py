@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from train_func.client.packages.image_list import made_here
-from train_func.inventory import FILE
+from train_func.client.packages.inventory import FILE
 
 ROOT = Path(__file__).parents[2]
 DOCKERFILE = (ROOT / "Dockerfile").read_text()
@@ -144,7 +144,7 @@ def test_what_changes_often_comes_last():
 def test_the_list_of_packages_is_the_last_layer():
     commands = [line for line in DOCKERFILE.splitlines() if re.match("[A-Z]+ ", line)]
     assert commands[-3:] == [
-        f"RUN python -m train_func.inventory /{FILE}",
+        f"RUN python -m train_func.client.packages.inventory /{FILE}",
         "USER 1000:1000",
         'CMD ["python", "-u", "-m", "train_func.worker", "run"]',
     ]

@@ -12,9 +12,9 @@ from tests.unit.test_checkpoint_damage import MEMORY, begin, checkpoints_of, rec
 from train_func.errors import StorageFailed
 from train_func.records import Lease
 from train_func.storage import open_store
+from train_func.worker.attempt_records import Fenced
 from train_func.worker.checkpoint.state import State
 from train_func.worker.checkpoint.store import TRAINING, of_rank
-from train_func.worker.lease import Fenced
 
 SEEDS = 100
 SAVES = 3

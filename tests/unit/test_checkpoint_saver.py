@@ -12,11 +12,11 @@ from tests.twin_jobs import until
 from tests.unit.test_checkpoint_damage import begin, checkpoints_of, record_in, steps_in
 from train_func.events import CheckpointSaved, Note
 from train_func.storage import open_store
+from train_func.worker.attempt_records import Fenced
 from train_func.worker.checkpoint.ranks import Checkpointing, Parts
 from train_func.worker.checkpoint.saver import SHORTEST, Saver, Snapshot
 from train_func.worker.checkpoint.state import State
 from train_func.worker.checkpoint.store import BEST, FROZEN, TRAINING, of_rank
-from train_func.worker.lease import Fenced
 
 
 @pytest.fixture

@@ -2,7 +2,7 @@
 
 import pytest
 
-from train_func import extras
+from train_func.client import extras
 
 COMMIT = "5" * 40
 

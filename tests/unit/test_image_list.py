@@ -10,7 +10,7 @@ from tests.infra import registries
 from tests.wheels import inventory
 from train_func import Cluster, InvalidInput, submit
 from train_func.client.packages import image_list
-from train_func.inventory import FILE
+from train_func.client.packages.inventory import FILE
 
 
 def layer(content, *, name=FILE, mode="w"):

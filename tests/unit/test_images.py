@@ -23,7 +23,7 @@ from train_func.client.load import ready
 from train_func.errors import InvalidInput
 from train_func.layout import PIPELINE
 from train_func.rgb import ORIENTATION, upright_rgb
-from train_func.worker.inputs import parquet_file
+from train_func.worker.inputs import row_files
 from train_func.worker.tasks import image_decoding
 from train_func.worker.tasks.image_classification import ImageClassifier
 from train_func.worker.tasks.image_decoding import checked, decode
@@ -206,7 +206,7 @@ NUM_ROWS, EACH, PIECE = 41, 500_000, 2_000_000  # bytes of an image, and read at
 
 @pytest.fixture
 def small_pieces(monkeypatch):
-    monkeypatch.setattr(parquet_file, "PIECE", PIECE)
+    monkeypatch.setattr(row_files, "PIECE", PIECE)
     monkeypatch.setattr(image_decoding, "BATCH_BYTES", PIECE)
 
 

@@ -11,9 +11,9 @@ import pytest
 from tests.messages import unnamed
 from tests.wheels import inventory, wheel
 from train_func.client.packages import carry, needs
+from train_func.client.packages.inventory import Inventory
 from train_func.client.source import pack
 from train_func.errors import InvalidInput, SourceRefused, StorageFailed
-from train_func.inventory import Inventory
 
 MEASURED = """
 import json, time
@@ -22,7 +22,7 @@ from pathlib import Path
 from train_func.client.packages import carry
 from train_func.client.source import pack
 from train_func.errors import InvalidInput
-from train_func.inventory import Inventory
+from train_func.client.packages.inventory import Inventory
 
 def train_func(parameters):
     import json
@@ -145,7 +145,9 @@ def test_a_package_that_does_not_bring_the_module_is_told(tmp_path, monkeypatch)
 
 
 def test_an_inventory_lists_this_environment(tmp_path):
-    subprocess.run([sys.executable, "-m", "train_func.inventory", str(tmp_path / "a/list.json")], check=True)
+    subprocess.run(
+        [sys.executable, "-m", "train_func.client.packages.inventory", str(tmp_path / "a/list.json")], check=True
+    )
     found = Inventory.read((tmp_path / "a/list.json").read_bytes(), of="it")
     assert found.packages["scikit-learn"] == metadata.version("scikit-learn")
     assert found.modules["sklearn"] == ("scikit-learn",)

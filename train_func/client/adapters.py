@@ -8,9 +8,9 @@ import tempfile
 from importlib.util import find_spec
 from pathlib import Path, PurePath
 
+from train_func.client.extras import pip_install
 from train_func.client.waiting_notice import hinted
 from train_func.errors import InvalidInput
-from train_func.extras import pip_install
 from train_func.layout import CARD, MODEL_MANIFEST, PIPELINE
 from train_func.published_model import ADAPTERS, are_causal, merged, object_in, options_of, parts_of
 from train_func.records import RunRecord

@@ -7,9 +7,9 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from train_func.client.kinds.kind import Operator
+from train_func.client.packages.inventory import Inventory
 from train_func.client.status import Event, JobStatus, LogCut, LogLine, Pod
 from train_func.errors import InvalidInput
-from train_func.inventory import Inventory
 from train_func.records import RunRecord
 from train_func.run import Run, name_of
 from train_func.storage import Store

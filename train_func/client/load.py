@@ -10,8 +10,8 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from train_func.client.extras import pip_install
 from train_func.errors import InvalidInput
-from train_func.extras import pip_install
 from train_func.layout import PIPELINE
 from train_func.published_model import loaded, options_of, parts_of, refused
 from train_func.records import RunRecord

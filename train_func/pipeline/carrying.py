@@ -13,12 +13,12 @@ from train_func.client.backend import Backend, provisional
 from train_func.client.cluster.cluster import Cluster
 from train_func.client.cluster.kubeconfig import in_a_pod
 from train_func.client.identity import placed
+from train_func.client.packages.inventory import normalised
 from train_func.client.placement import SecretKey
 from train_func.client.preflight import Facts
 from train_func.client.submit import checked
 from train_func.errors import InvalidInput
 from train_func.fields import brief
-from train_func.inventory import normalised
 from train_func.run import Run
 
 _SECRET = {"secret", "key", "optional"}

@@ -19,7 +19,7 @@ from transformers.trainer_callback import TrainerCallback
 from train_func.errors import InvalidInput
 from train_func.records import RunRecord
 from train_func.storage import Store
-from train_func.worker.attempt_setup import versions
+from train_func.worker.attempt_records import versions
 from train_func.worker.loading import Loading
 from train_func.worker.publish import model as model_module
 from train_func.worker.publish import reloading

@@ -20,11 +20,11 @@ from train_func.client.cluster.timings import Timings
 from train_func.client.kinds import DEFAULT, KINDS, Kind
 from train_func.client.kinds.pod import FILES, config_map
 from train_func.client.packages.image_list import inventory_of
+from train_func.client.packages.inventory import Inventory
 from train_func.client.packages.wheels import requirement_faults
 from train_func.client.placement import Placement, SecretKey
 from train_func.errors import InvalidInput
 from train_func.fields import NamedFields
-from train_func.inventory import Inventory
 from train_func.layout import home
 from train_func.records import RunRecord
 from train_func.run import Run

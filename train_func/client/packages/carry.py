@@ -4,8 +4,8 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from train_func.client.packages import needs
+from train_func.client.packages.inventory import COMPUTES, Inventory
 from train_func.errors import InvalidInput
-from train_func.inventory import COMPUTES, Inventory
 from train_func.layout import wheel_key
 from train_func.storage import Store
 from train_func.text import shown

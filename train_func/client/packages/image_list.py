@@ -16,8 +16,8 @@ from pathlib import Path
 from typing import Any
 from urllib.error import HTTPError
 
+from train_func.client.packages.inventory import FILE, Inventory
 from train_func.errors import TrainFuncError
-from train_func.inventory import FILE, Inventory
 from train_func.layout import home
 from train_func.storage.retry import call_with_timeout
 

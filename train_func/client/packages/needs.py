@@ -6,7 +6,7 @@ from collections.abc import Collection, Iterator, Mapping
 from importlib import metadata, util
 from pathlib import Path
 
-from train_func.inventory import Inventory, normalised
+from train_func.client.packages.inventory import Inventory, normalised
 
 
 def faults(imports: Mapping[str, str], inventory: Inventory, carried: Collection[str]) -> list[str]:

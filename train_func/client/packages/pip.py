@@ -11,8 +11,8 @@ from pathlib import Path
 from packaging.version import Version
 
 from train_func.client.packages import stubs
+from train_func.client.packages.inventory import Inventory, normalised
 from train_func.errors import Cause, InvalidInput
-from train_func.inventory import Inventory, normalised
 
 AWAY = 40  # exit code beside pip's own: it failed, and an index could not be reached
 # pip judges markers by the interpreter that it runs in; here that of the workers decides. It also ends alike whether a

@@ -7,7 +7,7 @@ from zipfile import ZipFile
 
 from packaging.version import InvalidVersion, Version
 
-from train_func.inventory import Inventory
+from train_func.client.packages.inventory import Inventory
 
 _MARK = "in.the.image"  # local part of their versions: with it no index has the same one
 

@@ -14,8 +14,8 @@ from packaging.utils import parse_wheel_filename
 from packaging.version import InvalidVersion, Version
 
 from train_func.client.packages import pip, stubs
+from train_func.client.packages.inventory import Inventory, normalised
 from train_func.errors import InvalidInput
-from train_func.inventory import Inventory, normalised
 from train_func.layout import home
 from train_func.secret import secret_in
 

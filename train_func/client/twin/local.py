@@ -15,8 +15,10 @@ from typing import Any, cast
 
 from train_func import lock
 from train_func.client.backend import BoundJob, Input, RunsAlready, Submission, provisional
+from train_func.client.extras import pip_install
 from train_func.client.kinds.pod import FILES
 from train_func.client.kinds.pytorchjob import PYTORCHJOB
+from train_func.client.packages.inventory import Inventory
 from train_func.client.packages.wheels import requirement_faults
 from train_func.client.placement import Placement, SecretKey, environment_faults, memory_fault
 from train_func.client.twin import room, start_and_end
@@ -25,10 +27,8 @@ from train_func.client.twin.folder import JobFolder
 from train_func.client.twin.local_job import LocalJob, folder_of
 from train_func.client.twin.machine import Machine, identity
 from train_func.errors import InvalidInput
-from train_func.extras import pip_install
 from train_func.fields import NamedFields, whole_fault
 from train_func.inputs import claim_of
-from train_func.inventory import Inventory
 from train_func.layout import home
 from train_func.records import RunRecord
 from train_func.run import Run

@@ -23,9 +23,9 @@ import torch
 
 from train_func.events import CheckpointSaved, Event, Note
 from train_func.failpoint import reach
+from train_func.worker.attempt_records import Fenced
 from train_func.worker.checkpoint.state import State
 from train_func.worker.checkpoint.store import BEST, FROZEN, TRAINING, Checkpoints, Manifest, of_rank
-from train_func.worker.lease import Fenced
 
 SHARE = 50  # a checkpoint that takes a second is followed by the next after so many, unless the Run says
 SHORTEST = 10.0  # seconds between two, at least, unless the Run says

@@ -37,7 +37,7 @@ from train_func.records import RunRecord
 from train_func.result import FileEntry
 from train_func.storage import Entry, Store
 from train_func.storage.store import ignore
-from train_func.worker.lease import Fenced, check_lease
+from train_func.worker.attempt_records import Fenced, check_lease
 
 if TYPE_CHECKING:
     from train_func.worker.checkpoint.state import State

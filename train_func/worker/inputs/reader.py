@@ -15,11 +15,9 @@ from train_func.storage import Store
 from train_func.tables import is_table, saved
 from train_func.worker.inputs import fingerprint
 from train_func.worker.inputs.cache import machine_cache
-from train_func.worker.inputs.delimited import read_conll, read_csv, read_tsv
 from train_func.worker.inputs.image_folder import read_image_folder
-from train_func.worker.inputs.jsonrows import read_json
 from train_func.worker.inputs.locate import DATA_SUFFIXES, LocalFiles, Wanted, locate
-from train_func.worker.inputs.parquet_file import read_parquet
+from train_func.worker.inputs.row_files import read_conll, read_csv, read_json, read_parquet, read_tsv
 
 if TYPE_CHECKING:
     from datasets import Dataset

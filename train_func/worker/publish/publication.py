@@ -27,8 +27,7 @@ from train_func.result import FileEntry, Result, copy_model
 from train_func.storage import Store, find
 from train_func.storage.retry import call_with_timeout
 from train_func.worker import masks
-from train_func.worker.attempt_setup import versions
-from train_func.worker.lease import check_lease
+from train_func.worker.attempt_records import check_lease, versions
 from train_func.worker.publish.card import TaskPart, render
 from train_func.worker.rank import end, reporting
 from train_func.worker.rank.end import Outcome

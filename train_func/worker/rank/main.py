@@ -19,7 +19,7 @@ from train_func.layout import RUN
 from train_func.records import RunRecord
 from train_func.storage import Store, open_store
 from train_func.worker import masks
-from train_func.worker.attempt_setup import write_setup
+from train_func.worker.attempt_records import write_setup
 from train_func.worker.rank import end, marks, output, process_groups, reporting, stacks, stop_flag
 from train_func.worker.rank import source as source_module
 from train_func.worker.rank.end import Outcome, of_error

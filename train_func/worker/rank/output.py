@@ -1,7 +1,17 @@
-"""Output: the folder of each rank for files of its own; those of rank 0 are published when the function ends well."""
+"""What a function leaves in folders: files of each rank, and what trackers of experiments write.
 
+The files of rank 0 are published when the function ends well. MLflow, Weights & Biases, Trackio and TensorBoard write
+without a server, led by their variables to a folder of the pod, and the supervisor keeps that with the attempt:
+https://mlflow.org/docs/latest/api_reference/python_api/mlflow.environment_variables.html,
+https://docs.wandb.ai/models/track/environment-variables and https://huggingface.co/docs/trackio/environment_variables.
+Loads no torch.
+"""
+
+import contextlib
+import netrc
 import os
 import shutil
+from collections.abc import Mapping
 from pathlib import Path
 
 from train_func.errors import StorageFailed
@@ -11,6 +21,9 @@ from train_func.text import counted
 from train_func.worker.rank import reporting
 
 VARIABLE = "TRAIN_FUNC_OUTPUT"
+TRACKERS = "trackers"
+RUNS = "runs"
+FOLDERS = (RUNS, TRACKERS)  # where a Session leads TensorBoard, and where the others are led
 
 
 def begin(work_dir: Path, rank: int) -> Path:
@@ -82,3 +95,25 @@ def keep(store: Store, prefix: str, folder: Path, of: str) -> None:
         reporting.note(f"files of {of} are not all kept: {failure}")
     else:
         reporting.note(f"not published: {counted(len(names), 'file')} of {of}, kept in {store.address}/{prefix}/")
+
+
+def begin_trackers(work_dir: Path, environ: Mapping[str, str]) -> dict[str, str]:
+    """Makes an empty folder for trackers; returns the variables that lead them there, less those that are set."""
+    for name in FOLDERS:  # an earlier attempt in this pod has kept what lies there
+        shutil.rmtree(work_dir / name, ignore_errors=True)
+    folder = work_dir / TRACKERS
+    folder.mkdir(parents=True)
+    places = {
+        "MLFLOW_TRACKING_URI": f"sqlite:///{folder / 'mlflow.db'}",  # newer versions refuse file://
+        "WANDB_DIR": str(folder),
+        "TRACKIO_DIR": str(folder / "trackio"),
+    }
+    return {name: place for name, place in places.items() if not environ.get(name)} | without_key(environ)
+
+
+def without_key(environ: Mapping[str, str]) -> dict[str, str]:
+    """Returns what makes Weights & Biases write files where it has no key; it would end the function otherwise."""
+    is_set = any(environ.get(name) for name in ("WANDB_MODE", "WANDB_API_KEY", "WANDB_IDENTITY_TOKEN_FILE"))
+    with contextlib.suppress(OSError, netrc.NetrcParseError, RuntimeError):  # wandb login leaves its key there
+        is_set = is_set or "api.wandb.ai" in netrc.netrc(environ.get("NETRC") or Path("~/.netrc").expanduser()).hosts
+    return {} if is_set else {"WANDB_MODE": "dryrun"}

@@ -31,11 +31,10 @@ from train_func.records import Lease, RunRecord, Verdict
 from train_func.storage import Store
 from train_func.storage.retry import call_with_timeout
 from train_func.worker.environment import Environment
-from train_func.worker.publish import trackers
 from train_func.worker.publish.publication import Publication
 from train_func.worker.rank import reporting
 from train_func.worker.rank.end import RankEnd
-from train_func.worker.rank.output import keep, of_rank
+from train_func.worker.rank.output import FOLDERS, keep, of_rank
 from train_func.worker.stop import Stop, WithinGrace
 from train_func.worker.store_wait import RECORD_SECONDS, patient, patiently
 from train_func.worker.supervisor.budget import Account, Attempts
@@ -275,7 +274,7 @@ class Attempt:
     def _keep_trackers(self, store: Store) -> None:
         if self._environment.worker == 0 and self.lease:
             prefix = self._record.keys.attempt(self.lease.attempt).prefix
-            for name in trackers.FOLDERS:
+            for name in FOLDERS:
                 keep(store, f"{prefix}/{name}", self._environment.work_dir / name, "trackers")
 
     def _bounded(self, call: Callable[[], T]) -> T | None:

@@ -23,7 +23,7 @@ from train_func.worker.publish.publication import complete, delete_checkpoints
 from train_func.worker.rank import reporting
 from train_func.worker.stop import Stop, Stopped, WithinGrace
 from train_func.worker.store_wait import RECORD_SECONDS, patiently
-from train_func.worker.supervisor import packages
+from train_func.worker.supervisor import inputs
 from train_func.worker.supervisor.attempt import Attempt
 from train_func.worker.supervisor.group import Member, NotFormed, PeersLost, meet
 from train_func.worker.supervisor.log import LogTee
@@ -193,7 +193,7 @@ class Supervisor:
             delete_checkpoints(store, record, RECORD_SECONDS)  # who has published may have died before it
             return Verdict(exits.DONE, None, "the run was finished before", environment.worker)
         wheels = environment.work_dir / "packages"
-        packages.put_first(patiently(lambda: packages.unpacked(store, record, environment.cache_dir, wheels), stop))
+        inputs.put_first(patiently(lambda: inputs.unpacked(store, record, environment.cache_dir, wheels), stop))
         self._template.start(environment.job_dir / "source.py")
         self._member = meet(environment, stop)
         return None

@@ -34,7 +34,6 @@ from tempfile import mkdtemp
 from train_func import exits
 from train_func.process_tree import FamilyMemory, descendants, kill_descendants, send, unreclaimable_bytes
 from train_func.worker.environment import Environment
-from train_func.worker.publish import trackers
 from train_func.worker.rank import output, stacks
 from train_func.worker.rank.end import RankEnd, running
 from train_func.worker.stop import RESERVE, Stop
@@ -211,7 +210,7 @@ class Launcher:
     def _files(self, local_rank: int) -> dict[str, str]:
         """Returns the variables that say where its outcome, events and files go."""
         environment, rank = self._environment, self._rank(local_rank)
-        tracks = trackers.without_key if rank else partial(trackers.begin, environment.work_dir)
+        tracks = output.without_key if rank else partial(output.begin_trackers, environment.work_dir)
         variables = {
             **tracks(environ=os.environ),
             **self._hangs.variables(rank),

@@ -26,7 +26,7 @@ from train_func.rgb import upright_rgb
 from train_func.text import COUNTED, MAX_SHOWN, counted, listed
 from train_func.worker.inputs.cache import entry, loaded_entry
 from train_func.worker.inputs.image_folder import IS_FOLDER, STORED
-from train_func.worker.inputs.parquet_file import holds_bytes, values_of
+from train_func.worker.inputs.row_files import holds_bytes, values_of
 
 MAX_PIXELS = 50_000_000  # of one image, 150 MB when decoded
 DEEP = ("I", "F")  # modes of more than 8 bits, which a conversion would cut off

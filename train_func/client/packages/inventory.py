@@ -1,6 +1,7 @@
 """Inventory: the Python, the platform and the packages of an environment, as the workers' image carries them in a file.
 
-``python -m train_func.inventory FILE`` writes that of the environment it runs in: the last step of the Dockerfile.
+``python -m train_func.client.packages.inventory FILE`` writes that of the environment it runs in: it is the last step
+of the Dockerfile.
 """
 
 import re

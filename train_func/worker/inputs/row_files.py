@@ -1,18 +1,24 @@
-"""Reads files of delimited fields strictly: csv, tsv and CoNLL.
+"""Reads files of rows strictly: csv, tsv, CoNLL, json, jsonl and Parquet; what is wrong is named with its place.
 
 A row with too few or too many fields is a fault, never shifted columns. Every field is a text, as the file has it: what
 is a number is for the task to say. csv follows RFC 4180 (quoted fields may hold separators and line breaks), and its
 separator is the one that cuts the header into the columns that the task names; tsv has no quoting at all, a quote is a
-quote. CoNLL has a word and its tag per line, and a blank line between sentences.
+quote. CoNLL has a word and its tag per line, and a blank line between sentences. The columns of bytes of a Parquet
+file, such as images, may stay in it until they are read in pieces.
 """
 
+import contextlib
 import csv
 import itertools
+import json
+import os
 import re
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pyarrow as pa
+import pyarrow.parquet as parquet
 
 from train_func.errors import InvalidInput
 from train_func.text import COUNTED, counted, listed
@@ -22,6 +28,9 @@ _QUOTING = 'a text that holds separators or line breaks has to stand in double q
 ROWS_AT_ONCE = 50_000  # that are Python's texts; those before are a table
 WORDS_AND_TAGS = ("tokens", "tags")
 DOCUMENT = "-DOCSTART-"  # begins lines between documents, which are no words
+IN_FILE = b"train_func.in_file"  # in the schema of a table: the file whose columns of bytes it has as nulls
+PIECE = 32 * 2**20  # bytes of a column that are read at once, of rows of average size
+BUFFER = 2**20  # bytes; without it the whole column of a row group is read at once
 _BLANKS = re.compile(r"[ \t]+")
 
 
@@ -139,3 +148,111 @@ def read_conll(path: Path) -> pa.Table:
             for name, at in zip(WORDS_AND_TAGS, (0, -1), strict=True)
         }
     )
+
+
+def read_json(path: Path) -> pa.Table:
+    """The table of a UTF-8 file that holds a list of objects, or one object per line; a missing key is null.
+
+    A text stays a text, whatever it looks like.
+
+    Raises:
+        InvalidInput: empty file, wrong JSON, a row that is no object, a column with values of several kinds.
+        UnicodeDecodeError: the file is not UTF-8.
+    """
+    with path.open(encoding="utf-8-sig", newline="\n") as file:
+        start = next((line.lstrip() for line in file if not line.isspace()), "")
+        if not start:
+            raise InvalidInput(f"{path}: the file is empty; rows are expected", cause="data")
+        file.seek(0)
+        if start[0] == "[":
+            return _of_objects(path, "item", enumerate(_value(str(path), file.read()), 1))
+        lines = ((number, line) for number, line in enumerate(file, 1) if not line.isspace())
+        return _of_objects(path, "line", ((number, _value(f"{path}: line {number}", line)) for number, line in lines))
+
+
+def _value(where: str, text: str) -> Any:
+    try:
+        return json.loads(text)
+    except (ValueError, RecursionError) as error:
+        raise InvalidInput(
+            f"{where}: wrong JSON: {error}; one object per line is expected, or one list of objects", cause="data"
+        ) from None
+
+
+def _of_objects(path: Path, unit: str, rows: Iterable[tuple[int, Any]]) -> pa.Table:
+    columns: dict[str, list[Any]] = {}
+    num_rows = 0
+    for number, row in rows:
+        if not isinstance(row, dict):
+            raise InvalidInput(
+                f'{path}: {unit} {number}: {json.dumps(row)[:60]} is no object, as {{"column": value, ...}}',
+                cause="data",
+            )
+        for name, value in row.items():
+            values = columns.setdefault(name, [])
+            values += [None] * (num_rows - len(values))
+            values.append(value)
+        num_rows += 1
+    arrays, faults = {}, []
+    for name, values in columns.items():
+        values += [None] * (num_rows - len(values))
+        try:
+            arrays[name] = pa.array(values)
+        except (pa.ArrowException, UnicodeEncodeError, OverflowError) as error:
+            kinds = ", ".join(sorted({type(value).__name__ for value in values}))
+            faults.append(f"{path}: column {name!r}: its values ({kinds}) are not of one kind: {error}")
+    if faults:
+        raise InvalidInput(faults, cause="data")
+    return pa.table(arrays)
+
+
+def read_parquet(path: Path, *, leaves_bytes: bool) -> pa.Table:
+    """Its rows; ``leaves_bytes``: columns of bytes are null in every row, and ``values_of`` reads them.
+
+    Raises:
+        InvalidInput: (cause "data") it is not whole.
+    """
+    with _whole(path):
+        schema = parquet.read_schema(path)
+        left = [field.name for field in schema if leaves_bytes and holds_bytes(field.type)]
+        if not left:
+            return parquet.read_table(path)
+        read = parquet.read_of_objects(path, columns=[name for name in schema.names if name not in left])
+    columns = [pa.nulls(read.num_rows, of.type) if of.name in left else read[of.name] for of in schema]
+    metadata = {**(schema.metadata or {}), IN_FILE: os.fsencode(path)}
+    return pa.Table.from_arrays(columns, schema=schema.with_metadata(metadata))
+
+
+def values_of(table: pa.Table, column: str) -> Iterator[pa.Scalar]:
+    """The values of a column, of which few are in memory at once where they are still in a file.
+
+    Raises:
+        InvalidInput: (cause "data") the file is not whole.
+    """
+    file = (table.schema.metadata or {}).get(IN_FILE)
+    if file is None or not holds_bytes(table.schema.field(column).type):
+        yield from table[column]
+        return
+    path = Path(os.fsdecode(file))
+    with _whole(path), parquet.ParquetFile(path, buffer_size=BUFFER, pre_buffer=False) as opened:
+        for number in range(opened.num_row_groups):
+            group = opened.metadata.row_group(number)
+            at_once = max(1, PIECE * group.num_rows // max(1, group.total_byte_size))
+            for piece in opened.iter_batches(at_once, row_groups=[number], columns=[column], use_threads=False):
+                yield from piece.column(0)
+
+
+def holds_bytes(kind: pa.DataType) -> bool:
+    """Whether values of this type are the bytes of files, or what `datasets` calls Image or Audio."""
+    held = kind.field("bytes").type if pa.types.is_struct(kind) and kind.get_field_index("bytes") >= 0 else kind
+    return bool(pa.types.is_binary(held) or pa.types.is_large_binary(held) or pa.types.is_binary_view(held))
+
+
+@contextlib.contextmanager
+def _whole(path: Path) -> Iterator[None]:
+    try:
+        yield
+    except (pa.ArrowInvalid, OSError) as error:
+        if isinstance(error, OSError) and error.errno is not None:
+            raise
+        raise InvalidInput(f"{path}: not a whole Parquet file: {error}; write or copy it again", cause="data") from None

@@ -1,0 +1,68 @@
+"""What an attempt writes into the store beside its results: its lease, which is the fence, and its setup.
+
+An attempt is over as soon as a later one has begun, and then it saves and publishes nothing any more. It may outlive
+its place, as behind a cut network, while the next one trains. Attempts have leases in the store, which are numbered and
+created if absent. What is written under the number of an attempt hurts no other one; whatever counts for the run is
+written right after a look for a lease with a higher number. The setup says what the attempt computes with; its rank 0
+writes it down once. Loads no torch.
+"""
+
+import os
+import platform
+from importlib.metadata import PackageNotFoundError, version
+
+from train_func.errors import StorageFailed
+from train_func.records import AttemptSetup, Lease, Numerics, RunRecord
+from train_func.storage import Store, find
+from train_func.version import VERSION
+
+PACKAGES = ("torch", "transformers", "datasets", "accelerate", "tokenizers", "safetensors")
+
+
+class Fenced(StorageFailed):
+    """A later attempt of the run has begun."""
+
+
+def check_lease(store: Store, record: RunRecord, attempt: int) -> None:
+    """Raises Fenced where a group of workers has formed for a later attempt, or the store's own failure."""
+    folders = (name.removesuffix("/") for name in store.names(record.keys.attempts))
+    for number in sorted(int(name) for name in folders if name.isdecimal() and int(name) > attempt):
+        key = record.keys.attempt(number).lease
+        lease = find(store, key)
+        try:
+            has_group = lease is not None and Lease.from_json(lease.data, key).formed
+        except StorageFailed:  # of another version of this package
+            has_group = True
+        if has_group:
+            raise Fenced(
+                f"attempt {number} of {record.name} has begun, as {store.address}/{key} says: this attempt, {attempt}, "
+                "can save and publish nothing any more",
+                reason="conflict",
+            )
+
+
+def versions() -> dict[str, str]:
+    """Returns the versions of Python, of this package, and of the installed packages that compute."""
+    numbers = {"python": platform.python_version(), "train_func": VERSION}
+    for name in PACKAGES:
+        try:
+            numbers[name] = version(name)
+        except PackageNotFoundError:  # an own function may run where it is not needed
+            continue
+    return numbers
+
+
+def write_setup(store: Store, record: RunRecord, attempt: int, world_size: int, numerics: Numerics | None) -> None:
+    """Writes the ``setup.json`` of an attempt; a Session does it again, as it knows the numerics.
+
+    Raises:
+        StorageFailed: the store is away or denies.
+    """
+    setup = AttemptSetup(
+        workers=record.run.workers,
+        world_size=world_size,
+        versions=versions(),
+        machine={"name": platform.node(), "system": platform.platform(), "cpus": str(os.cpu_count())},
+        numerics=numerics,
+    )
+    store.put(record.keys.attempt(attempt).setup, setup.to_json())
