@@ -112,9 +112,9 @@ SCENARIOS = [
         act=_delete_the_last_worker_1,
     ),
     # Limits.
-    Scenario(name="deadline", behaviour="stay 143", deadline=5),
-    Scenario(name="deadline-deaf", behaviour="be_deaf", deadline=5),
-    Scenario(name="deadline-after-restart", behaviour="fail_and_stay", deadline=8),
+    Scenario(name="deadline", behaviour="stay 143", deadline=10),
+    Scenario(name="deadline-deaf", behaviour="be_deaf", deadline=10),
+    Scenario(name="deadline-after-restart", behaviour="fail_and_stay", deadline=16),
     # What is left of a job that has finished.
     Scenario(name="expires", behaviour="end 0", time_to_live=1, rest=Play.is_gone),
     Scenario(name="expires-while-working", behaviour="stay_behind", time_to_live=1, rest=Play.is_gone),

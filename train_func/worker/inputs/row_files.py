@@ -217,7 +217,7 @@ def read_parquet(path: Path, *, leaves_bytes: bool) -> pa.Table:
         left = [field.name for field in schema if leaves_bytes and holds_bytes(field.type)]
         if not left:
             return parquet.read_table(path)
-        read = parquet.read_of_objects(path, columns=[name for name in schema.names if name not in left])
+        read = parquet.read_table(path, columns=[name for name in schema.names if name not in left])
     columns = [pa.nulls(read.num_rows, of.type) if of.name in left else read[of.name] for of in schema]
     metadata = {**(schema.metadata or {}), IN_FILE: os.fsencode(path)}
     return pa.Table.from_arrays(columns, schema=schema.with_metadata(metadata))
