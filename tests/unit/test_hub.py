@@ -208,6 +208,17 @@ def test_what_was_downloaded_before_is_used_while_the_hub_is_away(repositories, 
         assert unnamed(faults(absent)[cause], "ConnectError", f"HF_HOME ({tmp_path}/hf)", "package://") == []
 
 
+def test_the_commit_that_a_run_names_is_used_while_the_hub_is_away_though_a_later_one_is_here_too(ask, tmp_path):
+    first = Repository({"train.csv": ROWS.encode(), "test.csv": TEST.encode()})
+    now = Repository({"train.csv": TEST.encode(), "test.csv": TEST.encode()}, earlier=(first,))
+    at_first = {"model": "me/none", "dataset": "me/reviews", "dataset_revision": first.commit}
+    with tiny_hub({"datasets/me/reviews": now}) as address:
+        online, _ = ask(address, tmp_path, at_first, {**at_first, "dataset_revision": "main"})
+    (offline,) = ask(address, tmp_path, at_first)
+    assert "data" not in faults(offline)
+    assert offline["facts"]["num_train"] == online["facts"]["num_train"] > 9
+
+
 @pytest.mark.slow
 def test_a_model_that_was_only_checked_is_not_taken_for_downloaded(repositories, ask, tmp_path):
     with tiny_hub(repositories) as address:

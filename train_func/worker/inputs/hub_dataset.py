@@ -4,6 +4,7 @@ Kept apart because importing `datasets` takes seconds, which local files do not 
 """
 
 import re
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -68,20 +69,17 @@ def _tables(splits: DatasetDict) -> dict[str, pa.Table]:
 
 def _cached(wanted: Wanted, subset: str | None, outage: HubUnreachable) -> tuple[Any, str]:
     """What an earlier load left in HF_HOME, when it is certain to be the revision asked for, and its subset."""
+    known = _revision(wanted)
+    copy_of = partial(Cache, repo_id=wanted.address, dataset_name=wanted.address.split("/")[-1])
     try:
-        builder = Cache(
-            repo_id=wanted.address,
-            dataset_name=wanted.address.split("/")[-1],
-            config_name=subset,
-            version="auto",
-            hash="auto",
-        )
+        builder = copy_of(config_name=subset, version="auto", hash="auto")  # the copy that was made last
+        if known and Path(builder.cache_dir).with_name(known).is_dir():
+            builder = copy_of(config_name=builder.config.name, version=str(builder.config.version), hash=known)
         loaded = builder.as_dataset()
     except (ValueError, OSError, DatasetsError) as error:
         found = re.search(r"Available configs in the cache: (.+)|configurations in the cache: (.+)", str(error))
         held = f"only its subsets {found[1] or found[2]}, of which subset= must name one" if found else "no copy of it"
         raise unreachable(wanted, outage.why, held) from None
-    known = _revision(wanted)
     if known != builder.hash and not (known is None and wanted.revision == "main"):
         raise unreachable(wanted, outage.why, f"only commit {builder.hash} of it")
     return loaded, str(builder.config.name)
