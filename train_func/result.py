@@ -72,7 +72,12 @@ class Result:
         It may name no files: a function may publish metrics alone.
         """
         manifest = _Manifest.from_json(data, where)
-        faults = [fault for name, entry in manifest.files.items() if (fault := _fault(name, entry, manifest.files))]
+        faults = []
+        for name, entry in manifest.files.items():
+            if fault := name_fault(name, manifest.files):
+                faults.append(fault)
+            elif entry.size < 0 or not _SHA256.fullmatch(entry.sha256):
+                faults.append(f"{name!r} has no size and SHA-256")
         if faults:
             raise StorageFailed(
                 f"{where} is damaged: {'; '.join(faults[:3])}; nothing was handed over. Submit the run with fresh=True "
@@ -108,12 +113,6 @@ def name_fault(name: str, names: Collection[str]) -> str | None:
     if any(name.startswith(f"{other}/") for other in names):
         return f"the name {name!r} lies below another file"
     return None
-
-
-def _fault(name: str, entry: FileEntry, names: Collection[str]) -> str | None:
-    if fault := name_fault(name, names):
-        return fault
-    return None if entry.size >= 0 and _SHA256.fullmatch(entry.sha256) else f"{name!r} has no size and SHA-256"
 
 
 def copy_model(store: Store, source: str, target: str, manifest: bytes, of: str) -> None:

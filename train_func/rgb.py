@@ -31,16 +31,13 @@ def upright_rgb(image: Any) -> Any:
         turn = None
     # Not by ImageOps.exif_transpose: it writes all of EXIF again, which fails where a field has a type of its own.
     upright = image.transpose(Image.Transpose[turn]) if turn else image
-    pixels = _on_white(upright) if upright.has_transparency_data else upright.convert("RGB")
+    if upright.has_transparency_data:
+        shown = (upright.convert("LA") if upright.mode == "La" else upright).convert("RGBA")  # two steps from La
+        pixels = Image.alpha_composite(Image.new("RGBA", shown.size, "white"), shown).convert("RGB")
+    else:
+        pixels = upright.convert("RGB")
     pixels.info = {}  # its EXIF would have the image turned again
     return pixels
-
-
-def _on_white(image: Any) -> Any:
-    from PIL import Image
-
-    shown = (image.convert("LA") if image.mode == "La" else image).convert("RGBA")  # Pillow needs two steps from La
-    return Image.alpha_composite(Image.new("RGBA", shown.size, "white"), shown).convert("RGB")
 
 
 def opened(image: Any, timeout: float | None = None) -> Any:

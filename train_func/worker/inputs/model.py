@@ -142,8 +142,8 @@ def _judge(folder: Path, where: str, sizes: Mapping[str, int], use: ModelUse) ->
     if faults:
         raise InvalidInput(faults, cause="model")
     # transformers loads the whole file before its parts, and none of other variants beside them.
-    loaded = {WHOLE} if WHOLE in sizes else _shards(folder)
-    return sum(sizes.get(PurePosixPath(name).name, 0) for name in loaded)
+    loaded = {WHOLE} if WHOLE in sizes else set(_json(folder / INDEX).get("weight_map", {}).values())
+    return sum(sizes.get(PurePosixPath(str(name)).name, 0) for name in loaded)
 
 
 def _missing(where: str, sizes: Mapping[str, int], *, needs_tokenizer: bool) -> list[str]:
@@ -168,10 +168,6 @@ def _no_weights(where: str, sizes: Mapping[str, int]) -> str:
             "AutoModel.from_pretrained(...).save_pretrained(folder), or take a revision with safetensors"
         )
     return f"{where}: no weights: {WHOLE} (or {INDEX} and the files it names) is expected"
-
-
-def _shards(folder: Path) -> set[str]:
-    return set(map(str, _json(folder / INDEX).get("weight_map", {}).values()))
 
 
 def _wrong_weights(path: Path) -> str | None:

@@ -118,8 +118,13 @@ def bring(
             (part / file).chmod(0o444)
 
     path = entry(cache, f"inputs/{sha256}", download)
-    if not is_new:
-        _check_kept(wanted, path, sha256, cache)
+    if not is_new:  # another process has brought it, a pod with another program perhaps
+        actual = fingerprint.of_named(fingerprint.of_each(path, files_in(path) if path.is_dir() else [""], cache))
+        if actual != sha256:
+            raise wanted.fault(
+                f"the cache has changed: the SHA-256 of {path} is {actual}; remove it when no job uses it, and submit "
+                "again"
+            )
     return path
 
 
@@ -210,15 +215,6 @@ def _in_claim(wanted: Wanted, claims: Path | None, claim: str, inside: str) -> P
         names = sorted(found.name for found in (claims / claim).iterdir())
         raise wanted.fault(f"the volume of claim {claim!r} has no {inside!r}; it holds {near(inside, names)}")
     return path
-
-
-def _check_kept(wanted: Wanted, path: Path, sha256: str, cache: Path) -> None:
-    """What another process has brought, a pod with another program perhaps, is verified where it is used."""
-    found = fingerprint.of_named(fingerprint.of_each(path, files_in(path) if path.is_dir() else [""], cache))
-    if found != sha256:
-        raise wanted.fault(
-            f"the cache has changed: the SHA-256 of {path} is {found}; remove it when no job uses it, and submit again"
-        )
 
 
 def _check_unchanged(wanted: Wanted, expected: str, found: str) -> None:

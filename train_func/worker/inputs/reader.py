@@ -125,7 +125,11 @@ def read_source(wanted: Wanted, subset: str | None, store: Store | None, cache: 
         raise InvalidInput(faults, cause="data")
     if place.is_dir():
         return _folder(wanted, place, cache)
-    _check_ending(wanted, place)
+    if place.suffix.lower() not in DATA_SUFFIXES:
+        raise wanted.fault(
+            f"a file is read by its ending, which is one of {', '.join(DATA_SUFFIXES)}; unpack, rename or convert it, "
+            "or give a DataFrame instead: dataset=pd.read_excel(...)"
+        )
     file, sha256 = FileOfRows(partial(_read_file, wanted, place)), fingerprint.of_file(place, cache)
     return Source(str(place), file, sha256, local=LocalFiles.found(wanted, place, {"": sha256}, sha256))
 
@@ -139,14 +143,6 @@ def class_names(table: pa.Table, column: str) -> tuple[str, ...]:
     if isinstance(feature, dict) and feature.get("_type") == "ClassLabel":
         return tuple(feature["names"])
     return ()
-
-
-def _check_ending(wanted: Wanted, path: Path) -> None:
-    if path.suffix.lower() not in DATA_SUFFIXES:
-        raise wanted.fault(
-            f"a file is read by its ending, which is one of {', '.join(DATA_SUFFIXES)}; unpack, rename or convert it, "
-            "or give a DataFrame instead: dataset=pd.read_excel(...)"
-        )
 
 
 def _read_file(wanted: Wanted, path: Path) -> pa.Table:

@@ -169,11 +169,10 @@ def keep(
             for batch in _batches(table, column, root, may_read=may_read):
                 writer.write_batch(batch)
 
-    return KeptImages(loaded_entry(cache, f"images/{key}.arrow", write, _mapped), key)
+    def mapped(path: Path) -> pa.Table:
+        return pa.ipc.open_stream(pa.memory_map(str(path))).read_all()
 
-
-def _mapped(path: Path) -> pa.Table:
-    return pa.ipc.open_stream(pa.memory_map(str(path))).read_all()
+    return KeptImages(loaded_entry(cache, f"images/{key}.arrow", write, mapped), key)
 
 
 def _type_fault(table: pa.Table, column: str) -> str | None:
