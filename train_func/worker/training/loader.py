@@ -27,12 +27,15 @@ def seed_for(purpose: Purpose, seed: int, step: int, micro: int) -> None:
     number = int(place.generate_state(1, np.uint64)[0]) >> 1
     random.seed(number)
     np.random.seed(number % 2**32)  # what a user's collator may draw from
-    # torch.manual_seed formats a stack for each kind of device that is not there.
-    seed_torch = torch.manual_seed if torch.accelerator.is_available() else torch.default_generator.manual_seed
-    seed_torch(number)
+    _torch_seeder()(number)
 
 
 @cache
+def _torch_seeder() -> Callable[[int], object]:
+    """Returns what seeds torch; torch.manual_seed formats a stack for each kind of device that is not there."""
+    return torch.manual_seed if torch.accelerator.is_available() else torch.default_generator.manual_seed
+
+
 @contextmanager
 def undisturbed() -> Iterator[None]:
     """Restores the state of all random generators at the end of the block."""
