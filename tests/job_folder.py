@@ -6,8 +6,8 @@ import textwrap
 
 from tests.runs import a_run
 from train_func.inputs import claim_of, key_of
-from train_func.packed import fold
 from train_func.records import RunRecord
+from train_func.source_file import fold
 
 
 def write_job_folder(folder, source, *, store=None, **fields):

@@ -7,7 +7,7 @@ import pytest
 
 from tests.shipping import imported, packed, ship
 from train_func.client.source import locate, pack
-from train_func.packed import CODING, split_lines
+from train_func.source_file import CODING, split_lines
 
 TEXT = '''
     """The module's own docstring stays here."""

@@ -6,7 +6,7 @@ import pytest
 
 from tests.generated_sources import generated_sources, large_source
 from tests.shipping import packed, record_of, ship
-from train_func.packed import split_lines
+from train_func.source_file import split_lines
 from train_func.storage import open_store
 
 

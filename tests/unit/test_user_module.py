@@ -11,7 +11,7 @@ import pytest
 
 from tests.shipping import packed, record_of, ship
 from train_func.errors import InvalidInput, StorageFailed
-from train_func.packed import Module, fold, split_lines, unfold
+from train_func.source_file import Module, fold, split_lines, unfold
 from train_func.storage import open_store
 from train_func.worker.rank import source as source_module
 

@@ -24,7 +24,7 @@ _NEGATED = {"neg", "negative", "negated"}  # scikit-learn's neg_log_loss is bett
 
 
 @dataclass(frozen=True)
-class Measured:
+class Measurement:
     """What a run was measured to be."""
 
     run: str
@@ -33,7 +33,7 @@ class Measured:
     """Of the rows that the metrics are of; empty where that is not known."""
 
     @classmethod
-    def of(cls, record: RunRecord, result: Result) -> "Measured":
+    def of(cls, record: RunRecord, result: Result) -> "Measurement":
         """Its metrics and, over them, the numbers that the function returned."""
         found = {**result.metrics, **result.returned}
         numbers = {name: of for name, of in found.items() if isinstance(of, (int, float)) and not isinstance(of, bool)}
@@ -59,7 +59,7 @@ class Comparison:
             )
         return cls(metric, known)
 
-    def check(self, new: Measured, old: Measured | None = None, name: str = "") -> None:
+    def check(self, new: Measurement, old: Measurement | None = None, name: str = "") -> None:
         """Raises InvalidInput unless both have the metric, measured on the same known rows; ``name``: of ``old``."""
         both = [new, *([old] if old else [])]
         if missing := [of for of in both if self.metric not in of.metrics]:
@@ -81,7 +81,7 @@ class Comparison:
             cause="data",
         )
 
-    def is_better(self, new: Measured, old: Measured) -> bool:
+    def is_better(self, new: Measurement, old: Measurement) -> bool:
         """Of two that ``check`` has let through."""
         now, was = new.metrics[self.metric], old.metrics[self.metric]
         return bool(now > was if self.greater_is_better else now < was)

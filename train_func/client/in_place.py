@@ -8,7 +8,7 @@ that is withdrawn keeps its record, so that it goes on counting: no client that 
 import re
 from dataclasses import replace
 
-from train_func.client.comparison import Comparison, Measured
+from train_func.client.comparison import Comparison, Measurement
 from train_func.client.in_place_record import InPlace, following, withdrawn
 from train_func.client.run_names import run_names
 from train_func.client.stored_run import published_result
@@ -87,10 +87,10 @@ def promote(
         before = newest if newest and newest.run else None
         if before and (before.run, before.generation) == (record.name, record.generation):
             if comparison:
-                comparison.check(Measured.of(record, result))
+                comparison.check(Measurement.of(record, result))
             complete(store, name)
             return True, f"its model was in place as {name!r} already"
-        if comparison and (why := _no_better(comparison, Measured.of(record, result), before)):
+        if comparison and (why := _no_better(comparison, Measurement.of(record, result), before)):
             return False, why
         now = following(newest, record, result, name)
         try:
@@ -237,7 +237,7 @@ def _put_back(store: Store, before: InPlace, number: int, version: str) -> None:
     complete(store, before.name)
 
 
-def _no_better(comparison: Comparison, new: Measured, before: InPlace | None) -> str:
+def _no_better(comparison: Comparison, new: Measurement, before: InPlace | None) -> str:
     """Why the model of ``before`` stays; empty where the new one is better. Raises InvalidInput."""
     if before is None:
         comparison.check(new)  # those to come are compared with it

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any
 
-from train_func.client.comparison import Measured
+from train_func.client.comparison import Measurement
 from train_func.codec import Record
 from train_func.layout import ModelKeys
 from train_func.records import RunRecord
@@ -40,13 +40,13 @@ class InPlace(Record):
         return ModelKeys(self.name)
 
     @property
-    def measured(self) -> Measured:
-        return Measured(self.run, self.metrics, self.held_out_sha256)
+    def measured(self) -> Measurement:
+        return Measurement(self.run, self.metrics, self.held_out_sha256)
 
 
 def following(before: InPlace | None, record: RunRecord, result: Result, name: str) -> InPlace:
     """The record that follows ``before``, by which the model of a run is in place."""
-    new = Measured.of(record, result)
+    new = Measurement.of(record, result)
     return InPlace(
         name=name,
         number=before.number + 1 if before else 1,

@@ -24,8 +24,8 @@ from train_func.client.source.statements import Text, parsed
 from train_func.client.source.uses import OF_A_MODULE, uses_of
 from train_func.client.source.values import Writer
 from train_func.errors import SourceRefused
-from train_func.packed import split_lines
 from train_func.secret import may_hold_secret
+from train_func.source_file import split_lines
 
 
 class Collection:

@@ -20,7 +20,7 @@ from train_func.client.source.space import Space, layers
 from train_func.client.source.statements import Definition, Statement, from_byte, parsed
 from train_func.client.source.uses import bound_in_class
 from train_func.client.source.values import is_mutable, is_plain
-from train_func.packed import split_lines
+from train_func.source_file import split_lines
 
 ABSENT = object()
 

@@ -4,7 +4,7 @@ import re
 from collections.abc import Mapping
 from typing import Any
 
-from train_func.packed import split_lines
+from train_func.source_file import split_lines
 
 # A folded local module shows as a file below source.py: ".../source.py/mypackage/module.py".
 _FRAME = re.compile(

@@ -17,7 +17,7 @@ from train_func.client.source.piece import Piece
 from train_func.client.source.saving import saves_state
 from train_func.client.source.statements import Definition, parsed
 from train_func.errors import SourceRefused
-from train_func.packed import NUM_HEADER_LINES, Module, fold, split_lines, unfold
+from train_func.source_file import NUM_HEADER_LINES, Module, fold, split_lines, unfold
 
 PACKED = "what train_func.pipeline.arguments(function, run) returns is expected, unchanged"
 _INDENTED = "if True:\n"  # holds an indented function without touching a character of it

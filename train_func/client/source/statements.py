@@ -6,7 +6,7 @@ import warnings
 from dataclasses import dataclass
 from functools import cached_property
 
-from train_func.packed import split_lines
+from train_func.source_file import split_lines
 
 MAX_SHOWN = 80  # characters of a line inside a message
 _NOTHING_AFTER = re.compile(r"[ \t\f]*;?[ \t\f]*(?:#[^\r\n]*)?(?:\r\n|\r|\n)?")

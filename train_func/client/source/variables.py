@@ -5,7 +5,7 @@ import re
 from collections.abc import Collection, Iterator, Mapping
 from typing import Any
 
-from train_func.packed import unfold
+from train_func.source_file import unfold
 from train_func.text import listed
 
 # What a worker has of its own, by its image, its operator, its supervisor or the store.

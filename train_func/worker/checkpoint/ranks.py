@@ -40,7 +40,7 @@ class Parts:
 
 
 @dataclass(frozen=True)
-class Restored:
+class Resumption:
     """What this rank goes on from."""
 
     step: int
@@ -84,7 +84,7 @@ class Checkpointing:
         if world.rank() == 0:
             self._saver = Saver(self._checkpoints, folder, record.run.checkpoint_every, reporting.say)
 
-    def restore(self, device: torch.device) -> Restored | None:
+    def restore(self, device: torch.device) -> Resumption | None:
         """Returns on every rank the newest verified checkpoint; None where there is none.
 
         Raises:
@@ -131,7 +131,7 @@ class Checkpointing:
         if world.rank() >= len(ranks):
             rank["used"] = []
         reach("checkpoint restored")
-        return Restored(
+        return Resumption(
             step=manifest.step,
             training=State(tensors, plain).whole(),
             rank=rank,

@@ -11,8 +11,8 @@ from train_func.text import are, counted, in_rows
 from train_func.worker.inputs.locate import HubUnreachable, LocalFiles
 
 if TYPE_CHECKING:
-    from train_func.worker.inputs.model import FoundModel
-    from train_func.worker.inputs.named import FoundInput
+    from train_func.worker.inputs.model import ModelFolder
+    from train_func.worker.inputs.named import InputVersion
     from train_func.worker.inputs.reader import Source
 
 Result = TypeVar("Result")
@@ -79,7 +79,7 @@ class Findings:
         if self.faults:
             raise InvalidInput([text for _, text in self.faults], cause=self.faults[0][0])
 
-    def add_input(self, field: str, found: "FoundModel | Source") -> None:
+    def add_input(self, field: str, found: "ModelFolder | Source") -> None:
         """What is known of an input of the task, which names it in ``field``, and its revision beside that."""
         self.fingerprints[field] = found.fingerprint
         if found.local:
@@ -87,7 +87,7 @@ class Findings:
         if found.commit:
             self.commits[f"{field}_revision"] = found.commit
 
-    def add_named(self, key: str, found: "FoundInput") -> None:
+    def add_named(self, key: str, found: "InputVersion") -> None:
         """What is known of an input of the run, by its key."""
         self.note(*found.notes)
         self.fingerprints[key] = found.fingerprint

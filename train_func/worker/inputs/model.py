@@ -44,7 +44,7 @@ class ModelUse:
 
 
 @dataclass(frozen=True)
-class FoundModel:
+class ModelFolder:
     """A folder that transformers can load, but for weights that were left on the Hub."""
 
     folder: Path
@@ -61,7 +61,7 @@ class FoundModel:
 
 def find_model(
     address: str, revision: str, use: ModelUse, store: Store | None, cache: Path, *, weights: bool = True
-) -> FoundModel:
+) -> ModelFolder:
     """The model that a task names in its fields ``model`` and ``model_revision``, brought to this machine.
 
     Without ``weights`` those of a Hub model are not downloaded.
@@ -85,10 +85,10 @@ def find_model(
     parts = fingerprint.of_each(folder, filter(is_loaded, sizes), cache)
     sha256 = fingerprint.of_parts(parts)
     local = LocalFiles.found(wanted, folder, parts, sha256)
-    return FoundModel(folder, str(folder), sha256, num_bytes, local=local)
+    return ModelFolder(folder, str(folder), sha256, num_bytes, local=local)
 
 
-def _on_hub(wanted: Wanted, use: ModelUse, *, weights: bool) -> FoundModel:
+def _on_hub(wanted: Wanted, use: ModelUse, *, weights: bool) -> ModelFolder:
     from train_func.worker.inputs.hub import away, look_up, snapshot  # imports huggingface_hub, which takes time
 
     try:
@@ -101,7 +101,7 @@ def _on_hub(wanted: Wanted, use: ModelUse, *, weights: bool) -> FoundModel:
         folder = snapshot(wanted, allow=LOADED if weights else DESCRIBED, ignore=NOT_LOADED)
         sizes, notes = {name: size for name, size in files.items() if "/" not in name}, ()
     num_bytes = _judge(folder, str(wanted), sizes, use)
-    return FoundModel(folder, str(wanted), folder.name, num_bytes, notes, commit=folder.name)
+    return ModelFolder(folder, str(wanted), folder.name, num_bytes, notes, commit=folder.name)
 
 
 def is_loaded(name: str) -> bool:

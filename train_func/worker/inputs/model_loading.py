@@ -10,10 +10,10 @@ from transformers import AutoConfig, AutoTokenizer
 from transformers.utils import logging
 
 from train_func.errors import InvalidInput
-from train_func.worker.inputs.model import FoundModel
+from train_func.worker.inputs.model import ModelFolder
 
 
-def load_tokenizer(found: FoundModel, *, of_words: bool = False) -> Any:
+def load_tokenizer(found: ModelFolder, *, of_words: bool = False) -> Any:
     """The tokenizer; one without a padding token pads with its end-of-text token.
 
     Args:
@@ -42,7 +42,7 @@ def load_tokenizer(found: FoundModel, *, of_words: bool = False) -> Any:
     return tokenizer
 
 
-def load_fast_tokenizer(found: FoundModel, *, of_words: bool = False) -> Any:
+def load_fast_tokenizer(found: ModelFolder, *, of_words: bool = False) -> Any:
     """The tokenizer, as ``load_tokenizer`` has it; raises InvalidInput where it tells not what a token stands for."""
     tokenizer = load_tokenizer(found, of_words=of_words)
     if not tokenizer.is_fast:
@@ -54,7 +54,7 @@ def load_fast_tokenizer(found: FoundModel, *, of_words: bool = False) -> Any:
     return tokenizer
 
 
-def load_image_processor(found: FoundModel) -> Any:
+def load_image_processor(found: ModelFolder) -> Any:
     """The image processor, which works with Pillow wherever it runs, so that images become the same numbers.
 
     Raises:
@@ -80,7 +80,7 @@ def _byte_levels(tokenizer: Any) -> list[Any]:
 
 
 def load_model(
-    found: FoundModel,
+    found: ModelFolder,
     auto_class: Any,
     tokenizer: Any,
     seed: int,
@@ -158,7 +158,7 @@ def _quiet() -> Iterator[None]:
         logging.set_verbosity(verbosity)
 
 
-def _refuse_random_parts(found: FoundModel, model: Any, report: dict[str, Any], *, may_head_be_new: bool) -> None:
+def _refuse_random_parts(found: ModelFolder, model: Any, report: dict[str, Any], *, may_head_be_new: bool) -> None:
     """Only the head, and a pooler before it, may be new, if at all: the other weights must be pretrained."""
     encoder = f"{model.base_model_prefix}." if may_head_be_new else ""
     changed = [entry[0] for entry in report["mismatched_keys"]]
@@ -175,7 +175,7 @@ def _refuse_random_parts(found: FoundModel, model: Any, report: dict[str, Any], 
         )
 
 
-def _unloadable(found: FoundModel, error: Exception) -> InvalidInput:
+def _unloadable(found: ModelFolder, error: Exception) -> InvalidInput:
     text = str(error).strip().splitlines()
     return InvalidInput(
         f"{found.where}: transformers cannot load it: {type(error).__name__}: {text[0][:300] if text else ''}",

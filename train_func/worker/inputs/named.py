@@ -28,7 +28,7 @@ _EMPTY = "e3b0c44298fc1c149afbf4c8996fb92427ae41e4649b934ca495991b7852b855"  # S
 
 
 @dataclass(frozen=True)
-class FoundInput:
+class InputVersion:
     """An input as it is now."""
 
     fingerprint: str
@@ -40,7 +40,7 @@ class FoundInput:
     notes: tuple[str, ...] = ()
 
 
-def find(name: str, address: str, store: Store | None, cache: Path) -> FoundInput:
+def find(name: str, address: str, store: Store | None, cache: Path) -> InputVersion:
     """The input ``name`` of a run; of a store only what it has no SHA-256 of is downloaded, of the Hub nothing.
 
     Raises:
@@ -49,12 +49,12 @@ def find(name: str, address: str, store: Store | None, cache: Path) -> FoundInpu
     """
     if claim := claim_of(address):
         note = f"{claim} is mounted read-only and not carried; its content is no part of the run's name"
-        return FoundInput(str(claim), notes=(f"inputs[{name!r}]: {note}",))
+        return InputVersion(str(claim), notes=(f"inputs[{name!r}]: {note}",))
     if repository := repository_of(address):
         return _on_hub(_of_hub(name, repository), repository)
     wanted = _wanted(name, address)
     if is_in_store(address):
-        return FoundInput(_in_store(wanted, store, cache))
+        return InputVersion(_in_store(wanted, store, cache))
     path = locate(wanted, store, cache)
     if path is None:
         raise wanted.fault(
@@ -69,7 +69,7 @@ def find(name: str, address: str, store: Store | None, cache: Path) -> FoundInpu
         if fault := key_fault(f"{INPUTS}/{sha256}/{path.name}/{part}".rstrip("/")):
             raise wanted.fault(f"{path / part} cannot be carried to a store under its name: {fault}")
     local = LocalFiles.found(wanted, path, parts, sha256)
-    return FoundInput(_with_ending(sha256, parts.keys() == {""}, path.name), local)
+    return InputVersion(_with_ending(sha256, parts.keys() == {""}, path.name), local)
 
 
 def bring(
@@ -179,7 +179,7 @@ def _of_hub(name: str, repository: Repository) -> Wanted:
     return Wanted(f"inputs[{name!r}]", repository.id, repository.kind, repository.revision)
 
 
-def _on_hub(wanted: Wanted, repository: Repository) -> FoundInput:
+def _on_hub(wanted: Wanted, repository: Repository) -> InputVersion:
     from train_func.worker.inputs.hub import away, look_up, snapshot
 
     notes: tuple[str, ...] = ()
@@ -187,7 +187,7 @@ def _on_hub(wanted: Wanted, repository: Repository) -> FoundInput:
         commit = look_up(wanted).commit
     except HubUnreachable as outage:
         commit, notes = snapshot(wanted, outage).name, (away(wanted, outage),)
-    return FoundInput(commit, pinned=repository.at(commit), notes=notes)
+    return InputVersion(commit, pinned=repository.at(commit), notes=notes)
 
 
 def _in_store(wanted: Wanted, store: Store | None, cache: Path) -> str:

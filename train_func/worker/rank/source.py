@@ -17,8 +17,8 @@ from types import ModuleType
 from typing import TYPE_CHECKING, Any, Self
 
 from train_func.errors import InvalidInput
-from train_func.packed import Module, unfold
 from train_func.records import RunRecord
+from train_func.source_file import Module, unfold
 
 if TYPE_CHECKING:
     from train_func.storage import Store

@@ -15,7 +15,7 @@ from train_func.storage import Store
 from train_func.tasks import CausalLM
 from train_func.text import counted, listed
 from train_func.worker.inputs.findings import Findings
-from train_func.worker.inputs.model import FoundModel
+from train_func.worker.inputs.model import ModelFolder
 from train_func.worker.tasks.conversations import answers_of, split_conversations, texts_of
 from train_func.worker.tasks.metrics import TokenScores
 from train_func.worker.tasks.protocol import Metric, WorkerHalf
@@ -115,7 +115,7 @@ class CausalLMTuner(WorkerHalf[CausalLM]):
         return f"---\nlibrary_name: peft\n---\n\n{what}"
 
 
-def with_adapters(model: Any, task: CausalLM, found: FoundModel, seed: int) -> Any:
+def with_adapters(model: Any, task: CausalLM, found: ModelFolder, seed: int) -> Any:
     """The model with adapters, the same for the same seed on every rank; they change nothing before they are trained.
 
     Raises:

@@ -19,7 +19,7 @@ from train_func.worker.tasks.columns import judge_equal, judge_overlap, names_of
 from train_func.worker.tasks.image_decoding import (
     COLUMN,
     ImageCollator,
-    KeptImages,
+    ImageTable,
     decode,
     keep,
     look_at_each,
@@ -57,7 +57,7 @@ of its logits."""
 class ImageSplit(TrainEvalSplit):
     """Its tables have the columns ``sha256`` (of the image), ``label`` (the class's index) and ``row_id``."""
 
-    images: Mapping[str, KeptImages]
+    images: Mapping[str, ImageTable]
     """The image of every row of each part, "training" or "held-out"."""
     codes: Mapping[str, np.ndarray]
     """The class's index of every row of each part."""
@@ -89,7 +89,7 @@ class ImageClassifier(WorkerHalf[ImageClassification]):
         """``decodes``: whether each image is tried, which has been done when the run was submitted."""
         task = self.task
         tables = sources.having(task.image, task.label)
-        images: dict[str, KeptImages] = {}
+        images: dict[str, ImageTable] = {}
         pixels: dict[str, np.ndarray] = {}
         for part, table in tables.items():
             stored = findings.tried(partial(self._store, sources, part, table))
@@ -118,7 +118,7 @@ class ImageClassifier(WorkerHalf[ImageClassification]):
         judge_equal(trained, data.train["label"].to_numpy(), data.train["row_id"].to_numpy(), findings, "image")
         return ImageSplit(**vars(data), images=images, codes=classes.codes)
 
-    def _store(self, sources: Sources, part: str, table: pa.Table) -> KeptImages:
+    def _store(self, sources: Sources, part: str, table: pa.Table) -> ImageTable:
         source, split = sources.parts[part]
         has_commit = source.commit is not None
         known_by = [source.fingerprint, self.task.subset if has_commit else None, split]

@@ -138,7 +138,7 @@ def _unreadable(name: str, error: Exception) -> InvalidInput:
 
 
 @dataclass(frozen=True)
-class KeptImages:
+class ImageTable:
     """``table``: columns image (bytes and name) and sha256 of its bytes, a row for each of the data set."""
 
     table: pa.Table
@@ -148,7 +148,7 @@ class KeptImages:
 
 def keep(
     table: pa.Table, column: str, *, root: str, known_by: list[str | None], has_commit: bool, cache: Path
-) -> KeptImages:
+) -> ImageTable:
     """The images of a column.
 
     Args:
@@ -172,7 +172,7 @@ def keep(
     def mapped(path: Path) -> pa.Table:
         return pa.ipc.open_stream(pa.memory_map(str(path))).read_all()
 
-    return KeptImages(loaded_entry(cache, f"images/{key}.arrow", write, mapped), key)
+    return ImageTable(loaded_entry(cache, f"images/{key}.arrow", write, mapped), key)
 
 
 def _type_fault(table: pa.Table, column: str) -> str | None:
@@ -236,7 +236,7 @@ class Looks:
     notes: list[str]
 
 
-def look_at_each(kept: KeptImages, part: str, cache: Path) -> Looks:
+def look_at_each(kept: ImageTable, part: str, cache: Path) -> Looks:
     """What the images of the rows called ``part`` show.
 
     Raises:

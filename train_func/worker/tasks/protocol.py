@@ -24,11 +24,11 @@ from train_func.tasks import RowsTask
 from train_func.worker import inputs
 from train_func.worker.inputs.cache import loaded_entry, machine_cache
 from train_func.worker.inputs.findings import Findings
-from train_func.worker.inputs.model import FoundModel, ModelUse, find_model
+from train_func.worker.inputs.model import ModelFolder, ModelUse, find_model
 from train_func.worker.tasks.columns import judge_lengths
 from train_func.worker.tasks.train_eval_split import (
     Sources,
-    StoredSplit,
+    SplitFiles,
     TrainEvalSplit,
     find_missing_columns,
     find_sources,
@@ -154,7 +154,7 @@ class WorkerHalf(Generic[AnyRowsTask]):
 
     def __init__(self, task: AnyRowsTask, seed: int, store: Store | None, cache: Path) -> None:
         self.task, self.seed, self.store, self.cache = task, seed, store, cache
-        self.model: FoundModel | None = None
+        self.model: ModelFolder | None = None
         """What ``fetch`` has brought."""
         self.loaded: Rows | None = None
         """What ``rows`` has returned."""
@@ -228,7 +228,7 @@ class WorkerHalf(Generic[AnyRowsTask]):
             noted = Findings()
             write_split(self._divided(sources, noted, self.split), noted.notes, folder)
 
-        stored = loaded_entry(self.cache, f"rows/{self._key(sources)}", write, StoredSplit.load)
+        stored = loaded_entry(self.cache, f"rows/{self._key(sources)}", write, SplitFiles.load)
         findings.note(*stored.notes)
         return Rows(
             stored.train, stored.held_out, sources.fingerprints, stored.labels, findings.notes, stored.first_held_out
@@ -241,7 +241,7 @@ class WorkerHalf(Generic[AnyRowsTask]):
         known_by = [decides, sources.fingerprints, self.seed, pa.__version__, np.__version__, _program(type(self))]
         return hashlib.sha256(json.dumps(known_by, sort_keys=True).encode()).hexdigest()
 
-    def find_model(self, *, weights: bool = True) -> FoundModel | None:
+    def find_model(self, *, weights: bool = True) -> ModelFolder | None:
         """The task's model on this machine, without ``weights`` as far as it can be judged; None where it has none.
 
         Raises:

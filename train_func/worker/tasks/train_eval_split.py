@@ -254,7 +254,7 @@ def _rows_of_parts(
 
 
 @dataclass(frozen=True)
-class StoredSplit:
+class SplitFiles:
     """The rows of both sides in files, mapped: they take no memory of a process that does not use them."""
 
     train: "Dataset"
@@ -264,7 +264,7 @@ class StoredSplit:
     notes: Sequence[str]
 
     @classmethod
-    def load(cls, folder: Path) -> "StoredSplit":
+    def load(cls, folder: Path) -> "SplitFiles":
         """What ``write_split`` wrote; raises ValueError when it is not whole."""
         from datasets import Dataset
         from datasets.table import MemoryMappedTable

@@ -46,7 +46,7 @@ from train_func.worker.training.plan import (
 )
 
 if TYPE_CHECKING:
-    from train_func.worker.checkpoint.ranks import Restored
+    from train_func.worker.checkpoint.ranks import Resumption
 
 NUM_SAMPLED = 256  # rows whose bytes are compared, at most
 SAMPLED_BYTES = 64 * 2**20  # in those rows together, about: of large rows fewer are compared
@@ -168,7 +168,7 @@ def check_plan_part(part: Dataset, facts: PlanFacts, taker: str = TRAINER) -> No
     )
 
 
-def check_same_plan(restored: "Restored", facts: PlanFacts, taker: str = TRAINER) -> None:
+def check_same_plan(restored: "Resumption", facts: PlanFacts, taker: str = TRAINER) -> None:
     """Refuses a checkpoint that was saved with another plan: the steps would use other rows, or end at once.
 
     Args:

@@ -52,7 +52,7 @@ PADDING = -100  # as transformers pads predictions of different lengths
 
 
 @dataclass(frozen=True)
-class Measured:
+class Measurement:
     """One evaluation. ``metrics`` have plain names (accuracy, loss, ...)."""
 
     weights: list[float]
@@ -85,7 +85,7 @@ class _Batch:
 
 
 @marks.within(Phase.OUTSIDE)
-def measure(trainer: transformers.Trainer, rows: Dataset, ignore_keys: list[str] | None, prefix: str) -> Measured:
+def measure(trainer: transformers.Trainer, rows: Dataset, ignore_keys: list[str] | None, prefix: str) -> Measurement:
     """Measures the metrics of ``rows``, which every rank has whole; collective.
 
     Raises:
@@ -99,7 +99,7 @@ def measure(trainer: transformers.Trainer, rows: Dataset, ignore_keys: list[str]
     keep = trainer.compute_metrics is not None
     _, metrics, coverage = _evaluate(trainer, rows, ids, ignore_keys, "held_out", keep=keep)
     plain_names = {name.removeprefix("eval_"): value for name, value in metrics.items()}
-    return Measured(mark, rows._fingerprint, plain_names, _with_prefix(metrics, prefix), coverage)
+    return Measurement(mark, rows._fingerprint, plain_names, _with_prefix(metrics, prefix), coverage)
 
 
 @contextmanager

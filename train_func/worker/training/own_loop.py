@@ -21,7 +21,7 @@ from torch.utils.data import default_collate
 
 from train_func.errors import InvalidInput
 from train_func.text import counted, listed
-from train_func.worker.checkpoint.ranks import Checkpointing, Parts, Restored
+from train_func.worker.checkpoint.ranks import Checkpointing, Parts, Resumption
 from train_func.worker.checkpoint.state import State
 from train_func.worker.rank import end, marks, stop_flag, world
 from train_func.worker.rank.marks import Phase
@@ -34,7 +34,7 @@ from train_func.worker.training.state import frozen, load_optimizer
 from train_func.worker.training.steps import Step, Steps
 from train_func.worker.training.weighing import Items, check_shift, items_of_loop
 from train_func.worker.training.weights import (
-    Exchanged,
+    DDPWeights,
     base_sha256,
     has_adapters,
     load_own_weights,
@@ -73,9 +73,9 @@ class OwnState:
             for name, of in self._objects.items()
             if isinstance(of, nn.Module) and has_adapters(of)
         }
-        self.exchanged = Exchanged(objects.values())
+        self.exchanged = DDPWeights(objects.values())
         self.checkpointing = begin({"objects": made, **({"bases": bases} if bases else {})})
-        self._restored: Restored | None = self.checkpointing.restore(device)
+        self._restored: Resumption | None = self.checkpointing.restore(device)
         if self._restored:
             for name, of in self._objects.items():
                 saved = self._restored.training["objects"][name]
@@ -121,7 +121,7 @@ class OwnState:
         # Nothing counts as lasting: a loop may change its weights at any moment, also by their .data.
         return Parts({"objects": objects}, {}, frozen=frozenset().union(*map(frozen, self.models)))
 
-    def take_restored(self, facts: PlanFacts) -> Restored | None:
+    def take_restored(self, facts: PlanFacts) -> Resumption | None:
         """What the loop goes on from, once.
 
         Raises:

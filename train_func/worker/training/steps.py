@@ -32,7 +32,7 @@ from datasets import Dataset
 from torch import nn
 
 from train_func.errors import TrainFuncError
-from train_func.worker.checkpoint.ranks import Checkpointing, Parts, Restored
+from train_func.worker.checkpoint.ranks import Checkpointing, Parts, Resumption
 from train_func.worker.rank import end, marks, world
 from train_func.worker.rank.marks import Phase
 from train_func.worker.training import audit, weights
@@ -42,7 +42,7 @@ from train_func.worker.training.loader import entries_of, seed_for
 from train_func.worker.training.plan import Place, PlanFacts, row_ids_of, rows_of
 from train_func.worker.training.state import random_state, restore_random
 from train_func.worker.training.weighing import Items
-from train_func.worker.training.weights import Exchanged
+from train_func.worker.training.weights import DDPWeights
 
 
 class Control(Protocol):
@@ -133,10 +133,10 @@ class Steps:
         models: Sequence[nn.Module],
         device: torch.device,
         statistics: BatchStatistics,
-        exchanged: Exchanged | None,
+        exchanged: DDPWeights | None,
         checkpointing: Checkpointing | None,
         parts: Callable[[], Parts] | None,
-        restored: Restored | None,
+        restored: Resumption | None,
         control: Callable[[], Control] | None = None,
     ) -> None:
         """``models`` are not saved when they are not finite; ``parts``: the state between two steps, without what is

@@ -28,7 +28,7 @@ from transformers.training_args import OptimizerNames
 from train_func.errors import InvalidInput
 from train_func.events import Evaluated, Stage
 from train_func.failpoint import reach
-from train_func.worker.checkpoint.ranks import Checkpointing, Parts, Restored
+from train_func.worker.checkpoint.ranks import Checkpointing, Parts, Resumption
 from train_func.worker.rank import marks, stop_flag, world
 from train_func.worker.rank.marks import Phase
 from train_func.worker.tasks.metrics import Accuracy
@@ -87,7 +87,7 @@ class Trainer(transformers.Trainer):
             self.data_collator, self._of_task = training, (training, held_out)
         for printing in (PrinterCallback, ProgressCallback):
             self.remove_callback(printing)
-        self.evaluations: list[evaluation.Measured] = []
+        self.evaluations: list[evaluation.Measurement] = []
         """In their order."""
         count_own = self.task.num_items if self.task else None
         self.items = items_of(self.model, shifts_labels=self._loss_shifts_labels, count_own=count_own)
@@ -106,7 +106,7 @@ class Trainer(transformers.Trainer):
         self._of_parts: list[tuple[MicroBatch, torch.Tensor]] = []
         self._progress: Progress | None = None
         self._checkpointing: Checkpointing | None = None
-        self._restored: Restored | None = None
+        self._restored: Resumption | None = None
         """Until all of it has found its place."""
         self._best: tuple[int, dict[str, torch.Tensor]] | None = None
         """On rank 0: the step of the best evaluation and its weights."""
@@ -222,7 +222,7 @@ class Trainer(transformers.Trainer):
         if restored:
             state.restore(self, restored.training)
             reach("training restored")
-        statistics, exchanged = BatchStatistics([self.model], self._facts.accumulation), weights.Exchanged([model])
+        statistics, exchanged = BatchStatistics([self.model], self._facts.accumulation), weights.DDPWeights([model])
         given = (self.train_dataset, self._facts, self.items, [self.model], self.args.device, statistics, exchanged)
         self._steps = steps = Steps(*given, self._checkpointing, self._parts, restored, lambda: self.control)
         self._actions = Actions(self.callback_handler, self.args.device)
@@ -455,11 +455,11 @@ class Trainer(transformers.Trainer):
             self._progress.leave_out(time.monotonic() - started)
         return metrics
 
-    def measured_on(self, rows: Dataset) -> evaluation.Measured:
+    def measured_on(self, rows: Dataset) -> evaluation.Measurement:
         """Collective: the evaluation of these rows with the weights that the model has now; made when there is none."""
         used = weights.mark_of(self.accelerator.unwrap_model(self.model))
 
-        def found() -> evaluation.Measured | None:
+        def found() -> evaluation.Measurement | None:
             made = (of for of in reversed(self.evaluations) if (of.rows, of.weights) == (rows._fingerprint, used))
             return next(made, None)
 

@@ -138,7 +138,7 @@ def _bytes(value: torch.Tensor) -> torch.Tensor:
     return value.detach().cpu().contiguous().reshape(-1).view(torch.uint8)
 
 
-class Exchanged:
+class DDPWeights:
     """The parameters whose gradients DDP exchanges: those that were trained when it was made."""
 
     def __init__(self, models: Iterable[object]) -> None:

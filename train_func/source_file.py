@@ -32,7 +32,7 @@ class Module:
 
 
 @dataclass(frozen=True)
-class Packed:
+class SourceFile:
     """What a packed text holds besides its pieces; ``package`` is what relative imports of the pieces refer to."""
 
     package: str
@@ -57,7 +57,7 @@ def fold(body: str, modules: Sequence[Module], package: str = "") -> str:
     return "".join([CODING, INDEX, header, "\n", body, *folded])
 
 
-def unfold(text: str) -> Packed:
+def unfold(text: str) -> SourceFile:
     """The modules folded into ``text``.
 
     Raises:
@@ -74,4 +74,4 @@ def unfold(text: str) -> Packed:
         content = "".join(line.removeprefix(FOLD) for line in lines[first - 1 : first - 1 + entry["lines"]])
         content = content if entry["ended"] else content.removesuffix("\n")
         modules.append((Module(entry["name"], entry["package"], entry["path"], content), first))
-    return Packed(header["package"], tuple(modules))
+    return SourceFile(header["package"], tuple(modules))
