@@ -101,7 +101,7 @@ class Run(NamedFields):
     deadline: int = field(default=24 * 3600, metadata={"judge": whole(1, 10**9)})
     """Seconds after which the job fails."""
     checkpoint_every: float | None = field(default=None, metadata={"judge": _seconds(0)})
-    """Seconds between two checkpoints; None for so many that saving them costs about 2 % of the time."""
+    """Seconds between two checkpoints; None: 50 times as long as the last one took, and at least 10."""
     hang_after: float = field(default=60, metadata={"judge": _seconds(1)})
     """Seconds without progress, from the first step on, after which a rank counts as hanging and the attempt ends."""
     parameters: Mapping[str, Any] = field(default_factory=dict)
@@ -164,7 +164,7 @@ class Run(NamedFields):
         )
 
     def budget(self) -> dict[str, float | None]:
-        """What may be asked for otherwise another time, and is the same run."""
+        """The fields in which two submissions of one run may differ."""
         return {name: getattr(self, name) for name in BUDGET if self.task or name != "workers"}
 
 

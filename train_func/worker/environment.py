@@ -11,7 +11,7 @@ from train_func.storage import schemes_of
 from train_func.worker.inputs.cache import machine_cache
 
 GROUP_SECRET = "TRAIN_FUNC_GROUP_SECRET"
-JOIN_SECONDS = 600.0  # for the group to form, where the job does not say; torch's own default
+DEFAULT_JOIN_SECONDS = 600.0  # for the group to form, where the job does not say; torch's own default
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -34,7 +34,7 @@ class Environment:
     endpoint: str
     """Host and port of worker 0."""
     rendezvous_id: str
-    join_timeout: float = JOIN_SECONDS
+    join_timeout: float = DEFAULT_JOIN_SECONDS
     cache_dir: Path
     """Which other pods may share."""
     memory: int | None = None
@@ -84,7 +84,7 @@ def read_environment(environ: Mapping[str, str]) -> Environment:
     if not endpoint.rpartition(":")[2].isdecimal():
         faults.append(f"PET_RDZV_ENDPOINT={endpoint!r}: name:port is expected")
     settings = dict(part.strip().partition("=")[::2] for part in environ.get("PET_RDZV_CONF", "").split(","))
-    join_timeout = settings.get("join_timeout", f"{JOIN_SECONDS:.0f}")
+    join_timeout = settings.get("join_timeout", f"{DEFAULT_JOIN_SECONDS:.0f}")
     if not join_timeout.isdecimal():
         faults.append(f"PET_RDZV_CONF: join_timeout={join_timeout}: whole seconds are expected")
         join_timeout = "0"

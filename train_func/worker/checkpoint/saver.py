@@ -27,7 +27,7 @@ from train_func.worker.attempt_records import Fenced
 from train_func.worker.checkpoint.state import State
 from train_func.worker.checkpoint.store import BEST, FROZEN, TRAINING, Checkpoints, Manifest, of_rank
 
-SHARE = 50  # a checkpoint that takes a second is followed by the next after so many, unless the Run says
+SHARE = 50  # how many times as long as a checkpoint took the next one waits, unless the Run says
 SHORTEST = 10.0  # seconds between two, at least, unless the Run says
 NICENESS = 10  # of the thread: training goes first
 

@@ -74,7 +74,7 @@ LIBRARIES = {"torch", "transformers", "peft", "train_func"}
 
 
 def made_of(trainer: "Trainer") -> dict[str, Any]:
-    """Returns what two trainings have in common of which one can go on from the other's checkpoint, beside the plan."""
+    """Returns what must be equal, beside the plan, for one training to go on from the checkpoint of another."""
     model = trainer.accelerator.unwrap_model(trainer.model)
     parameters = model.named_parameters()
     weights = [[name, str(value.dtype), list(value.shape), value.requires_grad] for name, value in parameters]

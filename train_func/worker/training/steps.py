@@ -113,7 +113,10 @@ class Step:
         return part is self.parts[-1]
 
     def share(self, part: MicroBatch) -> float:
-        """Of the mean over this micro-batch in that over the global batch, times the ranks that DDP divides by."""
+        """What the mean loss of this micro-batch is multiplied by.
+
+        Its items over those of the global batch, times the number of ranks, because DDP takes the mean over them.
+        """
         return part.weight / self.weight * world.size()
 
     def end(self) -> None:
