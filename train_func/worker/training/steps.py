@@ -168,6 +168,11 @@ class Steps:
         return self.loop.num_done
 
     @property
+    def num_epochs_done(self) -> float:
+        """Epochs that were gone through or ended early, with the part of the one that is under way."""
+        return self.epoch + self.num_done / self.facts.steps_per_epoch
+
+    @property
     def is_over(self) -> bool:
         """Whether no epoch is left."""
         return self.epoch == self.facts.num_epochs
