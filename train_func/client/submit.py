@@ -186,6 +186,7 @@ def checked(backend: Backend, run: Run) -> tuple[Store, Facts]:
 
     Raises what ``submit`` raises; nothing is created.
     """
+    tables.save_again(addresses_of(run))
     fault = None
     try:
         address = backend.store_address()
