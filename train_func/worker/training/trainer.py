@@ -155,6 +155,7 @@ class Trainer(transformers.Trainer):
             return facts
 
         facts = self._facts = world.on_all_ranks(checked)
+        self._base = weights.base_names(self.accelerator.unwrap_model(self.model))
         audit.check_plan_part(self.train_dataset, facts)
         audit.check_loader(self.get_train_dataloader(), facts.steps_per_epoch * facts.accumulation)
         num_steps = facts.num_epochs * facts.steps_per_epoch
@@ -395,7 +396,7 @@ class Trainer(transformers.Trainer):
             if self.state.best_global_step == self.state.global_step and self.args.load_best_model_at_end:
                 self.state.best_model_checkpoint = evaluation.checkpoint_of(self)
                 if world.rank() == 0:
-                    held = weights.own_weights(self.accelerator.unwrap_model(self.model))
+                    held = weights.own_weights(self.accelerator.unwrap_model(self.model), self._base)
                     copies = {name: of.detach().cpu().clone() for name, of in held.items()}
                     self._best = (self.state.global_step, copies)
             self.control = self.callback_handler.on_save(self.args, self.state, self.control)
@@ -411,7 +412,7 @@ class Trainer(transformers.Trainer):
         return metrics
 
     def _parts(self) -> Parts:
-        training = {**state.of_training(self), "losses": self._losses.kept()}
+        training = {**state.of_training(self, self._base), "losses": self._losses.kept()}
         frozen = state.frozen(self.model)
         return Parts(training, state.of_rank(self), state.lasting(self), frozen, self._best)
 
