@@ -131,7 +131,7 @@ class Trainer(transformers.Trainer):
     ) -> Any:
         """Goes on from the newest verified checkpoint of the run, where there is one.
 
-        Raises InvalidInput before the first step when the plan, the loader or the arguments do not fit together,
+        Raises InvalidInput before the first step when the plan and the arguments do not fit together,
         at a step whose loss is not finite, and after an epoch that did not use every row once."""
         if trial is not None:
             self.hyperparameter_search()
@@ -157,7 +157,6 @@ class Trainer(transformers.Trainer):
         facts = self._facts = world.on_all_ranks(checked)
         self._base = weights.base_names(self.accelerator.unwrap_model(self.model))
         audit.check_plan_part(self.train_dataset, facts)
-        audit.check_loader(self.get_train_dataloader(), facts.steps_per_epoch * facts.accumulation)
         num_steps = facts.num_epochs * facts.steps_per_epoch
         self._progress = Progress(num_steps, logging_steps_of(self.args, num_steps))
         precision = next((of for of in ("bf16", "fp16") if getattr(self.args, of)), "fp32")
@@ -187,7 +186,7 @@ class Trainer(transformers.Trainer):
         """Raises InvalidInput: without the process group no rank knows the others, and each would publish."""
         raise InvalidInput(f"trainer.end: {arguments.END}", cause="code")
 
-    def get_train_dataloader(self) -> DataLoader[Any]:
+    def get_train_dataloader(self) -> PlanLoader:
         """The loader of this rank's micro-batches, never handed to Accelerate, which would deal them again."""
         return PlanLoader(
             self.train_dataset,
