@@ -35,7 +35,6 @@ from train_func.worker.training.steps import Step, Steps
 from train_func.worker.training.weighing import Items, check_shift, items_of_loop
 from train_func.worker.training.weights import (
     Exchanged,
-    base_names,
     base_sha256,
     has_adapters,
     load_own_weights,
@@ -55,7 +54,7 @@ class OwnState:
         Raises InvalidInput (cause "code") for an object without state_dict and load_state_dict."""
         is_ddp = {name: isinstance(of, DistributedDataParallel) for name, of in objects.items()}
         self._objects = {name: of.module if is_ddp[name] else of for name, of in objects.items()}
-        self._bases = {name: base_names(of) for name, of in self._objects.items() if isinstance(of, nn.Module)}
+        self._bases = {name: weights.base_names(of) for name, of in self._objects.items() if isinstance(of, nn.Module)}
         world.on_all_ranks(self._check)
         if not any(hasattr(of, "param_groups") for of in self._objects.values()):
             world.note(
