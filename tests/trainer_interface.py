@@ -18,7 +18,7 @@ OBEYED_METHODS = names(
     _validate_args _wrap_model add_callback autocast_smart_context_manager compute_loss
     compute_loss_context_manager create_accelerator_and_postprocess create_optimizer create_scheduler
     evaluate floating_point_ops get_cp_size get_decay_parameter_names get_optimizer_cls_and_kwargs
-    get_sp_size get_total_train_batch_size get_tp_size get_train_dataloader is_local_process_zero
+    get_sp_size get_total_train_batch_size get_tp_size is_local_process_zero
     is_world_process_zero log num_examples pop_callback predict prediction_step remove_callback
     set_initial_training_values store_flos train training_step
     """

@@ -2,7 +2,8 @@
 
 The same rows, in the same order and of the same types, give the same file: ``inputs/<SHA-256>/table.parquet`` below
 TRAIN_FUNC_HOME. Beside it each run that was submitted with the table has a file. A table that no run needs goes with
-the last run that did, or a week after it was saved, when another one is.
+the last run that did, or a week after it was saved, when another one is. A Run that is submitted after that gets it
+again, as long as the notebook holds it.
 """
 
 import hashlib
@@ -10,9 +11,10 @@ import os
 import shutil
 import tempfile
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
+from weakref import WeakValueDictionary
 
 from train_func.errors import InvalidInput
 from train_func.layout import home
@@ -23,6 +25,7 @@ if TYPE_CHECKING:
 
 
 UNUSED_SECONDS = 7 * 24 * 3600.0  # that a table stays for a Run that may still be submitted
+_given: WeakValueDictionary[str, Any] = WeakValueDictionary()  # the tables that this process has saved, by their files
 
 
 def tables_folder() -> Path:
@@ -104,7 +107,25 @@ def saved(table: Any, field: str) -> str:
             f"{field}: the table cannot be saved in {inputs}: {error}; TRAIN_FUNC_HOME may name another folder",
             cause="storage",
         ) from None
+    _given[str(target)] = table
     return str(target)
+
+
+def save_again(addresses: Mapping[str, str]) -> None:
+    """Saves the tables again that a Run names, by its fields, and that were removed with another run.
+
+    Raises:
+        InvalidInput: this process does not hold such a table any more, or its rows were changed.
+    """
+    for field, address in addresses.items():
+        if is_one(address) and not Path(address).exists():
+            table = _given.get(address)
+            if table is None or saved(table, field) != address:
+                raise InvalidInput(
+                    f"{field}: the DataFrame or Dataset was saved as {address}; that was removed with the last run "
+                    "that needed it, and this process does not hold the same rows any more: make the Run again of them",
+                    cause="data",
+                )
 
 
 def _of_frame(frame: Any, field: str) -> "pa.Table":

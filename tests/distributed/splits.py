@@ -17,11 +17,6 @@ from train_func.worker.training.plan import build_plan, facts_of, row_ids_of
 NUM_ROWS = 40
 
 
-class PreparedByAccelerate(Trainer):
-    def get_train_dataloader(self):
-        return self.accelerator.prepare(super().get_train_dataloader())
-
-
 class LeavesOutAStep(Trainer):
     def training_step(self, model, inputs, num_items_in_batch=None):
         if self.state.global_step == 2:
@@ -107,7 +102,6 @@ def on_the_plan(folder, rank, size):
     yield from ((name, train(Trainer, change(plan, rank, size))) for name, change in PLANS.items())
     yield "without use_cpu", what_is_said(trainer_of(Trainer, folder, plan, part, use_cpu=False).train)
     yield "rows, no plan", train(Trainer, small.rows(NUM_ROWS))
-    yield "prepared by Accelerate", train(PreparedByAccelerate, split(plan, rank, size))
     yield "a step left out", train(LeavesOutAStep, split(plan, rank, size))
     rows = small.rows(NUM_ROWS)
     for name, given in {

@@ -3,9 +3,14 @@
 import pytest
 import torch
 from peft import LoraConfig, get_peft_model
-from transformers import LlamaConfig, LlamaForCausalLM
+from transformers import LlamaConfig, LlamaForCausalLM, TrainerCallback
 
+from tests.unit.test_session import a_record, home, model_folder, reviews, store, trainer_of
+from train_func.worker import Session, Trainer
+from train_func.worker.rank import end
 from train_func.worker.training import weights
+
+__all__ = ["a_record", "home", "model_folder", "reviews", "store"]  # fixtures
 
 SHAPE = {"hidden_size": 32, "intermediate_size": 48, "num_hidden_layers": 2, "num_attention_heads": 2}
 
@@ -25,3 +30,45 @@ def test_a_change_of_the_adapters_is_told_from_one_of_their_base(of_base):
         next(value for value in other.parameters() if value.requires_grad != of_base).view(-1)[3] += 1
     assert (weights.fingerprint(other) == weights.fingerprint(model)) is of_base
     assert (weights.base_sha256(other) == weights.base_sha256(model)) is not of_base
+
+
+class Freezes(TrainerCallback):
+    """Freezes the adapters of a layer from the third step on; may fail before a step, as one whose worker is lost."""
+
+    def __init__(self, fails_before=None):
+        self.fails_before, self.begun = fails_before, []
+
+    def on_step_begin(self, args, state, control, model=None, **others):
+        self.begun.append(state.global_step + 1)
+        if self.begun[-1] >= 3:
+            for name, of in model.named_parameters():
+                if "layer.0" in name:
+                    of.requires_grad_(False)
+        if self.begun[-1] == self.fails_before:
+            raise ConnectionError("the worker is lost")
+
+
+def adapted(model, **others):
+    torch.manual_seed(3)
+    config = LoraConfig(task_type="SEQ_CLS", target_modules=["query"], r=4)
+    return Trainer(model=get_peft_model(model, config), **others)
+
+
+def test_a_layer_that_is_frozen_in_the_middle_of_a_training_is_kept_and_restored(a_record, monkeypatch):
+    def trained(callback, address=None):
+        monkeypatch.setattr(end, "here", end.Sessions())  # as in another process
+        of_run = {"epochs": 2, "learning_rate": 1e-2}
+        record = a_record(address, batch_size=8, checkpoint_every=0, **of_run)
+        with Session(record.parameters()) as session:
+            trainer = trainer_of(session, of_run, adapted)
+            trainer.add_callback(callback)
+            trainer.train()
+            return trainer.model.state_dict()
+
+    expected = trained(Freezes(), address="")
+    with pytest.raises(ConnectionError):
+        trained(Freezes(fails_before=6))
+    second = Freezes()
+    found = trained(second)
+    assert 3 < second.begun[0] <= 6
+    assert all(torch.equal(found[name], expected[name]) for name in expected)

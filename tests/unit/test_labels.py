@@ -75,7 +75,7 @@ def test_dictionary_encoded_and_large_texts_are_texts(type):
         ((1, 0), ("1", "0"), {}, ("0", "1"), [1, 0]),
         (("1", "0"), (1, 0), {}, ("0", "1"), [1, 0]),
         (("1", "2", "1"), ("1.0", "2.0"), {}, ("1", "2"), [0, 1]),
-        ((1, 0, 1), ("good",), {"data_names": ("bad", "good")}, ("bad", "good"), [1]),
+        ((1, 0, 1), ("good",), {"data_names": {"training": ("bad", "good")}}, ("bad", "good"), [1]),
     ],
     ids=["of both", "integers and texts", "texts and integers", "texts of floats", "integers and their names"],
 )
@@ -114,8 +114,32 @@ def test_a_label_is_the_class_of_its_name_and_an_integer_that_of_its_place(value
     ],
 )
 def test_names_of_the_run_go_before_those_that_came_with_the_data_and_order_them(data_names, names, codes):
-    classes = encoded(0, 1, 1, data_names=data_names, names=names)
+    classes = encoded(0, 1, 1, data_names={"training": data_names}, names=names)
     assert (classes.names, classes.codes["training"].tolist()) == (names or data_names, codes)
+
+
+@pytest.mark.parametrize(
+    ("of_held_out", "held_out", "names", "codes"),
+    [
+        (("pos", "neg"), (0, 1), ("neg", "pos"), [1, 0]),
+        (("neg", "mixed", "pos"), (0, 1, 2), ("neg", "pos", "mixed"), [0, 2, 1]),
+    ],
+    ids=["in another order", "with another one between them"],
+)
+def test_integers_of_parts_with_names_of_their_own_are_the_classes_of_these_names(of_held_out, held_out, names, codes):
+    data_names = {"training": ("neg", "pos"), "held-out": of_held_out}
+    classes = encoded(0, 1, 1, held_out=held_out, data_names=data_names)
+    assert (classes.names, classes.codes["held-out"].tolist()) == (names, codes)
+    assert classes.codes["training"].tolist() == [0, 1, 1]
+    lists = encoded([0, 1], held_out=[[one] for one in held_out], data_names=data_names, encoder=targets.encode_lists)
+    assert (lists.names, lists.codes["held-out"].argmax(axis=1).tolist()) == (names, codes)
+
+
+def test_names_of_the_run_rename_no_classes_whose_numbers_differ_between_the_parts():
+    data_names = {"training": ("neg", "pos"), "held-out": ("pos", "neg")}
+    options = {"held_out": (0, 1), "data_names": data_names}
+    assert encoded(0, 1, 1, names=("pos", "neg"), **options).codes["training"].tolist() == [1, 0, 0]
+    assert unnamed(refusal(0, 1, 1, names=("bad", "good"), **options), "'neg'", "'pos'", "('bad', 'good')") == []
 
 
 def test_a_name_without_rows_is_noted():

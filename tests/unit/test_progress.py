@@ -22,7 +22,7 @@ def told(monkeypatch):
 
 
 def test_a_line_every_five_seconds_and_the_first_and_the_last(clock, told):
-    trained(Progress(num_steps=401, steps_per_epoch=200, clock=clock), clock, [*range(1, 9), 401])
+    trained(Progress(num_steps=401, clock=clock), clock, [*range(1, 9), 401], steps_per_epoch=200)
     assert [(one.step, one.epoch, one.rows_per_second) for one in told if one.is_line] == [
         (1, 0.005, 8),
         (4, 0.020, 8),
@@ -32,15 +32,15 @@ def test_a_line_every_five_seconds_and_the_first_and_the_last(clock, told):
     assert told[-1].seconds_left == 0
 
 
-def trained(progress, clock, steps, seconds=2):
+def trained(progress, clock, steps, seconds=2, steps_per_epoch=4):
     """Each takes so many seconds; its loss is its number."""
     for step in steps:
         clock.seconds += seconds
-        progress.step(step, 16, float(step))
+        progress.step(step, step / steps_per_epoch, 16, float(step))
 
 
 def test_a_training_of_few_steps_has_a_row_for_each_and_no_more_lines(clock, told):
-    trained(Progress(num_steps=8, steps_per_epoch=4, clock=clock), clock, range(1, 9))
+    trained(Progress(num_steps=8, clock=clock), clock, range(1, 9))
     assert [(one.step, one.loss) for one in told if one.is_row] == [(step, step) for step in range(1, 9)]
     assert [one.step for one in told if one.is_line] == [1, 4, 7, 8]
     assert str(told[0]) == "progress step=1/8 epoch=0.25 loss=1.0000 rows_per_second=8.0 eta=0:14"
@@ -51,7 +51,7 @@ def test_a_training_has_the_same_rows_on_a_fast_machine_and_on_a_slow_one_and_no
     rows = []
     for seconds in (0.001, 7):
         told.clear()
-        progress = Progress(num_steps=num_steps, steps_per_epoch=num_steps, clock=clock)
+        progress = Progress(num_steps=num_steps, clock=clock)
         trained(progress, clock, range(1, num_steps + 1), seconds)
         rows.append([row_of(one).values["loss"] for one in told if row_of(one)])
         assert (row_of(told[0]).step, row_of(told[-1]).step) == (1, num_steps)
@@ -60,7 +60,7 @@ def test_a_training_has_the_same_rows_on_a_fast_machine_and_on_a_slow_one_and_no
 
 
 def test_a_line_between_two_rows_has_the_mean_since_the_line_before_and_takes_nothing_from_the_rows(clock, told):
-    trained(Progress(num_steps=5_000, steps_per_epoch=5_000, clock=clock), clock, range(1, 8))
+    trained(Progress(num_steps=5_000, clock=clock), clock, range(1, 8))
     assert [(one.step, one.loss, one.is_line, one.is_row) for one in told] == [
         (1, 1, True, True),
         (4, 3, True, False),
@@ -72,31 +72,31 @@ def test_a_line_between_two_rows_has_the_mean_since_the_line_before_and_takes_no
 def test_more_rows_are_there_where_they_are_asked_for_and_never_fewer(clock, told):
     for logging_steps, step in ((2, 2), (500, 5)):
         told.clear()
-        progress = Progress(num_steps=5_000, steps_per_epoch=5_000, logging_steps=logging_steps, clock=clock)
+        progress = Progress(num_steps=5_000, logging_steps=logging_steps, clock=clock)
         trained(progress, clock, range(1, 31), 0.001)
         assert [one.step for one in told if one.is_row] == [1, *range(step, 31, step)]
 
 
 def test_rows_of_the_history_alone_are_not_printed(clock, capsys):
-    trained(Progress(num_steps=7, steps_per_epoch=7, clock=clock), clock, range(1, 8))
+    trained(Progress(num_steps=7, clock=clock), clock, range(1, 8))
     assert [line.split()[1] for line in capsys.readouterr().out.splitlines()] == [
         f"step={step}/7" for step in (1, 4, 7)
     ]
 
 
 def test_evaluations_do_not_count_as_training(clock, told):
-    shown = Progress(num_steps=2, steps_per_epoch=2, clock=clock)
+    shown = Progress(num_steps=2, clock=clock)
     clock.seconds += 2
-    shown.step(1, 16, 1.0)
+    shown.step(1, 0.5, 16, 1.0)
     clock.seconds += 50
     shown.leave_out(50)
     clock.seconds += 2
-    shown.step(2, 16, 1.0)
+    shown.step(2, 1.0, 16, 1.0)
     assert [one.rows_per_second for one in told] == [8, 8]
 
 
 def test_long_waits_are_told_in_hours(clock, told):
-    shown = Progress(num_steps=3601, steps_per_epoch=3601, clock=clock)
+    shown = Progress(num_steps=3601, clock=clock)
     clock.seconds += 2
-    shown.step(1, 16, 1.0)
+    shown.step(1, 0.5, 16, 1.0)
     assert str(told[0]).endswith(" eta=2:00:00")

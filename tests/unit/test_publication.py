@@ -114,6 +114,18 @@ def test_files_add_up_and_another_model_replaces_all_of_the_one_before(pending, 
     assert result["metrics"] == {"loss": 1.0, "rows": 7}
 
 
+def test_of_a_model_that_another_one_replaces_nothing_that_was_reported_is_published(pending, published):
+    pending.add_metrics({"minutes": 3, "rows": 5})
+    pending.add(writes(part="old"), is_model=True)
+    pending.report({"step": 9, "metrics": {"accuracy": 0.9, "rows": 7}, "note": "of the old one"})
+    pending.add_metrics({"seconds": 4})
+    pending.add(writes(curve="drawn"))
+    pending.add(writes(part="new"), is_model=True)
+    pending.report({"step": 4, "metrics": {}})
+    result, _ = published(pending)
+    assert (result["step"], result["metrics"], result["note"]) == (4, {"minutes": 3, "seconds": 4}, "")
+
+
 def test_files_of_an_earlier_attempt_in_the_same_pod_are_removed_and_not_published(
     tmp_path, pending, published, store, record
 ):

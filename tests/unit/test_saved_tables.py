@@ -1,10 +1,12 @@
 """A saved table stays as long as a run needs it, and for a week where none does."""
 
 import os
+import shutil
 
 import pandas as pd
 import pytest
 
+from tests.messages import unnamed
 from tests.stored_runs import put_run
 from tests.unit.test_submitted_at_once import Room, train_func
 from train_func import Run, remove, submit
@@ -53,6 +55,35 @@ def test_what_runs_need_stays_until_the_last_of_them_is_removed(inputs, tmp_path
     assert str(inputs) in str(Removal.of(names[1], backend))
     remove(names[1], on=backend)
     assert tables(inputs) == set()
+
+
+def test_a_run_that_is_submitted_when_the_last_other_one_was_removed_gets_its_table_again(inputs, tmp_path):
+    store = open_store((tmp_path / "store").as_uri())
+    frame = pd.DataFrame({"x": range(5)})
+    first, second = (Run(name=name, inputs={"rows": frame}) for name in ("first", "second"))
+    table = first.inputs["rows"]
+    name = put_run(store, first).name
+    tables_module.keep(store.address, name, [table])
+    remove(name, on=Local(store=store.address))
+    assert tables(inputs) == set()
+    job = submit(train_func, second, on=Room(store, {}, "red"))
+    assert tables(inputs) == {table}
+    assert len(tables_module.of_run(store.address, job.name)) == 1
+
+
+@pytest.mark.parametrize("becomes", ["gone", "changed"])
+def test_a_run_whose_table_was_removed_and_is_held_no_more_is_refused_with_what_to_do(inputs, tmp_path, becomes):
+    frame = pd.DataFrame({"x": range(5)})
+    run = Run(inputs={"rows": frame})
+    shutil.rmtree(inputs)
+    if becomes == "gone":
+        del frame
+    else:
+        frame["x"] += 1
+    store = open_store((tmp_path / "store").as_uri())
+    with pytest.raises(InvalidInput) as refused:
+        submit(train_func, run, on=Room(store, {}, "red"))
+    assert unnamed(refused.value, "rows", run.inputs["rows"], "make the Run again") == []
 
 
 def test_a_submission_notes_its_tables_and_a_refused_one_does_not(inputs, tmp_path):

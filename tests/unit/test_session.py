@@ -23,13 +23,13 @@ from tests.messages import unnamed
 from tests.runs import a_run
 from tests.tiny_model import write_tiny_model
 from train_func.errors import InvalidInput, StorageFailed
-from train_func.events import RowsAudited
+from train_func.events import RowsAudited, StepProgress
 from train_func.exits import FENCED, MODEL, Exit, exit_of
 from train_func.records import Lease, Numerics, RunRecord
 from train_func.run import Run
 from train_func.storage import open_store
 from train_func.worker import Session, Trainer
-from train_func.worker.rank import end, world
+from train_func.worker.rank import end, reporting, world
 from train_func.worker.training.arguments import logging_steps_of
 from train_func.worker.training.plan import facts_of, row_ids_of
 from train_func.worker.training.weights import fingerprint
@@ -726,8 +726,10 @@ def test_ranks_exchange_what_callbacks_ask_for_only_where_a_callback_may_ask_one
     ],
 )
 def test_epochs_that_a_callback_ends_early_are_not_counted_and_all_others_are(
-    a_record, store, capsys, ended_after, counted, num_steps
+    a_record, store, capsys, monkeypatch, ended_after, counted, num_steps
 ):
+    events = []
+    monkeypatch.setattr(reporting, "_sink", [lambda event: (events.append(event), reporting._print(event))])
     parameters = a_record(epochs=3, batch_size=8).parameters()  # 4 steps each
     with Session(parameters) as session:
         trainer = trainer_of(session, parameters)
@@ -742,6 +744,13 @@ def test_epochs_that_a_callback_ends_early_are_not_counted_and_all_others_are(
     assert audited == [f"epoch={epoch}" for epoch in counted]
     told = [re.search(r"\bepoch (\d)", line) for line in lines if line.startswith("note:") and "early" in line]
     assert [found[1] for found in told] == [str(epoch) for epoch in (1, 2, 3) if epoch not in counted]
+    expected, epoch, num_done = [], 0, 0
+    for step in range(1, num_steps + 1):
+        num_done += 1
+        expected.append(epoch + num_done / 4)
+        if step in ended_after or num_done == 4:
+            epoch, num_done = epoch + 1, 0
+    assert [event.epoch for event in events if isinstance(event, StepProgress)] == expected
 
 
 def test_what_cannot_be_published_is_not_trained(a_record, store):

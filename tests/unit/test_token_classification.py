@@ -78,6 +78,21 @@ def test_integer_tags_have_the_names_that_came_with_the_data(tmp_path, model):
     assert TokenClassifier(task, 42, None, tmp_path / "cache").rows().labels == tuple(NAMES)
 
 
+def test_integer_tags_of_held_out_rows_are_those_of_their_own_names(tmp_path, model):
+    parts = []
+    for names, number in ((NAMES, 40), (NAMES[::-1], 20)):
+        tags = datasets.List(datasets.ClassLabel(names=names))
+        features = datasets.Features(tokens=datasets.List(datasets.Value("string")), tags=tags)
+        rows = [{**row, "tags": [*map(names.index, row["tags"])]} for row in sentences(number)]
+        parts.append(datasets.Dataset.from_list(rows, features=features))
+    task = TokenClassification(model=model, dataset=parts[0], held_out=parts[1])
+    rows = TokenClassifier(task, 42, None, tmp_path / "cache").rows()
+    assert rows.labels == tuple(NAMES)
+    assert [[rows.labels[code] for code in row["tags"]] for row in rows.held_out] == [
+        row["tags"] for row in sentences(20)
+    ]
+
+
 def test_a_conll_file_gives_the_same_rows_as_lists(half, tmp_path, model):
     lines = [[f"{word} {tag}" for word, tag in zip(*row.values(), strict=True)] for row in sentences(40)]
     (tmp_path / "rows.conll").write_text("\n\n".join(map("\n".join, lines)))

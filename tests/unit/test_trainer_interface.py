@@ -10,7 +10,6 @@ from transformers import TrainingArguments
 from transformers.trainer_pt_utils import AcceleratorConfig
 
 from tests.distributed import small
-from tests.messages import unnamed
 from tests.trainer_interface import OBEYED_METHODS
 from train_func.errors import InvalidInput
 from train_func.worker import Trainer
@@ -71,18 +70,6 @@ def test_a_method_of_a_class_beside_ours_and_one_put_into_a_trainer_are_refused_
     trainer = trainer_of(tmp_path)
     trainer.get_eval_dataloader = lambda rows: None
     assert "get_eval_dataloader" in refused(trainer.train)
-
-
-def test_a_loader_with_a_sampler_of_its_own_is_refused_before_the_first_step_with_what_to_do_instead(tmp_path):
-    class Weighted(Trainer):
-        def get_train_dataloader(self):
-            sampler = torch.utils.data.WeightedRandomSampler([1.0] * len(self.train_dataset), len(self.train_dataset))
-            return torch.utils.data.DataLoader(self.train_dataset, 4, sampler=sampler, collate_fn=self.data_collator)
-
-    trainer = trainer_of(tmp_path, Weighted)
-    message = refused(trainer.train)
-    assert trainer.state.global_step == 0
-    assert unnamed(message, "get_train_dataloader", "DataLoader", "before session.plan(rows)") == []
 
 
 @pytest.mark.parametrize("argument", sorted(REFUSED_ARGUMENTS))

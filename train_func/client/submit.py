@@ -88,7 +88,9 @@ def started(
     earlier = Job(replace(record, generation=record.generation - 1), backend, store) if record.generation > 1 else None
     if fresh and earlier:
         _refuse_beside(earlier, backend)
-    state = _state_of(job, backend, is_known=not claim.is_first)
+    state = "Deleted" if is_leaving(job, backend) else job.state
+    if claim.is_first and state in FINISHED:
+        state = "Absent"  # one that was removed from the store, or is a new generation, leaves nothing to attach to
     if not fresh and state not in ("Absent", "Deleted", *FINISHED[1:]):
         return attached(record, backend, store, state)
     if before_again and state != "Absent":
@@ -109,7 +111,11 @@ def started(
     if not _start(record, source, backend, store, claim, carry_again):
         return of_other(record, backend, store)
     print(shown(f"{record.name}: submitted, {_summary(record, facts, goes_on)}"))
-    _tell(_attempts_note(run, asked))
+    if run.max_attempts != asked.max_attempts:
+        _tell(
+            f"max_attempts={run.max_attempts}, not {asked.max_attempts}: a failure ends a job there; a worker that is "
+            "deleted or evicted is replaced, and the training goes on"
+        )
     if fresh and earlier:
         backend.job(earlier.record.job_name).delete()  # it has finished, and no handle leads to it any more
     return Job(record, backend, store)
@@ -124,12 +130,6 @@ def packed(function: Callable[..., object] | Source, run: Run, backend: Backend)
     return source, carry.check(backend.packages, inventory.result(), source.imports)
 
 
-def _state_of(job: Job, backend: Backend, *, is_known: bool) -> str:
-    """``is_known``: to the store; one that was removed there, or is a new generation, leaves nothing to attach to."""
-    state = "Deleted" if is_leaving(job, backend) else job.state
-    return "Absent" if state in FINISHED and not is_known else state
-
-
 def checked_run(run: object) -> Run:
     """What a caller has given as the run; by default one worker. Raises InvalidInput for all else."""
     if run is None:
@@ -142,15 +142,6 @@ def checked_run(run: object) -> Run:
 def _tell(*notes: str) -> None:
     for note in filter(None, notes):
         print(shown(f"note: {note}"))
-
-
-def _attempts_note(run: Run, asked: Run) -> str:
-    if run.max_attempts == asked.max_attempts:
-        return ""
-    return (
-        f"max_attempts={run.max_attempts}, not {asked.max_attempts}: a failure ends a job there; a worker that is "
-        "deleted or evicted is replaced, and the training goes on"
-    )
 
 
 def _summary(record: RunRecord, facts: Facts, goes_on: str) -> str:
@@ -186,6 +177,7 @@ def checked(backend: Backend, run: Run) -> tuple[Store, Facts]:
 
     Raises what ``submit`` raises; nothing is created.
     """
+    tables.save_again(addresses_of(run))
     fault = None
     try:
         address = backend.store_address()

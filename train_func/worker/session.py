@@ -355,7 +355,8 @@ class Session:
 
         Args:
             what: a Trainer; or, of rank 0, a ``torch.nn.Module``, a state dict, an object with ``save_pretrained``, a
-                file, a folder, or a list of those. A model replaces the one that was published before it.
+                file, a folder, or a list of those. A model replaces the one that was published before it, and what
+                was measured of it.
             metrics: plain JSON, published beside those of a Trainer.
 
         Raises:

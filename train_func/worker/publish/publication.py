@@ -53,6 +53,8 @@ class _State(Record):
     card: TaskPart | None = None
     """What the task says of that model; None where it is none of a task."""
     report: Mapping[str, Any] = field(default_factory=dict)
+    own_metrics: tuple[str, ...] = ()
+    """Names of the metrics in it that the function has added; all else is of the model."""
     sent: Mapping[str, FileEntry] = field(default_factory=dict)
     """Files that the store has under the attempt, by name."""
 
@@ -88,7 +90,8 @@ class Publication:
 
         Args:
             write: what it raises leaves everything as it was.
-            is_model: they are a whole model, and replace the one that was added before with all of its files.
+            is_model: they are a whole model, and replace the one that was added before: its files, and what was
+                reported on it.
             card: what the task says of that model.
             sends: them to the store at once, where they are no result yet.
 
@@ -111,7 +114,8 @@ class Publication:
         shutil.rmtree(self.folder, ignore_errors=True)
         new.rename(self.folder)
         if is_model:
-            state = replace(state, model_files=tuple(names), card=card)
+            own = {name: state.report["metrics"][name] for name in state.own_metrics}
+            state = replace(state, model_files=tuple(names), card=card, report={"metrics": own})
         self._write(replace(state, sent={name: state.sent[name] for name in remaining if name in state.sent}))
         if sends:
             self.send()
@@ -121,6 +125,8 @@ class Publication:
         self._check_open()
         values, left_out = plain_result(metrics)
         self.report({"metrics": values})
+        state = self._state()
+        self._write(replace(state, own_metrics=(*state.own_metrics, *values)))
         if left_out:
             note = f"not JSON, and therefore not among the metrics as it was given: {', '.join(left_out)}"
             end.here.notes.append(note)  # which a supervisor tells with the result
@@ -128,9 +134,10 @@ class Publication:
 
     def report(self, report: Mapping[str, Any]) -> None:
         """Adds to the report on the files; metrics are added by name, everything else replaces what was reported."""
-        state = self._state()
-        metrics = {**state.report.get("metrics", {}), **report.get("metrics", {})}
-        self._write(replace(state, report={**state.report, **report, "metrics": metrics}))
+        state, metrics = self._state(), report.get("metrics", {})
+        whole = {**state.report, **report, "metrics": {**state.report.get("metrics", {}), **metrics}}
+        own_metrics = tuple(name for name in state.own_metrics if name not in metrics)
+        self._write(replace(state, report=whole, own_metrics=own_metrics))
 
     def conclude(self, output: Path, outcome: Outcome | None) -> None:
         """Adds what the function has left in ``output`` and has returned; nothing more is to come.

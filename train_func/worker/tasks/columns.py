@@ -64,9 +64,9 @@ def is_blank(values: pa.ChunkedArray | pa.Array) -> np.ndarray:
     return is_true
 
 
-def names_of_classes(tables: Mapping[str, pa.Table], column: str) -> tuple[str, ...]:
-    """The names that `datasets` keeps for the integers of a column, in the first table that has some."""
-    return next((names for table in tables.values() if (names := class_names(table, column))), ())
+def names_of_classes(tables: Mapping[str, pa.Table], column: str) -> dict[str, tuple[str, ...]]:
+    """Returns the names that `datasets` keeps for the integers of a column, for each part that has some."""
+    return {part: names for part, table in tables.items() if (names := class_names(table, column))}
 
 
 def judge_columns(table: pa.Table, where: str, columns: Iterable[tuple[str, str]], findings: Findings) -> None:

@@ -2,7 +2,7 @@
 
 Whole numbers, also those that a file spells as texts, are ordered as numbers and named by their digits. Other texts are
 ordered as texts. Names in the Run, or those that `datasets` stores as ClassLabel, belong to the integers 0, 1, ... and
-fix the order of texts.
+fix the order of texts. Each part may have names of its own, as two data sets have: the same name is the same class.
 
 The values of all parts, training and held-out, follow one another in one array: the classes are those of all of them.
 """
@@ -11,6 +11,7 @@ import re
 import reprlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from itertools import chain
 
 import numpy as np
 import pyarrow as pa
@@ -42,7 +43,7 @@ def encode(
     findings: Findings,
     *,
     names: Sequence[str] = (),
-    data_names: Sequence[str] = (),
+    data_names: Mapping[str, tuple[str, ...]] | None = None,
     rows: Mapping[str, np.ndarray] | None = None,
 ) -> Labels | None:
     """Returns the classes of the ``column`` of each part; None where it has faults, which ``findings`` gets.
@@ -50,7 +51,7 @@ def encode(
     Args:
         parts: the column of the "training" and "held-out" rows.
         names: names from the Run.
-        data_names: names that came with the data; ``names`` goes before.
+        data_names: names that came with a part; ``names`` goes before.
         rows: the row of every label, from 0, where a row may have several.
     """
     num_faults = len(findings.faults)
@@ -61,7 +62,7 @@ def encode(
         findings.fault_rows(column, part, empty_rows, "{is} null or empty", remedy, "label", len(values))
     if len(findings.faults) > num_faults:
         return None
-    return findings.tried(lambda: _labels(parts, column, findings, tuple(names), tuple(data_names)))
+    return findings.tried(lambda: _labels(parts, column, findings, tuple(names), data_names or {}))
 
 
 def _labels(
@@ -69,11 +70,12 @@ def _labels(
     column: str,
     findings: Findings,
     names: tuple[str, ...],
-    data_names: tuple[str, ...],
+    names_of_parts: Mapping[str, tuple[str, ...]],
 ) -> Labels:
+    data_names = tuple(dict.fromkeys(chain.from_iterable(names_of_parts.values())))
     if all(pa.types.is_boolean(values.type) for values in parts.values()):
         data_names = data_names or _BOOLEANS
-    values = _in_one_array(parts, column, names, data_names)
+    values = _in_one_array(parts, column, names, {part: names_of_parts.get(part, data_names) for part in parts})
     labels = sorted(distinct(values).to_pylist())
     if len(labels) == 1:
         raise _refusal(column, f"every label is {labels[0]!r}: one class leaves nothing to learn")
@@ -100,14 +102,17 @@ def _refusal(column: str, fault: str) -> InvalidInput:
 
 
 def _in_one_array(
-    parts: Mapping[str, pa.ChunkedArray], column: str, names: tuple[str, ...], data_names: tuple[str, ...]
+    parts: Mapping[str, pa.ChunkedArray],
+    column: str,
+    names: tuple[str, ...],
+    data_names: Mapping[str, tuple[str, ...]],
 ) -> pa.ChunkedArray:
-    """Returns all labels as int64, or all as texts, with integers of one part as the texts that they mean."""
+    """Returns all labels as int64, or all as texts, where integers of a part mean other texts or stand beside some."""
     arrays = {}
     for part, values in parts.items():
         kind = values.type
         if is_text(kind):
-            arrays[part] = _integers_of(plain(values), column, names, data_names)
+            arrays[part] = _integers_of(plain(values), column, names, data_names[part])
         elif any(is_kind(kind) for is_kind in _WHOLE):
             try:
                 arrays[part] = values.cast(pa.int64())
@@ -124,10 +129,10 @@ def _in_one_array(
                 f"labels are of type {kind}; one whole number or one text per row is expected, and lists of them only "
                 "with problem_type='multi_label_classification'",
             )
-    if len({values.type for values in arrays.values()}) > 1:
+    if len({values.type for values in arrays.values()}) > 1 or len({*data_names.values()}) > 1:
         for part, values in arrays.items():
             if not is_text(values.type):
-                texts = [_text_of(number, data_names) for number in values.to_pylist()]
+                texts = [_text_of(number, data_names[part]) for number in values.to_pylist()]
                 arrays[part] = pa.chunked_array([pa.array(texts, pa.large_string())])
     return one_array(arrays)
 

@@ -118,7 +118,7 @@ def encode_lists(
     findings: Findings,
     *,
     names: Sequence[str] = (),
-    data_names: Sequence[str] = (),
+    data_names: Mapping[str, tuple[str, ...]] | None = None,
 ) -> Labels | None:
     """Returns the labels of the lists in ``column``; an empty list, or an empty text, is a row without any.
 

@@ -144,9 +144,9 @@ END = "the session ends the process group, behind session.publish: leave it out"
 REFUSED_METHODS = {
     method: remedy
     for methods, remedy in {
-        "_get_train_sampler _get_eval_sampler _get_dataloader": "the plan decides which rows form a step, and an "
-        "evaluation uses every row once: choose or repeat rows before session.plan(rows), or weigh them in "
-        "compute_loss",
+        "get_train_dataloader _get_train_sampler _get_eval_sampler _get_dataloader": "the plan decides which rows form "
+        "a step, and an evaluation uses every row once: choose or repeat rows before session.plan(rows), or weigh them "
+        "in compute_loss",
         "_remove_unused_columns": "the collator leaves them out: override _get_collator_with_removed_columns, or set "
         "remove_unused_columns=False",
         "get_eval_dataloader get_test_dataloader evaluation_loop prediction_loop": "evaluations are dealt over the "
@@ -162,7 +162,7 @@ REFUSED_METHODS = {
         "_save _save_checkpoint _save_optimizer_and_scheduler _save_rng_state _save_scaler save_model": "checkpoints "
         "are kept in the store and hold all of a training: keep what is yours in a TrainerCallback that is an "
         "ExportableState too, or write files and give them to session.publish",
-        "create_optimizer_and_scheduler": "transformers does not call it either: override create_optimizer or "
+        "create_optimizer_and_scheduler": "transformers does not use it either: override create_optimizer or "
         "create_scheduler",
         "hyperparameter_search": SEARCH,
         "end": END,
@@ -202,10 +202,10 @@ FOR_METRICS = ("inputs", "loss")  # what include_for_metrics may name
 
 
 def method_faults(trainer: transformers.Trainer, kind: type[transformers.Trainer]) -> list[str]:
-    """Returns what ``trainer`` overrides of ``kind`` that would not be called."""
+    """Returns what ``trainer`` overrides of ``kind`` that is not used."""
     name = type(trainer).__name__
     return [
-        f"{name}.{method}: train_func.worker.Trainer does not call it; {remedy}"
+        f"{name}.{method}: train_func.worker.Trainer does not use it; {remedy}"
         for method, remedy in REFUSED_METHODS.items()
         if method in vars(trainer) or getattr(type(trainer), method, None) is not getattr(kind, method, None)
     ]

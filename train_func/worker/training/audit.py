@@ -8,9 +8,9 @@ what is used, by the ids of the rows, and not at how it was made:
   by one. Rows without ids, as a loop of one's own may have, are compared by their number, their columns and the bytes
   of some rows spread over the set, at a cost that neither their number nor their size raises. That finds an order that
   was drawn on each rank, and not one row that differs.
-- Before the first step, each rank's part of the plan has to be a block of it, whole and in order, and its loader has to
-  serve it so. Where it does not, the positions tell what was done instead: ``pattern_of`` tries the ways in which
-  libraries split a data set, and the error names the call that is one too many.
+- Before the first step, each rank's part of the plan has to be a block of it, whole and in order. Where it is not, the
+  positions tell what was done instead: ``pattern_of`` tries the ways in which libraries split a data set, and the error
+  names the call that is one too many.
 - After every epoch, the ids that the training steps have noted are counted over all ranks, and the run fails where a
   row was used twice or never: a subclass of Trainer may leave steps out.
 
@@ -25,15 +25,12 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
-from accelerate.data_loader import DataLoaderShard
 from datasets import Dataset
-from torch.utils.data import DataLoader
 
 from train_func.errors import InvalidInput
 from train_func.events import RowsAudited
 from train_func.text import listed
 from train_func.worker.rank import world
-from train_func.worker.training.loader import entries_of
 from train_func.worker.training.plan import (
     CALL,
     GIVEN,
@@ -196,29 +193,6 @@ def check_same_plan(restored: "Resumption", facts: PlanFacts, taker: str = TRAIN
     )
     error.checkpoints_of = restored.run
     raise error
-
-
-def check_loader(loader: DataLoader[Any], num_entries: int) -> None:
-    """Collective, before step one: each rank's loader serves its whole part of an epoch in order.
-
-    Raises:
-        InvalidInput: (cause "code", on every rank) when something distributes the part over the ranks again.
-    """
-    whole = np.arange(num_entries)
-    entries = entries_of(loader)
-    is_known = all(world.gather(entries is not None))
-    served = world.gather(np.asarray([*(entries or ())], dtype=np.int64))
-    if is_known and all(np.array_equal(part, whole) for part in served):
-        return
-    pattern = pattern_of(whole, served) if is_known else f"nothing tells {type(loader).__name__} where an epoch begins"
-    if isinstance(loader, DataLoaderShard):
-        pattern = "Accelerate's prepare deals them over the ranks again"
-    raise InvalidInput(
-        "The loader of get_train_dataloader does not serve the ranks' parts of the plan as they are: "
-        f"{pattern}. The plan was split already: return the loader of train_func.worker.Trainer unchanged, without "
-        "accelerator.prepare; and choose, repeat or order rows before session.plan(rows), in the place of a sampler",
-        cause="code",
-    )
 
 
 def check_rows_alike(rows: Dataset, whole: RowIds | None, what: str) -> RowIds:

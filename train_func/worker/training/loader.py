@@ -55,6 +55,8 @@ Collator = Callable[[list[dict[str, Any]]], Any]
 class PlanLoader(DataLoader[Any]):
     """Serves the micro-batches of one epoch after another: their places and batches, or what a collator raised."""
 
+    sampler: "EntriesOfEpoch"
+
     def __init__(self, part: Dataset, collator: Collator, *, as_tensors: bool = False, **others: Any) -> None:
         """Makes a loader over a rank's part of a plan.
 
@@ -122,12 +124,6 @@ class _Collate:
             return place, self._collator(features)
         except TrainFuncError as error:
             return place, error
-
-
-def entries_of(loader: Any) -> EntriesOfEpoch | None:
-    """Returns which entries a loader serves; None where it serves no plan."""
-    sampler = getattr(loader, "sampler", None)
-    return sampler if isinstance(sampler, EntriesOfEpoch) else None
 
 
 def take_row_ids(features: list[dict[str, Any]]) -> tuple[Any, ...]:

@@ -54,8 +54,7 @@ class OwnState:
         Raises InvalidInput (cause "code") for an object without state_dict and load_state_dict."""
         is_ddp = {name: isinstance(of, DistributedDataParallel) for name, of in objects.items()}
         self._objects = {name: of.module if is_ddp[name] else of for name, of in objects.items()}
-        self._bases = {name: _base(of) for name, of in self._objects.items() if isinstance(of, nn.Module)}
-        """Names of the weights that every attempt loads and none trains, below adapters."""
+        self._bases = {name: weights.base_names(of) for name, of in self._objects.items() if isinstance(of, nn.Module)}
         world.on_all_ranks(self._check)
         if not any(hasattr(of, "param_groups") for of in self._objects.values()):
             world.note(
@@ -92,11 +91,7 @@ class OwnState:
         return [of for of in self._objects.values() if isinstance(of, nn.Module)]
 
     def _state(self, name: str, of: Any) -> Any:
-        state = of.state_dict()
-        if not self._bases.get(name):
-            return state
-        left_out = self._bases[name] & _base(of)  # a loop may begin to train what was frozen, or end to train a layer
-        return {own: value for own, value in state.items() if own not in left_out}
+        return own_weights(of, self._bases[name]) if isinstance(of, nn.Module) else of.state_dict()
 
     def _check(self) -> None:
         """Raises InvalidInput for what no checkpoint holds; says what ``session.publish`` would refuse."""
@@ -140,10 +135,6 @@ class OwnState:
     def close(self) -> None:
         """When the loop is left, in whatever way: what was begun is saved. Not collective."""
         self.checkpointing.close()
-
-
-def _base(model: nn.Module) -> frozenset[str]:
-    return frozenset(model.state_dict()) - own_weights(model).keys() if has_adapters(model) else frozenset()
 
 
 def _stacked(features: list[dict[str, Any]]) -> dict[str, Any]:

@@ -56,13 +56,12 @@ class Progress:
     def __init__(
         self,
         num_steps: int,
-        steps_per_epoch: int,
         logging_steps: int = 0,
         interval: float = INTERVAL,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         """``logging_steps``: there is a row for every so many steps at least; 0: for as many as make MOST_ROWS."""
-        self.num_steps, self.steps_per_epoch = num_steps, steps_per_epoch
+        self.num_steps = num_steps
         thinned = math.ceil(num_steps / MOST_ROWS)
         self._every = min(thinned, logging_steps or thinned)
         self._interval, self._clock = interval, clock
@@ -75,8 +74,11 @@ class Progress:
         """Leaves out time that was no training."""
         self._started += seconds
 
-    def step(self, step: int, num_rows: int, loss: float) -> None:
-        """Is called after step number ``step``, from 1, over ``num_rows`` rows of all ranks with this mean loss."""
+    def step(self, step: int, epoch: float, num_rows: int, loss: float) -> None:
+        """Is called after step number ``step``, from 1, over ``num_rows`` rows of all ranks with this mean loss.
+
+        ``epoch``: how many are done, with the part of the one that the step belongs to.
+        """
         now = self._clock()
         self._steps += 1
         self._rows += num_rows
@@ -90,7 +92,7 @@ class Progress:
                 StepProgress(
                     step=step,
                     num_steps=self.num_steps,
-                    epoch=step / self.steps_per_epoch,
+                    epoch=epoch,
                     loss=sum(losses) / len(losses),
                     rows_per_second=self._rows / max(seconds, 1e-9),
                     seconds_left=seconds / self._steps * (self.num_steps - step),

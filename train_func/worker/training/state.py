@@ -81,14 +81,17 @@ def made_of(trainer: "Trainer") -> dict[str, Any]:
     return {"weights": weights, **({"base": base_sha256(model)} if has_adapters(model) else {})}
 
 
-def of_training(trainer: "Trainer") -> dict[str, Any]:
-    """Returns what all ranks have alike; its tensors are those of the training themselves."""
+def of_training(trainer: "Trainer", base: frozenset[str]) -> dict[str, Any]:
+    """Returns what all ranks have alike; its tensors are those of the training themselves.
+
+    ``base``: the names of the weights that were frozen below adapters when it began.
+    """
     scaler = getattr(trainer.accelerator, "scaler", None)
     progress = dataclasses.asdict(trainer.state)
     for name in ("stateful_callbacks", "is_local_process_zero", "is_world_process_zero"):
         del progress[name]  # of each rank
     return {
-        "model": own_weights(trainer.accelerator.unwrap_model(trainer.model)),
+        "model": own_weights(trainer.accelerator.unwrap_model(trainer.model), base),
         "optimizer": trainer.optimizer.state_dict(),
         "scheduler": trainer.lr_scheduler.state_dict(),
         "scaler": scaler.state_dict() if scaler else None,

@@ -38,7 +38,7 @@ from train_func.worker.rank.marks import Phase
 from train_func.worker.training import audit, weights
 from train_func.worker.training.audit import Coverage
 from train_func.worker.training.batch_norm import BatchStatistics
-from train_func.worker.training.loader import entries_of, seed_for
+from train_func.worker.training.loader import PlanLoader, seed_for
 from train_func.worker.training.plan import Place, PlanFacts, row_ids_of, rows_of
 from train_func.worker.training.state import random_state, restore_random
 from train_func.worker.training.weighing import Items
@@ -171,6 +171,11 @@ class Steps:
         return self.loop.num_done
 
     @property
+    def num_epochs_done(self) -> float:
+        """Epochs that were gone through or ended early, with the part of the one that is under way."""
+        return self.epoch + self.num_done / self.facts.steps_per_epoch
+
+    @property
     def is_over(self) -> bool:
         """Whether no epoch is left."""
         return self.epoch == self.facts.num_epochs
@@ -185,15 +190,13 @@ class Steps:
         """The generators are put back, where the training goes on, as they are now."""
         self._random = random_state()
 
-    def of_epoch(self, loader: Any) -> Iterator[Step]:
+    def of_epoch(self, loader: PlanLoader) -> Iterator[Step]:
         """The steps of the epoch that are left; saves and stops between two of them, where that was voted for."""
         self.is_broken_off = False
         if not self.num_done:
             self.restore_random()
         accumulation = self.facts.accumulation
-        entries = entries_of(loader)
-        assert entries is not None  # as audit.check_loader has seen
-        entries.epoch, entries.skipped = self.epoch, self.num_done * accumulation
+        loader.sampler.epoch, loader.sampler.skipped = self.epoch, self.num_done * accumulation
         batches = iter(loader)
         while self.num_done < self.facts.steps_per_epoch:
             parts = [micro_batch_of(place, batch, self.items) for place, batch in islice(batches, accumulation)]

@@ -131,7 +131,7 @@ class Trainer(transformers.Trainer):
     ) -> Any:
         """Goes on from the newest verified checkpoint of the run, where there is one.
 
-        Raises InvalidInput before the first step when the plan, the loader or the arguments do not fit together,
+        Raises InvalidInput before the first step when the plan and the arguments do not fit together,
         at a step whose loss is not finite, and after an epoch that did not use every row once."""
         if trial is not None:
             self.hyperparameter_search()
@@ -155,10 +155,10 @@ class Trainer(transformers.Trainer):
             return facts
 
         facts = self._facts = world.on_all_ranks(checked)
+        self._base = weights.base_names(self.accelerator.unwrap_model(self.model))
         audit.check_plan_part(self.train_dataset, facts)
-        audit.check_loader(self.get_train_dataloader(), facts.steps_per_epoch * facts.accumulation)
         num_steps = facts.num_epochs * facts.steps_per_epoch
-        self._progress = Progress(num_steps, facts.steps_per_epoch, logging_steps_of(self.args, num_steps))
+        self._progress = Progress(num_steps, logging_steps_of(self.args, num_steps))
         precision = next((of for of in ("bf16", "fp16") if getattr(self.args, of)), "fp32")
         world.log_rank0(Stage(text=f"training steps={num_steps} precision={precision}"))
         marks.begin()
@@ -186,7 +186,7 @@ class Trainer(transformers.Trainer):
         """Raises InvalidInput: without the process group no rank knows the others, and each would publish."""
         raise InvalidInput(f"trainer.end: {arguments.END}", cause="code")
 
-    def get_train_dataloader(self) -> DataLoader[Any]:
+    def get_train_dataloader(self) -> PlanLoader:
         """The loader of this rank's micro-batches, never handed to Accelerate, which would deal them again."""
         return PlanLoader(
             self.train_dataset,
@@ -312,7 +312,7 @@ class Trainer(transformers.Trainer):
             self.lr_scheduler.step()
         model.zero_grad()
         self.state.global_step = step.number
-        self.state.epoch = step.epoch - 1 + steps.num_done / self._facts.steps_per_epoch
+        self.state.epoch = steps.num_epochs_done
         self.control = self.callback_handler.on_step_end(self.args, self.state, self.control)
         self._act(norm, rate)
         return norm, rate
@@ -340,7 +340,21 @@ class Trainer(transformers.Trainer):
             return torch.zeros((), device=self.args.device)
         weights.check_gradients_exchanged(model)
         reach("backward")
-        return self._finish_step(step)
+        own = sum((loss * part.weight for part, loss in self._of_parts), torch.zeros((), device=self.args.device))
+        total = world.total(own) / step.weight
+        step.end()
+        mean = total.item()
+        if not math.isfinite(mean):
+            bad = [row for part, of in self._of_parts if not torch.isfinite(of) for row in part.place.row_ids]
+            where = f"step {step.number} of {self.state.max_steps}"
+            raise weights.divergence(
+                where, mean, bad, self.accelerator.unwrap_model(self.model), self.args.learning_rate
+            )
+        self._of_parts.clear()
+        marks.step_done(step.number)
+        assert self._progress is not None  # train made it
+        self._progress.step(step.number, steps.num_epochs_done, step.num_rows, mean)
+        return total
 
     def _computed(self, model: nn.Module, inputs: Any, part: MicroBatch, step: Step) -> torch.Tensor:
         """The loss, whose gradients count as much as the micro-batch; what transformers does in its training_step."""
@@ -359,23 +373,6 @@ class Trainer(transformers.Trainer):
             marks.mark(Phase.BACKWARD)
         self.accelerator.backward(loss * step.share(part), **others)
         return loss.detach()  # type: ignore[no-any-return]
-
-    def _finish_step(self, step: Step) -> torch.Tensor:
-        own = sum((loss * part.weight for part, loss in self._of_parts), torch.zeros((), device=self.args.device))
-        total = world.total(own) / step.weight
-        step.end()
-        loss = total.item()
-        if not math.isfinite(loss):
-            bad = [row for part, of in self._of_parts if not torch.isfinite(of) for row in part.place.row_ids]
-            where = f"step {step.number} of {self.state.max_steps}"
-            raise weights.divergence(
-                where, loss, bad, self.accelerator.unwrap_model(self.model), self.args.learning_rate
-            )
-        self._of_parts.clear()
-        marks.step_done(step.number)
-        assert self._progress is not None  # train made it
-        self._progress.step(step.number, step.num_rows, loss)
-        return total
 
     def _act(self, norm: Any = None, rate: float | None = None) -> None:
         """Collective: logs, evaluates and saves, where a callback of any rank has asked for it."""
@@ -398,7 +395,7 @@ class Trainer(transformers.Trainer):
             if self.state.best_global_step == self.state.global_step and self.args.load_best_model_at_end:
                 self.state.best_model_checkpoint = evaluation.checkpoint_of(self)
                 if world.rank() == 0:
-                    held = weights.own_weights(self.accelerator.unwrap_model(self.model))
+                    held = weights.own_weights(self.accelerator.unwrap_model(self.model), self._base)
                     copies = {name: of.detach().cpu().clone() for name, of in held.items()}
                     self._best = (self.state.global_step, copies)
             self.control = self.callback_handler.on_save(self.args, self.state, self.control)
@@ -414,7 +411,7 @@ class Trainer(transformers.Trainer):
         return metrics
 
     def _parts(self) -> Parts:
-        training = {**state.of_training(self), "losses": self._losses.kept()}
+        training = {**state.of_training(self, self._base), "losses": self._losses.kept()}
         frozen = state.frozen(self.model)
         return Parts(training, state.of_rank(self), state.lasting(self), frozen, self._best)
 

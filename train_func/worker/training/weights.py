@@ -32,13 +32,19 @@ def _base(model: nn.Module) -> Iterator[tuple[str, nn.Parameter]]:
     return ((name, parameter) for name, parameter in parameters if not parameter.requires_grad)
 
 
-def own_weights(model: nn.Module) -> dict[str, Any]:
-    """Returns the model's state dict; of one with adapters without its frozen weights."""
+def base_names(model: nn.Module) -> frozenset[str]:
+    """Returns the names of the frozen weights below adapters; none of a model without adapters."""
+    return frozenset(name for name, _ in _base(model)) if has_adapters(model) else frozenset()
+
+
+def own_weights(model: nn.Module, base: frozenset[str] | None = None) -> dict[str, Any]:
+    """Returns the model's state dict; of one with adapters without its frozen weights.
+
+    ``base``: the ``base_names`` when its training began. What was frozen later has been trained, and is its own.
+    """
+    frozen = base_names(model) if base is None else base_names(model) & base
     state: dict[str, Any] = model.state_dict()
-    if not has_adapters(model):
-        return state
-    frozen = {name for name, _ in _base(model)}
-    return {name: value for name, value in state.items() if name not in frozen}
+    return {name: value for name, value in state.items() if name not in frozen} if frozen else state
 
 
 def load_own_weights(model: nn.Module, weights: Mapping[str, Any]) -> None:
