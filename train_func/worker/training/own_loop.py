@@ -194,10 +194,19 @@ def steps(
     restored = state.take_restored(facts) if state else None
     for model in models:
         world.on_all_ranks(partial(check_layers, model))
-    exchanged, checkpointing = (state.exchanged, state.checkpointing) if state else (None, None)
-    statistics, parts = BatchStatistics(models, facts.accumulation), state.parts if state else None
-    given = (part, facts, items or Items(), models, device, statistics, exchanged)
-    all_steps = Steps(*given, checkpointing, parts, restored)
+    statistics = BatchStatistics(models, facts.accumulation)
+    all_steps = Steps(
+        part,
+        facts,
+        items=items or Items(),
+        models=models,
+        device=device,
+        statistics=statistics,
+        exchanged=state.exchanged if state else None,
+        checkpointing=state.checkpointing if state else None,
+        parts=state.parts if state else None,
+        restored=restored,
+    )
     del restored
     _tell_unsynchronised(models)
     end.here.loops.append(all_steps.loop)

@@ -132,6 +132,7 @@ class Steps:
         self,
         part: Dataset,
         facts: PlanFacts,
+        *,
         items: Items,
         models: Sequence[nn.Module],
         device: torch.device,

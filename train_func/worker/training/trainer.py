@@ -222,9 +222,20 @@ class Trainer(transformers.Trainer):
         if restored:
             state.restore(self, restored.training)
             reach("training restored")
-        statistics, exchanged = BatchStatistics([self.model], self._facts.accumulation), weights.DDPWeights([model])
-        given = (self.train_dataset, self._facts, self.items, [self.model], self.args.device, statistics, exchanged)
-        self._steps = steps = Steps(*given, self._checkpointing, self._parts, restored, lambda: self.control)
+        statistics = BatchStatistics([self.model], self._facts.accumulation)
+        self._steps = steps = Steps(
+            self.train_dataset,
+            self._facts,
+            items=self.items,
+            models=[self.model],
+            device=self.args.device,
+            statistics=statistics,
+            exchanged=weights.DDPWeights([model]),
+            checkpointing=self._checkpointing,
+            parts=self._parts,
+            restored=restored,
+            control=lambda: self.control,
+        )
         self._actions = Actions(self.callback_handler, self.args.device)
         self._losses = Losses(torch.zeros((), device=self.args.device))
         self._started, begun = time.time(), steps.done

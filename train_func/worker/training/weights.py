@@ -151,13 +151,17 @@ class DDPWeights:
         """Is to be made before anything can have changed what is trained; looks at what is in DDP among ``models``."""
         parallel = [model.module for model in models if isinstance(model, DistributedDataParallel)]
         self._known = [(model, {id(weights) for _, weights in _trained(model)}) for model in parallel]
+        self._step = 0
 
     def check(self, step: int) -> None:
-        """Is called before step ``step``, from 1.
+        """Is called before each micro-batch of step ``step``, from 1; looks before the first.
 
         Raises:
             InvalidInput: (cause "code") naming the parameters that have begun to be trained since.
         """
+        if step == self._step:
+            return
+        self._step = step
         for model, known in self._known:
             begun = [name for name, weights in _trained(model) if id(weights) not in known]
             if begun and world.size() > 1:
