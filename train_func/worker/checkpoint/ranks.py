@@ -104,9 +104,10 @@ class Checkpointing:
                     why = f"the store has no checkpoint of this training{f', nor one of {run}' if run else ''}"
                     world.log_rank0(Stage(text=f"attempt {self._attempt} begins at step 1: {why}"))
                 return None
+            for fault in checkpoint.refused:
+                world.note(f"a newer checkpoint was not taken: {fault}")
             saved, of_run = checkpoint.manifest, f" of {run}" if run else ""
-            refused = "".join(f"; not taken: {fault}" for fault in checkpoint.refused)
-            text = f"goes on behind step {saved.step}, from a checkpoint of attempt {saved.attempt}{of_run}{refused}"
+            text = f"goes on behind step {saved.step}, from a checkpoint of attempt {saved.attempt}{of_run}"
             world.log_rank0(Stage(text=text))
             training, states = checkpoint.training, checkpoint.states
             tensors.update(training.tensors)
