@@ -1,6 +1,7 @@
 """The saver copies a state before it changes, ends no training, and tries again soon after a failure."""
 
 import queue
+import re
 import threading
 import time
 
@@ -17,6 +18,7 @@ from train_func.worker.checkpoint.saver import SHORTEST, Saver, Snapshot
 from train_func.worker.checkpoint.state import State
 from train_func.worker.checkpoint.store import BEST, FROZEN, TRAINING, of_rank
 from train_func.worker.lease import Fenced
+from train_func.worker.rank import stop_flag
 
 
 @pytest.fixture
@@ -252,6 +254,31 @@ def test_a_save_under_way_is_finished_first_where_another_would_take_longer_than
     saver.begin(taken(8, torch.arange(101)))
     saver.wait()
     assert [event.step for event in said] == saved
+
+
+@pytest.mark.parametrize(("age", "saved"), [(5.0, [8]), (27.0, [7, 8])])
+def test_what_is_left_of_the_grace_period_at_the_vote_decides_which_save_is_finished(
+    tmp_path, monkeypatch, capsys, age, saved
+):
+    record = record_in(tmp_path)
+    store = TakesNothing(open_store(record.store))
+    begin(store, record, 1)
+    monkeypatch.setenv("TRAIN_FUNC_GRACE_SECONDS", "40")
+    monkeypatch.setattr(stop_flag, "_times", [time.monotonic() - age])
+    made = Checkpointing(store, record, 1, number=0, made_of={}, folder=tmp_path / "files")
+    made._saver._took = 10.0
+
+    def take():
+        return Parts({"w": torch.arange(101)}, {"used": []})
+
+    made.decide([1, 0, 0, 0], 7, take)
+    store.begun.get(timeout=30)
+    store.upload = store._store.upload
+    if len(saved) > 1:
+        threading.Timer(0.3, setattr, (store, "is_away", False)).start()
+    with pytest.raises(stop_flag.StopSignal):
+        made.decide([0, 1, 0, 0], 8, take)
+    assert [int(step) for step in re.findall(r"saved the checkpoint of step (\d+)", capsys.readouterr().out)] == saved
 
 
 def test_the_state_that_was_restored_is_not_saved_again(tmp_path):

@@ -22,7 +22,7 @@ from train_func.worker.checkpoint.state import State
 from train_func.worker.checkpoint.store import BEST, TRAINING, Checkpoints, Manifest, of_rank
 from train_func.worker.rank import marks, reporting, stop_flag, world
 from train_func.worker.rank.marks import Phase
-from train_func.worker.stop import RESERVE
+from train_func.worker.stop import work_seconds
 
 
 @dataclass(frozen=True)
@@ -181,7 +181,7 @@ class Checkpointing:
         if is_stopped:
             grace = float(world.environment().get("TRAIN_FUNC_GRACE_SECONDS", "inf"))
             if self._saver:
-                self._saver.finish(grace - RESERVE)
+                self._saver.finish(work_seconds(grace) - stop_flag.seconds())
         if step != self._begun_at and (is_stopped or (step != self._taken_at and (is_due or is_over))):
             self._save(step, world.on_all_ranks(take))
         if is_stopped:

@@ -37,7 +37,7 @@ from train_func.worker.environment import Environment
 from train_func.worker.publish import trackers
 from train_func.worker.rank import output, stacks
 from train_func.worker.rank.end import RankEnd, running
-from train_func.worker.stop import RESERVE, Stop
+from train_func.worker.stop import Stop, work_seconds
 from train_func.worker.supervisor.coordinator import Order, Phase, Status
 from train_func.worker.supervisor.group import BEAT, Member, PeersLost, reserved_port
 from train_func.worker.supervisor.hangs import Hang, HangWatch
@@ -174,7 +174,7 @@ class Launcher:
             self._member.look()
         except PeersLost as lost:
             if lost.verdict and lost.verdict.exit_code == exits.STOPPED:
-                self._patience = self._environment.grace - RESERVE  # the ranks of all workers save together
+                self._patience = work_seconds(self._environment.grace)  # the ranks of all workers save together
             if lost.verdict and lost.verdict.exit_code == exits.HANG:
                 self._hangs.print_stacks({self._rank(local): rank.pid for local, rank in self._alive().items()})
             raise
