@@ -44,7 +44,7 @@ def attempts(store):
 
 
 def verdict(code, worker=0, root_cause=True, message="why"):
-    return Verdict(code, "killed", message, worker, root_cause=root_cause)
+    return Verdict(code, "preemption" if code == 143 else "killed", message, worker, root_cause=root_cause)
 
 
 def lived(attempts, *codes):

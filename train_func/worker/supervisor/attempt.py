@@ -109,11 +109,18 @@ class Attempt:
         refused: Verdict | None = None
         if worker == 0:
             member.hear(Phase.CLAIM)
-            account, lease = self._claim(member)
+            patiently(lambda: self._attempts.check_wanted(SUPERSEDED), self._stop)
+            account = patiently(self._attempts.account, self._stop)
+            if self._before and account.num_charged > 1:  # what was in the way of the last two may need a moment to go
+                self._stop.pause(PAUSE)
+            member.look()  # a group that has ended needs no number
+            lease = patiently(self._attempts.claim, self._stop)
+            self._begin(lease)  # its end is on record also where the others never hear of it
             refused = account.verdict(worker) if account.spent else None
         order = member.hear(Phase.PREPARE, lease=lease, refused=refused)
         assert order.lease is not None  # worker 0 has claimed it before that phase
-        self._begin(order.lease)
+        if worker != 0:
+            self._begin(order.lease)
         number = order.lease.attempt
         if order.refused:
             return self.close(replace(order.refused, worker=worker))
@@ -139,14 +146,6 @@ class Attempt:
         self.finish(member, launcher.ends())
         member.leave(SILENCE)
         return self.close(Verdict(exits.DONE, None, "all ranks of all workers ended", worker))
-
-    def _claim(self, member: Member) -> tuple[Account, Lease]:
-        patiently(lambda: self._attempts.check_wanted(SUPERSEDED), self._stop)
-        account = patiently(self._attempts.account, self._stop)
-        if self._before and account.num_charged > 1:  # what was in the way of the last two may need a moment to go
-            self._stop.pause(PAUSE)
-        member.look()  # a number that is taken when a worker has been stopped would be charged
-        return account, patiently(self._attempts.claim, self._stop)
 
     def _begin(self, lease: Lease) -> None:
         self.lease = lease

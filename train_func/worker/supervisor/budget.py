@@ -165,7 +165,7 @@ class Attempts:
         last: Sequence[EndRecord] = ()
         for number in numbers:
             ends = sorted(ended[number].values(), key=lambda end: not end.root_cause)
-            if any(end.exit_code == exits.STOPPED for end in ends):
+            if any(end.cause == "preemption" for end in ends):  # also of a worker that follows one that was stopped
                 continue
             training, _ = newest = saved.get(number, (failed_at[0], 0))
             if newest > failed_at:
