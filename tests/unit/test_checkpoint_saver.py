@@ -4,6 +4,7 @@ import queue
 import re
 import threading
 import time
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -13,6 +14,7 @@ from tests.twin_jobs import until
 from tests.unit.test_checkpoint_damage import begin, checkpoints_of, record_in, steps_in
 from train_func.events import CheckpointSaved, Note
 from train_func.storage import open_store
+from train_func.worker.checkpoint import saver as saver_module
 from train_func.worker.checkpoint.ranks import Checkpointing, Parts
 from train_func.worker.checkpoint.saver import SHORTEST, Saver, Snapshot
 from train_func.worker.checkpoint.state import State
@@ -54,39 +56,55 @@ def test_what_is_saved_is_the_state_of_the_moment(saver, said, dtype, lasts):
     assert torch.equal(saver.newest().states[TRAINING].whole()["w"], before)
 
 
-def test_a_fault_of_any_kind_is_told_and_the_next_save_comes_soon(saver, said, monkeypatch):
+@pytest.fixture
+def now(saver, monkeypatch):
+    """The clock of a saver that saves as often as is worth it."""
+    now = [1000.0]
+    monkeypatch.setattr(saver_module, "time", SimpleNamespace(monotonic=lambda: now[0]))
+    saver._every = None
+    return now
+
+
+def is_due_soon(saver, now):
+    """Whether the next save is due in SHORTEST seconds from now, and not before."""
+    now[0] += SHORTEST - 1
+    was_due = saver.is_due
+    now[0] += 2
+    return not was_due and saver.is_due
+
+
+def test_a_fault_of_any_kind_is_told_and_the_next_save_comes_soon(saver, said, now, monkeypatch):
     def without_room(*args):
+        now[0] += 600
         raise MemoryError("no room")
 
     monkeypatch.setattr(saver._checkpoints, "add", without_room)
-    saver._every = None
     saver.begin(taken(7, torch.arange(3)))
     saver.wait()
     (note,) = said
     assert isinstance(note, Note)
     assert "MemoryError" in note.text
     assert saver.fenced is None
-    assert saver._due - saver._done == pytest.approx(SHORTEST, abs=1)
+    assert is_due_soon(saver, now)
 
 
 @pytest.mark.parametrize("lasts", [True, False])
 def test_a_copy_that_fails_for_want_of_memory_ends_nothing_and_the_next_save_comes_soon(
-    saver, said, monkeypatch, lasts
+    saver, said, now, monkeypatch, lasts
 ):
     def without_room(*args):
+        now[0] += 600
         raise RuntimeError("[enforce fail at alloc_cpu.cpp] DefaultCPUAllocator: can't allocate memory")
 
     tensor = torch.arange(3)
     with monkeypatch.context() as patched:
-        patched.setattr("train_func.worker.checkpoint.saver._copy", without_room)
-        saver._every = None
+        patched.setattr(saver_module, "_copy", without_room)
         saver.begin(taken(7, tensor, lasts=lasts))
         saver.wait_copied()
         saver.wait()
     (note,) = said
     assert unnamed(note.text, "step 7", "can't allocate memory") == []
-    assert saver._due - saver._done == pytest.approx(SHORTEST, abs=1)
-    assert not saver.is_due
+    assert is_due_soon(saver, now)
     saver.begin(taken(8, tensor, lasts=lasts))
     saver.wait()
     assert said[-1].step == 8
