@@ -21,6 +21,7 @@ import threading
 import time
 from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 from typing import Self, TypeVar
 
 from train_func import exits
@@ -207,7 +208,10 @@ class Attempt:
             left = left_steps(ends, worker=verdict.worker)
             self._member.fail(verdict, left, went_on=any(end.went_on for end in ends))
         if verdict.exit_code == exits.PEER and not verdict.root_cause:
-            root = root or self._ask_for_root()
+            if root is None and self._member and not self._stop.requested:
+                root = self._member.root()
+                if root is None and self.lease:  # the coordinator has gone, and may have put it on record
+                    root = self._bounded(partial(self._attempts.root_of, self.lease.attempt))
             verdict = following(root, verdict)
         is_told = not verdict.retryable or verdict.exit_code in (exits.STOPPED, exits.RENDEZVOUS)
         if self.lease is None and verdict.root_cause and is_told:
@@ -215,7 +219,11 @@ class Attempt:
             if unformed:
                 self._begin(unformed)
         if self.lease:
-            verdict = self._charged(self.lease, verdict, root)
+            was_stopped = exits.STOPPED in (verdict.exit_code, root.exit_code if root else None)
+            if verdict.retryable and not was_stopped:  # a stop from outside costs nothing
+                account = self._bounded(partial(self._attempts.account, self.lease.attempt, self._step))
+                if account and account.spent and not self._bounded(self._attempts.is_published):
+                    verdict = following(root, account.verdict(self._environment.worker, root or verdict))
             self._keep(verdict, ends)
         self._root = verdict if verdict.root_cause else root
         return verdict
@@ -236,27 +244,6 @@ class Attempt:
         if self._member is None or is_stuck or not self._member.begin_again():
             return None  # a rank that cannot be ended may hold what another attempt needs
         return type(self)(self._environment, self._record, self._store, self._log_tee, self._stop, root)
-
-    def _ask_for_root(self) -> Verdict | None:
-        """Returns why the round ends, by the coordinator or, where that has gone, by the records of ends."""
-        if self._member is None or self._stop.requested:
-            return None
-        root = self._member.root()
-        if root or (lease := self.lease) is None:
-            return root
-        return self._bounded(lambda: self._attempts.root_of(lease.attempt))
-
-    def _charged(self, lease: Lease, verdict: Verdict, root: Verdict | None) -> Verdict:
-        """Returns the final verdict instead, when this attempt was the last one and the run has no result.
-
-        A stop from outside costs nothing.
-        """
-        if exits.STOPPED in (verdict.exit_code, root.exit_code if root else None) or not verdict.retryable:
-            return verdict
-        account = self._bounded(lambda: self._attempts.account(lease.attempt, self._step))
-        if account is None or not account.spent or self._bounded(self._attempts.is_published):
-            return verdict
-        return following(root, account.verdict(self._environment.worker, root or verdict))
 
     @property
     def _step(self) -> int:
