@@ -4,6 +4,7 @@ import dataclasses
 import json
 import threading
 import time
+from types import SimpleNamespace
 
 import pytest
 
@@ -43,7 +44,7 @@ def attempts(store):
 
 
 def verdict(code, worker=0, root_cause=True, message="why"):
-    return Verdict(code, "killed", message, worker, root_cause=root_cause)
+    return Verdict(code, "preemption" if code == 143 else "killed", message, worker, root_cause=root_cause)
 
 
 def lived(attempts, *codes):
@@ -502,12 +503,11 @@ class Flaky:
 
     address = "file:///srv/store"
 
-    def __init__(self, times):
-        self._calls = {}
-        self._times = times
+    def __init__(self, times, kind=Away):
+        self._calls, self._times, self._kind = {}, times, kind
 
     def __getattr__(self, name):
-        return self._calls.setdefault(name, Away(self._times))
+        return self._calls.setdefault(name, self._kind(self._times))
 
     def num_calls(self, name):
         return self._calls[name].calls
@@ -521,6 +521,39 @@ def test_a_patient_store_waits_with_each_call_and_does_none_twice_that_was_done(
     assert (flaky.num_calls("get"), flaky.num_calls("put")) == (3, 2)
     (said,) = capsys.readouterr().out.splitlines()  # and not one with every try
     assert unnamed(said, "publish", "no answer") == []
+
+
+class Slow(Away):
+    """Such a call that takes a while of this clock, whatever comes of it."""
+
+    def __init__(self, times, now, seconds):
+        super().__init__(times)
+        self._now, self._seconds = now, seconds
+
+    def __call__(self, *arguments, **options):
+        self._now[0] += self._seconds
+        return super().__call__()
+
+
+@pytest.fixture
+def now(monkeypatch):
+    """The clock of the wait for a store."""
+    now = [1000.0]
+    monkeypatch.setattr(store_wait, "PAUSE", 0.01)
+    monkeypatch.setattr(store_wait, "time", SimpleNamespace(monotonic=lambda: now[0]))
+    return now
+
+
+@pytest.mark.parametrize(("seconds", "waited"), [(3.0, 60.0), (600.0, 600.0)])
+def test_the_wait_for_a_store_is_counted_from_the_failure_behind_the_last_success(now, seconds, waited):
+    """An upload that takes longer than the whole wait, and fails at its end, is done once more."""
+    waiting = patient(Flaky(1, lambda times: Slow(times, now, seconds)), Stop(), 60, "publish")
+    assert [waiting.upload("a"), waiting.put("b"), waiting.upload("c"), waiting.get("d")] == ["there"] * 4
+    waiting = patient(Flaky(9**9, lambda times: Slow(times, now, seconds)), Stop(), 60, "publish")
+    begun = now[0]
+    with pytest.raises(StorageFailed, match="no answer"):
+        waiting.upload("a")
+    assert now[0] - begun - seconds == waited
 
 
 def test_all_calls_of_a_patient_store_wait_together_no_longer_than_stated(monkeypatch):

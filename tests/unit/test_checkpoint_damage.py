@@ -2,6 +2,7 @@
 
 import json
 import pickle
+import re
 import shutil
 from dataclasses import dataclass, replace
 from hashlib import sha256
@@ -11,12 +12,14 @@ from tempfile import TemporaryDirectory
 import pytest
 import torch
 
+from tests.messages import unnamed
 from tests.runs import a_run
 from train_func.errors import StorageFailed
 from train_func.exits import DATA, exit_of
 from train_func.records import Lease, RunRecord
 from train_func.result import FileEntry
 from train_func.storage import open_store
+from train_func.worker.checkpoint.ranks import Checkpointing, Parts
 from train_func.worker.checkpoint.state import State
 from train_func.worker.checkpoint.store import BEST, FROZEN, TRAINING, Checkpoints, Manifest, of_rank
 
@@ -224,6 +227,30 @@ def test_a_manifest_that_says_what_is_not_so_is_named_and_the_checkpoint_before_
     (why,) = found.refused
     assert why.startswith(f"step {NEWER}: ")
     assert (key_of(NEWER, named) if named else FOLDERS[NEWER]) in why
+
+
+@pytest.mark.parametrize("digest", ["its own", "made in another way"])
+def test_a_checkpoint_of_another_version_is_told_of_and_stays_for_that_version(tmp_path, capsys, digest):
+    record = record_in(tmp_path)
+    store, restored = open_store(record.store), []
+    newer = f"{FOLDERS[NEWER]}/"
+    for attempt, steps in ((1, (OLDER, NEWER)), (2, (8, 9, 11)), (3, (12, 13))):
+        store.put(record.keys.attempt(attempt).lease, Lease(attempt=attempt).to_json())
+        made = Checkpointing(store, record, attempt, number=0, made_of={}, folder=tmp_path / "files")
+        restored.append((of := made.restore(torch.device("cpu"))) and of.step)
+        for step in steps:
+            made.decide([1, 0, 0, 0], step, lambda: Parts({"w": torch.arange(101)}, {"used": []}))
+            made.close()
+        if attempt == 1:
+            later = {**Manifest.from_json(store.get(f"{newer}manifest.json").data).to_dict(), "format": 2}
+            own, others = signed(later), json.dumps({**later, "sha256": digest}).encode()
+            store.put(f"{newer}manifest.json", own if digest == "its own" else others)
+            before = {entry.key: store.get(entry.key).data for entry in store.list(newer)}
+    assert restored == [None, OLDER, 11]
+    assert {entry.key: store.get(entry.key).data for entry in store.list(newer)} == before
+    assert steps_in(store, record) == [12, 13, NEWER]
+    (note,) = re.findall("^note: .*", capsys.readouterr().out, re.M)
+    assert unnamed(note, f"step {NEWER}", f"{newer}manifest.json", "format 2", "stays") == []
 
 
 @pytest.mark.parametrize("name", ["0/3-99", "0/1-99", "1/1-40", "0/1-40.1"])

@@ -1,8 +1,10 @@
 """The saver copies a state before it changes, ends no training, and tries again soon after a failure."""
 
 import queue
+import re
 import threading
 import time
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -13,10 +15,12 @@ from tests.unit.test_checkpoint_damage import begin, checkpoints_of, record_in, 
 from train_func.events import CheckpointSaved, Note
 from train_func.storage import open_store
 from train_func.worker.attempt_records import Fenced
+from train_func.worker.checkpoint import saver as saver_module
 from train_func.worker.checkpoint.ranks import Checkpointing, Parts
 from train_func.worker.checkpoint.saver import SHORTEST, Saver, Snapshot
 from train_func.worker.checkpoint.state import State
 from train_func.worker.checkpoint.store import BEST, FROZEN, TRAINING, of_rank
+from train_func.worker.rank import stop_flag
 
 
 @pytest.fixture
@@ -52,39 +56,55 @@ def test_what_is_saved_is_the_state_of_the_moment(saver, said, dtype, lasts):
     assert torch.equal(saver.newest().states[TRAINING].whole()["w"], before)
 
 
-def test_a_fault_of_any_kind_is_told_and_the_next_save_comes_soon(saver, said, monkeypatch):
+@pytest.fixture
+def now(saver, monkeypatch):
+    """The clock of a saver that saves as often as is worth it."""
+    now = [1000.0]
+    monkeypatch.setattr(saver_module, "time", SimpleNamespace(monotonic=lambda: now[0]))
+    saver._every = None
+    return now
+
+
+def is_due_soon(saver, now):
+    """Whether the next save is due in SHORTEST seconds from now, and not before."""
+    now[0] += SHORTEST - 1
+    was_due = saver.is_due
+    now[0] += 2
+    return not was_due and saver.is_due
+
+
+def test_a_fault_of_any_kind_is_told_and_the_next_save_comes_soon(saver, said, now, monkeypatch):
     def without_room(*args):
+        now[0] += 600
         raise MemoryError("no room")
 
     monkeypatch.setattr(saver._checkpoints, "add", without_room)
-    saver._every = None
     saver.begin(taken(7, torch.arange(3)))
     saver.wait()
     (note,) = said
     assert isinstance(note, Note)
     assert "MemoryError" in note.text
     assert saver.fenced is None
-    assert saver._due - saver._done == pytest.approx(SHORTEST, abs=1)
+    assert is_due_soon(saver, now)
 
 
 @pytest.mark.parametrize("lasts", [True, False])
 def test_a_copy_that_fails_for_want_of_memory_ends_nothing_and_the_next_save_comes_soon(
-    saver, said, monkeypatch, lasts
+    saver, said, now, monkeypatch, lasts
 ):
     def without_room(*args):
+        now[0] += 600
         raise RuntimeError("[enforce fail at alloc_cpu.cpp] DefaultCPUAllocator: can't allocate memory")
 
     tensor = torch.arange(3)
     with monkeypatch.context() as patched:
-        patched.setattr("train_func.worker.checkpoint.saver._copy", without_room)
-        saver._every = None
+        patched.setattr(saver_module, "_copy", without_room)
         saver.begin(taken(7, tensor, lasts=lasts))
         saver.wait_copied()
         saver.wait()
     (note,) = said
     assert unnamed(note.text, "step 7", "can't allocate memory") == []
-    assert saver._due - saver._done == pytest.approx(SHORTEST, abs=1)
-    assert not saver.is_due
+    assert is_due_soon(saver, now)
     saver.begin(taken(8, tensor, lasts=lasts))
     saver.wait()
     assert said[-1].step == 8
@@ -252,6 +272,31 @@ def test_a_save_under_way_is_finished_first_where_another_would_take_longer_than
     saver.begin(taken(8, torch.arange(101)))
     saver.wait()
     assert [event.step for event in said] == saved
+
+
+@pytest.mark.parametrize(("age", "saved"), [(5.0, [8]), (27.0, [7, 8])])
+def test_what_is_left_of_the_grace_period_at_the_vote_decides_which_save_is_finished(
+    tmp_path, monkeypatch, capsys, age, saved
+):
+    record = record_in(tmp_path)
+    store = TakesNothing(open_store(record.store))
+    begin(store, record, 1)
+    monkeypatch.setenv("TRAIN_FUNC_GRACE_SECONDS", "40")
+    monkeypatch.setattr(stop_flag, "_times", [time.monotonic() - age])
+    made = Checkpointing(store, record, 1, number=0, made_of={}, folder=tmp_path / "files")
+    made._saver._took = 10.0
+
+    def take():
+        return Parts({"w": torch.arange(101)}, {"used": []})
+
+    made.decide([1, 0, 0, 0], 7, take)
+    store.begun.get(timeout=30)
+    store.upload = store._store.upload
+    if len(saved) > 1:
+        threading.Timer(0.3, setattr, (store, "is_away", False)).start()
+    with pytest.raises(stop_flag.StopSignal):
+        made.decide([0, 1, 0, 0], 8, take)
+    assert [int(step) for step in re.findall(r"saved the checkpoint of step (\d+)", capsys.readouterr().out)] == saved
 
 
 def test_the_state_that_was_restored_is_not_saved_again(tmp_path):

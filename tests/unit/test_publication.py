@@ -259,8 +259,8 @@ def test_a_function_that_leaves_nothing_has_a_result_all_the_same(tmp_path, pend
 
 
 @pytest.fixture
-def last_attempt(tmp_path):
-    """Both workers of a formed group, in the only attempt that their run may have."""
+def formed(tmp_path):
+    """Both workers of a formed group, whose run may have one attempt."""
     record = write_job_folder(
         tmp_path / "job", "def train_func(): ...", store=(tmp_path / "store").as_uri(), max_attempts=1
     )
@@ -269,13 +269,20 @@ def last_attempt(tmp_path):
     def attempt(worker):
         stop = Stop()
         environment = replace(environment_of(worker, tmp_path / str(worker)), job_dir=tmp_path / "job")
-        made = Attempt(environment, record, open_store(record.store), SimpleNamespace(flush=lambda seconds: None), stop)
+        log_tee = SimpleNamespace(begin=lambda *given: None, flush=lambda seconds: None)
+        made = Attempt(environment, record, open_store(record.store), log_tee, stop)
         made._member = Member(group.report, Report(worker, f"pod {worker}"), "127.0.0.1", stop)
         return made
 
     while 0 in [group.report(Report(worker, f"pod {worker}")).round for worker in range(2)]:
         pass
-    first, second = attempt(0), attempt(1)
+    return attempt(0), attempt(1)
+
+
+@pytest.fixture
+def last_attempt(formed):
+    """The two in the only attempt of their run."""
+    first, second = formed
     first.lease = second.lease = first._attempts.claim()
     return first, second
 
@@ -359,6 +366,41 @@ def test_no_number_is_taken_for_a_group_that_has_ended(supervisor):
     with pytest.raises(PeersLost):
         attempt.run(SimpleNamespace(hear=lambda phase, **says: None, look=look), None)
     assert not [entry for entry in attempt._store.list("a-run/attempts/") if "lease" in entry.key]
+
+
+@pytest.mark.parametrize("when", ["the number is taken", "the number is told"])
+def test_a_number_that_is_taken_while_another_worker_is_stopped_is_not_charged(formed, when):
+    first, second = formed
+
+    def stop():
+        assert second.close(stopped(1, "SIGTERM")).exit_code == exits.STOPPED
+        first._member.tell()
+
+    class Taking:
+        def __init__(self, store):
+            self._store = store
+
+        def __getattr__(self, name):
+            return getattr(self._store, name)
+
+        def put(self, key, data, **conditions):
+            self._store.put(key, data, **conditions)
+            if when == "the number is taken" and key.endswith("/lease.json"):
+                stop()
+
+    def start(source):
+        stop()
+        first._member.look()
+
+    attempts = first._attempts
+    attempts._store = Taking(store := attempts._store)
+    with pytest.raises(PeersLost) as lost:
+        first.run(first._member, SimpleNamespace(start=start))
+    attempts._store = store
+    assert lost.value.verdict.exit_code == exits.STOPPED
+    verdict = Verdict(exits.PEER, "peer", "worker 1 has ended", 0, root_cause=False)
+    assert first.close(verdict, lost.value.verdict).exit_code == exits.PEER
+    assert attempts.account().num_charged == 0
 
 
 def test_the_same_pods_begin_no_other_attempt_behind_one_that_may_have_a_result(supervisor):

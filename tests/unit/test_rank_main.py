@@ -11,7 +11,9 @@ import textwrap
 import pytest
 
 from tests.job_folder import write_job_folder
-from train_func.worker.rank.end import of_error, running
+from tests.messages import unnamed
+from train_func.worker.rank.end import RankEnd, of_error, running
+from train_func.worker.supervisor.verdict import of_ranks
 
 
 @pytest.fixture
@@ -111,6 +113,32 @@ def test_the_traceback_is_printed_whole_and_kept(end):
     assert re.search(r'source\.py", line 4\b', err)
     assert "KeyError: 'missing'" in err
     assert outcome["failure"]["traceback"] in err
+
+
+@pytest.mark.parametrize(
+    ("body", "world_size", "code", "cause"),
+    [
+        ("return {'accuracy': 0.9}", 1, 0, None),
+        ("import pathlib; pathlib.Path('/dev/full').write_text('a')", 1, 74, "storage"),
+        ("raise RuntimeError('[/gloo/gloo/transport/tcp/pair.cc:553] closed')", 2, 145, "peer"),
+    ],
+)
+def test_where_the_disk_is_full_a_note_says_so_and_the_exit_code_tells_the_cause(
+    end, tmp_path, body, world_size, code, cause
+):
+    path = tmp_path / "outcome.json"
+    running(path).touch()
+    path.with_suffix(".unfinished").symlink_to("/dev/full")
+    returned, outcome, out, _ = end(body, world_size=world_size)
+    assert (returned, outcome) == (code, None)
+    assert len(re.findall("^note: .*No space left on device", out, re.M)) == 1
+    ranks = [RankEnd.read(path, rank=0, exit_code=code, was_signalled=False, order=0, stacks="")]
+    verdict = of_ranks(ranks, worker=0, out_of_memory=False)
+    if code == 0:
+        assert verdict is None
+    else:
+        assert (verdict.exit_code, verdict.cause, verdict.root_cause) == (code, cause, cause != "peer")
+        assert unnamed(verdict.message, "rank 0", f"exit code {code}", "log") == []
 
 
 def test_a_rank_that_only_lost_its_peers_says_so_in_one_line_and_keeps_where_it_was(end):

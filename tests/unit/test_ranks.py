@@ -6,10 +6,13 @@ from unittest.mock import MagicMock
 
 import pytest
 
+from train_func import exits
 from train_func.worker.environment import Environment
 from train_func.worker.supervisor import ranks
 from train_func.worker.supervisor.coordinator import Order, Phase
+from train_func.worker.supervisor.group import PeersLost
 from train_func.worker.supervisor.ranks import Launcher
+from train_func.worker.supervisor.verdict import stopped
 
 
 class Rank:
@@ -19,6 +22,7 @@ class Rank:
         process = subprocess.Popen(["true"], start_new_session=True)
         process.wait()
         self.pid, self._left, self._exit_code, self._outcome = process.pid, num_looks, exit_code, outcome
+        self.was_killed = False
 
     def poll(self):
         self._left -= 1
@@ -28,7 +32,7 @@ class Rank:
         return self._exit_code
 
     def wait(self, seconds):
-        self._left = 0
+        self.was_killed, self._left = self._left >= 0, 0
         return self.poll()
 
     def send_signal(self, signal):
@@ -41,7 +45,7 @@ def launcher(tmp_path, monkeypatch):
     monkeypatch.setattr(ranks, "LOOK", 0.0)
     monkeypatch.setattr(ranks, "kill_descendants", lambda *args, **others: None)  # those of this process
 
-    def make(num_looks, exit_code):
+    def make(num_looks, exit_code, grace=10.0):
         environment = Environment(
             job_dir=tmp_path,
             work_dir=tmp_path,
@@ -50,7 +54,7 @@ def launcher(tmp_path, monkeypatch):
             pod="a-pod",
             pod_uid="",
             num_cpus=1,
-            grace=10.0,
+            grace=grace,
             num_workers=1,
             num_ranks=1,
             endpoint="",
@@ -73,3 +77,12 @@ def launcher(tmp_path, monkeypatch):
 @pytest.mark.parametrize("exit_code", [0, 70])
 def test_a_rank_has_ended_well_only_where_it_has_whenever_it_is_seen(launcher, num_looks, exit_code):
     assert launcher(num_looks, exit_code).run({}) == (exit_code == 0)
+
+
+@pytest.mark.parametrize("grace", [1.0, 5.0, 7.0])
+def test_ranks_that_stop_with_those_of_another_worker_have_a_moment_in_any_grace_period(launcher, grace):
+    stops = launcher(12, exits.STOPPED, grace)
+    stops._member.look.side_effect = [None, None, PeersLost("worker 1 has ended", stopped(1, "SIGTERM"))]
+    with pytest.raises(PeersLost):
+        stops.run({})
+    assert not stops._processes[0].was_killed

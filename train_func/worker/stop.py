@@ -16,6 +16,11 @@ class Stopped(Exception):
     """Raised where work is given up because of a request to stop."""
 
 
+def work_seconds(grace: float) -> float:
+    """Returns the seconds of a grace period that the ranks have."""
+    return max(SHORTEST, grace - RESERVE)
+
+
 class Stop:
     """Remembers SIGTERM and SIGINT from the moment of ``install`` on; nothing else happens inside the handler.
 
@@ -59,7 +64,7 @@ class Stop:
     @property
     def work_until(self) -> float:
         """The moment at which the ranks are killed, and nothing is published any more (monotonic seconds)."""
-        return self._times[0] + (0.0 if self.hurried else max(SHORTEST, self.grace - RESERVE))
+        return self._times[0] + (0.0 if self.hurried else work_seconds(self.grace))
 
     @property
     def all_until(self) -> float:

@@ -20,7 +20,9 @@ T = TypeVar("T")
 
 
 def patiently(call: Callable[[], T], stop: Stop, *, seconds: float = STORE_SECONDS, purpose: str = "") -> T:
-    """Repeats ``call`` while the store is unreachable, for ``seconds`` at most. ``purpose``: of the wait, in words.
+    """Repeats ``call`` while the store is unreachable, for ``seconds`` from the first failure on.
+
+    ``purpose``: of the wait, in words.
 
     Raises:
         StorageFailed: the last failure, or at once one that waiting does not heal.
@@ -32,15 +34,18 @@ def patiently(call: Callable[[], T], stop: Stop, *, seconds: float = STORE_SECON
 def patient(store: Store, stop: Stop, seconds: float, purpose: str) -> Store:
     """Returns the store with calls that wait for it while it is away, all of them together for ``seconds``.
 
-    Each call waits by itself, so that what has arrived is not sent again. ``purpose``: what the wait is for, in words.
+    Each call waits by itself, so that what has arrived is not sent again. The time begins anew with the first failure
+    after an answer: an upload that takes longer than ``seconds`` and then fails is worth the whole wait. ``purpose``:
+    what the wait is for, in words.
     """
     return cast(Store, _Patient(store, stop, seconds, purpose))
 
 
 class _Patient:
     def __init__(self, store: Store | None, stop: Stop, seconds: float, purpose: str) -> None:
-        self._store, self._stop, self._purpose = store, stop, purpose
-        self._until, self._next_notice = time.monotonic() + seconds, 0.0
+        self._store, self._stop, self._seconds, self._purpose = store, stop, seconds, purpose
+        self._until: float | None = None  # since the store is away
+        self._next_notice = 0.0
 
     def __getattr__(self, name: str) -> Any:
         value = getattr(self._store, name)
@@ -49,10 +54,14 @@ class _Patient:
     def wait(self, call: Callable[[], T]) -> T:
         while True:
             try:
-                return call()
+                result = call()
             except StorageFailed as failure:
+                if not failure.retryable:
+                    self._until = None
+                    raise
                 now = time.monotonic()
-                if not failure.retryable or now + PAUSE > self._until:
+                self._until = self._until or now + self._seconds
+                if now + PAUSE > self._until:
                     raise
                 if now > self._next_notice:
                     self._next_notice = now + TELL
@@ -65,4 +74,7 @@ class _Patient:
                             purpose=self._purpose,
                         )
                     )
+            else:
+                self._until = None
+                return result
             self._stop.pause(PAUSE)

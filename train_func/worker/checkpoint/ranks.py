@@ -22,7 +22,7 @@ from train_func.worker.checkpoint.state import State
 from train_func.worker.checkpoint.store import BEST, TRAINING, Checkpoints, Manifest, of_rank
 from train_func.worker.rank import marks, reporting, stop_flag, world
 from train_func.worker.rank.marks import Phase
-from train_func.worker.stop import RESERVE
+from train_func.worker.stop import work_seconds
 
 
 @dataclass(frozen=True)
@@ -104,9 +104,10 @@ class Checkpointing:
                     why = f"the store has no checkpoint of this training{f', nor one of {run}' if run else ''}"
                     world.log_rank0(Stage(text=f"attempt {self._attempt} begins at step 1: {why}"))
                 return None
+            for fault in checkpoint.refused:
+                world.note(f"a newer checkpoint was not taken: {fault}")
             saved, of_run = checkpoint.manifest, f" of {run}" if run else ""
-            refused = "".join(f"; not taken: {fault}" for fault in checkpoint.refused)
-            text = f"goes on behind step {saved.step}, from a checkpoint of attempt {saved.attempt}{of_run}{refused}"
+            text = f"goes on behind step {saved.step}, from a checkpoint of attempt {saved.attempt}{of_run}"
             world.log_rank0(Stage(text=text))
             training, states = checkpoint.training, checkpoint.states
             tensors.update(training.tensors)
@@ -180,7 +181,7 @@ class Checkpointing:
         if is_stopped:
             grace = float(world.environment().get("TRAIN_FUNC_GRACE_SECONDS", "inf"))
             if self._saver:
-                self._saver.finish(grace - RESERVE)
+                self._saver.finish(work_seconds(grace) - stop_flag.seconds())
         if step != self._begun_at and (is_stopped or (step != self._taken_at and (is_due or is_over))):
             self._save(step, world.on_all_ranks(take))
         if is_stopped:

@@ -64,7 +64,7 @@ class Saver:
         self._thread: threading.Thread | None = None
         self._copied = threading.Event()
         self._due = time.monotonic() + (SHORTEST if every is None else every)
-        self._done = self._begun = time.monotonic()
+        self._begun = time.monotonic()
         self._took = 0.0
         self._copies_at_once = self._is_asked = self._is_given_up = self._is_told_of_others = False
         self.fenced: Fenced | None = None
@@ -177,8 +177,7 @@ class Saver:
         self._say(Note(text=f"the checkpoint of step {step} was not saved: {why}"))
 
     def _end(self, took: float) -> None:
-        self._done = time.monotonic()
-        self._due = self._done + (max(SHORTEST, SHARE * took) if self._every is None else self._every)
+        self._due = time.monotonic() + (max(SHORTEST, SHARE * took) if self._every is None else self._every)
 
     def finish(self, seconds: float) -> None:
         """Waits so long for the one that is under way, where another would take longer and be lost with it."""

@@ -16,7 +16,8 @@ folder of its own, and no later attempt that has saved one prefers it.
 Older checkpoints go when the new one is complete, and never before: an attempt deletes what is of itself and of earlier
 attempts, but for the last two that it has saved or verified. It looks for a later lease before that too, so that a
 stale attempt does not delete what the later one has gone on from. A manifest is deleted before the files that it names:
-what is left of a broken deletion is absent, not damaged.
+what is left of a broken deletion is absent, not damaged. A checkpoint whose manifest another version of this package
+wrote is stepped over too, and never deleted: that version can go on from it.
 
 Loads no torch until a checkpoint is read.
 """
@@ -29,7 +30,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
 
-from train_func.codec import Record, read_json
+from train_func.codec import OtherFormat, Record, read_json
 from train_func.errors import StorageFailed
 from train_func.failpoint import reach
 from train_func.layout import CHECKPOINT_MANIFEST, CheckpointId
@@ -59,6 +60,8 @@ class Manifest(Record):
     Beside those of the files it holds a SHA-256 of itself: whatever is changed in the store afterwards shows.
     """
 
+    REMEDY = "The checkpoint stays in the store: the version that wrote it can go on from it"
+
     run: str
     generation: int
     training: int
@@ -83,7 +86,8 @@ class Manifest(Record):
     def from_json(cls, data: bytes, where: str = "the manifest") -> Self:
         """Raises StorageFailed (reason "damaged") when ``data`` is no manifest; ``where``: its name in the message."""
         plain = read_json(data, where)
-        if plain.pop("sha256", None) != _digest(plain):
+        sha256 = plain.pop("sha256", None)
+        if plain.get("format") == cls.FORMAT and sha256 != _digest(plain):  # another version may make another one
             raise _damaged(where, "its SHA-256 is not the one in it")
         return cls.from_dict(plain, where)
 
@@ -283,15 +287,26 @@ class Checkpoints:
         """
         self.not_deleted = None
         folder = f"{self._record.keys.checkpoints_of(self._training)}/"
-        retained = tuple(f"{self._record.keys.checkpoint(checkpoint_id)}/" for checkpoint_id, _ in self._whole)
+        retained = [f"{self._record.keys.checkpoint(checkpoint_id)}/" for checkpoint_id, _ in self._whole]
 
         def is_ours(key: str) -> bool:
             attempt = key.removeprefix(folder).partition("-")[0]
-            return attempt.isdecimal() and int(attempt) <= self._attempt and not key.startswith(retained)
+            return attempt.isdecimal() and int(attempt) <= self._attempt and not key.startswith(tuple(retained))
 
         try:
             self.check_lease()
-            self._delete(entry for entry in self._store.list(folder) if is_ours(entry.key))
+            entries = [entry for entry in self._store.list(folder) if is_ours(entry.key)]
+            for key in (entry.key for entry in entries):
+                saved = self._record.keys.checkpoint_id(key)
+                if saved and saved.attempt < self._attempt:
+                    try:
+                        Manifest.from_json(self._store.get(key).data)
+                    except OtherFormat:
+                        retained.append(key.removesuffix(CHECKPOINT_MANIFEST))
+                    except StorageFailed as failure:
+                        if failure.reason not in ("damaged", "absent"):
+                            raise
+            self._delete(entry for entry in entries if is_ours(entry.key))
         except Fenced:
             raise
         except StorageFailed as failure:

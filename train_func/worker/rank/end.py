@@ -17,9 +17,10 @@ from typing import Any, Self
 from train_func.codec import Record
 from train_func.errors import Cause, TrainFuncError
 from train_func.events import now
-from train_func.exits import CODE, DONE, STOPPED, exit_of, is_lost_peer
+from train_func.exits import CODE, DONE, FOLLOWING, STOPPED, cause_of, exit_of, is_lost_peer
 from train_func.records import Failure, RankRecord
 from train_func.worker import masks
+from train_func.worker.rank import reporting
 from train_func.worker.rank.stop_flag import StopSignal
 
 LONGEST_MESSAGE = 4_000  # characters; a record stays readable when an exception carries a whole tensor
@@ -115,11 +116,14 @@ class Outcome(Record):
     """Notes that the result has."""
 
     def write(self, path: Path) -> None:
-        """Writes the file if it can; on a full disk the exit code alone tells how the rank ended."""
-        with contextlib.suppress(OSError):
+        """Writes the file. On a full disk the exit code alone tells how the rank ended, and a note says so."""
+        try:
             unfinished = path.with_suffix(".unfinished")
             unfinished.write_bytes(masks.mask(self).to_json())
             unfinished.replace(path)
+        except OSError as error:
+            lost = "its error stands in this log alone" if self.exit_code else "what the function returned is lost"
+            reporting.note(f"how this rank ended could not be written down, so that {lost}: {error}")
         with contextlib.suppress(OSError):
             running(path).unlink()
 
@@ -152,10 +156,12 @@ class RankEnd:
         with contextlib.suppress(FileNotFoundError):  # it had no time to write one
             outcome = Outcome.from_json(path.read_bytes(), str(path))
             left_steps = outcome.left_steps
+        unfinished = running(path).exists()
+        if outcome is None and exit_code and exit_code > 0 and not unfinished:  # it could not write its outcome
+            outcome = Outcome(exit_code, cause_of(exit_code), follows=exit_code in FOLLOWING, failure=None)
         if outcome is None and exit_code == -signal.SIGABRT:  # gloo aborts where two exchanges do not match
             with contextlib.suppress(OSError):
                 left_steps = left(path).read_text()
-        unfinished = running(path).exists()
         return cls(rank, exit_code, outcome, was_signalled, order, unfinished, stacks, left_steps)
 
     @property

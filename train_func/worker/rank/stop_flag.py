@@ -10,6 +10,7 @@ import contextlib
 import os
 import signal
 import threading
+import time
 from collections.abc import Iterator
 from functools import cache
 from types import FrameType
@@ -28,6 +29,7 @@ class StopSignal(KeyboardInterrupt):
 AGAIN_SECONDS = 0.1  # in which an interpreter on a busy machine has left what ignores an error
 
 _names: list[str] = []
+_times: list[float] = []  # when they came, monotonic seconds
 _num_deferring = 0
 _is_stopped = False
 _masks = threading.local()  # of signals, where a thread forks
@@ -89,6 +91,7 @@ def accept() -> None:
 
 def _on_signal(number: int, frame: FrameType | None) -> None:
     _names.append(signal.Signals(number).name)
+    _times.append(time.monotonic())
     if not (_num_deferring or _is_stopped):
         raise StopSignal(_names[0])
 
@@ -106,6 +109,11 @@ def has_interrupted() -> bool:
 def requested() -> bool:
     """Whether a signal has come."""
     return bool(_names)
+
+
+def seconds() -> float:
+    """Seconds since the first signal came; 0 where it has come to another rank alone, and so within a moment."""
+    return time.monotonic() - _times[0] if _times else 0.0
 
 
 def stopped_after(step: int) -> StopSignal:

@@ -21,6 +21,7 @@ import threading
 import time
 from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 from typing import Self, TypeVar
 
 from train_func import exits
@@ -108,11 +109,18 @@ class Attempt:
         refused: Verdict | None = None
         if worker == 0:
             member.hear(Phase.CLAIM)
-            account, lease = self._claim(member)
+            patiently(lambda: self._attempts.check_wanted(SUPERSEDED), self._stop)
+            account = patiently(self._attempts.account, self._stop)
+            if self._before and account.num_charged > 1:  # what was in the way of the last two may need a moment to go
+                self._stop.pause(PAUSE)
+            member.look()  # a group that has ended needs no number
+            lease = patiently(self._attempts.claim, self._stop)
+            self._begin(lease)  # its end is on record also where the others never hear of it
             refused = account.verdict(worker) if account.spent else None
         order = member.hear(Phase.PREPARE, lease=lease, refused=refused)
         assert order.lease is not None  # worker 0 has claimed it before that phase
-        self._begin(order.lease)
+        if worker != 0:
+            self._begin(order.lease)
         number = order.lease.attempt
         if order.refused:
             return self.close(replace(order.refused, worker=worker))
@@ -138,14 +146,6 @@ class Attempt:
         self.finish(member, launcher.ends())
         member.leave(SILENCE)
         return self.close(Verdict(exits.DONE, None, "all ranks of all workers ended", worker))
-
-    def _claim(self, member: Member) -> tuple[Account, Lease]:
-        patiently(lambda: self._attempts.check_wanted(SUPERSEDED), self._stop)
-        account = patiently(self._attempts.account, self._stop)
-        if self._before and account.num_charged > 1:  # what was in the way of the last two may need a moment to go
-            self._stop.pause(PAUSE)
-        member.look()  # a number that is taken when a worker has been stopped would be charged
-        return account, patiently(self._attempts.claim, self._stop)
 
     def _begin(self, lease: Lease) -> None:
         self.lease = lease
@@ -207,7 +207,10 @@ class Attempt:
             left = left_steps(ends, worker=verdict.worker)
             self._member.fail(verdict, left, went_on=any(end.went_on for end in ends))
         if verdict.exit_code == exits.PEER and not verdict.root_cause:
-            root = root or self._ask_for_root()
+            if root is None and self._member and not self._stop.requested:
+                root = self._member.root()
+                if root is None and self.lease:  # the coordinator has gone, and may have put it on record
+                    root = self._bounded(partial(self._attempts.root_of, self.lease.attempt))
             verdict = following(root, verdict)
         is_told = not verdict.retryable or verdict.exit_code in (exits.STOPPED, exits.RENDEZVOUS)
         if self.lease is None and verdict.root_cause and is_told:
@@ -215,7 +218,11 @@ class Attempt:
             if unformed:
                 self._begin(unformed)
         if self.lease:
-            verdict = self._charged(self.lease, verdict, root)
+            was_stopped = exits.STOPPED in (verdict.exit_code, root.exit_code if root else None)
+            if verdict.retryable and not was_stopped:  # a stop from outside costs nothing
+                account = self._bounded(partial(self._attempts.account, self.lease.attempt, self._step))
+                if account and account.spent and not self._bounded(self._attempts.is_published):
+                    verdict = following(root, account.verdict(self._environment.worker, root or verdict))
             self._keep(verdict, ends)
         self._root = verdict if verdict.root_cause else root
         return verdict
@@ -236,27 +243,6 @@ class Attempt:
         if self._member is None or is_stuck or not self._member.begin_again():
             return None  # a rank that cannot be ended may hold what another attempt needs
         return type(self)(self._environment, self._record, self._store, self._log_tee, self._stop, root)
-
-    def _ask_for_root(self) -> Verdict | None:
-        """Returns why the round ends, by the coordinator or, where that has gone, by the records of ends."""
-        if self._member is None or self._stop.requested:
-            return None
-        root = self._member.root()
-        if root or (lease := self.lease) is None:
-            return root
-        return self._bounded(lambda: self._attempts.root_of(lease.attempt))
-
-    def _charged(self, lease: Lease, verdict: Verdict, root: Verdict | None) -> Verdict:
-        """Returns the final verdict instead, when this attempt was the last one and the run has no result.
-
-        A stop from outside costs nothing.
-        """
-        if exits.STOPPED in (verdict.exit_code, root.exit_code if root else None) or not verdict.retryable:
-            return verdict
-        account = self._bounded(lambda: self._attempts.account(lease.attempt, self._step))
-        if account is None or not account.spent or self._bounded(self._attempts.is_published):
-            return verdict
-        return following(root, account.verdict(self._environment.worker, root or verdict))
 
     @property
     def _step(self) -> int:

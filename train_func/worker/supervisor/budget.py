@@ -160,12 +160,15 @@ class Attempts:
         """
         ended = self._ended()
         numbers = sorted(self._of_submission(ended, current))
-        saved = self._newest_saved()
+        saved: dict[int, tuple[int, int]] = {}  # training and step of the newest complete checkpoint, by attempt
+        for entry in self._store.list(f"{self._keys.checkpoints}/"):
+            if found := self._keys.checkpoint_id(entry.key):
+                saved[found.attempt] = max(saved.get(found.attempt, (0, 0)), (found.training, found.step))
         failed_at, num_charged = (0, 0), 0
         last: Sequence[EndRecord] = ()
         for number in numbers:
             ends = sorted(ended[number].values(), key=lambda end: not end.root_cause)
-            if any(end.exit_code == exits.STOPPED for end in ends):
+            if any(end.cause == "preemption" for end in ends):  # also of a worker that follows one that was stopped
                 continue
             training, _ = newest = saved.get(number, (failed_at[0], 0))
             if newest > failed_at:
@@ -188,14 +191,6 @@ class Attempts:
                 if lease is None or lease.submitted != submitted or (is_final and not submitted):
                     return
             yield number
-
-    def _newest_saved(self) -> dict[int, tuple[int, int]]:
-        """Returns the training and the step of the newest complete checkpoint of each attempt that has one."""
-        newest: dict[int, tuple[int, int]] = {}
-        for entry in self._store.list(f"{self._keys.checkpoints}/"):
-            if saved := self._keys.checkpoint_id(entry.key):
-                newest[saved.attempt] = max(newest.get(saved.attempt, (0, 0)), (saved.training, saved.step))
-        return newest
 
     def root_of(self, number: int) -> Verdict | None:
         """Returns the verdict on this attempt by the worker it began with, when that worker has recorded its end."""

@@ -9,6 +9,7 @@ import threading
 import time
 import traceback
 from collections.abc import Callable, Mapping
+from functools import partial
 from typing import NoReturn
 
 from train_func import exits
@@ -142,16 +143,14 @@ class Supervisor:
     def _work(self) -> None:
         verdict = self._verdict_on(self._prepare)
         while verdict is None:
-            verdict = self._verdict_on(self._run_attempt)
-            if self._attempt and (attempt := self._attempt.next()):
-                self._attempt, verdict = attempt, None
+            attempt, member = self._attempt, self._member
+            assert attempt is not None and member is not None
+            verdict = self._verdict_on(partial(attempt.run, member, self._template))
+            if another := attempt.next():
+                self._attempt, verdict = another, None
         if self._attempt:
             self._attempt.leave()
         self._verdict = verdict
-
-    def _run_attempt(self) -> Verdict:
-        assert self._attempt is not None and self._member is not None
-        return self._attempt.run(self._member, self._template)
 
     def _verdict_on(self, work: Callable[[], Verdict | None]) -> Verdict | None:
         """Returns what ``work`` does, or the verdict on what it raises."""

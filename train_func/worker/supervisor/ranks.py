@@ -36,7 +36,7 @@ from train_func.process_tree import FamilyMemory, descendants, kill_descendants,
 from train_func.worker.environment import Environment
 from train_func.worker.rank import output, stacks
 from train_func.worker.rank.end import RankEnd, running
-from train_func.worker.stop import RESERVE, Stop
+from train_func.worker.stop import Stop, work_seconds
 from train_func.worker.supervisor.coordinator import Order, Phase, Status
 from train_func.worker.supervisor.group import BEAT, Member, PeersLost, reserved_port
 from train_func.worker.supervisor.hangs import Hang, HangWatch
@@ -142,7 +142,14 @@ class Launcher:
             self._look()
             alive = self._alive()  # before the ends: a rank that ends meanwhile is looked at once more
             if self._failed_ends():
-                self._find_root()
+                until = time.monotonic() + self._patience  # for the root of the failure to show itself
+                while self._alive() and all(end.follows for end in self._failed_ends()) and time.monotonic() < until:
+                    self._stop.pause(0.05)
+                    self._look()
+                roots = [end for end in self._failed_ends() if not end.follows]
+                verdict = of_ranks(roots, worker=self._environment.worker, out_of_memory=False)
+                if verdict and all(end.has_own_fault for end in roots):  # a rank has said it
+                    self._member.fail(verdict)
                 return False
             if not alive:
                 return True
@@ -173,7 +180,7 @@ class Launcher:
             self._member.look()
         except PeersLost as lost:
             if lost.verdict and lost.verdict.exit_code == exits.STOPPED:
-                self._patience = self._environment.grace - RESERVE  # the ranks of all workers save together
+                self._patience = work_seconds(self._environment.grace)  # the ranks of all workers save together
             if lost.verdict and lost.verdict.exit_code == exits.HANG:
                 self._hangs.print_stacks({self._rank(local): rank.pid for local, rank in self._alive().items()})
             raise
@@ -239,17 +246,6 @@ class Launcher:
 
     def _failed_ends(self) -> list[RankEnd]:
         return [end for end in self.ends() if end.failed and (end.exit_code is not None or end.has_own_fault)]
-
-    def _find_root(self) -> None:
-        """Waits for the root of a failure, and tells the other workers at once where a rank has said it."""
-        until = time.monotonic() + self._patience
-        while self._alive() and all(end.follows for end in self._failed_ends()) and time.monotonic() < until:
-            self._stop.pause(0.05)
-            self._look()
-        roots = [end for end in self._failed_ends() if not end.follows]
-        verdict = of_ranks(roots, worker=self._environment.worker, out_of_memory=False)
-        if verdict and all(end.has_own_fault for end in roots):
-            self._member.fail(verdict)
 
     def _end_ranks(self) -> None:
         """Asks the ranks to stop, kills those that do not in time, and whatever any of them has started."""

@@ -72,8 +72,9 @@ def following(root: Verdict | None, verdict: Verdict) -> Verdict:
     if root.exit_code == exits.SPENT:
         return replace(root, worker=verdict.worker, root_cause=False, follows=root.worker)
     code = exits.PEER if root.retryable else root.exit_code
+    cause = root.cause if root.exit_code == exits.STOPPED else "peer"  # an attempt that was stopped is not charged
     message = f"worker {root.worker} had ended: {root.message}"
-    return Verdict(code, "peer", message, verdict.worker, root_cause=False, follows=root.worker)
+    return Verdict(code, cause, message, verdict.worker, root_cause=False, follows=root.worker)
 
 
 def _of_root(end: RankEnd, worker: int, out_of_memory: bool) -> Verdict:
@@ -111,4 +112,6 @@ def _of_root(end: RankEnd, worker: int, out_of_memory: bool) -> Verdict:
 
 def _words(end: RankEnd) -> str:
     failure = end.outcome.failure if end.outcome else None
-    return f"{failure.type}: {failure.message}" if failure else f"exit code {end.exit_code}"
+    if failure:
+        return f"{failure.type}: {failure.message}"
+    return f"exit code {end.exit_code}; its error could not be written down and stands in the log of the rank alone"
