@@ -16,7 +16,7 @@ from train_func.events import CheckpointSaved, Note
 from train_func.storage import open_store
 from train_func.worker.attempt_records import Fenced
 from train_func.worker.checkpoint import saver as saver_module
-from train_func.worker.checkpoint.ranks import Checkpointing, Parts
+from train_func.worker.checkpoint.checkpointing import Checkpointing, Parts
 from train_func.worker.checkpoint.saver import SHORTEST, Saver, Snapshot
 from train_func.worker.checkpoint.state import State
 from train_func.worker.checkpoint.store import BEST, FROZEN, TRAINING, of_rank

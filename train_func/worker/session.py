@@ -30,12 +30,12 @@ from train_func.layout import RUN, home
 from train_func.records import Numerics, RunRecord
 from train_func.run import RECORD_KEY
 from train_func.storage import Store, open_store
-from train_func.worker.checkpoint.ranks import Checkpointing
+from train_func.worker.checkpoint.checkpointing import Checkpointing
 from train_func.worker.inputs.cache import machine_cache
 from train_func.worker.loading import Loading
 from train_func.worker.publish import module
 from train_func.worker.publish.publication import Publication, complete
-from train_func.worker.rank import end, marks, output, reporting, world
+from train_func.worker.rank import end, folders, marks, reporting, world
 from train_func.worker.rank.marks import Phase
 from train_func.worker.rank.values import reported
 from train_func.worker.supervisor.budget import Attempts
@@ -139,7 +139,7 @@ class Session:
         self._work = Path(tempfile.mkdtemp(prefix="session-", dir=environment.get("TRAIN_FUNC_WORK_DIR")))
         opening.callback(shutil.rmtree, self._work, ignore_errors=True)
         if TENSORBOARD not in environment:
-            os.environ[TENSORBOARD] = str(Path(environment.get("TRAIN_FUNC_WORK_DIR", ""), output.RUNS))
+            os.environ[TENSORBOARD] = str(Path(environment.get("TRAIN_FUNC_WORK_DIR", ""), folders.RUNS))
             opening.callback(os.environ.pop, TENSORBOARD)
         cache = machine_cache(environment)
         cache.mkdir(parents=True, exist_ok=True)

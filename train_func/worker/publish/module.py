@@ -24,7 +24,7 @@ from train_func.result import name_fault
 from train_func.text import listed
 from train_func.worker.publish.card import fields_of, hub_id, public
 from train_func.worker.rank import world
-from train_func.worker.rank.output import files_of
+from train_func.worker.rank.folders import files_of
 from train_func.worker.training import weights
 from train_func.worker.training.loader import undisturbed
 from train_func.worker.training.weights import has_adapters, state_faults

@@ -20,7 +20,7 @@ from train_func.records import RunRecord
 from train_func.storage import Store, open_store
 from train_func.worker import masks
 from train_func.worker.attempt_records import write_setup
-from train_func.worker.rank import end, marks, output, process_groups, reporting, stacks, stop_flag
+from train_func.worker.rank import end, folders, marks, process_groups, reporting, stacks, stop_flag
 from train_func.worker.rank import source as source_module
 from train_func.worker.rank.end import Outcome, of_error
 from train_func.worker.rank.source import SourceNeeds
@@ -42,7 +42,7 @@ def main(environ: Mapping[str, str]) -> NoReturn:
     stop_flag.hold()
     stop_flag.install()
     process_groups.observe()
-    if folder := environ.get(output.VARIABLE):
+    if folder := environ.get(folders.VARIABLE):
         os.chdir(folder)  # a script saves by relative paths: what rank 0 leaves there is published
     if path := environ.get("TRAIN_FUNC_EVENTS"):
         with contextlib.suppress(OSError):  # its events are printed then
@@ -86,12 +86,12 @@ def _finished(value: object) -> Outcome:
     A training of which rank 0, whose files and value are the result, keeps nothing is a fault of the function.
     """
     here, is_first = end.here, os.environ.get("RANK", "0") == "0"
-    if is_first and here.trained and not here.published and value is None and not output.files():
+    if is_first and here.trained and not here.published and value is None and not folders.files():
         return _failed(
             InvalidInput(
                 "a Trainer has trained to its end in a Session, and nothing of it is kept: call "
                 "session.publish(trainer) on every rank, as the last step inside `with Session(parameters)`, or let "
-                f"rank 0 leave files in the folder that {output.VARIABLE} names, or return what is to be kept",
+                f"rank 0 leave files in the folder that {folders.VARIABLE} names, or return what is to be kept",
                 cause="code",
             )
         )

@@ -35,7 +35,7 @@ from train_func.worker.environment import Environment
 from train_func.worker.publish.publication import Publication
 from train_func.worker.rank import reporting
 from train_func.worker.rank.end import RankEnd
-from train_func.worker.rank.output import FOLDERS, keep, of_rank
+from train_func.worker.rank.folders import FOLDERS, keep, of_rank
 from train_func.worker.stop import Stop, WithinGrace
 from train_func.worker.store_wait import RECORD_SECONDS, patient, patiently
 from train_func.worker.supervisor.budget import Account, Attempts

@@ -34,7 +34,7 @@ from tempfile import mkdtemp
 from train_func import exits
 from train_func.process_tree import FamilyMemory, descendants, kill_descendants, send, unreclaimable_bytes
 from train_func.worker.environment import Environment
-from train_func.worker.rank import output, stacks
+from train_func.worker.rank import folders, stacks
 from train_func.worker.rank.end import RankEnd, running
 from train_func.worker.stop import Stop, work_seconds
 from train_func.worker.supervisor.coordinator import Order, Phase, Status
@@ -217,13 +217,13 @@ class Launcher:
     def _files(self, local_rank: int) -> dict[str, str]:
         """Returns the variables that say where its outcome, events and files go."""
         environment, rank = self._environment, self._rank(local_rank)
-        tracks = output.without_key if rank else partial(output.begin_trackers, environment.work_dir)
+        tracks = folders.without_key if rank else partial(folders.begin_trackers, environment.work_dir)
         variables = {
             **tracks(environ=os.environ),
             **self._hangs.variables(rank),
             "TRAIN_FUNC_OUTCOME_FILE": str(self._outcome(local_rank)),
             "TRAIN_FUNC_SUPERVISOR": str(os.getpid()),
-            output.VARIABLE: str(output.begin(environment.work_dir, rank)),
+            folders.VARIABLE: str(folders.begin(environment.work_dir, rank)),
             stacks.VARIABLE: self._log_tee.rank_trace(rank, partial(self._hangs.hear, rank)),
             "TRAIN_FUNC_EVENTS": self._log_tee.rank_events(rank),
         }

@@ -43,7 +43,7 @@ from train_func.worker.training.plan import (
 )
 
 if TYPE_CHECKING:
-    from train_func.worker.checkpoint.ranks import Resumption
+    from train_func.worker.checkpoint.checkpointing import Resumption
 
 NUM_SAMPLED = 256  # rows whose bytes are compared, at most
 SAMPLED_BYTES = 64 * 2**20  # in those rows together, about: of large rows fewer are compared

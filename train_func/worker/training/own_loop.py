@@ -21,7 +21,7 @@ from torch.utils.data import default_collate
 
 from train_func.errors import InvalidInput
 from train_func.text import counted, listed
-from train_func.worker.checkpoint.ranks import Checkpointing, Parts, Resumption
+from train_func.worker.checkpoint.checkpointing import Checkpointing, Parts, Resumption
 from train_func.worker.checkpoint.state import State
 from train_func.worker.rank import end, marks, stop_flag, world
 from train_func.worker.rank.marks import Phase

@@ -32,7 +32,7 @@ from datasets import Dataset
 from torch import nn
 
 from train_func.errors import TrainFuncError
-from train_func.worker.checkpoint.ranks import Checkpointing, Parts, Resumption
+from train_func.worker.checkpoint.checkpointing import Checkpointing, Parts, Resumption
 from train_func.worker.rank import end, marks, world
 from train_func.worker.rank.marks import Phase
 from train_func.worker.training import audit, weights

@@ -28,7 +28,7 @@ from transformers.training_args import OptimizerNames
 from train_func.errors import InvalidInput
 from train_func.events import Evaluated, Stage
 from train_func.failpoint import reach
-from train_func.worker.checkpoint.ranks import Checkpointing, Parts, Resumption
+from train_func.worker.checkpoint.checkpointing import Checkpointing, Parts, Resumption
 from train_func.worker.rank import marks, stop_flag, world
 from train_func.worker.rank.marks import Phase
 from train_func.worker.tasks.metrics import Accuracy
