@@ -149,7 +149,7 @@ class DDPWeights:
 
     def __init__(self, models: Iterable[object]) -> None:
         """Is to be made before anything can have changed what is trained; looks at what is in DDP among ``models``."""
-        parallel = [model.module for model in models if isinstance(model, DistributedDataParallel)]
+        parallel = [model.module for model in models if isinstance(model, DistributedDataParallel) and world.size() > 1]
         self._known = [(model, {id(weights) for _, weights in _trained(model)}) for model in parallel]
         self._step = 0
 
@@ -164,7 +164,7 @@ class DDPWeights:
         self._step = step
         for model, known in self._known:
             begun = [name for name, weights in _trained(model) if id(weights) not in known]
-            if begun and world.size() > 1:
+            if begun:
                 raise InvalidInput(
                     f"Before step {step}, requires_grad of {counted(len(begun), 'parameter')} of "
                     f"{type(model).__name__} was set: {listed(begun)}. They were frozen when "
