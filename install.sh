@@ -26,10 +26,9 @@
 #   --only A,B   --skip A,B                  components to work on; what is left out stays so until --only names it
 #   --storage auto|openebs|existing:CLASS|none
 #                                            auto: the default class if there is one, else OpenEBS; none: nothing lasts
-#   --s3 seaweedfs|minio|versitygw|external  seaweedfs. No public registry has MinIO's images: S3_IMAGE= names one.
+#   --s3 seaweedfs|minio|external            seaweedfs. No public registry has MinIO's images: S3_IMAGE= names one.
 #                                            Of eight writers at once, seaweedfs (1,700 rounds) and minio (200) let one
-#                                            win a conditional put. versitygw let several win in 57 of 200: two jobs of
-#                                            one run are not kept apart; fine for one at a time.
+#                                            win a conditional put.
 #                                            external: AWS_ENDPOINT_URL_S3, AWS_ACCESS_KEY_ID, AWS_SECRET_ACCESS_KEY,
 #                                            AWS_REGION; jobs get the same key
 #   --bundle DIR   take charts and manifests from there (made by: install.sh bundle --bundle DIR, which needs git, helm

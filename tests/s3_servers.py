@@ -1,6 +1,6 @@
 """Real S3 servers for tests, as plain processes on a free port, with a bucket, gone afterwards.
 
-MinIO and VersityGW always; SeaweedFS where there is its program, `weed`: the testbed has none."""
+MinIO always; SeaweedFS where there is its program, `weed`: the testbed has none."""
 
 import contextlib
 import ctypes
@@ -21,7 +21,7 @@ import pytest
 from botocore.config import Config
 from botocore.exceptions import BotoCoreError, ClientError
 
-PROGRAMS = {"minio": "minio", "versitygw": "versitygw", "seaweedfs": "weed"}
+PROGRAMS = {"minio": "minio", "seaweedfs": "weed"}
 IDENTITIES = Path(__file__).parents[1] / "infra/s3/identities.json"
 SECONDS_TO_START = 60
 _PR_SET_PDEATHSIG = 1
@@ -108,8 +108,8 @@ def s3_server(
 def _start(program: Path, server: S3Server) -> "subprocess.Popen[bytes]":
     data = server.folder / "data"
     data.mkdir(parents=True, exist_ok=True)
-    command, variables = {"minio": _minio, "versitygw": _versitygw, "seaweedfs": _seaweedfs}[server.kind](server, data)
-    inherited = {name: value for name, value in os.environ.items() if not name.startswith(("AWS_", "MINIO_", "VGW_"))}
+    command, variables = {"minio": _minio, "seaweedfs": _seaweedfs}[server.kind](server, data)
+    inherited = {name: value for name, value in os.environ.items() if not name.startswith(("AWS_", "MINIO_"))}
     with (server.folder / "log").open("ab") as log:
         return subprocess.Popen(
             [str(program), *command], env=inherited | variables, stdout=log, stderr=log, preexec_fn=_die_with_parent
@@ -120,13 +120,6 @@ def _minio(server: S3Server, data: Path) -> tuple[list[str], dict[str, str]]:
     variables = {"MINIO_ROOT_USER": server.access_key, "MINIO_ROOT_PASSWORD": server.secret_key}
     variables |= {"MINIO_BROWSER": "off", "HOME": str(server.folder)}
     return ["server", "--quiet", "--address", f"{server.host}:{server.port}", str(data)], variables
-
-
-def _versitygw(server: S3Server, data: Path) -> tuple[list[str], dict[str, str]]:
-    variables = {"ROOT_ACCESS_KEY_ID": server.access_key, "ROOT_SECRET_ACCESS_KEY": server.secret_key}
-    (server.folder / "accounts").mkdir(exist_ok=True)
-    options = ["--port", f"127.0.0.1:{server.port}", "--quiet", "--iam-dir", str(server.folder / "accounts")]
-    return [*options, "posix", str(data)], variables
 
 
 def _seaweedfs(server: S3Server, data: Path) -> tuple[list[str], dict[str, str]]:

@@ -4,7 +4,7 @@ COMMANDS=(install upgrade status doctor render bundle credentials uninstall)
 COMPONENTS=(openebs s3 operator jobs jupyterhub)
 NAMESPACES=(kubeflow train-func train-func-hub) # store and operator, jobs, notebooks: each a circle of trust
 PROFILES=(generic kind aks hpk testbed)
-ENGINES=(seaweedfs minio versitygw external)
+ENGINES=(seaweedfs minio external)
 FAULTS=()
 
 COMMAND="" PROFILE="" STORAGE="" S3="" BUNDLE="" CONTEXT="" TIMEOUT=10m

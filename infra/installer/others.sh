@@ -40,17 +40,14 @@ check_namespaces() {
 check_store() {
     local held
     not_wanted s3 >/dev/null || check_foreign_store
-    case $S3 in
-        external)
-            if [[ -z ${AWS_ACCESS_KEY_ID:-} || -z ${AWS_SECRET_ACCESS_KEY:-} ]] && ! exists secret myminio-jobs kubeflow; then
-                finding FAIL store "--s3 external without a key" "set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY"
-            else
-                finding ok store "external, at $(store_endpoint): tried by a pod when it is installed"
-            fi
-            return
-            ;;
-        versitygw) finding note store "VersityGW on a folder: two writers at once can both win a conditional put" ;;
-    esac
+    if [[ $S3 == external ]]; then
+        if [[ -z ${AWS_ACCESS_KEY_ID:-} || -z ${AWS_SECRET_ACCESS_KEY:-} ]] && ! exists secret myminio-jobs kubeflow; then
+            finding FAIL store "--s3 external without a key" "set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY"
+        else
+            finding ok store "external, at $(store_endpoint): tried by a pod when it is installed"
+        fi
+        return
+    fi
     held=$(asked persistentvolumeclaim data-myminio-0 --namespace kubeflow --ignore-not-found --output \
         'jsonpath={.metadata.labels.engine}') || exit
     if [[ -n $held && $held != "$S3" ]]; then

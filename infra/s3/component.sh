@@ -1,5 +1,5 @@
 # shellcheck shell=bash disable=SC2034,SC2154
-# The store: one contract, four engines. Service myminio:9000, Secret myminio (rootUser, rootPassword), bucket
+# The store: one contract, three engines. Service myminio:9000, Secret myminio (rootUser, rootPassword), bucket
 # kubeflow-examples; Secret myminio-jobs has the same two names for a key that opens this bucket alone.
 readonly BUCKET=kubeflow-examples
 
@@ -12,7 +12,6 @@ engine_image() {
     case $S3 in
         minio) printf '%s\n' "${S3_IMAGE:-}" ;;
         seaweedfs) printf '%s\n' "${S3_IMAGE:-$SEAWEEDFS_IMAGE}" ;;
-        versitygw) printf '%s\n' "${S3_IMAGE:-$VERSITYGW_IMAGE}" ;;
     esac
 }
 

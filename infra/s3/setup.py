@@ -5,16 +5,11 @@ import os
 import secrets
 import time
 from typing import Any, NoReturn
-from urllib.parse import urlencode, urlsplit
-from xml.etree import ElementTree
+from urllib.parse import urlsplit
 
 import boto3
-from botocore.auth import S3SigV4Auth
-from botocore.awsrequest import AWSRequest
 from botocore.config import Config
-from botocore.credentials import Credentials
 from botocore.exceptions import BotoCoreError, ClientError
-from botocore.httpsession import URLLib3Session
 
 ENGINE, ENDPOINT, BUCKET = os.environ["ENGINE"], os.environ["ENDPOINT"], os.environ["BUCKET"]
 REGION = os.environ["REGION"]
@@ -111,29 +106,6 @@ def allow_jobs_in_minio() -> None:
             admin.user_remove(name)
 
 
-def allow_jobs_in_versitygw() -> None:
-    """Its only user; a policy of the bucket says what he may do."""
-    users = [user.findtext("Access") for user in ElementTree.fromstring(ask_versitygw("/list-users")).iter("Accounts")]
-    if JOBS[0] not in users:
-        account = ElementTree.Element("Account")
-        for name, value in zip(("Access", "Secret", "Role"), (*JOBS, "user"), strict=True):
-            ElementTree.SubElement(account, name).text = value
-        ask_versitygw("/create-user", ElementTree.tostring(account))
-    for other in {*users} - {JOBS[0]}:
-        ask_versitygw(f"/delete-user?{urlencode({'access': other})}")
-    client(ROOT).put_bucket_policy(Bucket=BUCKET, Policy=json.dumps(policy(Principal={"AWS": [JOBS[0]]})))
-
-
-def ask_versitygw(path: str, body: bytes = b"") -> bytes:
-    """Of its admin API, signed with the root key."""
-    request = AWSRequest(method="PATCH", url=f"{ENDPOINT}{path}", data=body)
-    S3SigV4Auth(Credentials(*ROOT), "s3", REGION).add_auth(request)
-    answer = URLLib3Session().send(request.prepare())
-    if answer.status_code >= 300:
-        end(f"{path.partition('?')[0]} answered {answer.status_code} {answer.text}", "see whether it is version 1.7")
-    return bytes(answer.content)
-
-
 def try_out(store: Any) -> None:
     """Writes, reads and removes an object with the key of jobs."""
     key, data = f"probes/{secrets.token_hex(8)}", b"probe"
@@ -202,8 +174,6 @@ def main() -> None:
         make_bucket(client(ROOT))
     if ENGINE == "minio":
         allow_jobs_in_minio()
-    elif ENGINE == "versitygw":
-        allow_jobs_in_versitygw()
     jobs = client(JOBS)
     try_out(jobs)
     if ENGINE != "external":

@@ -48,7 +48,7 @@ WRONG = {
     "option": (["install", "--profil", "kind"], "--profil is no option"),
     "value": (["install", "--profile"], "--profile expects a value"),
     "profile": (["install", "--profile", "eks"], "--profile eks: one of generic kind aks hpk testbed is expected"),
-    "engine": (["install", "--s3", "ceph"], "--s3 ceph: one of seaweedfs minio versitygw external is expected"),
+    "engine": (["install", "--s3", "ceph"], "--s3 ceph: one of seaweedfs minio external is expected"),
     "storage": (["install", "--storage", "existing:"], "--storage existing:: auto, openebs, existing:CLASS or none"),
     "timeout": (["install", "--timeout", "soon"], "--timeout soon: a time like 90s, 10m or 1h is expected"),
     "component": (["install", "--only", "s4"], "component s4: one of openebs s3 operator jobs jupyterhub is expected"),

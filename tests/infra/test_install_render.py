@@ -23,7 +23,7 @@ from tests.testbed import TESTBED
 ROOT = Path(__file__).parents[2]
 GOLDEN = ROOT / "tests/golden/install"
 PROFILES = ["generic", "kind", "aks", "hpk", "testbed"]
-ENGINES = ["seaweedfs", "minio", "versitygw", "external"]
+ENGINES = ["seaweedfs", "minio", "external"]
 CASES = [*((profile, "") for profile in PROFILES), *(("generic", engine) for engine in ENGINES[1:])]
 VERSIONS = dict(re.findall(r"^([A-Z_]+)=(\S+)$", (ROOT / "infra/versions.env").read_text(), re.M))
 

@@ -26,9 +26,9 @@ SETUP = Path(__file__).parents[2] / "infra/s3/setup.py"
 BUCKET = "kubeflow-examples"
 
 
-@pytest.fixture(scope="module", params=["minio", "versitygw"])
-def server(request, tmp_path_factory):
-    with s3_server(request.param, tmp_path_factory.mktemp(request.param), bucket="of-others") as running:
+@pytest.fixture(scope="module")
+def server(tmp_path_factory):
+    with s3_server("minio", tmp_path_factory.mktemp("minio"), bucket="of-others") as running:
         running.client().put_object(Bucket="of-others", Key="secret", Body=b"secret")
         yield running
 

@@ -57,9 +57,7 @@ def test_a_model_is_promoted_without_being_sent_here(store):
 
 
 @pytest.mark.parametrize("better_in", ["", "accuracy"])
-def test_of_two_steps_that_promote_at_once_one_wins(server, store, tmp_path, better_in):
-    if server.kind == "versitygw":
-        pytest.skip("of several conditional puts at once it lets more than one win")
+def test_of_two_steps_that_promote_at_once_one_wins(store, tmp_path, better_in):
     for round_ in range(NUM_ROUNDS):
         records = {lr: put_model(store, lr, accuracy=lr) for lr in (round_ + 0.25, round_ + 0.5)}
         before, ended, start = in_place(store, "reviews"), {}, threading.Barrier(len(records))

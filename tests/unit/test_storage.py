@@ -1,4 +1,4 @@
-"""What every store does, shown on a folder, on MinIO, on VersityGW, and on a scheme that a package registers."""
+"""What every store does, shown on a folder, on MinIO, and on a scheme that a package registers."""
 
 import hashlib
 import random

@@ -27,13 +27,6 @@ def minio(tmp_path_factory):
         yield running
 
 
-@pytest.fixture(scope="module", params=[kind for kind in KINDS if kind != "versitygw"])
-def fair(request, tmp_path_factory):
-    """Lets one of several writers win; VersityGW 1.7 on a POSIX folder is known to let two win now and then."""
-    with s3_server(request.param, tmp_path_factory.mktemp(request.param)) as running:
-        yield running
-
-
 @pytest.fixture
 def proxy(server):
     with tcp_proxy(server.port) as running:
@@ -161,13 +154,13 @@ def test_a_listing_goes_on_after_a_thousand_objects(store, server):
     assert store.names("many") == [f"{number:04}" for number in range(1003)]
 
 
-def test_of_eight_processes_exactly_one_creates_and_exactly_one_replaces(fair, monkeypatch):
-    only_these(monkeypatch, fair.environment)
-    created, replaced = race(f"s3://{fair.bucket}/race", num_writers=8, num_rounds=40)
+def test_of_eight_processes_exactly_one_creates_and_exactly_one_replaces(server, monkeypatch):
+    only_these(monkeypatch, server.environment)
+    created, replaced = race(f"s3://{server.bucket}/race", num_writers=8, num_rounds=40)
     assert [len(winners) for winners in created] == [1] * 40
     assert [len(winners) for winners in replaced] == [1] * 40
     last = replaced[-1][0]
-    assert open_store(f"s3://{fair.bucket}/race").get("pointer").data == f"round 39 writer {last}".encode()
+    assert open_store(f"s3://{server.bucket}/race").get("pointer").data == f"round 39 writer {last}".encode()
 
 
 def test_root_credentials_are_not_needed_for_one_prefix(minio, monkeypatch, tmp_path):

@@ -55,7 +55,7 @@ _OTHER_SERVER = (
 )
 _REGION = "Set AWS_REGION to the bucket's region"
 
-# Error codes of AWS, MinIO and VersityGW: reason, whether another try may help, remedy.
+# Error codes of AWS, MinIO and others: reason, whether another try may help, remedy.
 _CODES: dict[str, tuple[StorageReason, bool, str]] = {
     "NoSuchKey": ("absent", False, "list() shows which objects there are"),
     "NoSuchUpload": ("absent", False, "The server has dropped the unfinished upload; upload again"),
