@@ -11,10 +11,11 @@ import os
 import shutil
 import tempfile
 import time
+from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
-from weakref import WeakValueDictionary
+from weakref import ref
 
 from train_func.errors import InvalidInput
 from train_func.layout import home
@@ -25,7 +26,8 @@ if TYPE_CHECKING:
 
 
 UNUSED_SECONDS = 7 * 24 * 3600.0  # that a table stays for a Run that may still be submitted
-_given: WeakValueDictionary[str, Any] = WeakValueDictionary()  # the tables that this process has saved, by their files
+_given: defaultdict[str, list[ref[Any]]] = defaultdict(list)
+"""The tables that this process has saved, by their files: equal ones have the same."""
 
 
 def tables_folder() -> Path:
@@ -107,7 +109,7 @@ def saved(table: Any, field: str) -> str:
             f"{field}: the table cannot be saved in {inputs}: {error}; TRAIN_FUNC_HOME may name another folder",
             cause="storage",
         ) from None
-    _given[str(target)] = table
+    _given[str(target)] += [ref(table)]
     return str(target)
 
 
@@ -119,8 +121,8 @@ def save_again(addresses: Mapping[str, str]) -> None:
     """
     for field, address in addresses.items():
         if is_one(address) and not Path(address).exists():
-            table = _given.get(address)
-            if table is None or saved(table, field) != address:
+            tables = (table for of in [*_given[address]] if (table := of()) is not None)
+            if not any(saved(table, field) == address for table in tables):
                 raise InvalidInput(
                     f"{field}: the DataFrame or Dataset was saved as {address}; that was removed with the last run "
                     "that needed it, and this process does not hold the same rows any more: make the Run again of them",

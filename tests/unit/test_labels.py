@@ -135,6 +135,21 @@ def test_integers_of_parts_with_names_of_their_own_are_the_classes_of_these_name
     assert (lists.names, lists.codes["held-out"].argmax(axis=1).tolist()) == (names, codes)
 
 
+@pytest.mark.parametrize("names", [(), ("x", "y", "z")])
+def test_parts_that_number_their_classes_alike_may_have_more_of_them_and_are_renamed_by_place(names):
+    data_names = {"training": ("a", "b", "c"), "held-out": ("a", "b")}
+    classes = encoded(0, 1, 2, 1, held_out=(0, 1), data_names=data_names, names=names)
+    assert classes.names == (names or ("a", "b", "c"))
+    assert [*classes.codes["training"], *classes.codes["held-out"]] == [0, 1, 2, 1, 0, 1]
+
+
+def test_a_number_that_has_no_name_in_data_with_names_is_refused_without_a_word_of_the_run():
+    data_names = {"training": ("neg", "pos"), "held-out": ("pos", "neg")}
+    message = refusal(0, 1, 1, held_out=(-1, -1), data_names=data_names)
+    assert unnamed(message, "'-1'", "'neg'", "'pos'", "rows") == []
+    assert "labels=" not in message
+
+
 def test_names_of_the_run_rename_no_classes_whose_numbers_differ_between_the_parts():
     data_names = {"training": ("neg", "pos"), "held-out": ("pos", "neg")}
     options = {"held_out": (0, 1), "data_names": data_names}

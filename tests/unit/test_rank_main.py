@@ -175,6 +175,16 @@ def test_a_rank_that_may_leave_has_come_to_its_end_by_exit_code_0(end, tmp_path)
         assert unfinished.exists() is is_unfinished
 
 
+def test_native_code_that_ends_a_rank_which_may_leave_is_told_from_a_full_disk(end, tmp_path):
+    path = tmp_path / "outcome.json"
+    running(path).touch()
+    assert end("import os\nfrom train_func.worker.rank.end import here\nhere.may_leave()\nos._exit(3)")[:2] == (3, None)
+    ranks = [RankEnd.read(path, rank=0, exit_code=3, was_signalled=False, order=0, stacks="")]
+    verdict = of_ranks(ranks, worker=0, out_of_memory=False)
+    assert (verdict.exit_code, verdict.cause, verdict.root_cause) == (3, "code", True)
+    assert unnamed(verdict.message, "os._exit") == []
+
+
 @pytest.mark.parametrize(
     ("value", "returned", "left_out"),
     [

@@ -1,5 +1,6 @@
 """A saved table stays as long as a run needs it, and for a week where none does."""
 
+import gc
 import os
 import shutil
 
@@ -69,6 +70,16 @@ def test_a_run_that_is_submitted_when_the_last_other_one_was_removed_gets_its_ta
     job = submit(train_func, second, on=Room(store, {}, "red"))
     assert tables(inputs) == {table}
     assert len(tables_module.of_run(store.address, job.name)) == 1
+
+
+def test_a_table_that_is_held_is_saved_again_though_an_equal_one_has_gone_since(inputs, tmp_path):
+    frame = pd.DataFrame({"x": range(5)})
+    run = Run(name="first", inputs={"rows": frame})
+    Run(name="second", inputs={"rows": frame.copy()})
+    gc.collect()
+    shutil.rmtree(inputs)
+    submit(train_func, run, on=Room(open_store((tmp_path / "store").as_uri()), {}, "red"))
+    assert tables(inputs) == {run.inputs["rows"]}
 
 
 @pytest.mark.parametrize("becomes", ["gone", "changed"])

@@ -9,9 +9,9 @@ damaged one is stepped over, and the log says why. Where all are damaged, the ru
 to decide.
 
 An attempt may outlive its place, as behind a cut network, while the next one trains. A writer looks for a later lease
-(``lease.py``) right before it puts a manifest, and ends as fenced where it finds one; a store needs no other condition
-of a put for that. Between that look and the put, a stale attempt may finish one more checkpoint. It is a valid one in a
-folder of its own, and no later attempt that has saved one prefers it.
+(``attempt_records.py``) right before it puts a manifest, and ends as fenced where it finds one; a store needs no other
+condition of a put for that. Between that look and the put, a stale attempt may finish one more checkpoint. It is a
+valid one in a folder of its own, and no later attempt that has saved one prefers it.
 
 Older checkpoints go when the new one is complete, and never before: an attempt deletes what is of itself and of earlier
 attempts, but for the last two that it has saved or verified. It looks for a later lease before that too, so that a
@@ -301,11 +301,12 @@ class Checkpoints:
                 if saved and saved.attempt < self._attempt:
                     try:
                         Manifest.from_json(self._store.get(key).data)
-                    except OtherFormat:
-                        retained.append(key.removesuffix(CHECKPOINT_MANIFEST))
                     except StorageFailed as failure:
-                        if failure.reason not in ("damaged", "absent"):
-                            raise
+                        if isinstance(failure, OtherFormat):
+                            retained.append(key.removesuffix(CHECKPOINT_MANIFEST))
+                        elif failure.reason not in ("damaged", "absent"):  # nothing tells whose it is
+                            retained.append(key.removesuffix(CHECKPOINT_MANIFEST))
+                            self.not_deleted = failure
             self._delete(entry for entry in entries if is_ours(entry.key))
         except Fenced:
             raise

@@ -87,7 +87,8 @@ class Sessions:
         """From now on an exit with code 0 is the end of the function: some leave so behind their last step, because
         what they import aborts where Python ends."""
         with contextlib.suppress(KeyError, OSError):  # no supervisor, or it was said before
-            running(Path(os.environ["TRAIN_FUNC_OUTCOME_FILE"])).unlink()
+            path = Path(os.environ["TRAIN_FUNC_OUTCOME_FILE"])
+            running(path).rename(_leaving(path))
 
 
 here = Sessions()
@@ -124,6 +125,9 @@ class Outcome(Record):
         except OSError as error:
             lost = "its error stands in this log alone" if self.exit_code else "what the function returned is lost"
             reporting.note(f"how this rank ended could not be written down, so that {lost}: {error}")
+            for mark in (running(path), _leaving(path)):
+                with contextlib.suppress(OSError):
+                    mark.rename(_lost(path))  # which needs no room
         with contextlib.suppress(OSError):
             running(path).unlink()
 
@@ -157,7 +161,7 @@ class RankEnd:
             outcome = Outcome.from_json(path.read_bytes(), str(path))
             left_steps = outcome.left_steps
         unfinished = running(path).exists()
-        if outcome is None and exit_code and exit_code > 0 and not unfinished:  # it could not write its outcome
+        if outcome is None and exit_code and exit_code > 0 and _lost(path).exists():
             outcome = Outcome(exit_code, cause_of(exit_code), follows=exit_code in FOLLOWING, failure=None)
         if outcome is None and exit_code == -signal.SIGABRT:  # gloo aborts where two exchanges do not match
             with contextlib.suppress(OSError):
@@ -202,6 +206,16 @@ def records_of(ends: Sequence[RankEnd]) -> tuple[RankRecord, ...]:
 def running(path: Path) -> Path:
     """The file beside an outcome that the supervisor makes, and that is there until the rank has come to its end."""
     return path.with_suffix(".running")
+
+
+def _leaving(path: Path) -> Path:
+    """The name of that file when any exit with code 0 is the end of the function."""
+    return path.with_suffix(".leaving")
+
+
+def _lost(path: Path) -> Path:
+    """The name of that file when the outcome could not be written."""
+    return path.with_suffix(".lost")
 
 
 def left(path: Path) -> Path:

@@ -111,7 +111,8 @@ def _of_root(end: RankEnd, worker: int, out_of_memory: bool) -> Verdict:
 
 
 def _words(end: RankEnd) -> str:
-    failure = end.outcome.failure if end.outcome else None
-    if failure:
+    if end.outcome is None:
+        return f"exit code {end.exit_code}"
+    if failure := end.outcome.failure:
         return f"{failure.type}: {failure.message}"
     return f"exit code {end.exit_code}; its error could not be written down and stands in the log of the rank alone"

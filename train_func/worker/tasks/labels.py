@@ -72,6 +72,9 @@ def _labels(
     names: tuple[str, ...],
     names_of_parts: Mapping[str, tuple[str, ...]],
 ) -> Labels:
+    longest = max(names_of_parts.values(), key=len, default=())
+    if all(longest[: len(of)] == of for of in names_of_parts.values()):  # they number the classes alike
+        names_of_parts = dict.fromkeys(names_of_parts, longest)
     data_names = tuple(dict.fromkeys(chain.from_iterable(names_of_parts.values())))
     if all(pa.types.is_boolean(values.type) for values in parts.values()):
         data_names = data_names or _BOOLEANS
@@ -176,7 +179,10 @@ def _indices(
         raise _refusal(
             column,
             f"labels {_shown(strangers)} are not among labels={order}; add them, or leave labels out to take every "
-            "value as a class",
+            "value as a class"
+            if names
+            else f"labels {_shown(strangers)} are not among the names that the data has for its integers, {order}; "
+            "remove or correct these rows",
         )
     low, high, last = numbers[0], numbers[-1], len(order) - 1
     if low < 0 or high > last:
