@@ -36,7 +36,7 @@ def test_a_change_of_the_adapters_is_told_from_one_of_their_base(of_base):
 
 
 class Freezes(TrainerCallback):
-    """Freezes the adapters of a layer from the third step on; may fail before a step, as one whose worker is lost.
+    """Freezes the adapters of a layer before the third step; may fail before a step, as one whose worker is lost.
 
     One that is going to fail waits before each step until the state behind the step before is saved.
     """
@@ -52,7 +52,7 @@ class Freezes(TrainerCallback):
         if self.fails_before and state.global_step:
             until(lambda: state.global_step in self.saved(), "the state is saved")
         self.begun.append(state.global_step + 1)
-        if self.begun[-1] >= 3:
+        if self.begun[-1] == 3:
             for name, of in model.named_parameters():
                 if "layer.0" in name:
                     of.requires_grad_(False)

@@ -100,6 +100,7 @@ def test_of_a_model_with_adapters_all_but_the_weights_that_stay_frozen_is_kept_a
     again, _ = loop()
     assert kept["made"] == made
     assert all(torch.equal(value, model.state_dict()[name]) for name, value in again.state_dict().items())
+    assert not again.base_model.model[1].weight.requires_grad
     kept.pop("restored")
     loop(seed=1)
     assert kept["made"] != made  # adapters go on from their own base alone

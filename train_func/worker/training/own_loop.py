@@ -81,6 +81,7 @@ class OwnState:
                 if isinstance(of, torch.optim.Optimizer):
                     load_optimizer(of, saved)
                 elif isinstance(of, nn.Module):
+                    weights.freeze(of, self._restored.training["frozen"][name])
                     load_own_weights(of, saved)
                 else:
                     of.load_state_dict(saved)
@@ -113,8 +114,10 @@ class OwnState:
     def parts(self) -> Parts:
         """What is saved between two steps."""
         objects = {name: self._state(name, of) for name, of in self._objects.items()}
+        modules = {name: of for name, of in self._objects.items() if isinstance(of, nn.Module)}
+        names = {name: weights.frozen_names(of) for name, of in modules.items()}
         # Nothing counts as lasting: a loop may change its weights at any moment, also by their .data.
-        return Parts({"objects": objects}, {}, frozen=frozenset().union(*map(frozen, self.models)))
+        return Parts({"objects": objects, "frozen": names}, {}, frozen=frozenset().union(*map(frozen, self.models)))
 
     def take_restored(self, facts: PlanFacts) -> Resumption | None:
         """What the loop goes on from, once.

@@ -19,7 +19,14 @@ from transformers.trainer_callback import CallbackHandler, ExportableState, Trai
 
 from train_func.worker.checkpoint.state import State
 from train_func.worker.rank import world
-from train_func.worker.training.weights import base_sha256, has_adapters, load_own_weights, own_weights
+from train_func.worker.training.weights import (
+    base_sha256,
+    freeze,
+    frozen_names,
+    has_adapters,
+    load_own_weights,
+    own_weights,
+)
 
 if TYPE_CHECKING:
     from transformers import Trainer
@@ -90,8 +97,10 @@ def of_training(trainer: "Trainer", base: frozenset[str]) -> dict[str, Any]:
     progress = dataclasses.asdict(trainer.state)
     for name in ("stateful_callbacks", "is_local_process_zero", "is_world_process_zero"):
         del progress[name]  # of each rank
+    model = trainer.accelerator.unwrap_model(trainer.model)
     return {
-        "model": own_weights(trainer.accelerator.unwrap_model(trainer.model), base),
+        "model": own_weights(model, base),
+        "frozen": frozen_names(model),
         "optimizer": trainer.optimizer.state_dict(),
         "scheduler": trainer.lr_scheduler.state_dict(),
         "scaler": scaler.state_dict() if scaler else None,
@@ -136,11 +145,13 @@ def of_rank(trainer: "Trainer") -> dict[str, Any]:
 
 
 def restore(trainer: "Trainer", training: dict[str, Any]) -> None:
-    """Puts back weights, optimizer and schedule, when transformers has made and prepared them.
+    """Puts back weights, which of them are frozen, optimizer and schedule, when transformers has prepared them.
 
-    They are taken out of ``training``, so that they are not held twice.
+    The weights and the optimizer's state are taken out of ``training``, so that they are not held twice.
     """
-    load_own_weights(trainer.accelerator.unwrap_model(trainer.model), training.pop("model"))
+    model = trainer.accelerator.unwrap_model(trainer.model)
+    freeze(model, training["frozen"])
+    load_own_weights(model, training.pop("model"))
     load_optimizer(trainer.optimizer, training.pop("optimizer"))
     trainer.lr_scheduler.load_state_dict(training["scheduler"])
     if scaler := getattr(trainer.accelerator, "scaler", None):

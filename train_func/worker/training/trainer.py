@@ -219,6 +219,7 @@ class Trainer(transformers.Trainer):
             state.restore_progress(self, restored.training, restored.rank)
             self._best = restored.best
         model, loader = self._prepare_for_training(max_steps, loader, None)
+        exchanged = weights.DDPWeights([model])
         if restored:
             state.restore(self, restored.training)
             reach("training restored")
@@ -230,7 +231,7 @@ class Trainer(transformers.Trainer):
             models=[self.model],
             device=self.args.device,
             statistics=statistics,
-            exchanged=weights.DDPWeights([model]),
+            exchanged=exchanged,
             checkpointing=self._checkpointing,
             parts=self._parts,
             restored=restored,

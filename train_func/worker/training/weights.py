@@ -47,6 +47,19 @@ def own_weights(model: nn.Module, base: frozenset[str] | None = None) -> dict[st
     return {name: value for name, value in state.items() if name not in frozen} if frozen else state
 
 
+def frozen_names(model: nn.Module) -> list[str]:
+    """Returns the names of the parameters that are not trained now."""
+    return [name for name, parameter in model.named_parameters() if not parameter.requires_grad]
+
+
+def freeze(model: nn.Module, names: Iterable[str]) -> None:
+    """Has these parameters not trained, and all others trained."""
+    frozen = {*names}
+    for name, parameter in model.named_parameters():
+        if parameter.requires_grad == (name in frozen):
+            parameter.requires_grad_(name not in frozen)
+
+
 def load_own_weights(model: nn.Module, weights: Mapping[str, Any]) -> None:
     """Loads what ``own_weights`` returned; raises RuntimeError, as torch does, where names are missing or too many."""
     if not has_adapters(model):
