@@ -357,7 +357,7 @@ class Session:
             what: a Trainer; or, of rank 0, a ``torch.nn.Module``, a state dict, an object with ``save_pretrained``, a
                 file, a folder, or a list of those. A model replaces the one that was published before it, and what
                 was measured of it.
-            metrics: plain JSON, published beside those of a Trainer.
+            metrics: plain JSON, published beside those of a Trainer. They stay where another model replaces this one.
 
         Raises:
             InvalidInput: when it cannot be published, training has not come to its end, or the ranks have not trained
