@@ -24,64 +24,24 @@ BIN := .venv/bin
 # Three processes, which often wait, share the files of tests, in their order: the long ones come first. The time-out is only for what hangs.
 PYTEST := $(BIN)/python -m pytest -n 3 --dist loadfile --no-loadscope-reorder --timeout 1800 --durations 25
 
-# What a run is of stands on make's command line: a shell may have exported SEED, HOST or STORE for another program.
-ifneq ($(filter run cancel,$(MAKECMDGOALS)),)
-$(foreach name,NOTEBOOK WHERE STORE JOB IMAGE,$(eval undefine $(name)))
-endif
-
-# Jobs, cache and the default store lie where every notebook and program of this person has them: a notebook opened
-# beside make run finds its jobs. TRAIN_FUNC_HOME, or a STORE, names another place.
-ifdef STORE
-export TRAIN_FUNC_STORE := $(STORE)
-endif
-
-# What the workers of make run WHERE=Cluster are made of, and what make image builds.
-ifdef IMAGE
-export TRAIN_FUNC_IMAGE := $(IMAGE)
-endif
-
-KNOWN := NOTEBOOK WHERE STORE JOB PYTHON TESTS TIMES TRAIN_FUNC_HOME IMAGE REQUIREMENTS BUILDER KUBECONFIG \
-	TRAIN_FUNC_TEST_MINIO_IMAGE TRAIN_FUNC_TEST_CHARTS TRAIN_FUNC_TESTBED
-NOTEBOOK := $(or $(NOTEBOOK),01_finetune)
-FOUND_PYTHON = $(firstword $(foreach name,$(or $(PYTHON),python3 python3.14 python3.13 python3.12 python3.11),\
-	$(shell command -v $(name))))
-# Beside them, the parameters of the notebook, in capitals; make cancel takes what make run was given.
-ifneq ($(filter run cancel,$(MAKECMDGOALS)),)
-ifeq ($(FOUND_PYTHON),)
-$(error no Python found: install 3.11 or newer, or name it, as in make run PYTHON=/path/to/python3.12)
-endif
-PARAMETERS := $(shell $(FOUND_PYTHON) infra/notebook_parameters.py '$(NOTEBOOK)' 2>&1)
-ifneq ($(.SHELLSTATUS),0)
-$(error $(PARAMETERS))
-endif
-$(foreach name,$(PARAMETERS),$(eval undefine $(name)))
-endif
-ALLOWED = $(KNOWN) $(filter-out $(KNOWN),$(PARAMETERS))
-UNKNOWN = $(filter-out $(ALLOWED),$(GIVEN))
-THERE_ARE = $(if $(PARAMETERS),$(NOTEBOOK) has $(PARAMETERS); make has,There are) $(KNOWN)
-# The known parameter that a misspelt one is nearest to, as a question; nothing where none is near.
-NEAREST = $(shell $(FOUND_PYTHON) -c 'import difflib, sys; near = difflib.get_close_matches(sys.argv[1].upper(), \
-	sys.argv[2:], 1); print(f": did you mean {near[0]}?" if near else ".")' '$(1)' $(ALLOWED) 2>/dev/null)
+# The variables on make's own command line: those that the shell has exported, such as SEED or STORE, are for other programs.
 GIVEN = $(foreach name,$(.VARIABLES),$(if $(filter command,$(firstword $(origin $(name)))),$(name)))
 
 help:
 	sed -n 's/^# make /make /p' $(firstword $(MAKEFILE_LIST))
 
 run: known setup
-	infra/notebook.sh "$(NOTEBOOK)"
+	exec $(BIN)/python infra/run_notebook.py run $(GIVEN)
 
 cancel: known setup
-	$(BIN)/python -m train_func cancel --on "$(or $(WHERE),Local)" -- "$$JOB"
+	exec $(BIN)/python infra/run_notebook.py cancel $(GIVEN)
 
 clean:
 	rm -f build/*.ipynb build/*.log
 
-# A misspelt parameter would otherwise train something else without a word.
+# Before the set-up: a misspelt parameter would otherwise train something else without a word.
 known:
-	$(if $(UNKNOWN),$(error $(foreach name,$(UNKNOWN),$(name) is no parameter$(call NEAREST,$(name))) $(THERE_ARE)))
-	$(if $(filter cancel,$(MAKECMDGOALS)),$(if $(JOB),,$(error JOB is missing: make cancel JOB=its-name; the names are \
-		listed by $(BIN)/python -m train_func runs)))
-	$(if $(filter-out Local Cluster,$(WHERE)),$(error WHERE=$(WHERE): Local or Cluster is expected))
+	"$${PYTHON:-python3}" infra/run_notebook.py check $(firstword $(filter run cancel,$(MAKECMDGOALS)) make) $(GIVEN)
 
 # Without the two hundred lines that name each package.
 setup:
@@ -125,6 +85,7 @@ check: setup
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
+	$(BIN)/mypy infra/run_notebook.py
 	$(BIN)/lint-imports
 	$(BIN)/shellcheck -x install.sh infra/*.sh infra/*/*.sh .ci/run
 	$(BIN)/python -m pytest -q tests/contracts

@@ -20,7 +20,7 @@ from train_func.client.in_place import in_place
 from train_func.client.job import Job
 from train_func.client.placement import SecretKey
 from train_func.pipeline import arguments, train_and_promote
-from train_func.pipeline.carrying import run_of
+from train_func.pipeline.parameters import run_of
 from train_func.storage import open_store
 
 SMALL = {"cpu": "500m", "memory": "2Gi"}

@@ -24,7 +24,7 @@ ENVIRONMENT_READERS = {
     "failpoint.py": "which point a test has armed",
     "storage/s3.py": "endpoint and credentials",
     "pipeline/components.py": "the image of the steps",
-    "pipeline/confusion.py": "the cache of this person",
+    "pipeline/jobs.py": "the cache of this person",
     "tables.py": "where the tables of a notebook are saved",
     "worker": "the process edge of the pod",
 }

@@ -5,6 +5,7 @@ import importlib
 import json
 import os
 import re
+import runpy
 import subprocess
 from pathlib import Path
 
@@ -29,9 +30,8 @@ def parameters(path: Path) -> dict[str, object]:
 
 
 def known_to_make() -> set[str]:
-    """The variables of the Makefile itself; the notebook that it runs adds its parameters."""
-    lines = re.search(r"^KNOWN := ((?:.*\\\n)*.*)$", (ROOT / "Makefile").read_text(), re.M)[1]
-    return set(lines.replace("\\", "").split())
+    """The variables that make takes; the notebook that it runs adds its parameters."""
+    return set(runpy.run_path(str(ROOT / "infra/run_notebook.py"))["KNOWN"])
 
 
 def test_there_are_notebooks():
@@ -68,7 +68,7 @@ def test_a_parameter_in_capitals_is_no_variable_of_make_and_its_script(path):
     clean = {"PATH": os.environ["PATH"], "HOME": "", "USER": "", "LANG": "", "SHELL": ""}
     shell = subprocess.run(["bash", "-c", "compgen -v"], env=clean, capture_output=True, text=True, check=True)
     taken = set(shell.stdout.split()) | (known_to_make() - {"WHERE"})
-    for script in ("Makefile", "infra/notebook.sh", "infra/environment.sh"):
+    for script in ("Makefile", "infra/environment.sh"):
         taken |= set(re.findall(r"^([A-Z_]+) *[:?]?=", (ROOT / script).read_text(), re.M))
     assert {name.upper() for name in parameters(path)} & taken == set()
 

@@ -23,7 +23,7 @@ def cancel(tmp_path):
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(f"#!/usr/bin/env bash\n{text}\n")
         path.chmod(path.stat().st_mode | stat.S_IXUSR)
-    shutil.copy(ROOT / "infra/notebook_parameters.py", tmp_path / "infra")
+    shutil.copy(ROOT / "infra/run_notebook.py", tmp_path / "infra")
     shutil.copytree(ROOT / "notebooks", tmp_path / "notebooks")
     (tmp_path / ".train_func" / "store").mkdir(parents=True)
 

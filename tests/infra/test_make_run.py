@@ -1,8 +1,11 @@
-"""make run: a parameter that the notebook does not have is refused by name, before anything is set up."""
+"""make run: what is given reaches the notebook as it was written, what nothing takes is refused, a failure is told."""
 
+import json
 import os
+import re
 import shutil
 import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -10,53 +13,118 @@ import pytest
 from tests.messages import unnamed
 
 ROOT = Path(__file__).parents[2]
+JOB = "model-reviews-0123456789ab"
+PAPERMILL = """
+import json, os
+from pathlib import Path
+
+class PapermillExecutionError(Exception):
+    pass
+
+def execute_notebook(notebook, executed, parameters, *, cwd, stdout_file, **options):
+    variables = {name: os.environ[name] for name in ("TRAIN_FUNC_STORE", "TRAIN_FUNC_IMAGE") if name in os.environ}
+    Path("ran").write_text(json.dumps([Path(notebook).stem, parameters, variables]))
+    Path(executed).write_text(os.environ.get("RAISES", ""))
+    stdout_file.write(os.environ.get("PRINTS", "what a cell prints") + "\\n")
+    if words := os.environ.get("RAISES"):
+        error = PapermillExecutionError(words)
+        error.ename, _, error.evalue = words.partition(": ")
+        raise error
+"""
 
 
 @pytest.fixture
 def run(tmp_path):
-    """Runs make run in a folder where set-up and notebook only leave a file: (what they left, exit code, said)."""
-    shutil.copy(ROOT / "Makefile", tmp_path)
-    shutil.copytree(ROOT / "notebooks", tmp_path / "notebooks")
-    (tmp_path / "infra").mkdir()
-    shutil.copy(ROOT / "infra/notebook_parameters.py", tmp_path / "infra")
-    told = 'printf \'%s %s\' "$*" "${ROWS:-}${STORE:+ $STORE $TRAIN_FUNC_STORE}${IMAGE:-}" >ran'
-    scripts = {"environment.sh": "touch set-up", "notebook.sh": told}
-    for name, text in scripts.items():
-        (tmp_path / "infra" / name).write_text(f"#!/usr/bin/env bash\n{text}\n")
-        (tmp_path / "infra" / name).chmod(0o755)
+    """Runs make run in a checkout whose papermill only keeps what it is told: (what it was told, process)."""
+    checkout = tmp_path / "checkout"
+    for path in ("Makefile", "infra/run_notebook.py", "notebooks"):
+        (checkout / path).parent.mkdir(parents=True, exist_ok=True)
+        (shutil.copytree if (ROOT / path).is_dir() else shutil.copy)(ROOT / path, checkout / path)
+    scripts = {
+        "infra/environment.sh": "touch set-up",
+        ".venv/bin/python": f'exec {sys.executable} "$@"',
+    }
+    for path, text in scripts.items():
+        (checkout / path).parent.mkdir(parents=True, exist_ok=True)
+        (checkout / path).write_text(f"#!/usr/bin/env bash\n{text}\n")
+        (checkout / path).chmod(0o755)
+    (tmp_path / "modules").mkdir()
+    (tmp_path / "modules/papermill.py").write_text(PAPERMILL)
 
-    def run(*given, **exported):
+    def run(*given, stdout=subprocess.PIPE, **exported):
         kept = {name: value for name, value in os.environ.items() if not name.startswith(("MAKE", "TRAIN_FUNC_"))}
-        environment = kept | exported
         done = subprocess.run(
             ["make", "-s", "run", *given],
-            cwd=tmp_path,
-            env=environment,
-            capture_output=True,
+            cwd=checkout,
+            env={**kept, "PYTHONPATH": f"{tmp_path / 'modules'}:{ROOT}", **exported},
+            stdout=stdout,
+            stderr=subprocess.PIPE,
             text=True,
             timeout=300,
             check=False,
         )
-        left = {name: path.read_text() for name in ("set-up", "ran") if (path := tmp_path / name).exists()}
-        return left, done.returncode, done.stderr
+        told = json.loads(path.read_text()) if (path := checkout / "ran").exists() else None
+        return told, done
 
+    run.checkout = checkout
     return run
 
 
+def notebooks(checkout):
+    return sorted((checkout / "build").glob("*.ipynb"))
+
+
 def test_without_a_name_it_is_the_first_notebook(run):
-    assert run()[:2] == ({"set-up": "", "ran": "01_finetune "}, 0)
+    told, done = run()
+    assert (told, done.returncode) == (["01_finetune", {}, {}], 0)
 
 
-def test_the_notebook_is_the_one_that_is_named_and_is_given_its_parameters(run):
-    assert run("NOTEBOOK=02_any_function", "ROWS=7")[:2] == ({"set-up": "", "ran": "02_any_function 7"}, 0)
+def test_values_arrive_as_they_were_written(run):
+    (_, told, _), _ = run('TEXT=guest\'s "words"', "LABEL=1", "WORKERS=3", "LEARNING_RATE=1e-3", "LABELS=not good,good")
+    assert told == {
+        "text": 'guest\'s "words"',
+        "label": "1",
+        "workers": 3,
+        "learning_rate": 1e-3,
+        "labels": "not good,good",
+    }
+
+
+@pytest.mark.parametrize(
+    ("given", "arrives"),
+    [
+        ("my reviews.csv", "{root}/my reviews.csv"),
+        ("folder", "{root}/folder"),
+        ("yelp_review_full", "yelp_review_full"),
+        ("owner/name", "owner/name"),
+        ("s3://bucket/rows.csv", "s3://bucket/rows.csv"),
+    ],
+)
+def test_files_are_named_from_where_make_runs_and_ids_stay(run, given, arrives):
+    (run.checkout / "my reviews.csv").touch()
+    (run.checkout / "folder").mkdir()
+    (_, told, _), _ = run(f"DATASET={given}")
+    assert told == {"dataset": arrives.format(root=run.checkout)}
+
+
+def test_any_notebook_takes_the_parameters_of_its_own_first_cell(run):
+    own = {"where": "Local", "photos": "data/photos", "rate": 0.5, "colour": False}
+    cell = {"cell_type": "code", "metadata": {"tags": ["parameters"]}, "source": ""}
+    cell["source"] = "\n".join(f"{name} = {value!r}  # what it is" for name, value in own.items())
+    (run.checkout / "notebooks/09_own.ipynb").write_text(json.dumps({"cells": [{**cell, "metadata": {}}, cell]}))
+    (run.checkout / "mine").mkdir()
+    told, done = run("NOTEBOOK=09_own", "PHOTOS=mine", "RATE=1e-3", "COLOUR=yes")
+    assert told == ["09_own", {"photos": str(run.checkout / "mine"), "rate": 1e-3, "colour": True}, {}]
+    assert (run.checkout / "build/09_own.ipynb").exists()
+    assert "09_own" in done.stdout.splitlines()[0]
 
 
 def test_what_the_shell_has_exported_for_other_programs_is_no_parameter(run):
-    exported = {"NOTEBOOK": "04_imdb", "ROWS": "7", "WORKERS": "9", "STORE": "file:///other", "IMAGE": "other"}
-    assert run(NOTEBOOK="02_any_function")[:2] == ({"set-up": "", "ran": "01_finetune "}, 0)
-    assert run("NOTEBOOK=02_any_function", **exported)[:2] == ({"set-up": "", "ran": "02_any_function "}, 0)
-    left, _, _ = run("NOTEBOOK=02_any_function", "ROWS=8", "STORE=file:///s", **exported)
-    assert left["ran"] == "02_any_function 8 file:///s file:///s"
+    exported = {"NOTEBOOK": "04_imdb", "ROWS": "7", "SEED": "9", "STORE": "file:///other", "IMAGE": "other"}
+    assert run(NOTEBOOK="02_any_function")[0] == ["01_finetune", {}, {}]
+    assert run("NOTEBOOK=02_any_function", **exported)[0] == ["02_any_function", {}, {}]
+    told, _ = run("NOTEBOOK=02_any_function", "ROWS=8", "STORE=file:///s", **exported)
+    assert told == ["02_any_function", {"rows": 8}, {"TRAIN_FUNC_STORE": "file:///s"}]
 
 
 @pytest.mark.parametrize(
@@ -66,9 +134,63 @@ def test_what_the_shell_has_exported_for_other_programs_is_no_parameter(run):
         (["NOTEBOOK=02_any_function", "MODEL=x"], ["MODEL", "02_any_function", "ROWS"]),
         (["ROWZ=1", "WORKRES=2"], ["ROWZ", "WORKRES", "did you mean WORKERS?"]),
         (["NOTEBOOK=2"], ["NOTEBOOK=2", "02_any_function"]),
+        (["FRESH=perhaps"], ["FRESH=perhaps", "1", "0"]),
+        (["WHERE=here"], ["WHERE=here", "Local", "Cluster"]),
     ],
 )
-def test_what_the_notebook_does_not_have_is_refused_before_anything_is_set_up(run, given, named):
-    left, code, said = run(*given)
-    assert (left, code) == ({}, 2)
-    assert unnamed(said, *named) == []
+def test_what_the_notebook_does_not_take_is_refused_before_anything_is_set_up(run, given, named):
+    told, done = run(*given)
+    assert (told, done.returncode) == (None, 2)
+    assert not (run.checkout / "set-up").exists()
+    assert unnamed(done.stderr, *named) == []
+
+
+def test_a_file_that_takes_the_output_keeps_its_first_lines(run, tmp_path):
+    with (tmp_path / "log").open("w") as log:
+        run(stdout=log)
+    lines = (tmp_path / "log").read_text().splitlines()
+    assert lines[0].startswith("notebook 01_finetune runs")
+    assert lines[1] == "what a cell prints"
+    assert [run.checkout / path for path in re.findall(r"build/[^ )]+", lines[2])] == notebooks(run.checkout)
+
+
+def test_an_error_of_ours_is_told_without_the_rest(run):
+    _, done = run(RAISES="InvalidInput: workers=0: a whole number is expected")
+    assert done.returncode == 2
+    assert done.stderr.splitlines()[0] == "InvalidInput: workers=0: a whole number is expected"
+    assert "Traceback" not in done.stderr
+
+
+@pytest.mark.parametrize("is_submitted", [True, False])
+def test_what_is_refused_before_a_job_was_submitted_leaves_nothing(run, is_submitted):
+    prints = f"{JOB}: submitted, 2 workers" if is_submitted else "rows: 7, 8"
+    _, done = run(RAISES="InvalidInput: label='stars': no such column", PRINTS=prints)
+    named = [run.checkout / path for path in re.findall(r"build/\S+\.ipynb", done.stderr)]
+    assert named == notebooks(run.checkout)
+    assert len(list((run.checkout / "build").iterdir())) == (2 if is_submitted else 0)
+
+
+def test_each_execution_keeps_its_notebook_and_the_fixed_name_is_the_last_that_succeeded(run):
+    last = run.checkout / "build/01_finetune.ipynb"
+    run(RAISES="KeyError: 'stars'")
+    (failed,) = notebooks(run.checkout)
+    assert "KeyError: 'stars'" in failed.with_suffix(".log").read_text()
+    assert not last.exists()
+    _, first = run()
+    good = last.resolve()
+    run(RAISES="KeyError: 'stars'")
+    assert last.resolve() == good
+    assert good.name in first.stdout
+    _, second = run()
+    assert last.resolve().name in second.stdout
+    assert last.resolve() != good
+    assert len([path for path in notebooks(run.checkout) if path != last]) == 4
+    assert len(list((run.checkout / "build").glob("*.log"))) == 2
+
+
+def test_the_way_to_stop_the_last_job_is_told_as_a_shell_needs_it(run):
+    first = f"model-first-{'0' * 12}"
+    said = f"{first}: submitted, 2 workers\n{first}: in place\n{JOB}: submitted, 2 workers"
+    given = ("WHERE=Cluster", "STORE=s3://bucket/runs")
+    _, done = run(*given, RAISES=f"JobFailed: {JOB} hangs: fix it, or job.cancel()", PRINTS=said)
+    assert f" make cancel WHERE=Cluster STORE=s3://bucket/runs JOB={JOB} stops it" in done.stderr

@@ -18,7 +18,7 @@ from tests.unit.test_in_place import put_model
 from train_func import Local, Run, attach, submit
 from train_func.client.in_place import in_place
 from train_func.pipeline import arguments, prepare, promote, train, train_and_promote
-from train_func.pipeline.arguments import MAX_BYTES
+from train_func.pipeline.parameters import MAX_BYTES
 from train_func.storage import open_store
 
 NUM_HELD_OUT = 8  # of 40 rows

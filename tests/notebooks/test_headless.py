@@ -1,4 +1,4 @@
-"""infra/notebook.sh with real notebooks: pictures are kept, what was done is attached, an error is the typed one."""
+"""Real notebooks as make run has them: pictures are kept, what was done is attached, an error is the typed one."""
 
 import os
 import re
@@ -25,16 +25,17 @@ def run(tmp_path_factory):
     checkout = tmp_path_factory.mktemp("checkout")
     shutil.copytree(ROOT / "notebooks", checkout / "notebooks")
     (checkout / "infra").mkdir()
-    for script in ("notebook.sh", "notebook_parameters.py"):
-        shutil.copy(ROOT / "infra" / script, checkout / "infra")
+    shutil.copy(ROOT / "infra/run_notebook.py", checkout / "infra")
     (checkout / ".venv").symlink_to(ROOT / ".venv")
 
     def start(notebook, **given):
         kept = {name: value for name, value in os.environ.items() if name != "TRAIN_FUNC_STORE"}
-        environment = {**kept, "TRAIN_FUNC_HOME": str(checkout / "home"), "PYTHONPATH": str(ROOT), **given}
+        environment = {**kept, "TRAIN_FUNC_HOME": str(checkout / "home"), "PYTHONPATH": str(ROOT)}
+        environment |= {"NOTEBOOK": notebook, **given}
         environment["TMPDIR"] = str(checkout)
         # The tests may run in the background of a shell, which has its programs ignore what Ctrl-C sends.
-        command = ["env", "--default-signal=INT", checkout / "infra/notebook.sh", notebook]
+        program = [checkout / ".venv/bin/python", checkout / "infra/run_notebook.py", "run", "NOTEBOOK", *given]
+        command = ["env", "--default-signal=INT", *program]
         pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
         return subprocess.Popen(command, env=environment, start_new_session=True, **pipes)
 

@@ -14,8 +14,7 @@ from train_func.client.source import Source, pack
 from train_func.client.submit import checked
 from train_func.client.twin.local import Local as Twin
 from train_func.pipeline import arguments
-from train_func.pipeline.arguments import MAX_BYTES
-from train_func.pipeline.carrying import backend_of, carried, options_of, run_of
+from train_func.pipeline.parameters import MAX_BYTES, backend_of, options_of, prepare_run, run_of
 from train_func.pipeline.steps import train
 from train_func.storage import open_store
 
@@ -62,7 +61,7 @@ def test_a_run_whose_files_were_carried_to_the_store_is_the_same_run(tmp_path):
         model=str(tmp_path / "tiny"), dataset=str(tmp_path / "rows.csv"), inputs={"more": str(tmp_path / "more.txt")}
     )
     source, backend = pack(fine_tunes), Carrying()
-    prepared, facts = carried(asked, backend)
+    prepared, facts = prepare_run(asked, backend)
     store = open_store(backend.store_address())
     addresses = [prepared.task.model, prepared.task.dataset, prepared.inputs["more"]]
     assert [of for of in addresses if not of.startswith(f"{store.address}/inputs/")] == []
@@ -72,6 +71,18 @@ def test_a_run_whose_files_were_carried_to_the_store_is_the_same_run(tmp_path):
         record_of(run, source, found, store, fresh=False).name for run, found in ((asked, facts), (prepared, again))
     }
     assert len(names) == 1
+
+
+class Full(Local):
+    """Has no room, which its own job may take."""
+
+    def prepare(self, record, inputs, num_model_bytes, store):
+        raise InvalidInput("no room", cause="scheduling")
+
+
+def test_a_job_of_the_run_that_is_there_and_takes_the_room_hinders_no_pipeline():
+    prepared, _ = prepare_run(Run(workers=2), Full())
+    assert prepared == Run(workers=2)
 
 
 @pytest.mark.parametrize("damaged", ["", "{}", "[]", '{"text": "x"}'])
@@ -159,5 +170,5 @@ def test_what_names_no_backend_is_refused(where, options):
 def test_what_is_no_run_is_refused_before_anything_starts(run):
     source = pack(only_meets, parameters={}).to_json()
     with pytest.raises(InvalidInput):
-        train(run, source, "Local", "{}", None, None, None)
+        train(run, source, None, None, None, "Local")
     assert Twin().jobs() == []

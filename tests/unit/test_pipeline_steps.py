@@ -6,14 +6,14 @@ import types
 
 import pytest
 
+from tests.runs import a_run
 from tests.stored_runs import put_run
 from tests.unit.test_in_place import put_model
 from train_func import InvalidInput, JobFailed, Run, StorageFailed, attach
 from train_func.client.in_place import in_place
 from train_func.client.stored_run import mark_cancelled
 from train_func.events import now
-from train_func.pipeline import confusion, steps
-from train_func.pipeline.again import check_goes_on
+from train_func.pipeline import jobs, steps
 from train_func.storage import open_store
 from train_func.worker.tasks.protocol import Rows
 
@@ -39,25 +39,14 @@ def store(tmp_path, monkeypatch):
 def test_what_the_model_could_not_be_promoted_by_is_refused_before_it_is_trained(store, by):
     dataset = types.SimpleNamespace(metadata={})
     with pytest.raises(InvalidInput):
-        steps.prepare(json.dumps(Run().to_dict()), "Local", "{}", dataset, *by)
-
-
-@pytest.mark.parametrize(("own", "is_refused"), [("tiny", True), ("reviews", False), (None, False)])
-def test_a_name_by_which_another_run_is_found_is_refused_before_the_training(store, own, is_refused):
-    other = put_run(store, Run(name="reviews", epochs=7))
-    dataset = types.SimpleNamespace(metadata={})
-    given = (json.dumps(Run(name=own).to_dict()), "Local", "{}", dataset, "reviews", "", "")
-    with pytest.raises(InvalidInput) if is_refused else contextlib.nullcontext() as refused:
-        steps.prepare(*given)
-    if is_refused:
-        assert other.name in str(refused.value)
+        steps.prepare(json.dumps(Run().to_dict()), dataset, "Local", "{}", *by)
 
 
 def test_the_generation_that_was_trained_is_promoted_while_a_newer_one_is_in_training(store):
     trained = put_model(store, 0.1)
     put_run(store, Run(parameters={"lr": 0.1}), generation=2, code=None)
     assert attach(trained.name).record.generation == 2
-    assert steps.promote(trained.name, "reviews", "", "Local", "{}", "", trained.generation)
+    assert steps.promote(trained.name, "reviews", "", "Local", generation=trained.generation)
     assert in_place(store, "reviews").generation == 1
 
 
@@ -69,7 +58,7 @@ def test_what_has_ended_for_good_since_the_pipeline_run_began_is_not_tried_again
         store.put(record.keys.cancelled, json.dumps({"time": SUBMITTED}).encode())
     job = attach(record.name)
     with pytest.raises(JobFailed) if is_refused else contextlib.nullcontext() as refused:
-        check_goes_on(job, store, began)
+        jobs.check_retry(job, store, began)
     if not is_refused:
         return
     assert refused.value.cause == cause
@@ -81,14 +70,7 @@ def test_a_job_that_was_submitted_before_the_pipeline_run_and_cancelled_during_i
     began = now()
     mark_cancelled(store, record)
     with pytest.raises(JobFailed):
-        check_goes_on(attach(record.name), store, began)
-
-
-@pytest.mark.parametrize("began", ["yesterday", "2026-01-02T03:04:05"])
-def test_what_is_no_moment_is_refused(store, began):
-    record = put_run(store, Run(), code=70)
-    with pytest.raises(InvalidInput):
-        check_goes_on(attach(record.name), store, began)
+        jobs.check_retry(attach(record.name), store, began)
 
 
 @pytest.mark.parametrize("error", [StorageFailed("metrics.csv", reason="damaged"), ValueError("<of matplotlib>")])
@@ -97,7 +79,7 @@ def test_no_fault_of_the_picture_fails_the_step_that_has_trained(error):
         def history(self):
             raise error
 
-    page = steps.picture(Damaged())
+    page = jobs.picture(Damaged())
     assert type(error).__name__ in page
     assert "<of" not in page
 
@@ -112,9 +94,9 @@ def test_a_model_with_classes_of_its_own_is_refused_with_those_of_both(store, mo
         def classes(self, use, rows):
             return ["late", "LABEL_1"]
 
-    job = types.SimpleNamespace(record=put_run(store, Run()), load=lambda: None)
-    monkeypatch.setattr(confusion, "worker_half", lambda *given: Half())
+    job = types.SimpleNamespace(record=put_run(store, a_run()), load=lambda: None)
+    monkeypatch.setattr(jobs, "worker_half", lambda *given: Half())
     with pytest.raises(InvalidInput) as refused:
-        confusion.confusion_of(job, store)
+        jobs.confusion_of(job, store)
     assert refused.value.cause == "model"
     assert all(label in str(refused.value) for label in ("LABEL_1", "late", "lost"))

@@ -160,15 +160,6 @@ def test_a_pipeline_is_compiled_for_a_cluster_alone(compiled, tmp_path, backend)
     assert not (tmp_path / "pipeline.yaml").exists()
 
 
-@pytest.mark.parametrize("name", ["pipeline", "pipeline.json", "absent/pipeline.yaml", "folder.yaml", ""])
-def test_a_file_that_kfp_could_not_write_is_refused_by_its_name(compiled, tmp_path, monkeypatch, name):
-    monkeypatch.chdir(tmp_path)
-    (tmp_path / "folder.yaml").mkdir()
-    with pytest.raises(InvalidInput) as refused:
-        compile_pipeline(name)
-    assert name in str(refused.value)
-
-
 def test_the_documented_pipeline_takes_all_that_arguments_gives_and_hands_the_options_on(tmp_path, monkeypatch):
     monkeypatch.setenv("TRAIN_FUNC_HOME", str(tmp_path / "home"))
     monkeypatch.delenv("TRAIN_FUNC_STORE", raising=False)

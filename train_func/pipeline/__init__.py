@@ -8,25 +8,14 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from train_func.pipeline.arguments import arguments
-    from train_func.pipeline.components import evaluate, prepare, promote, train
-    from train_func.pipeline.joined import compile_pipeline, train_and_promote
+    from train_func.pipeline.components import compile_pipeline, evaluate, prepare, promote, train, train_and_promote
+    from train_func.pipeline.parameters import arguments
 
-_HOMES = {
-    "arguments": "train_func.pipeline.arguments",
-    "prepare": "train_func.pipeline.components",
-    "train": "train_func.pipeline.components",
-    "evaluate": "train_func.pipeline.components",
-    "promote": "train_func.pipeline.components",
-    "train_and_promote": "train_func.pipeline.joined",
-    "compile_pipeline": "train_func.pipeline.joined",
-}
 __all__ = ["arguments", "compile_pipeline", "evaluate", "prepare", "promote", "train", "train_and_promote"]
 
 
 def __getattr__(name: str) -> Any:
-    if name not in _HOMES:
+    if name not in __all__:
         raise AttributeError(f"train_func.pipeline has no {name!r}; it offers {', '.join(__all__)}")
-    found = getattr(importlib.import_module(_HOMES[name]), name)
-    globals()[name] = found  # for `arguments` the import has left the module of that name here
-    return found
+    module = "parameters" if name == "arguments" else "components"
+    return getattr(importlib.import_module(f"train_func.pipeline.{module}"), name)

@@ -1,24 +1,138 @@
-"""The components: each a function of ``functions`` in the image of this package, for this pipeline or another one.
+"""The components, each a step in the image of this package; the pipeline that joins them; and its YAML for a server.
 
 The image is TRAIN_FUNC_IMAGE, as it is when a component is first used; a task takes another one by
 ``set_container_image``.
 """
 
 import os
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any, NamedTuple
+from urllib.parse import urlsplit, urlunsplit
 
-from kfp import dsl
+from kfp import compiler, dsl
 
-from train_func.pipeline import functions
+from train_func.client.cluster.cluster import Cluster
+from train_func.client.placement import SecretKey
+from train_func.errors import InvalidInput
+from train_func.fields import brief
+from train_func.pipeline import steps
+from train_func.storage import scheme_of
 
-UNNAMED = "registry/train-func:1"  # where no image is named: for pipelines that run on this machine
-IMAGE = os.environ.get("TRAIN_FUNC_IMAGE") or UNNAMED
+IMAGE = os.environ.get("TRAIN_FUNC_IMAGE") or "registry/train-func:1"  # any name will do on this machine
 
-# Nothing is installed when a step starts: the image has this package and kfp, of the versions that were tried together.
-_made = {
-    function.__name__: dsl.component(function, base_image=IMAGE, install_kfp_package=False)
-    for function in (functions.prepare, functions.train, functions.evaluate, functions.promote)
-}
-prepare = _made["prepare"]
-train = _made["train"]
-evaluate = _made["evaluate"]
-promote = _made["promote"]
+
+def _component(step: Callable[..., object]) -> Any:
+    # Nothing is installed when a step starts: the image has this package and kfp, of the versions tried together.
+    return dsl.component(step, base_image=IMAGE, install_kfp_package=False)
+
+
+prepare = _component(steps.prepare)
+train = _component(steps.train)
+evaluate = _component(steps.evaluate)
+promote = _component(steps.promote)
+
+
+class Outcome(NamedTuple):
+    """What the pipeline returns."""
+
+    name: str
+    in_place: bool
+
+
+def _pipeline(on_server: Callable[[Any], Any] = lambda task: task) -> Any:
+    """The pipeline; ``on_server`` gives each task what its pod needs."""
+
+    def train_and_promote(
+        run: str,
+        source: str,
+        promote_as: str,
+        better_in: str = "accuracy",
+        where: str = "Cluster",
+        options: str = "{}",
+        greater_is_better: str = "",
+    ) -> Outcome:
+        """Trains a function by a job, and puts its model in place where it is better than the one there.
+
+        Args:
+            run: the Run, as JSON; train_func.pipeline.arguments gives it.
+            source: the function with all it uses, as the same packs it.
+            promote_as: the name that the model is put in place under.
+            better_in: the metric that is compared; empty: put it in place in any case.
+            where: the backend of the job, Cluster or Local.
+            options: of that backend, as JSON.
+            greater_is_better: of that metric, "true" or "false"; empty: as its name tells.
+        """
+        on = {"where": where, "options": options}
+        by = {"promote_as": promote_as, "better_in": better_in, "greater_is_better": greater_is_better}
+        prepared = on_server(prepare(run=run, **on, **by))
+        trained = on_server(train(run=prepared.outputs["run"], source=source, began=prepared.outputs["began"], **on))
+        trained.set_retry(num_retries=2)  # it attaches to the job that is there
+        name = trained.outputs["name"]
+        of_run = {"name": name, "generation": trained.outputs["generation"]}
+        evaluated = on_server(evaluate(**of_run, **on))
+        promoted = on_server(promote(**of_run, **by, **on))
+        promoted.after(evaluated)
+        # The server takes an artefact of a step for a file in its own bucket; what lies elsewhere is imported.
+        imported = dsl.importer(
+            artifact_uri=trained.outputs["address"],
+            artifact_class=dsl.Model,
+            metadata={"run": name, "manifest_sha256": trained.outputs["manifest_sha256"]},
+        ).set_display_name("model")
+        for task in (prepared, trained, evaluated, promoted, imported):
+            task.set_caching_options(False)  # what is done already the store tells, and it may have changed
+        return Outcome(name, promoted.output)
+
+    return dsl.pipeline(train_and_promote)
+
+
+train_and_promote = _pipeline()
+
+
+def compile_pipeline(path: str | Path, *, on: Cluster | None = None) -> Path:
+    """Writes the pipeline as YAML for a server of Kubeflow Pipelines; returns the file.
+
+    Image, namespace and store are those of ``on`` and of the environment here; an endpoint that is a Service of that
+    namespace is written with it, because the steps may run in another one. The keys of the store and the Hub's
+    token are named by their Secrets, which have to be in the namespace of the steps.
+
+    Args:
+        path: of the file, which ends in .yaml.
+        on: the cluster, ``Cluster()`` by default.
+
+    Raises InvalidInput where no image or no store is named, or an option cannot work.
+    """
+    cluster: object = Cluster() if on is None else on
+    if not isinstance(cluster, Cluster):
+        raise InvalidInput(
+            f"compile_pipeline(on={brief(on)}): Cluster(...) is expected, because the YAML is for a server; on this "
+            "machine call train_and_promote(...)"
+        )
+    variables = _reachable(cluster.client_environment())
+    compiler.Compiler().compile(_pipeline(lambda task: _with_variables(task, variables)), str(path))
+    return Path(path)
+
+
+def _reachable(variables: Mapping[str, str | SecretKey]) -> dict[str, str | SecretKey]:
+    """The variables with the namespace of the jobs behind an endpoint whose host is the bare name of a Service."""
+    reachable, namespace = dict(variables), variables.get("TRAIN_FUNC_NAMESPACE")
+    for name in scheme_of(str(variables["TRAIN_FUNC_STORE"])).endpoint_variables if namespace else ():
+        parts = urlsplit(str(variables.get(name, "")))
+        if (host := parts.hostname) and not {".", ":"} & set(host):
+            reachable[name] = urlunsplit(parts._replace(netloc=parts.netloc.replace(host, f"{host}.{namespace}", 1)))
+    return reachable
+
+
+def _with_variables(task: Any, variables: Mapping[str, str | SecretKey]) -> Any:
+    """The task with the image and variables of its pod; Secrets by reference, as kfp's extension for them writes it."""
+    task.set_container_image(variables["TRAIN_FUNC_IMAGE"])
+    secrets = []
+    for name, value in variables.items():
+        if isinstance(value, str):
+            task.set_env_variable(name, value)
+        else:
+            secret = {"secretName": value.secret, "optional": value.optional}
+            secret["secretNameParameter"] = {"runtimeValue": {"constant": value.secret}}
+            secrets.append({**secret, "keyToEnv": [{"secretKey": value.key, "envVar": name}]})
+    task.platform_config["kubernetes"] = {"secretAsEnv": secrets}
+    return task

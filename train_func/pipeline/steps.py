@@ -1,66 +1,47 @@
-"""What each step of a pipeline does where it runs: with a run's name or JSON, and the artefacts that kfp hands it."""
+"""The steps of the pipeline: functions whose text kfp puts into the YAML, and calls with artefacts to be filled.
 
-import base64
-import hashlib
-import html
-import io
-import json
-import math
-from functools import partial
-from pathlib import Path
-from typing import TYPE_CHECKING, Any
+A step runs in the image of this package, without the other names of this module: it imports what it uses.
+"""
 
-from train_func.client.attach import attach
-from train_func.client.backend import Backend, provisional
-from train_func.client.comparison import Comparison
-from train_func.client.identity import stored
-from train_func.client.in_place import check_name, check_shortens_no_other
-from train_func.client.job import Job
-from train_func.client.source import Source
-from train_func.client.submit import started
-from train_func.errors import InvalidInput
-from train_func.events import now
-from train_func.fields import brief
-from train_func.pipeline.again import check_goes_on
-from train_func.pipeline.carrying import backend_of, carried, run_of
-from train_func.storage import open_store
+from typing import NamedTuple
 
-if TYPE_CHECKING:
-    from kfp import dsl
+from kfp import dsl
 
 
 def prepare(
     run: str,
-    where: str,
-    options: str,
-    dataset: "dsl.Dataset",
-    promote_as: str,
-    better_in: str,
-    greater_is_better: str,
-) -> tuple[str, str]:
-    """The Run as JSON, with its files where the workers read them, and when that was begun.
+    dataset: dsl.Output[dsl.Dataset],
+    where: str = "Cluster",
+    options: str = "{}",
+    promote_as: str = "",
+    better_in: str = "",
+    greater_is_better: str = "",
+) -> NamedTuple("Prepared", [("run", str), ("began", str)]):  # type: ignore[valid-type]
+    """Checks data, model, store and backend, and brings what lies on this machine to where the workers read it.
 
-    Raises what ``submit`` raises for them, and InvalidInput where its model could not be promoted so.
+    What the run is to be promoted by is checked too, where it is given.
+
+    Args:
+        dataset: what is known of the rows.
+        where: the backend of the job, Cluster or Local.
+        options: of that backend, as JSON.
+        promote_as: as of promote; empty: it is not checked.
+        better_in: as of promote; empty: it is not checked.
+        greater_is_better: as of promote.
+
+    Returns:
+        run: the Run, whose inputs are named by their addresses and commits.
+        began: when this step began, for train.
     """
-    began = now()
-    if promote_as:
-        check_name(promote_as)
-    if better_in:
-        Comparison.by(better_in, direction_of(greater_is_better))
-    asked, backend = run_of(run), backend_of(where, options)
-    prepared, facts = carried(asked, backend)
-    if promote_as and (asked.task or asked.name):  # of another run the name begins as the function, unknown here, does
-        store = open_store(backend.store_address())
-        check_shortens_no_other(store, promote_as, provisional(asked, store.address).name)
-    if better_in and not facts.held_out_sha256:
-        raise InvalidInput(
-            f"better_in={brief(better_in)}: the run has no task, so that nothing tells which rows are held out, and "
-            'its model can be compared with no other: give it a task, or better_in=""',
-            cause="data",
-        )
-    dataset.metadata.update(facts.about)
-    dataset.metadata["summary"] = facts.summary
-    dataset.metadata["held_out_sha256"] = facts.held_out_sha256
+    import json
+
+    from train_func.events import now
+    from train_func.pipeline import parameters
+
+    began, asked = now(), parameters.run_of(run)
+    parameters.check_promotion(asked, promote_as, better_in, greater_is_better)
+    prepared, facts = parameters.prepare_run(asked, parameters.backend_of(where, options))
+    dataset.metadata |= {**facts.about, "summary": facts.summary, "held_out_sha256": facts.held_out_sha256}
     dataset.metadata["fingerprints"] = dict(facts.fingerprints)
     print(facts.summary, flush=True)
     return json.dumps(prepared.to_dict()), began
@@ -69,99 +50,102 @@ def prepare(
 def train(
     run: str,
     source: str,
-    where: str,
-    options: str,
-    metrics: "dsl.Metrics",
-    model: "dsl.Model",
-    history: "dsl.HTML",
+    metrics: dsl.Output[dsl.Metrics],
+    model: dsl.Output[dsl.Model],
+    history: dsl.Output[dsl.HTML],
+    where: str = "Cluster",
+    options: str = "{}",
     began: str = "",
-) -> tuple[str, int, str, str]:
-    """Name and generation of the run, address of its model, SHA-256 of its manifest.
+) -> NamedTuple(  # type: ignore[valid-type]
+    "Trained", [("name", str), ("generation", int), ("address", str), ("manifest_sha256", str)]
+):
+    """Trains by a job, and attaches to the job that another attempt of this step has started.
 
-    A job of the run that is there, which another attempt of the step has left, is waited for. Raises what ``submit``
-    and ``result`` raise; what ``result`` raises again where ``check_goes_on`` refuses another try.
+    Args:
+        source: the function with all it uses, as train_func.pipeline.arguments packs it.
+        metrics: that were published, and the numbers that the function has returned.
+        model: the manifest of what was published; its metadata say where that lies in the store.
+        history: the metrics over the steps, as a picture.
+        began: as of prepare: a job that was cancelled or has failed for good since then is not tried again.
+
+    Returns:
+        generation: of the run, which counts those that were trained again with fresh=True.
+        address: of the published model in the store.
+        manifest_sha256: of the manifest of that model.
     """
-    backend = backend_of(where, options)
-    goes_on = partial(check_goes_on, began=began)
-    job = started(Source.from_json(source), run_of(run), backend, before_again=goes_on)
+    import hashlib
+    from functools import partial
+    from pathlib import Path
+
+    from train_func.client.source import Source
+    from train_func.client.submit import started
+    from train_func.pipeline import jobs, parameters
+    from train_func.storage import open_store
+
+    asked, backend = parameters.run_of(run), parameters.backend_of(where, options)
+    job = started(Source.from_json(source), asked, backend, before_again=partial(jobs.check_retry, began=began))
     job.watch()
-    log_numbers(metrics, job.result())
-    Path(history.path).write_text(picture(job))
+    jobs.log_numbers(metrics, job.result())
+    Path(history.path).write_text(jobs.picture(job))
     store, keys = open_store(backend.store_address()), job.record.keys
     manifest = store.get(keys.result).data
     address, sha256 = f"{store.address}/{keys.model}", hashlib.sha256(manifest).hexdigest()
     Path(model.path).write_bytes(manifest)
-    model.metadata |= {"run": job.name, "address": address, "manifest_sha256": sha256}
+    model.metadata.update(run=job.name, address=address, manifest_sha256=sha256)
     return job.name, job.record.generation, address, sha256
 
 
 def evaluate(
     name: str,
-    where: str,
-    options: str,
-    metrics: "dsl.Metrics",
-    confusion: "dsl.ClassificationMetrics",
+    metrics: dsl.Output[dsl.Metrics],
+    confusion: dsl.Output[dsl.ClassificationMetrics],
+    where: str = "Cluster",
+    options: str = "{}",
     generation: int = 0,
 ) -> None:
-    """Logs the confusion matrix of the published model on the held-out rows, and the share that is right.
+    """Asks the published model for the class of every held-out row; of a task without classes, takes what it published.
 
-    Raises:
-        InvalidInput: the rows are not those any more that the run has held out; or as ``load``.
+    Args:
+        metrics: the number of rows and the share of them that is right, else what was published.
+        confusion: how many rows of each class were taken for each.
+        generation: of the run, as train has told; 0: the newest.
     """
-    from train_func.pipeline.confusion import confusion_of
+    from train_func.pipeline import jobs, parameters
+    from train_func.storage import open_store
 
-    backend = backend_of(where, options)
-    job = job_of(name, generation, backend)
-    found = confusion_of(job, open_store(backend.store_address())) if job.record.run.task else None
-    if found is None:
-        log_numbers(metrics, job.result())
+    backend = parameters.backend_of(where, options)
+    job = jobs.job_of(name, generation, backend)
+    labels, matrix = jobs.confusion_of(job, open_store(backend.store_address()))
+    if labels:
+        num_rows, num_right = sum(map(sum, matrix)), sum(row[number] for number, row in enumerate(matrix))
+        jobs.log_numbers(metrics, {"rows": num_rows, "accuracy": num_right / num_rows})
+        confusion.log_confusion_matrix(labels, matrix)
     else:
-        log_numbers(metrics, {"rows": found.num_rows, "accuracy": found.accuracy})
-        confusion.log_confusion_matrix(list(found.labels), found.matrix)
+        jobs.log_numbers(metrics, job.result())
 
 
 def promote(
     name: str,
     promote_as: str,
-    better_in: str,
-    where: str,
-    options: str,
+    better_in: str = "accuracy",
+    where: str = "Cluster",
+    options: str = "{}",
     greater_is_better: str = "",
     generation: int = 0,
 ) -> bool:
-    """Whether the model of the run is in place now; raises what ``Job.promote`` raises."""
-    job = job_of(name, generation, backend_of(where, options))
-    return job.promote(promote_as, better_in=better_in or None, greater_is_better=direction_of(greater_is_better))
+    """Puts the model of the run in place where it is better than the one there, on the same held-out rows.
 
+    Args:
+        promote_as: the name that the model is put in place under.
+        better_in: the metric that is compared; empty: put it in place in any case.
+        greater_is_better: of that metric, "true" or "false"; empty: as its name tells.
+        generation: of the run, as train has told; 0: the newest.
 
-def job_of(name: str, generation: int, backend: Backend) -> Job:
-    """The handle on that generation of a run, or on the newest one for 0: another may be in training meanwhile."""
-    if not generation:
-        return attach(name, on=backend)
-    store = open_store(backend.store_address())
-    return Job(stored(store, name, generation), backend, store)
+    Returns:
+        Whether it is in place now.
+    """
+    from train_func.pipeline import jobs, parameters
 
-
-def direction_of(text: str) -> bool | None:
-    """What ``greater_is_better`` of a step says: kfp hands on no truth value that may be missing."""
-    told = {"": None, "true": True, "false": False}
-    if text.lower() not in told:
-        raise InvalidInput(f'greater_is_better={brief(text)}: "true", "false" or "" is expected')
-    return told[text.lower()]
-
-
-def log_numbers(metrics: "dsl.Metrics", found: dict[str, Any]) -> None:
-    """Logs what of it is a number that JSON can hold."""
-    for name, value in found.items():
-        if isinstance(value, (int, float)) and not isinstance(value, bool) and math.isfinite(value):
-            metrics.log_metric(name, value)
-
-
-def picture(job: Job) -> str:
-    """The history of the job as a page with a picture; where there is none, with the words that say why."""
-    drawn = io.BytesIO()
-    try:
-        job.history().plot()[0].figure.savefig(drawn, format="png")
-    except Exception as error:  # whatever it is: the model is trained, and worth more than its picture
-        return f"<p>{html.escape(f'{type(error).__name__}: {error}')}</p>"
-    return f'<img alt="metrics over steps" src="data:image/png;base64,{base64.b64encode(drawn.getvalue()).decode()}">'
+    is_greater = parameters.direction_of(greater_is_better)
+    job = jobs.job_of(name, generation, parameters.backend_of(where, options))
+    return job.promote(promote_as, better_in=better_in or None, greater_is_better=is_greater)

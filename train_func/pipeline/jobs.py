@@ -1,0 +1,100 @@
+"""The job behind a step: found by its name, refused another try, and shown as numbers, picture and confusion matrix."""
+
+import base64
+import html
+import io
+import json
+import math
+import os
+from typing import Any
+
+from train_func.client.attach import attach
+from train_func.client.backend import Backend
+from train_func.client.identity import stored
+from train_func.client.job import Job
+from train_func.client.stored_run import all_ends, state_in_store, submitted
+from train_func.errors import Cause, InvalidInput, JobFailed
+from train_func.storage import Store, find, open_store
+from train_func.text import listed
+from train_func.worker.inputs.cache import machine_cache
+from train_func.worker.tasks.protocol import Classifies, worker_half
+
+# Another try without a change would only repeat these; what befell the workers or the cluster is tried again.
+FINAL: tuple[Cause, ...] = ("cancelled", "input", "source", "data", "model", "code", "memory", "deadline")
+
+
+def job_of(name: str, generation: int, backend: Backend) -> Job:
+    """The handle on that generation of a run, or on the newest one for 0: another may be in training meanwhile."""
+    if not generation:
+        return attach(name, on=backend)
+    store = open_store(backend.store_address())
+    return Job(stored(store, name, generation), backend, store)
+
+
+def check_retry(job: Job, store: Store, began: str) -> None:
+    """Raises JobFailed where the job was cancelled, or has failed for good, since the pipeline run ``began``."""
+    times = [submitted(store, job.record), *(end.ended for end in all_ends(store, job.record))]
+    if cancelled := find(store, job.record.keys.cancelled):
+        times.append(json.loads(cancelled.data)["time"])
+    if not began or max(times) < began:  # all are of one zone and in ISO format, whose order is that of time
+        return
+    try:
+        if state_in_store(store, job.record) == "Cancelled":
+            raise JobFailed(f"{job.name} was cancelled", cause="cancelled")
+        if job.state == "Failed":
+            job.result()
+    except JobFailed as failure:
+        if failure.cause in FINAL:
+            remedy = "run the pipeline again, and it goes on from the newest checkpoint"
+            words = f"{failure}\n  not tried again in the pipeline run that began at {began}: {remedy}"
+            raise JobFailed(words, cause=failure.cause) from failure
+
+
+def log_numbers(metrics: Any, values: dict[str, Any]) -> None:
+    """Logs what of the values is a number that JSON can hold."""
+    for name, value in values.items():
+        if isinstance(value, (int, float)) and not isinstance(value, bool) and math.isfinite(value):
+            metrics.log_metric(name, value)
+
+
+def picture(job: Job) -> str:
+    """The history of the job as a page with a picture; where there is none, with the words that say why."""
+    drawn = io.BytesIO()
+    try:
+        job.history().plot()[0].figure.savefig(drawn, format="png")
+    except Exception as error:  # whatever it is: the model is trained, and worth more than its picture
+        return f"<p>{html.escape(f'{type(error).__name__}: {error}')}</p>"
+    return f'<img alt="metrics over steps" src="data:image/png;base64,{base64.b64encode(drawn.getvalue()).decode()}">'
+
+
+def confusion_of(job: Job, store: Store) -> tuple[list[str], list[list[int]]]:
+    """The classes, and how many held-out rows of each the published model took for each; a line for each true class.
+
+    Both are empty where the rows of the run have not one class each. Raises InvalidInput where the data are not those
+    of the training, or the model has other classes than the rows; or as ``load``.
+    """
+    record = job.record
+    if record.run.task is None:
+        return [], []
+    task = worker_half(record.run, store, machine_cache(os.environ))
+    if not isinstance(task, Classifies) or not task.has_one_class:
+        return [], []
+    rows = task.rows()
+    if changed := [name for name, sha256 in rows.fingerprints.items() if record.fingerprints.get(name) != sha256]:
+        raise InvalidInput(
+            f"{', '.join(changed)} of {record.name} has changed since the training, so that its held-out rows are not "
+            "known: bring the data back, or submit the run again",
+            cause="data",
+        )
+    numbers = {label: number for number, label in enumerate(rows.labels)}
+    matrix = [[0] * len(rows.labels) for _ in rows.labels]
+    answers = task.classes(job.load(), rows.held_out)
+    if unknown := sorted({*answers} - {*numbers}):
+        raise InvalidInput(
+            f"the model of {record.name} tells the classes {listed(unknown)}, and its rows have {listed(rows.labels)}: "
+            "train the model that session.model() gives, or publish one whose config names the same classes",
+            cause="model",
+        )
+    for truth, answer in zip(rows.held_out["label"], answers, strict=True):
+        matrix[truth][numbers[answer]] += 1
+    return list(rows.labels), matrix

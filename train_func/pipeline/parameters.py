@@ -1,0 +1,140 @@
+"""What a pipeline hands to its steps as text: a Run, a packed function, the backend of the job with its options."""
+
+import json
+from collections.abc import Callable, Mapping
+from dataclasses import asdict, fields
+from typing import Any
+
+from packaging.requirements import Requirement
+from packaging.specifiers import SpecifierSet
+
+from train_func.client import registry
+from train_func.client.backend import Backend, provisional
+from train_func.client.cluster.cluster import Cluster
+from train_func.client.cluster.kubeconfig import in_a_pod
+from train_func.client.comparison import Comparison
+from train_func.client.identity import placed
+from train_func.client.in_place import check_name
+from train_func.client.packages.inventory import normalised
+from train_func.client.placement import SecretKey
+from train_func.client.preflight import Facts
+from train_func.client.submit import checked, checked_run, packed
+from train_func.errors import InvalidInput, SourceRefused
+from train_func.fields import brief
+from train_func.run import Run
+from train_func.text import sized
+
+MAX_BYTES = 112_000  # a step gets all it is given as one JSON argument of a program, of which Linux takes 131,072 bytes
+
+
+def arguments(function: Callable[..., object], run: Run | None = None, *, on: Backend | None = None) -> dict[str, str]:
+    """The parameters ``run``, ``source``, ``where`` and ``options`` of the pipeline and of its components.
+
+    Function, data, model and backend are checked as ``submit`` checks them. For a cluster the files of this machine
+    are carried to the store, where the steps find them.
+
+    Args:
+        function: as for ``submit``.
+        run: what is asked for; by default one worker, without parameters.
+        on: the backend of the job, ``Local()`` by default.
+
+    Raises what ``submit`` raises, and SourceRefused where the function and its Run are too large for parameters.
+    """
+    backend, run = registry.given(on), checked_run(run)
+    source, packages = packed(function, run, backend)
+    prepared, _ = prepare_run(run, backend)
+    texts = {"run": json.dumps(prepared.to_dict()), "source": source.to_json()}
+    if (num_bytes := len(json.dumps(texts))) > MAX_BYTES:
+        raise SourceRefused(
+            f"{source.function} and its Run are {sized(num_bytes)} as parameters of a pipeline, and at most "
+            f"{sized(MAX_BYTES)} travel so: install the modules that it uses in the image, or keep its data in a file"
+        )
+    return {**texts, "where": registry.name_of(backend), "options": options_of(backend, packages.given)}
+
+
+def prepare_run(run: Run, backend: Backend) -> tuple[Run, Facts]:
+    """The run with its files where the workers read them, and what is known of them; raises what ``submit`` raises."""
+    run = backend.adapted(run)
+    store, facts = checked(backend, run)
+    run = placed(run, facts.fingerprints)
+    try:
+        run = backend.prepare(provisional(run, store.address), facts.inputs, facts.num_model_bytes, store)
+    except InvalidInput as refused:
+        if refused.cause != "scheduling":  # the job may be there already, and takes the room itself
+            raise
+    return run.with_inputs(facts.commits), facts
+
+
+def run_of(text: str) -> Run:
+    """The Run in a step's parameter; raises InvalidInput."""
+    return Run.from_dict(_object("run", text))
+
+
+def options_of(backend: Backend, versions: Mapping[str, str] | None = None) -> str:
+    """The options of a backend that are not its defaults, as JSON; Secrets are named, never read.
+
+    What the environment here says of the workers' size is written down: a step has another environment. Packages are
+    written in the ``versions`` that they have come to, by name: a later step gets these, whatever is the newest then.
+    """
+    settled = backend.settled() if isinstance(backend, Cluster) else backend
+    given: dict[str, Any] = {}
+    for option in fields(backend):  # type: ignore[arg-type]  # every backend of this package is a dataclass
+        value = getattr(settled, option.name)
+        if option.name != "timings" and value not in (None, option.default, {}, (), []):
+            given[option.name] = value
+    if versions and "packages" in given:
+        given["packages"] = [_pinned(text, versions) for text in given["packages"]]
+    return json.dumps(given, default=asdict)  # of a SecretKey
+
+
+def backend_of(where: str, options: str) -> Backend:
+    """The backend that a step's parameters name; raises InvalidInput."""
+    if where not in registry.BACKENDS:
+        raise InvalidInput(f"where={brief(where)}: one of {', '.join(registry.BACKENDS)} is expected")
+    given = _object("options", options)
+    if in_a_pod():
+        given.pop("context", None)  # of the kubeconfig of the machine where the pipeline was called
+    if isinstance(variables := given.get("environment"), dict):
+        secrets = {name: SecretKey(**value) for name, value in variables.items() if isinstance(value, dict)}
+        given["environment"] = {**variables, **secrets}
+    return registry.make(where, given)
+
+
+def check_promotion(run: Run, promote_as: str, better_in: str, greater_is_better: str) -> None:
+    """Raises InvalidInput where no model of the run could be promoted so."""
+    if promote_as:
+        check_name(promote_as)
+    if better_in:
+        Comparison.by(better_in, direction_of(greater_is_better))
+    if better_in and not run.task:
+        raise InvalidInput(
+            f"better_in={brief(better_in)}: a run without a task holds no rows out on which models can be compared; "
+            'give it a task, or better_in=""',
+            cause="data",
+        )
+
+
+def direction_of(text: str) -> bool | None:
+    """What ``greater_is_better`` of a step says: kfp hands on no truth value that may be missing."""
+    directions = {"": None, "true": True, "false": False}
+    if text.lower() not in directions:
+        raise InvalidInput(f'greater_is_better={brief(text)}: "true", "false" or "" is expected')
+    return directions[text.lower()]
+
+
+def _object(parameter: str, text: str) -> dict[str, Any]:
+    try:
+        plain = json.loads(text)
+    except ValueError:
+        plain = None
+    if not isinstance(plain, dict):
+        raise InvalidInput(f"{parameter}={brief(text)}: a JSON object is expected, as arguments(...) gives it")
+    return plain
+
+
+def _pinned(text: str, versions: Mapping[str, str]) -> str:
+    """The requirement in the version that it has come to; one that names a file by its address stays."""
+    requirement = Requirement(text)
+    if (version := versions.get(normalised(requirement.name))) and not requirement.url:
+        requirement.specifier = SpecifierSet(f"=={version}")
+    return str(requirement)
