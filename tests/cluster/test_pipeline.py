@@ -60,7 +60,7 @@ def test_the_pipeline_trains_on_the_operator_and_promotes(namespace, jobs, tmp_p
     backend = Cluster(**SMALL)
     given = arguments(fine_tunes_and_scores, run, on=backend)
     assert run_of(given["run"]).task.dataset.startswith(f"{backend.store_address()}/")
-    by = {"better_in": "score", "greater_is_better": "true"}
+    by = {"better": "score"}
     with steps_in(tmp_path / "kfp"):
         done = train_and_promote(**given, promote_as="of-a-pipeline", **by).outputs
     job = submit(fine_tunes_and_scores, run, on=backend)

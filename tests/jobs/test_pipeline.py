@@ -53,7 +53,7 @@ def test_a_better_model_takes_the_place_and_a_worse_one_does_not(steps, store, a
     for score in (0.4, 0.6):
         run = a_run(workers=1, parameters={"score": score})
         given = arguments(fine_tunes_and_scores, run, on=Local())
-        done = train_and_promote(**given, promote_as="reviews", better_in="score", greater_is_better="true")
+        done = train_and_promote(**given, promote_as="reviews", better="score")
         ended.append((done.outputs["in_place"], in_place(store, "reviews").metrics["score"]))
         assert submit(fine_tunes_and_scores, run, on=Local()).name == done.outputs["name"]
     assert ended == [(False, 0.5), (True, 0.6)]

@@ -24,7 +24,7 @@ from train_func.storage import find, open_store
 MODEL = ModelKeys("reviews").model
 
 
-def put_model(store, lr, *, name=None, accuracy=0.5, held_out="h", generation=1, score=0.5):
+def put_model(store, lr, *, name=None, accuracy=0.5, held_out="h", generation=1, share=0.5):
     """A run that has published two files, of which one names the learning rate."""
     run = Run(name=name, parameters={"lr": lr})
     record = replace(put_run(store, run, generation=generation), held_out_sha256=held_out)
@@ -38,7 +38,7 @@ def put_model(store, lr, *, name=None, accuracy=0.5, held_out="h", generation=1,
             sums[name] = FileEntry(len(data), store.upload(f"{folder}/{name}", path))
             store.upload(f"{record.keys.model}/{name}", path)
     result = Result.write(
-        1, generation, {"metrics": {"accuracy": accuracy, "eval_loss": accuracy, "lossless_share": score}}, sums
+        1, generation, {"metrics": {"accuracy": accuracy, "eval_loss": accuracy, "share": share}}, sums
     )
     store.put(record.keys.result, result)
     store.put(f"{record.keys.model}/SHA256SUMS", write_sums(Result.read(result, "").sums))
@@ -109,45 +109,44 @@ def test_a_new_generation_of_the_run_is_in_place_only_when_it_is_promoted(store)
 
 
 @pytest.mark.parametrize(
-    ("metric", "given", "now", "is_better"),
+    ("better", "now", "is_better"),
     [
-        ("accuracy", None, 0.6, True),
-        ("accuracy", None, 0.5, False),
-        ("accuracy", None, 0.4, False),
-        ("eval_loss", None, 0.4, True),
-        ("eval_loss", None, 0.6, False),
-        ("accuracy", False, 0.4, True),
+        ("accuracy", 0.6, True),
+        ("accuracy", 0.5, False),
+        ("accuracy", 0.4, False),
+        ("-eval_loss", 0.4, True),
+        ("-eval_loss", 0.6, False),
+        ("-accuracy", 0.4, True),
     ],
 )
-def test_only_a_better_model_is_promoted_where_that_is_asked_for(store, metric, given, now, is_better):
+def test_only_a_better_model_is_promoted_where_that_is_asked_for(store, better, now, is_better):
     before = put_model(store, 0.1)
-    asked = {"better_in": metric, "greater_is_better": given}
-    assert promote(store, before, "reviews", **asked)[0]  # none is in place
+    assert promote(store, before, "reviews", better=better)[0]  # none is in place
     after = put_model(store, 0.2, accuracy=now)
-    assert promote(store, after, "reviews", **asked)[0] is is_better
+    assert promote(store, after, "reviews", better=better)[0] is is_better
     assert in_place(store, "reviews").run == (after if is_better else before).name
 
 
-@pytest.mark.parametrize("names_given", [[], ["--greater-is-better"], ["--lower-is-better"]])
-def test_a_metric_whose_direction_its_name_does_not_tell_is_refused_until_it_is_given(store, names_given):
-    before, after = put_model(store, 0.1, score=0.1), put_model(store, 0.2, score=0.9)
-    command = ["--better-in", "lossless_share", *names_given]
-    ended = {main(["promote", before.name, "reviews", *command]), main(["promote", after.name, "reviews", *command])}
-    if not names_given:
-        assert 0 not in ended
-        assert in_place(store, "reviews") is None
-        assert promote(store, before, "reviews")[0]  # no direction is needed where nothing is compared
-    else:
-        assert in_place(store, "reviews").run == (after if "--greater-is-better" in names_given else before).name
+@pytest.mark.parametrize("better", ["share", "-share"])
+def test_a_command_promotes_the_greater_or_the_lower_one(store, better):
+    before, after = put_model(store, 0.1, share=0.1), put_model(store, 0.2, share=0.9)
+    for record in (before, after):
+        main(["promote", record.name, "reviews", f"--better={better}"])
+    assert in_place(store, "reviews").run == (before if better == "-share" else after).name
 
 
-@pytest.mark.parametrize(
-    ("lacking", "cause"), [({"better_in": "acuracy", "greater_is_better": True}, "input"), ({"held_out": ""}, "data")]
-)
+@pytest.mark.parametrize("better", ["loss", "eval_loss", "", "-"])
+def test_a_loss_that_is_to_be_great_is_refused_and_so_is_no_metric(store, better):
+    with pytest.raises(InvalidInput):
+        promote(store, put_model(store, 0.1), "reviews", better=better)
+    assert in_place(store, "reviews") is None
+
+
+@pytest.mark.parametrize(("lacking", "cause"), [({"better": "acuracy"}, "input"), ({"held_out": ""}, "data")])
 def test_what_later_models_could_not_be_compared_with_is_not_promoted_as_the_first_one(store, lacking, cause):
     record = put_model(store, 0.1, held_out=lacking.pop("held_out", "h"))
     with pytest.raises(InvalidInput) as refused:
-        promote(store, record, "reviews", **{"better_in": "accuracy", **lacking})
+        promote(store, record, "reviews", **{"better": "accuracy", **lacking})
     assert refused.value.cause == cause
     assert in_place(store, "reviews") is None
     assert promote(store, record, "reviews")[0]
@@ -158,7 +157,7 @@ def test_models_that_were_measured_on_different_rows_are_not_compared(store, hel
     before, after = put_model(store, 0.1), put_model(store, 0.2, accuracy=0.9, held_out=held_out)
     promote(store, before, "reviews")
     with pytest.raises(InvalidInput) as refused:
-        promote(store, after, "reviews", better_in="accuracy")
+        promote(store, after, "reviews", better="accuracy")
     assert (refused.value.cause, before.name in str(refused.value)) == ("data", True)
     assert in_place(store, "reviews").run == before.name
     assert promote(store, after, "reviews")[0]
@@ -213,7 +212,7 @@ def test_a_name_under_which_a_damaged_record_lies_is_taken_again_whatever_run_be
 def test_a_metric_that_one_of_the_runs_has_not_is_refused_with_those_there_are(store):
     promote(store, put_model(store, 0.1), "reviews")
     with pytest.raises(InvalidInput) as refused:
-        promote(store, put_model(store, 0.2), "reviews", better_in="f1")
+        promote(store, put_model(store, 0.2), "reviews", better="f1")
     assert all(of in str(refused.value) for of in ("accuracy", "eval_loss", "f1"))
 
 
@@ -221,15 +220,15 @@ def test_a_metric_that_the_run_has_not_is_refused_also_where_its_model_is_in_pla
     record = put_model(store, 0.1)
     promote(store, record, "reviews")
     with pytest.raises(InvalidInput) as refused:
-        attach(record.name).promote("reviews", better_in="acc")
+        attach(record.name).promote("reviews", better="acc")
     assert all(of in str(refused.value) for of in ("'acc'", "accuracy", "eval_loss"))
-    assert promote(store, record, "reviews", better_in="accuracy")[0]
+    assert promote(store, record, "reviews", better="accuracy")[0]
 
 
 def test_the_command_tells_by_its_exit_code_whether_the_model_is_in_place(store, capsys):
     first, second = put_model(store, 0.1, accuracy=0.6), put_model(store, 0.2, accuracy=0.5)
-    assert main(["promote", first.name, "reviews", "--better-in", "accuracy"]) == 0
-    assert main(["promote", second.name, "reviews", "--better-in", "accuracy"]) == 1
+    assert main(["promote", first.name, "reviews", "--better", "accuracy"]) == 0
+    assert main(["promote", second.name, "reviews", "--better", "accuracy"]) == 1
     assert main(["promote", second.name, "reviews"]) == 0
     assert main(["fetch", "reviews"]) == 0
     assert weights(Path(capsys.readouterr().out.splitlines()[-1])) == "weights 0.2 1"
@@ -283,7 +282,7 @@ def test_a_withdrawn_name_goes_on_counting_and_remembers_what_was_in_place(store
     first, second = put_model(store, 0.1, accuracy=0.9), put_model(store, 0.2, accuracy=0.1)
     promote(store, first, "reviews")
     withdraw("reviews")
-    assert promote(store, second, "reviews", better_in="accuracy")[0]  # nothing is there to be better than
+    assert promote(store, second, "reviews", better="accuracy")[0]  # nothing is there to be better than
     held = in_place(store, "reviews")
     assert (held.number, held.run, [of["run"] for of in held.earlier]) == (3, second.name, [first.name])
     assert weights(whole_model(store, MODEL, tmp_path / "copy")) == "weights 0.2 1"
@@ -380,7 +379,7 @@ def test_a_damaged_record_keeps_runs_from_removal_until_a_model_is_put_in_place_
     for refused in (
         lambda: remove(first.name),
         lambda: places.withdraw(store, "reviews"),
-        lambda: promote(store, second, "reviews", better_in="accuracy"),
+        lambda: promote(store, second, "reviews", better="accuracy"),
     ):
         with pytest.raises(StorageFailed) as failure:
             refused()
@@ -447,12 +446,12 @@ def test_a_record_of_another_format_is_refused_by_its_name(store):
     assert (refused.value.reason, "in-place.json" in str(refused.value)) == ("damaged", True)
 
 
-@pytest.mark.parametrize("better_in", [None, "accuracy"])
+@pytest.mark.parametrize("better", [None, "accuracy"])
 @pytest.mark.parametrize("seeds", [range(30), pytest.param(range(30, 500), marks=pytest.mark.slow)])
-def test_of_two_clients_one_wins_and_the_copy_is_whole(better_in, seeds):
+def test_of_two_clients_one_wins_and_the_copy_is_whole(better, seeds):
     for seed in seeds:
         with TemporaryDirectory(dir=MEMORY) as folder:
-            _race(seed, Path(folder), better_in)
+            _race(seed, Path(folder), better)
 
 
 @pytest.mark.parametrize("seeds", [range(30), pytest.param(range(30, 500), marks=pytest.mark.slow)])
@@ -498,17 +497,17 @@ def _race_with_withdrawal(seed, folder):
         assert plain.list(f"{MODEL}/") == []
 
 
-def _race(seed, folder, better_in):
+def _race(seed, folder, better):
     """Two clients promote two runs at once."""
     plain = open_store((folder / "store").as_uri())
     records = {1: put_model(plain, 0.1, accuracy=0.6), 2: put_model(plain, 0.2, accuracy=0.7)}
 
     def promoting(record):
-        return lambda store: promote(store, record, "reviews", better_in=better_in)[0]
+        return lambda store: promote(store, record, "reviews", better=better)[0]
 
     ended = _at_once(seed, plain.address, {number: promoting(record) for number, record in records.items()})
     held = in_place(plain, "reviews")
-    if better_in:
+    if better:
         assert held.run == records[2].name
         assert ended[2] is True
     else:

@@ -32,8 +32,8 @@ def store(server, tmp_path, monkeypatch):
     return open_store(address)
 
 
-def put_in_place(record, better_in="accuracy"):
-    return promote(record.name, "reviews", better_in, "Local", "{}")
+def put_in_place(record, better="accuracy"):
+    return promote(record.name, "reviews", better, "Local", "{}")
 
 
 def test_what_is_better_takes_the_place_and_what_is_withdrawn_leaves_no_file(store):
@@ -56,8 +56,8 @@ def test_a_model_is_promoted_without_being_sent_here(store):
     assert (attach("reviews").fetch() / "model.safetensors").read_text() == "weights 0.1 1"
 
 
-@pytest.mark.parametrize("better_in", ["", "accuracy"])
-def test_of_two_steps_that_promote_at_once_one_wins(store, tmp_path, better_in):
+@pytest.mark.parametrize("better", ["", "accuracy"])
+def test_of_two_steps_that_promote_at_once_one_wins(store, tmp_path, better):
     for round_ in range(NUM_ROUNDS):
         records = {lr: put_model(store, lr, accuracy=lr) for lr in (round_ + 0.25, round_ + 0.5)}
         before, ended, start = in_place(store, "reviews"), {}, threading.Barrier(len(records))
@@ -65,7 +65,7 @@ def test_of_two_steps_that_promote_at_once_one_wins(store, tmp_path, better_in):
         def step(record, ended=ended, start=start):
             start.wait(60)
             try:
-                ended[record.name] = put_in_place(record, better_in)
+                ended[record.name] = put_in_place(record, better)
             except StorageFailed as failure:
                 ended[record.name] = failure.reason
 
@@ -78,6 +78,6 @@ def test_of_two_steps_that_promote_at_once_one_wins(store, tmp_path, better_in):
         (won,) = (lr for lr, record in records.items() if record.name == held.run)
         assert ended[held.run] is True
         assert [*ended.values()].count(True) == held.number - (before.number if before else 0)
-        assert won == max(records) or not better_in
+        assert won == max(records) or not better
         copied = whole_model(store, ModelKeys("reviews").model, tmp_path / "copy")
         assert (copied / "model.safetensors").read_text() == f"weights {won} 1"

@@ -6,16 +6,12 @@ import pytest
 import torch
 
 from tests.messages import unnamed
-from train_func.client.comparison import Comparison, direction
-from train_func.errors import InvalidInput
 from train_func.worker.publish.model import below_baseline
 from train_func.worker.tasks.metrics import (
-    RIGHT,
     Accuracy,
     LabelScores,
     NumberErrors,
     TagScores,
-    TokenScores,
     spans_of,
 )
 
@@ -140,40 +136,6 @@ def test_tags_that_mark_no_spans_have_an_accuracy_alone():
     assert by_batches(TagScores(("NOUN", "VERB")), torch.zeros(1, 3, 2), labels) == {"accuracy": 0.5}
     assert set(by_batches(TagScores(("O", "B-PER")), torch.zeros(1, 3, 2), labels)) > {"f1"}
     assert TagScores(NAMES).count(torch.zeros(1, 3, 2), labels) is None
-
-
-LOWER = "loss eval_loss train/Loss RMSE MAE mse wer eval_wer cer nll ppl perplexity brier brier_score bits_per_byte"
-GREATER = "accuracy eval_accuracy Top_5_Accuracy accuracy@1 f1 f1_micro precision recall AUC roc-auc r2 bleu rougeL"
-GREATER += " exact_match token_accuracy val.correlation"
-UNKNOWN = ["lossless_share", "score", "neg_log_loss", "accuracy_loss", "rewards", "", "lossy", "inaccuracy", "perf"]
-
-
-def test_whether_a_greater_value_is_better_is_what_the_name_says():
-    assert {name for name in LOWER.split() if direction(name) is not False} == set()
-    assert {name for name in GREATER.split() if direction(name) is not True} == set()
-
-
-@pytest.mark.parametrize("name", UNKNOWN)
-def test_a_name_that_says_no_direction_is_refused_unless_it_is_given(name):
-    with pytest.raises(InvalidInput):
-        Comparison.by(name)
-    assert Comparison.by(name, False) == Comparison(name, False)
-
-
-class Sums(dict):
-    """Any sum of a metric."""
-
-    def __missing__(self, name):
-        return 3.0
-
-
-@pytest.mark.parametrize(
-    "metric", [Accuracy(), LabelScores(), NumberErrors(), TagScores(["O", "B-A", "I-A"]), TokenScores()]
-)
-def test_every_metric_that_a_task_of_this_package_publishes_says_its_direction(metric):
-    published = metric.values(Sums({RIGHT: 1.0, "sum": 1.0, "sum_of_squares": 5.0}), 4)
-    assert published
-    assert [name for name in published if direction(name) is None] == []
 
 
 def rows(labels):

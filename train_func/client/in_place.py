@@ -60,30 +60,28 @@ def names_of(store: Store, run: str) -> list[str]:
     return [name for name in names_in(store) if (held := in_place(store, name)) and held.run == run]
 
 
-def promote(
-    store: Store, record: RunRecord, name: str, *, better_in: str | None = None, greater_is_better: bool | None = None
-) -> tuple[bool, str]:
+def promote(store: Store, record: RunRecord, name: str, *, better: str | None = None) -> tuple[bool, str]:
     """Puts the model of a run in place under ``name``; whether it is now, and why, in words.
 
     Args:
         store: of the run.
         record: of the run, which has published a model.
         name: small letters, digits and hyphens.
-        better_in: only where the run is better in this metric than the one in place, on the same held-out rows.
-        greater_is_better: of that metric; None: as its name tells.
+        better: only where the run is better in this metric than the one in place, on the same held-out rows; behind a
+            minus, as in "-loss", where a lower value is better.
 
     Raises:
-        InvalidInput: no such name, metric or model, the name is how that of another run is shortened, the name of the
-            metric tells no direction, or what is promoted, or the two, cannot be compared; nothing was changed.
+        InvalidInput: no such name, metric or model, the name is how that of another run is shortened, or what
+            is promoted, or the two, cannot be compared; nothing was changed.
         StorageFailed: reason "conflict" when another client has put another model in place meanwhile; or the store's.
     """
     check_name(name)
-    comparison = Comparison.by(better_in, greater_is_better) if better_in is not None else None
+    comparison = Comparison.by(better) if better is not None else None
     result = _published(store, record)
     check_shortens_no_other(store, name, record.name)
     key = ModelKeys(name).in_place
     for _ in range(TRIES):
-        newest, version = _newest(store, name, or_damaged=better_in is None)
+        newest, version = _newest(store, name, or_damaged=better is None)
         before = newest if newest and newest.run else None
         if before and (before.run, before.generation) == (record.name, record.generation):
             if comparison:
@@ -98,7 +96,7 @@ def promote(
         except StorageFailed as failure:
             if failure.reason != "conflict":
                 raise
-            if better_in is None:
+            if better is None:
                 break
             continue
         if find(store, record.keys.result) is None:

@@ -18,7 +18,7 @@ MOST_EARLIER = 100  # that are remembered
 class InPlace(Record):
     """Which model is in place under ``name``."""
 
-    REMEDY = "Use the version that promoted it; job.promote(...) without better_in replaces a damaged one"
+    REMEDY = "Use the version that promoted it; job.promote(...) without better replaces a damaged one"
 
     name: str
     number: int

@@ -72,7 +72,7 @@ class JobModel:
                 f"{self.name} has published no model in {self._store.address}: it is {state}; {way}", reason="absent"
             ) from None
 
-    def promote(self, name: str, *, better_in: str | None = None, greater_is_better: bool | None = None) -> bool:
+    def promote(self, name: str, *, better: str | None = None) -> bool:
         """Puts the published model in place under ``name``; returns whether it is in place now, and prints why.
 
         ``attach(name)`` finds the run that is in place, so that its ``fetch()`` and ``load()`` give that model, also
@@ -81,18 +81,15 @@ class JobModel:
 
         Args:
             name: small letters, digits and hyphens, such as ``"reviews"``.
-            better_in: promote only where the run is better in this metric than the one in place, on the same held-out
-                rows.
-            greater_is_better: of that metric; by default as its name tells, such as that of an accuracy or a loss.
+            better: promote only where the run is better in this metric than the one in place, on the same held-out
+                rows. A minus says that a lower value is better, as in ``"-loss"``.
 
         Raises:
-            InvalidInput: no model is published, the name of the metric tells no direction, or the run cannot be
-                compared, also where nothing is in place yet; nothing was changed.
+            InvalidInput: no model is published, or the run cannot be compared, also where nothing is in place yet;
+                nothing was changed.
             StorageFailed: reason "conflict" when another client was quicker; or the store's own failure.
         """
-        is_in_place, why = promote(
-            self._store, self.record, name, better_in=better_in, greater_is_better=greater_is_better
-        )
+        is_in_place, why = promote(self._store, self.record, name, better=better)
         self._note(why)
         return is_in_place
 

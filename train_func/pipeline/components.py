@@ -47,10 +47,9 @@ def _pipeline(on_server: Callable[[Any], Any] = lambda task: task) -> Any:
         run: str,
         source: str,
         promote_as: str,
-        better_in: str = "accuracy",
+        better: str = "accuracy",
         where: str = "Cluster",
         options: str = "{}",
-        greater_is_better: str = "",
     ) -> Outcome:
         """Trains a function by a job, and puts its model in place where it is better than the one there.
 
@@ -58,13 +57,13 @@ def _pipeline(on_server: Callable[[Any], Any] = lambda task: task) -> Any:
             run: the Run, as JSON; train_func.pipeline.arguments gives it.
             source: the function with all it uses, as the same packs it.
             promote_as: the name that the model is put in place under.
-            better_in: the metric that is compared; empty: put it in place in any case.
+            better: the metric that is compared, behind a minus where a lower value is better; empty: put it in place in
+                any case.
             where: the backend of the job, Cluster or Local.
             options: of that backend, as JSON.
-            greater_is_better: of that metric, "true" or "false"; empty: as its name tells.
         """
         on = {"where": where, "options": options}
-        by = {"promote_as": promote_as, "better_in": better_in, "greater_is_better": greater_is_better}
+        by = {"promote_as": promote_as, "better": better}
         prepared = on_server(prepare(run=run, **on, **by))
         trained = on_server(train(run=prepared.outputs["run"], source=source, began=prepared.outputs["began"], **on))
         trained.set_retry(num_retries=2)  # it attaches to the job that is there

@@ -100,26 +100,18 @@ def backend_of(where: str, options: str) -> Backend:
     return registry.make(where, given)
 
 
-def check_promotion(run: Run, promote_as: str, better_in: str, greater_is_better: str) -> None:
+def check_promotion(run: Run, promote_as: str, better: str) -> None:
     """Raises InvalidInput where no model of the run could be promoted so."""
     if promote_as:
         check_name(promote_as)
-    if better_in:
-        Comparison.by(better_in, direction_of(greater_is_better))
-    if better_in and not run.task:
+    if better:
+        Comparison.by(better)
+    if better and not run.task:
         raise InvalidInput(
-            f"better_in={brief(better_in)}: a run without a task holds no rows out on which models can be compared; "
-            'give it a task, or better_in=""',
+            f"better={brief(better)}: a run without a task holds no rows out on which models can be compared; "
+            'give it a task, or better=""',
             cause="data",
         )
-
-
-def direction_of(text: str) -> bool | None:
-    """What ``greater_is_better`` of a step says: kfp hands on no truth value that may be missing."""
-    directions = {"": None, "true": True, "false": False}
-    if text.lower() not in directions:
-        raise InvalidInput(f'greater_is_better={brief(text)}: "true", "false" or "" is expected')
-    return directions[text.lower()]
 
 
 def _object(parameter: str, text: str) -> dict[str, Any]:

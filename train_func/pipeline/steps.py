@@ -14,8 +14,7 @@ def prepare(
     where: str = "Cluster",
     options: str = "{}",
     promote_as: str = "",
-    better_in: str = "",
-    greater_is_better: str = "",
+    better: str = "",
 ) -> NamedTuple("Prepared", [("run", str), ("began", str)]):  # type: ignore[valid-type]
     """Checks data, model, store and backend, and brings what lies on this machine to where the workers read it.
 
@@ -26,8 +25,7 @@ def prepare(
         where: the backend of the job, Cluster or Local.
         options: of that backend, as JSON.
         promote_as: as of promote; empty: it is not checked.
-        better_in: as of promote; empty: it is not checked.
-        greater_is_better: as of promote.
+        better: as of promote; empty: it is not checked.
 
     Returns:
         run: the Run, whose inputs are named by their addresses and commits.
@@ -39,7 +37,7 @@ def prepare(
     from train_func.pipeline import parameters
 
     began, asked = now(), parameters.run_of(run)
-    parameters.check_promotion(asked, promote_as, better_in, greater_is_better)
+    parameters.check_promotion(asked, promote_as, better)
     prepared, facts = parameters.prepare_run(asked, parameters.backend_of(where, options))
     dataset.metadata |= {**facts.about, "summary": facts.summary, "held_out_sha256": facts.held_out_sha256}
     dataset.metadata["fingerprints"] = dict(facts.fingerprints)
@@ -127,18 +125,17 @@ def evaluate(
 def promote(
     name: str,
     promote_as: str,
-    better_in: str = "accuracy",
+    better: str = "accuracy",
     where: str = "Cluster",
     options: str = "{}",
-    greater_is_better: str = "",
     generation: int = 0,
 ) -> bool:
     """Puts the model of the run in place where it is better than the one there, on the same held-out rows.
 
     Args:
         promote_as: the name that the model is put in place under.
-        better_in: the metric that is compared; empty: put it in place in any case.
-        greater_is_better: of that metric, "true" or "false"; empty: as its name tells.
+        better: the metric that is compared, behind a minus where a lower value is better; empty: put it in place in any
+            case.
         generation: of the run, as train has told; 0: the newest.
 
     Returns:
@@ -146,6 +143,5 @@ def promote(
     """
     from train_func.pipeline import jobs, parameters
 
-    is_greater = parameters.direction_of(greater_is_better)
     job = jobs.job_of(name, generation, parameters.backend_of(where, options))
-    return job.promote(promote_as, better_in=better_in or None, greater_is_better=is_greater)
+    return job.promote(promote_as, better=better or None)

@@ -37,8 +37,7 @@ def _fetch(given: argparse.Namespace) -> int:
 
 
 def _promote(given: argparse.Namespace) -> int:
-    asked = {"better_in": given.better_in, "greater_is_better": given.greater_is_better}
-    return os.EX_OK if _job(given).promote(given.under, **asked) else FAILED
+    return os.EX_OK if _job(given).promote(given.under, better=given.better) else FAILED
 
 
 def _push(given: argparse.Namespace) -> int:
@@ -100,11 +99,8 @@ def _of_fetch(parser: argparse.ArgumentParser) -> None:
 def _of_promote(parser: argparse.ArgumentParser) -> None:
     _of_a_run(parser)
     parser.add_argument("under", metavar="UNDER", help="the name that the model is put in place under")
-    parser.add_argument("--better-in", metavar="METRIC", help="only where it is better in this than the one in place")
-    way = parser.add_mutually_exclusive_group()
-    for option, greater in (("--greater-is-better", True), ("--lower-is-better", False)):
-        told = "of that metric, where its name does not tell"
-        way.add_argument(option, dest="greater_is_better", action="store_const", const=greater, help=told)
+    only = "only where it is better in this than the one in place; --better=-loss: where a lower value is better"
+    parser.add_argument("--better", metavar="METRIC", help=only)
 
 
 def _of_push(parser: argparse.ArgumentParser) -> None:
