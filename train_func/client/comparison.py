@@ -42,7 +42,7 @@ class Comparison:
         if not metric or (better.endswith("loss") and metric == better):
             greater = "it would promote the model with the greater loss; " if metric else ""
             raise InvalidInput(
-                f"better={brief(better)}: {greater}the name of a metric is expected, behind a minus where a lower value "
+                f"better={brief(better)}: {greater}the name of a metric is expected, with a minus where a lower value "
                 'is better, as in "accuracy" and "-loss"'
             )
         return cls(metric, metric == better)
