@@ -160,6 +160,8 @@ class Supervisor:
         except Stopped as error:
             return self._close(stopped(worker, str(error)))
         except PeersLost as error:
+            if self._stop.requested and error.verdict and error.verdict.exit_code == exits.STOPPED:  # all were told to
+                return self._close(stopped(worker, self._stop.name))
             return self._close(Verdict(exits.PEER, "peer", str(error), worker, root_cause=False), error.verdict)
         except NotFormed as error:
             return self._close(Verdict(exits.RENDEZVOUS, "peer", str(error), worker))
