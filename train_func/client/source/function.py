@@ -9,8 +9,7 @@ from types import BuiltinFunctionType, FunctionType, MethodType
 from typing import Any
 
 from train_func.call import call_of
-from train_func.client.source.space import Space, layers
-from train_func.client.source.statements import Definition, Statement
+from train_func.client.source.cells import Definition, Space, Statement, layers
 from train_func.errors import SourceRefused
 
 ALLOWED = (
