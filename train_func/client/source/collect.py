@@ -3,26 +3,13 @@
 import ast
 import builtins
 import copy
-import difflib
 import sys
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from types import BuiltinFunctionType, FunctionType, MethodType, ModuleType
 
-from train_func.client.source.cells import (
-    ABSENT,
-    Definition,
-    Import,
-    Space,
-    Statement,
-    Text,
-    Uses,
-    absolute,
-    parse,
-    root_of,
-    uses_of,
-)
+from train_func.client.source.cells import ABSENT, Space, Statement, Text, absolute, parse, root_of
 from train_func.client.source.definitions import (
     Given,
     attributes_added,
@@ -32,49 +19,27 @@ from train_func.client.source.definitions import (
     is_same_class,
 )
 from train_func.client.source.modules import LocalModule, Modules, is_installed
-from train_func.client.source.values import ALLOWED, NoValueError, Writer, is_mutable, is_type
+from train_func.client.source.names import Definition, Import, Uses, uses_of
+from train_func.client.source.refusals import (
+    IPYTHON_ONLY,
+    MAX_BYTES,
+    no_value,
+    of_a_machine,
+    of_ipython,
+    of_this_machine,
+    outdated,
+    too_large,
+    undefined,
+)
+from train_func.client.source.values import NoValueError, Writer, is_mutable, is_type
 from train_func.errors import SourceRefused
-from train_func.tables import is_table
 
-MAX_BYTES = 50_000_000
-IPYTHON_ONLY = frozenset({"get_ipython", "display", "In", "Out", "__IPYTHON__"})
 BUILTINS = frozenset(dir(builtins)) - IPYTHON_ONLY
 OF_A_MODULE = frozenset(
     (
         *("__name__", "__file__", "__doc__", "__package__", "__spec__", "__loader__", "__builtins__", "__path__"),
         *("__annotations__", "__conditional_annotations__", "__cached__", "__debug__", "__class__", "__classdict__"),
         *("__module__", "__qualname__"),
-    )
-)
-_OF_A_MACHINE = frozenset(
-    (
-        *("is_available", "device_count", "get_device_name", "current_device", "cpu_count", "process_cpu_count"),
-        *("sched_getaffinity", "gethostname", "mkdtemp", "mkstemp", "gettempdir"),
-        *("TemporaryDirectory", "NamedTemporaryFile"),
-    )
-)
-_OF_A_PROCESS = frozenset(("RANK", "LOCAL_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT"))
-_OF_DATA = frozenset(("open", "read_text", "read_bytes", "map", "starmap", "submit"))
-_PASSING = frozenset(  # what these give of such a fact is one, too
-    (
-        *(
-            "int",
-            "float",
-            "str",
-            "bool",
-            "max",
-            "min",
-            "round",
-            "abs",
-            "list",
-            "tuple",
-            "dict",
-            "set",
-            "sorted",
-            "range",
-        ),
-        *("Path", "PurePath", "join", "dirname", "abspath", "realpath", "expanduser", "format", "get", "getenv"),
-        *("append", "extend", "update"),
     )
 )
 
@@ -327,7 +292,7 @@ class Collection:
 
     def _value(self, name: str, value: object, binder: Statement | None, user: Piece, line: int) -> list[Piece] | None:
         text, first = (binder.text, binder.first) if binder else (user.text, line)
-        if fact := self._of_this_machine(ast.Name(name, ast.Load())):
+        if fact := of_this_machine(ast.Name(name, ast.Load()), self.space):
             self.faults.append(of_a_machine(name, text.place(first), fact, self.name))
             return None
         original = binder.source if binder else f"{name} = ...\n"
@@ -336,7 +301,7 @@ class Collection:
             self._values[name] = self._add(piece)
         except NoValueError as error:
             self._values.pop(name, None)
-            self.faults.append(self._no_value(name, text.place(first), error, value))
+            self.faults.append(no_value(name, text.place(first), error, value, self.name))
             return None
         return [piece]
 
@@ -347,18 +312,6 @@ class Collection:
             self._needed.append(self._values[first])
             return f"{name} = {first}\n"
         return f"{name} = {self.writer.text(value, is_named=True)}\n"
-
-    def _no_value(self, name: str, place: str, why: NoValueError, value: object, what: str = "a name") -> str:
-        file = getattr(getattr(value, "__code__", None), "co_filename", None)
-        origin = f" (its text is in {file}: import it from there)" if file and not file.startswith("<") else ""
-        remedy = f"Build it inside {self.name}"
-        if is_table(value):
-            remedy = f"Give it as Run(inputs={{{name!r}: {name}}}), which lets it travel as a Parquet file"
-        elif isinstance(value, ModuleType):
-            remedy = "Import it inside the code that uses it"
-        return (
-            f"{place}: {name!r} is {why}{origin}; {what} travels as its value, which may be made of {ALLOWED}. {remedy}"
-        )
 
     def _settle(self) -> None:
         """What definitions fill while they are made, as a decorator does a registry, gets its value when all are."""
@@ -378,30 +331,6 @@ class Collection:
             last.write, last.source = str, filled
             piece.source, piece.now = f"{name} = {self.writer.text(_empty(value))}\n", []
             self.pieces.append(last)
-
-    def _of_this_machine(self, node: ast.AST) -> str:
-        """What in an expression says which machine or process this is; "" for nothing. Follows names, not calls."""
-        waiting, seen = [node], set[str]()
-        while waiting:
-            one = waiting.pop()
-            if isinstance(one, ast.Name) and one.id not in seen:
-                if one.id == "__file__":
-                    return "__file__"
-                seen.add(one.id)
-                binder = self.space.binder(one.id)
-                waiting += [] if binder is None else _given_to(binder.node, one.id)
-            elif isinstance(one, ast.Constant) and isinstance(one.value, str) and one.value in _OF_A_PROCESS:
-                return one.value
-            elif isinstance(one, ast.Call):
-                called = one.func.attr if isinstance(one.func, ast.Attribute) else getattr(one.func, "id", "")
-                called = getattr(self.space.live.get(called), "__name__", called)
-                if called in _OF_A_MACHINE:
-                    return ast.unparse(one.func)
-                waiting += [*one.args, *(word.value for word in one.keywords)] if called in _PASSING else []
-                waiting += [one.func.value] if isinstance(one.func, ast.Attribute) and called not in _OF_DATA else []
-            elif not isinstance(one, Definition | ast.Lambda):
-                waiting += ast.iter_child_nodes(one)
-        return ""
 
     # Statements that travel as they are, but for the values of their defaults and attributes.
 
@@ -439,13 +368,13 @@ class Collection:
         is_annotation = is_type(value) and not isinstance(value, type)
         if value is ABSENT or given.is_code or is_annotation or not (is_computed or given.is_changed):
             return
-        if fact := self._of_this_machine(given.node):
+        if fact := of_this_machine(given.node, self.space):
             self.faults.append(of_a_machine(given.name, place, fact, self.name))
             return
         try:
             text, needed = self._written(value, statement.text, given.node.lineno)
         except NoValueError as error:
-            self.faults.append(self._no_value(given.name, place, error, value))
+            self.faults.append(no_value(given.name, place, error, value, self.name))
             return
 
         def again() -> str:
@@ -486,7 +415,7 @@ class Collection:
             self._add(made)
         except NoValueError as error:
             if not any(isinstance(one, ast.Attribute) and one.attr == attribute for one in ast.walk(statement.node)):
-                self.faults.append(self._no_value(path, by.place(), error, value, "what is set on it"))
+                self.faults.append(no_value(path, by.place(), error, value, self.name, "what is set on it"))
 
     # What the expressions of values look up.
 
@@ -665,69 +594,3 @@ def _chains(node: ast.AST) -> Iterator[str]:
         dotted = ast.unparse(one) if isinstance(one, ast.Attribute) and root_of(one) else ""
         if dotted and all(part.isidentifier() for part in dotted.split(".")):
             yield dotted
-
-
-def _given_to(node: ast.AST, name: str) -> list[ast.AST]:
-    """The expressions of a statement that decide what ``name`` holds; of an unpacked tuple its part alone."""
-    match node:
-        case ast.Assign(targets=[ast.Tuple(elts=targets)], value=ast.Tuple(elts=values)) if len(targets) == len(values):
-            return [v for t, v in zip(targets, values, strict=True) if isinstance(t, ast.Name) and t.id == name]
-        case ast.Import() | ast.ImportFrom() | ast.FunctionDef() | ast.AsyncFunctionDef() | ast.ClassDef():
-            return []
-    children = list(ast.iter_child_nodes(node))
-    blocks = [one for one in children if isinstance(one, ast.stmt | ast.ExceptHandler | ast.match_case)]
-    within = [one for block in blocks for one in _given_to(block, name)]
-    heads = [one for one in children if one not in blocks]
-    stored = {one.id for head in heads for one in ast.walk(head) if isinstance(one, ast.Name) and _is_stored(one)}
-    return [*within, *heads] if within or name in stored else []
-
-
-def _is_stored(node: ast.Name) -> bool:
-    return isinstance(node.ctx, ast.Store)
-
-
-# What is said of what cannot travel.
-
-
-def undefined(name: str, place: str, known: Iterable[str]) -> str:
-    """The fault of a name that nothing binds."""
-    if name in IPYTHON_ONLY:
-        return of_ipython(name, place)
-    near = difflib.get_close_matches(name, list(known), n=1, cutoff=0.75)
-    meant = f"; did you mean {near[0]!r}?" if near else "."
-    return (
-        f"{place}: {name!r} is not defined: a name must be bound in the function, in an executed cell or its file, "
-        f"or be a builtin{meant} Correct it, or define or import it and run that cell before submitting"
-    )
-
-
-def of_a_machine(name: str, place: str, fact: str, function: str) -> str:
-    """The fault of a value that holds for this machine or process alone."""
-    return (
-        f"{place}: {name!r} says what this machine or process is ({fact}), and a worker is another one. "
-        f"Compute it inside {function}"
-    )
-
-
-def outdated(name: str, file: str) -> str:
-    """The fault of a function or a class whose file was edited and not loaded again."""
-    return (
-        f"{file}: {name!r} is not what its file says now: the file was changed after it was imported. "
-        "Restart the kernel, or use importlib.reload and run the import again; then submit again"
-    )
-
-
-def of_ipython(name: str, place: str) -> str:
-    """The fault of a name that only a notebook has."""
-    return (
-        f"{place}: {name!r} belongs to IPython (magics and ! commands use it too), and a worker is plain Python. "
-        "Leave it out of what the function uses, or put it in a cell of its own"
-    )
-
-
-def too_large(place: str) -> str:
-    """The fault of more text than travels."""
-    return (
-        f"{place}: with this the function and what it uses are more than {MAX_BYTES:,} bytes of text, the most that "
-        "travels. Keep data in a file or the store, and read it there"
-    )

@@ -14,17 +14,8 @@ from dataclasses import dataclass
 from types import FunctionType
 from typing import Any
 
-from train_func.client.source.cells import (
-    ABSENT,
-    Definition,
-    Import,
-    Space,
-    Statement,
-    arguments_of,
-    bound_in_class,
-    layers,
-    literal,
-)
+from train_func.client.source.cells import ABSENT, Space, Statement, arguments_of, layers, literal
+from train_func.client.source.names import Definition, Import, bound_in_class
 from train_func.client.source.values import is_mutable
 
 _CHANGERS = frozenset(

@@ -9,7 +9,8 @@ from dataclasses import dataclass
 from importlib.machinery import EXTENSION_SUFFIXES, ModuleSpec
 from pathlib import Path
 
-from train_func.client.source.cells import Import, Text, absolute, catches
+from train_func.client.source.cells import Text, absolute
+from train_func.client.source.names import Import, catches
 
 NEVER_PACKED = frozenset({"train_func", "__main__", "__future__"})  # train_func is installed in the worker
 _INSTALLED = frozenset({"site-packages", "dist-packages"})

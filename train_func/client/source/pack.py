@@ -7,9 +7,11 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any, Self
 
-from train_func.client.source.cells import Definition, Text, parse
-from train_func.client.source.collect import MAX_BYTES, Collection, Piece, closure, too_large
+from train_func.client.source.cells import Text, parse
+from train_func.client.source.collect import Collection, Piece, closure
 from train_func.client.source.function import Root, find
+from train_func.client.source.names import Definition
+from train_func.client.source.refusals import MAX_BYTES, too_large
 from train_func.client.source.secrets import Secret, secrets_in
 from train_func.errors import SourceRefused
 from train_func.secret import may_hold_secret

@@ -58,7 +58,7 @@ class Names(Protocol):
     """What the module has in which the expressions stand."""
 
     def reference(self, value: object) -> str | None:
-        """The expression that names a function or a class there, or None."""
+        """The expression that names a function or a class, or None."""
 
     def module(self, name: str) -> str:
         """The name of an imported module."""
@@ -151,6 +151,8 @@ class Writer:
     def _of(self, value: object, *, is_named: bool = False) -> str:
         if value is None or type(value) in (str, bool, bytes):
             return repr(value)
+        if type(value) in (int, float):
+            return self._number(value)
         if id(value) in self._around:
             raise NoValueError(f"{_an(type(value))} that holds itself")
         if len(self._around) >= MAX_DEPTH:
@@ -339,7 +341,7 @@ def _wrapped(path: str, plain: Callable[[Any], object]) -> Callable[[Writer, Any
 
 
 _WRITERS: dict[str, Callable[[Writer, Any], str]] = {
-    **dict.fromkeys(("int", "float", "complex"), Writer._number),
+    "complex": Writer._number,
     "ellipsis": lambda writer, value: "...",
     "NotImplementedType": lambda writer, value: writer.names.builtin("NotImplemented"),
     "object": lambda writer, value: f"{writer.names.builtin('object')}()",
