@@ -19,7 +19,7 @@ from pathlib import Path
 from types import CodeType, FunctionType, ModuleType
 from typing import Any
 
-from train_func.client.source.names import Definition, Import, binds
+from train_func.client.source.names import Definition, Import, binds, root_of
 from train_func.source_file import split_lines
 
 MAX_SHOWN = 80  # characters of a line inside a message
@@ -335,13 +335,6 @@ def from_byte(line: str, column: int) -> str:
     return line.encode()[column:].decode()
 
 
-def root_of(node: ast.expr) -> str | None:
-    """The name that an attribute or an item is looked up on, as ``a`` in ``a.b[0].c``."""
-    while isinstance(node, ast.Attribute | ast.Subscript):
-        node = node.value
-    return node.id if isinstance(node, ast.Name) else None
-
-
 def arguments_of(arguments: ast.arguments) -> list[str]:
     return [one.arg for one in (*arguments.posonlyargs, *arguments.args, *arguments.kwonlyargs)]
 
@@ -408,3 +401,15 @@ def _without_lines(code: CodeType) -> CodeType:
     """The code as if it stood nowhere: equal for functions that say the same."""
     within = (_without_lines(one) if isinstance(one, CodeType) else one for one in code.co_consts)
     return code.replace(co_filename="", co_firstlineno=0, co_linetable=b"", co_consts=tuple(within))
+
+
+def parse_statement(source: str, statement: Statement) -> ast.stmt:
+    """The syntax tree of a changed statement, at its lines."""
+    if not statement.is_indented:
+        node = parse(source).body[0]
+        ast.increment_lineno(node, statement.first - 1)
+        return node
+    block = parse("if True:\n" + source).body[0]
+    assert isinstance(block, ast.If)
+    ast.increment_lineno(block, statement.first - 2)
+    return block.body[0]

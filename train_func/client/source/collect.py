@@ -2,24 +2,24 @@
 
 import ast
 import builtins
-import copy
 import sys
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterable
 from types import BuiltinFunctionType, FunctionType, MethodType, ModuleType
 
-from train_func.client.source.cells import ABSENT, Space, Statement, Text, absolute, parse, root_of
+from train_func.client.source.cells import ABSENT, Space, Statement, Text, absolute, parse, parse_statement
 from train_func.client.source.definitions import (
     Given,
     attributes_added,
     bound_since,
     changed_within,
+    empty_of,
     given_in,
     is_same_class,
 )
 from train_func.client.source.modules import LocalModule, Modules, is_installed
-from train_func.client.source.names import Definition, Import, Uses, uses_of
+from train_func.client.source.names import OF_A_MODULE, Definition, calls, chains, imports, root_of, uses_of
+from train_func.client.source.pieces import Piece, closure
 from train_func.client.source.refusals import (
     IPYTHON_ONLY,
     MAX_BYTES,
@@ -31,45 +31,10 @@ from train_func.client.source.refusals import (
     too_large,
     undefined,
 )
-from train_func.client.source.values import NoValueError, Writer, is_mutable, is_type
+from train_func.client.source.values import NoValueError, Writer, is_mutable, is_own_object, is_type
 from train_func.errors import SourceRefused
 
 BUILTINS = frozenset(dir(builtins)) - IPYTHON_ONLY
-OF_A_MODULE = frozenset(
-    (
-        *("__name__", "__file__", "__doc__", "__package__", "__spec__", "__loader__", "__builtins__", "__path__"),
-        *("__annotations__", "__conditional_annotations__", "__cached__", "__debug__", "__class__", "__classdict__"),
-        *("__module__", "__qualname__"),
-    )
-)
-
-
-@dataclass(eq=False)
-class Piece:
-    """Lines that travel together, with the pieces they need when they run, and when a function of them is called."""
-
-    text: Text
-    line: int
-    write: Callable[[], str]
-    """Gives the lines that travel; ``original`` is the statement in its cell or file."""
-    original: str
-    node: ast.stmt | None = None
-    """None for a value."""
-    statement: Statement | None = None
-    is_last: bool = False
-    source: str = ""
-    uses: Uses = field(default_factory=Uses)
-    now: list["Piece"] = field(default_factory=list)
-    later: list["Piece"] = field(default_factory=list)
-
-    @property
-    def is_import(self) -> bool:
-        """Whether it stands above everything else."""
-        return isinstance(self.node, Import)
-
-    def place(self, line: int | None = None) -> str:
-        """Where it stands, for a message."""
-        return self.text.place(line or self.line)
 
 
 class Collection:
@@ -164,10 +129,10 @@ class Collection:
                         "bound it again; give one of the two another name"
                     )
                 needed += [one for one in found if one is not piece]
-        for dotted in _chains(piece.node):
+        for dotted in chains(piece.node):
             binders = self.space.binders.get(dotted.partition(".")[0], ()) if dotted in sys.modules else ()
-            imports = [one for one in binders if isinstance(one.node, ast.Import) and _imports(one.node, dotted)]
-            piece.later += [self._statement(one) for one in imports[-1:]]
+            statements = [one for one in binders if isinstance(one.node, ast.Import) and imports(one.node, dotted)]
+            piece.later += [self._statement(one) for one in statements[-1:]]
 
     def _need(self, name: str, user: Piece, line: int, *, is_certain: bool = True) -> list[Piece]:
         """The pieces that bind ``name``, which ``user`` looks up in ``line``."""
@@ -192,7 +157,8 @@ class Collection:
                 return []
             if binder is None or not isinstance(binder.node, ast.If | ast.Try | ast.Match | ast.With):
                 if is_certain:
-                    self.faults.append(self._undefined(name, user, line))
+                    known = [*sorted(user.uses.own), *self.space.live, *sorted(BUILTINS)]
+                    self.faults.append(undefined(name, user.place(line), known))
                 return None
             return []  # a block that went the other way, and the use may be as conditional
         value = self.space.live[name]
@@ -208,10 +174,6 @@ class Collection:
             self.faults.append(of_ipython(name, user.place(line)))
             return None
         return self._value(name, value, binder, user, line)
-
-    def _undefined(self, name: str, user: Piece, line: int) -> str:
-        known = [one for one in self.space.live if not one.startswith("_")] + sorted(BUILTINS)
-        return undefined(name, user.place(line), [*sorted(user.uses.own), *known])
 
     def _is_value_of_local(self, binder: Statement, value: object) -> bool:
         """Whether it is what ``from module import RATE`` gave of a local module, which may compute it again there."""
@@ -231,7 +193,7 @@ class Collection:
             if isinstance(node, ast.ImportFrom) and absolute(node, module.package) == self.module_name:
                 for alias in node.names:
                     self._need(alias.name, Piece(module.text, node.lineno, str, ""), node.lineno)
-        space = _space_of(module)
+        space = module.space
         known = {*space.live, *space.binders, *BUILTINS, *OF_A_MODULE}
         has_star = any(one.source.rstrip().endswith("import *") for one in space.statements)
         used = [uses_of(statement.node, space.flags) for statement in space.statements]
@@ -243,13 +205,10 @@ class Collection:
         held = [(name, value, module.text.origin) for name, value in space.live.items()] + self._imported
         for name, value, place in held:
             is_own = isinstance(value, FunctionType | type) and value.__module__ == module.name
-            if is_own and (space.is_outdated(value) or self._says_otherwise(value, space)):
+            statement = space.located(value) if is_own else None
+            is_changed = statement and any(one.is_changed for one in given_in(statement.node, value))
+            if is_own and (is_changed or space.is_outdated(value)):
                 self.faults.append(outdated(name, place))
-
-    def _says_otherwise(self, value: object, space: Space) -> bool:
-        """Whether a default or an attribute stands in the file with another value."""
-        statement = space.located(value)
-        return statement is not None and any(one.is_changed for one in given_in(statement.node, value))
 
     def _definition(self, name: str, value: object, binder: Statement | None) -> Piece | None:
         statement = self.space.located(value)
@@ -259,7 +218,8 @@ class Collection:
             is_lambda = isinstance(value, FunctionType) and value.__name__ == "<lambda>" and not value.__closure__
             node = getattr(binder.node, "value", None) if binder else None
             is_alias = binder is not None and hasattr(ast, "TypeAlias") and isinstance(binder.node, ast.TypeAlias)
-            is_made = is_type(value) and not self._is_imported(value) and isinstance(node, ast.expr)
+            is_own = not isinstance(value, type) or value.__module__ == self.module_name
+            is_made = is_own and is_type(value) and isinstance(node, ast.expr)
             if binder and (is_alias or is_made or (is_lambda and isinstance(node, ast.Lambda))):
                 return self._statement(binder, value)  # Point = namedtuple("Point", "x y")
             return None
@@ -280,10 +240,6 @@ class Collection:
         piece = Piece(statement.text, statement.first, lambda: line, statement.source, statement=statement)
         piece.now += self._of_name[other]
         return self._add(piece)
-
-    def _is_imported(self, value: object) -> bool:
-        module = getattr(value, "__module__", None)
-        return isinstance(value, type) and module != self.module_name
 
     def _import(self, module: str, alias: str, binder: Statement | None = None) -> Piece:
         user, source = self._user, f"import {module} as {alias}\n"
@@ -321,16 +277,15 @@ class Collection:
         changed |= {root_of(getattr(one, "func", one)) or "" for node in run for one in node.decorator_list}
         for name in sorted(changed & self._values.keys()):
             piece, value = self._values[name], self.space.live[name]
-            if not is_mutable(value):
-                continue
             expression = piece.source.removeprefix(f"{name} = ").removesuffix("\n")
             fill = next((one for one in ("update", "extend") if hasattr(value, one) and hasattr(value, "clear")), "")
-            filled = f"{name}.clear()\n{name}.{fill}({expression})\n"
-            filled = filled if fill else f"{name}.__dict__.update({expression}.__dict__)\n"
-            last = Piece(piece.text, piece.line, str, piece.original, is_last=True, now=[piece, *piece.now])
-            last.write, last.source = str, filled
-            piece.source, piece.now = f"{name} = {self.writer.text(_empty(value))}\n", []
-            self.pieces.append(last)
+            is_own = is_own_object(value)
+            filled = f"{name}.__dict__.update({expression}.__dict__)\n" if is_own else f"{name} = {expression}\n"
+            filled = f"{name}.clear()\n{name}.{fill}({expression})\n" if fill else filled
+            needed = [piece, *piece.now]
+            self.pieces.append(Piece(piece.text, piece.line, str, piece.original, None, None, True, filled, now=needed))
+            if fill or is_own:
+                piece.source, piece.now = f"{name} = {self.writer.text(empty_of(value))}\n", []
 
     # Statements that travel as they are, but for the values of their defaults and attributes.
 
@@ -348,7 +303,7 @@ class Collection:
             self._see(given, statement, piece, texts)
         self._add(piece)
         if texts:
-            piece.node = _moved(piece.source, statement)
+            piece.node = parse_statement(piece.source, statement)
         name = getattr(statement.node, "name", "")
         if name and self.space.live.get(name) is value:
             for attribute in attributes_added(statement.node, value):
@@ -360,7 +315,7 @@ class Collection:
         """Lets a value take the place of the expression that computed it."""
         place, value = statement.place(given.node.lineno), given.value
         is_computed = given.is_computed(self.space.live)
-        if value is ABSENT and is_computed and given.is_default and _calls(given.node):
+        if value is ABSENT and is_computed and given.is_default and calls(given.node):
             self.faults.append(
                 f"{place}: the default of {given.name!r} is computed by a call, and a decorator hides its value; "
                 "bind it to a name above, or compute it inside the function"
@@ -389,7 +344,7 @@ class Collection:
             write = lambda: f"{path} = {again()}\n"  # noqa: E731
             self._add(Piece(statement.text, given.node.lineno, write, original, is_last=True, now=[piece, *needed]))
         if is_filled and not is_set:
-            empty = _empty(value)
+            empty = empty_of(value)
             texts[given.node] = lambda: self.writer.text(empty)
         elif not is_set:
             texts[given.node] = again
@@ -520,33 +475,8 @@ class Collection:
         return name
 
 
-def closure(start: Iterable[Piece], *, is_now: bool = False) -> set[Piece]:
-    """The pieces, and all that they need; ``is_now``: to be executed."""
-    found: set[Piece] = set()
-    waiting = list(start)
-    while waiting:
-        piece = waiting.pop()
-        if piece not in found:
-            found.add(piece)
-            waiting += piece.now if is_now else [*piece.now, *piece.later]
-    return found
-
-
-def _space_of(module: LocalModule) -> Space:
-    live = sys.modules.get(module.name)
-    space = Space(vars(live) if live else {"__name__": module.name}, [module.text], getattr(live, "__file__", None))
-    space.package = module.package
-    return space
-
-
 def _is_plain(value: object) -> bool:
     return value is None or (type(value).__module__ == "builtins" and not callable(value))
-
-
-def _calls(node: ast.AST) -> bool:
-    return isinstance(node, ast.Call | ast.Await) or (
-        not isinstance(node, ast.Lambda) and any(map(_calls, ast.iter_child_nodes(node)))
-    )
 
 
 def _looked_up(owner: object, path: str) -> object:
@@ -555,42 +485,6 @@ def _looked_up(owner: object, path: str) -> object:
     return owner
 
 
-def _empty(value: object) -> object:
-    """What a registry was before anything was registered: empty, or an object whose containers are."""
-    if hasattr(value, "clear"):
-        empty = copy.copy(value)
-        empty.clear()
-        return empty
-    made = object.__new__(type(value))
-    made.__dict__.update({k: _empty(v) if hasattr(v, "clear") else v for k, v in vars(value).items()})
-    return made
-
-
 def _closed(source: str) -> str:
     """An expression that a bracket may follow."""
     return source if "#" in source.splitlines()[-1] else source.rstrip()
-
-
-def _moved(source: str, statement: Statement) -> ast.stmt:
-    """The syntax tree of a changed statement, at its lines."""
-    if not statement.is_indented:
-        node = parse(source).body[0]
-        ast.increment_lineno(node, statement.first - 1)
-        return node
-    block = parse("if True:\n" + source).body[0]
-    assert isinstance(block, ast.If)
-    ast.increment_lineno(block, statement.first - 2)
-    return block.body[0]
-
-
-def _imports(node: ast.Import, dotted: str) -> bool:
-    """Whether it says ``import a.b`` of that name."""
-    return any((alias.name, alias.asname) == (dotted, None) for alias in node.names)
-
-
-def _chains(node: ast.AST) -> Iterator[str]:
-    """What is looked up on names, as ``a.b`` and ``a.b.c``."""
-    for one in ast.walk(node):
-        dotted = ast.unparse(one) if isinstance(one, ast.Attribute) and root_of(one) else ""
-        if dotted and all(part.isidentifier() for part in dotted.split(".")):
-            yield dotted

@@ -6,6 +6,7 @@ takes its place in the text that travels, in the same lines.
 
 import abc
 import ast
+import copy
 import dataclasses
 import enum
 import re
@@ -231,3 +232,14 @@ def _sign(value: object) -> object:
 
 def _sign_of_default(value: object) -> object:
     return id(value) if is_mutable(value) else _sign(value)
+
+
+def empty_of(value: object) -> object:
+    """What a registry was before anything was registered: empty, or an object whose containers are."""
+    if hasattr(value, "clear"):
+        empty = copy.copy(value)
+        empty.clear()
+        return empty
+    made = object.__new__(type(value))
+    made.__dict__.update({k: empty_of(v) if hasattr(v, "clear") else v for k, v in vars(value).items()})
+    return made

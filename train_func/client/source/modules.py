@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from importlib.machinery import EXTENSION_SUFFIXES, ModuleSpec
 from pathlib import Path
 
-from train_func.client.source.cells import Text, absolute
+from train_func.client.source.cells import Space, Text, absolute
 from train_func.client.source.names import Import, catches
 
 NEVER_PACKED = frozenset({"train_func", "__main__", "__future__"})  # train_func is installed in the worker
@@ -38,6 +38,15 @@ class LocalModule:
     def package(self) -> str:
         """What relative imports in it refer to."""
         return self.name if self.is_package else self.name.rpartition(".")[0]
+
+    @property
+    def space(self) -> Space:
+        """What its names hold; nothing when it was not imported yet."""
+        live = sys.modules.get(self.name)
+        names = vars(live) if live else {"__name__": self.name}
+        space = Space(names, [self.text], getattr(live, "__file__", None))
+        space.package = self.package
+        return space
 
 
 class Modules:

@@ -10,6 +10,13 @@ from types import CodeType
 
 Definition = ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef
 Import = ast.Import | ast.ImportFrom
+OF_A_MODULE = frozenset(
+    (
+        *("__name__", "__file__", "__doc__", "__package__", "__spec__", "__loader__", "__builtins__", "__path__"),
+        *("__annotations__", "__conditional_annotations__", "__cached__", "__debug__", "__class__", "__classdict__"),
+        *("__module__", "__qualname__"),
+    )
+)
 
 _LOADS = frozenset({"LOAD_GLOBAL", "LOAD_NAME", "LOAD_FROM_DICT_OR_GLOBALS"})
 _LAZY = frozenset({"__annotate__"})  # annotations of Python 3.14, evaluated when they are asked for
@@ -109,3 +116,30 @@ def _names_of_type(annotation: ast.AST) -> Iterator[str]:
                 yield from _names_of_type(ast.parse(inner.value.strip(), mode="eval"))
             except (SyntaxError, ValueError):
                 continue  # a text that is no type, as in Literal["a b"]
+
+
+def chains(node: ast.AST) -> Iterator[str]:
+    """What is looked up on names, as ``a.b`` and ``a.b.c``."""
+    for one in ast.walk(node):
+        dotted = ast.unparse(one) if isinstance(one, ast.Attribute) and root_of(one) else ""
+        if dotted and all(part.isidentifier() for part in dotted.split(".")):
+            yield dotted
+
+
+def imports(node: ast.Import, dotted: str) -> bool:
+    """Whether it says ``import a.b`` of that name."""
+    return any((alias.name, alias.asname) == (dotted, None) for alias in node.names)
+
+
+def calls(node: ast.AST) -> bool:
+    """Whether executing it calls something."""
+    return isinstance(node, ast.Call | ast.Await) or (
+        not isinstance(node, ast.Lambda) and any(map(calls, ast.iter_child_nodes(node)))
+    )
+
+
+def root_of(node: ast.expr) -> str | None:
+    """The name that an attribute or an item is looked up on, as ``a`` in ``a.b[0].c``."""
+    while isinstance(node, ast.Attribute | ast.Subscript):
+        node = node.value
+    return node.id if isinstance(node, ast.Name) else None

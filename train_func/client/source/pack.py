@@ -3,14 +3,15 @@
 import ast
 import hashlib
 import json
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any, Self
 
 from train_func.client.source.cells import Text, parse
-from train_func.client.source.collect import Collection, Piece, closure
+from train_func.client.source.collect import Collection
 from train_func.client.source.function import Root, find
 from train_func.client.source.names import Definition
+from train_func.client.source.pieces import Piece, ordered
 from train_func.client.source.refusals import MAX_BYTES, too_large
 from train_func.client.source.secrets import Secret, secrets_in
 from train_func.errors import SourceRefused
@@ -127,7 +128,7 @@ def _body(collection: Collection) -> tuple[str, list[dict[str, Any]]]:
     futures = [statement for statement in collection.space.futures if statement.text.order <= last]
     pieces = [Piece(one.text, one.first, str, one.source, one.node, source=one.source) for one in futures]
     text, entries, was_definition = "", [], False
-    for piece in [*pieces, *_ordered(collection)]:
+    for piece in [*pieces, *ordered(collection.pieces, collection.root)]:
         is_definition = isinstance(piece.node, Definition)
         if text and (is_definition or was_definition):
             text += 2 * _line_break(text)
@@ -144,36 +145,6 @@ def _body(collection: Collection) -> tuple[str, list[dict[str, Any]]]:
         }
         entries.append({**entry, "is_value": True} if piece.node is None else entry)
     return text, entries
-
-
-def _ordered(collection: Collection) -> Iterator[Piece]:
-    """Each piece after what it needs; those of one cell keep their order, and cells come before those that use them.
-
-    The order depends on the texts alone and not on when cells were executed, so that the same cells give the same
-    bytes. Only where two pieces need each other's functions does the order of execution decide.
-    """
-    ranks: dict[Text, int] = {}  # the cells, each after those it leads to
-    seen: set[Piece] = set()
-    stack = [(piece, False) for piece in [*reversed(collection.pieces), collection.root]]
-    while stack:
-        piece, is_left = stack.pop()
-        if is_left:
-            ranks.setdefault(piece.text, len(ranks))
-        elif piece not in seen:
-            seen.add(piece)
-            stack.append((piece, True))
-            stack.extend((inner, False) for inner in reversed([*piece.now, *piece.later]))
-    waiting = sorted(collection.pieces, key=lambda p: (p.is_last, not p.is_import, ranks[p.text], p.line))
-    needs = {piece: closure(piece.now, is_now=True) for piece in waiting}
-    wants = {piece: {one for one in closure(piece.now) if piece not in needs[one]} for piece in waiting}
-    while waiting:
-        rest = {*waiting}
-        ready = next((p for p in waiting if not (needs[p] | wants[p]) & rest - {p}), None)
-        if ready is None:  # two need each other
-            tied = [p for p in waiting if not needs[p] & rest - {p}] or waiting
-            ready = min(tied, key=lambda p: (p.text.order, p.line))
-        waiting.remove(ready)
-        yield ready
 
 
 def _line_break(text: str) -> str:

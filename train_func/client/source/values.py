@@ -80,7 +80,7 @@ def full_name(kind: type) -> str:
 
 def is_mutable(value: object) -> bool:
     """Whether two names that hold ``value`` see each other's changes."""
-    return full_name(type(value)) in _CONTAINERS or dataclasses.is_dataclass(type(value)) or _is_own_object(value)
+    return full_name(type(value)) in _CONTAINERS or dataclasses.is_dataclass(type(value)) or is_own_object(value)
 
 
 def is_type(value: object) -> bool:
@@ -89,7 +89,7 @@ def is_type(value: object) -> bool:
     return isinstance(value, type) or is_of_typing or typing.get_origin(value) is not None
 
 
-def _is_own_object(value: object) -> bool:
+def is_own_object(value: object) -> bool:
     """Whether ``value`` is all that its attributes are, with the items of a dict or a list, in classes written here."""
     kind = type(value)
     if kind.__module__ in _BARE or type(kind) not in (type, abc.ABCMeta):
@@ -189,7 +189,7 @@ class Writer:
             return f"{self._array(value.reshape(1))}[0]"
         if full_name(kind).startswith("numpy.dtype"):
             return self._dtype(value)
-        if _is_own_object(value):
+        if is_own_object(value):
             return self._object(value)
         return self._named(value)
 
