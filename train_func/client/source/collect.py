@@ -17,10 +17,7 @@ from train_func.client.source.definitions import (
     given_in,
     is_same_class,
 )
-from train_func.client.source.modules import LocalModule, Modules, is_installed
-from train_func.client.source.names import OF_A_MODULE, Definition, calls, chains, imports, root_of, uses_of
-from train_func.client.source.pieces import Piece, closure
-from train_func.client.source.refusals import (
+from train_func.client.source.faults import (
     IPYTHON_ONLY,
     MAX_BYTES,
     no_value,
@@ -31,6 +28,9 @@ from train_func.client.source.refusals import (
     too_large,
     undefined,
 )
+from train_func.client.source.modules import LocalModule, Modules, is_installed
+from train_func.client.source.names import OF_A_MODULE, Definition, calls, chains, imports, root_of, uses_of
+from train_func.client.source.pieces import Piece, closure
 from train_func.client.source.values import NoValueError, Writer, is_mutable, is_own_object, is_type
 from train_func.errors import SourceRefused
 
@@ -81,6 +81,8 @@ class Collection:
             for name in [one for one in self.modules.local if one not in seen]:
                 seen.add(name)
                 self._look_into(self.modules.local[name])
+        for module in self.modules.local.values():
+            self._check_loaded(module)
 
     def _name_values(self) -> None:
         """Writes all values again, now that it is known which objects have names, and which several values hold."""
@@ -202,6 +204,10 @@ class Collection:
             for name, line in {**one.now, **one.later}.items():
                 if name not in known:
                     self.faults.append(undefined(name, module.text.place(line), [*one.own, *known]))
+
+    def _check_loaded(self, module: LocalModule) -> None:
+        """Whether a local module, and what was imported from it, is what its file says now."""
+        space = module.space
         held = [(name, value, module.text.origin) for name, value in space.live.items()] + self._imported
         for name, value, place in held:
             is_own = isinstance(value, FunctionType | type) and value.__module__ == module.name

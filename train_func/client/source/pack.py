@@ -9,11 +9,11 @@ from typing import Any, Self
 
 from train_func.client.source.cells import Text, parse
 from train_func.client.source.collect import Collection
+from train_func.client.source.faults import MAX_BYTES, too_large
 from train_func.client.source.function import Root, find
+from train_func.client.source.literals import Secret, secrets_in
 from train_func.client.source.names import Definition
 from train_func.client.source.pieces import Piece, ordered
-from train_func.client.source.refusals import MAX_BYTES, too_large
-from train_func.client.source.secrets import Secret, secrets_in
 from train_func.errors import SourceRefused
 from train_func.secret import may_hold_secret
 from train_func.source_file import NUM_HEADER_LINES, Module, fold, split_lines, unfold
