@@ -314,3 +314,23 @@ def test_a_function_that_was_imported_before_its_module_was_loaded_again_is_refu
         pack(function)
     assert unnamed(str(refused.value), "part.py, line 1", "run the import again") == []
     assert pack(importlib.reload(sys.modules["part"]).train_func)
+
+
+def test_a_constant_of_a_module_that_was_set_since_is_refused(project):
+    files = {"part.py": "import own\ndef train_func(): return own.f()\n", "own.py": "RATE = 1\ndef f(): return RATE\n"}
+    function = project(files)
+    sys.modules["own"].RATE = 5
+    with pytest.raises(SourceRefused) as refused:
+        pack(function)
+    (fault,) = refused.value.faults
+    assert unnamed(fault, "own.py, line 1: `RATE = 1`", "'RATE'", "parameters") == []
+
+
+def test_a_constant_that_the_module_sets_itself_is_not_accused(project, tmp_path, monkeypatch):
+    text = "COUNT, TABLE, LEVEL = 0, {}, 1\nMODE = 'a'\nfor n in range(2): TABLE[n] = n\nLEVEL += 1\n"
+    text += "def set_mode():\n    global MODE\n    MODE = 'b'\nset_mode()\n"
+    function = project(
+        {"part.py": "import own\ndef train_func(): return own.TABLE, own.LEVEL, own.MODE\n", "own.py": text}
+    )
+    arrived, _ = shipped(function, tmp_path, monkeypatch)
+    assert arrived() == function() == ({0: 0, 1: 1}, 2, "b")

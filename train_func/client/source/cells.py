@@ -197,7 +197,7 @@ class Space:
             and getattr(sys.modules.get(self.absolute(s.node)), name, self) is value
         ]
         binders = [*stars, *self.binders.get(name, [])]
-        likely = (one for one in reversed(binders) if value is ABSENT or _may_give(one.node, name, value))
+        likely = (one for one in reversed(binders) if value is ABSENT or may_give(one.node, name, value))
         return next(likely, binders[-1] if binders else None)
 
     def text_of(self, code: CodeType) -> Text | None:
@@ -360,7 +360,8 @@ def layers(value: object) -> Iterator[FunctionType]:
             value = inspect.getattr_static(value, "__wrapped__", None)
 
 
-def _may_give(node: ast.stmt, name: str, value: object) -> bool:
+def may_give(node: ast.stmt, name: str, value: object) -> bool:
+    """Unless the statement assigns ``name`` a literal that is another value."""
     targets = node.targets if isinstance(node, ast.Assign) else [getattr(node, "target", None)]
     is_alone = [ast.unparse(target) for target in targets if target] == [name]
     if not is_alone or not isinstance(node, ast.Assign | ast.AnnAssign) or node.value is None:

@@ -1,7 +1,6 @@
 """Everything a function uses, found name by name: functions and classes by their text, all else by its value."""
 
 import ast
-import builtins
 import sys
 from collections import deque
 from collections.abc import Callable, Iterable
@@ -18,8 +17,10 @@ from train_func.client.source.definitions import (
     is_same_class,
 )
 from train_func.client.source.faults import (
+    BUILTINS,
     IPYTHON_ONLY,
     MAX_BYTES,
+    faults_of_module,
     no_value,
     of_a_machine,
     of_ipython,
@@ -33,8 +34,6 @@ from train_func.client.source.names import OF_A_MODULE, Definition, calls, chain
 from train_func.client.source.pieces import Piece, closure
 from train_func.client.source.values import NoValueError, Writer, is_mutable, is_own_object, is_type
 from train_func.errors import SourceRefused
-
-BUILTINS = frozenset(dir(builtins)) - IPYTHON_ONLY
 
 
 class Collection:
@@ -82,7 +81,7 @@ class Collection:
                 seen.add(name)
                 self._look_into(self.modules.local[name])
         for module in self.modules.local.values():
-            self._check_loaded(module)
+            self.faults += faults_of_module(module, self._imported, self.name)
 
     def _name_values(self) -> None:
         """Writes all values again, now that it is known which objects have names, and which several values hold."""
@@ -190,31 +189,11 @@ class Collection:
             return False  # and a worker imports it
 
     def _look_into(self, module: LocalModule) -> None:
-        """What a local module needs of the function's own one, and what is wrong with it."""
+        """What a local module needs of the function's own one."""
         for node in ast.walk(module.text.tree):
             if isinstance(node, ast.ImportFrom) and absolute(node, module.package) == self.module_name:
                 for alias in node.names:
                     self._need(alias.name, Piece(module.text, node.lineno, str, ""), node.lineno)
-        space = module.space
-        known = {*space.live, *space.binders, *BUILTINS, *OF_A_MODULE}
-        has_star = any(one.source.rstrip().endswith("import *") for one in space.statements)
-        used = [uses_of(statement.node, space.flags) for statement in space.statements]
-        known |= {name for one in used for name in one.binds}
-        for one in used if module.name in sys.modules or not has_star else []:
-            for name, line in {**one.now, **one.later}.items():
-                if name not in known:
-                    self.faults.append(undefined(name, module.text.place(line), [*one.own, *known]))
-
-    def _check_loaded(self, module: LocalModule) -> None:
-        """Whether a local module, and what was imported from it, is what its file says now."""
-        space = module.space
-        held = [(name, value, module.text.origin) for name, value in space.live.items()] + self._imported
-        for name, value, place in held:
-            is_own = isinstance(value, FunctionType | type) and value.__module__ == module.name
-            statement = space.located(value) if is_own else None
-            is_changed = statement and any(one.is_changed for one in given_in(statement.node, value))
-            if is_own and (is_changed or space.is_outdated(value)):
-                self.faults.append(outdated(name, place))
 
     def _definition(self, name: str, value: object, binder: Statement | None) -> Piece | None:
         statement = self.space.located(value)

@@ -46,8 +46,8 @@ class Given:
     def is_changed(self) -> bool:
         """Whether it is a literal that says something else by now; what calls have put into a default begins anew."""
         text = literal(self.node)
-        is_filled = is_mutable(self.value) and not self.attribute
-        return ABSENT not in (text, self.value) and not is_filled and repr(text) != repr(self.value)
+        is_filled = is_mutable(self.value) and not self.attribute and type(text) is type(self.value)
+        return not (text is ABSENT or self.value is ABSENT or is_filled) and repr(text) != repr(self.value)
 
     def is_computed(self, live: Mapping[str, Any]) -> bool:
         """Whether executing it again might give something else."""
@@ -57,9 +57,9 @@ class Given:
         held = live.get(owner.id, ABSENT) if isinstance(owner, ast.Name) else ABSENT
         if isinstance(self.node, ast.Attribute) and held is not ABSENT:
             held = getattr(held, self.node.attr, ABSENT)
-        is_equal = type(held) is type(self.value) and repr(held) == repr(self.value)
-        is_same = held is self.value or (type(held) in (bool, int, float, str) and is_equal)
-        return held is ABSENT or not is_same
+        if held is ABSENT or type(held) is not type(self.value):
+            return True
+        return held is not self.value and (type(held) not in (bool, int, float, str) or repr(held) != repr(self.value))
 
 
 def given_in(node: ast.stmt, value: object) -> Iterator[Given]:
@@ -68,9 +68,8 @@ def given_in(node: ast.stmt, value: object) -> Iterator[Given]:
         yield from _of_class(node, value if isinstance(value, type) else None, node.name)
     elif isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
         first = min([node.lineno, *(decorator.lineno for decorator in node.decorator_list)])
-        made = (one.__code__ for one in layers(value))
-        is_it = [(code.co_name, code.co_firstlineno) == (node.name, first) for code in made]
-        yield from _defaults(node.args, next((f for f, it in zip(layers(value), is_it, strict=False) if it), None))
+        made = [one for one in layers(value) if one.__code__.co_name == node.name]
+        yield from _defaults(node.args, next((one for one in made if one.__code__.co_firstlineno == first), None))
     elif isinstance(node, ast.Expr | ast.Assign | ast.AnnAssign) and isinstance(node.value, ast.Lambda):
         yield from _defaults(node.value.args, value if isinstance(value, FunctionType) else None)
 
@@ -127,7 +126,7 @@ def _assigned(node: ast.ClassDef, kind: type | None, target: ast.expr, value: as
     elif isinstance(target, ast.Tuple):
         names = [one.id for one in target.elts if isinstance(one, ast.Name)]
         parts = [_attribute(kind, name, node) for name in names]
-        is_seen = len(names) == len(target.elts) and ABSENT not in parts
+        is_seen = len(names) == len(target.elts) and not any(part is ABSENT for part in parts)
         yield Given(value, ", ".join(names), tuple(parts) if is_seen else ABSENT)
 
 

@@ -1,16 +1,21 @@
 """What is said of what cannot travel, and what says which machine or process this is."""
 
 import ast
+import builtins
 import difflib
-from collections.abc import Iterable
-from types import ModuleType
+import sys
+from collections.abc import Iterable, Iterator
+from types import FunctionType, ModuleType
 
-from train_func.client.source.cells import Space
-from train_func.client.source.names import Definition
+from train_func.client.source.cells import ABSENT, Space, may_give
+from train_func.client.source.definitions import changed_within, given_in
+from train_func.client.source.modules import LocalModule
+from train_func.client.source.names import OF_A_MODULE, Definition, uses_of
 from train_func.client.source.values import ALLOWED, NoValueError
 from train_func.tables import is_table
 
 IPYTHON_ONLY = frozenset({"get_ipython", "display", "In", "Out", "__IPYTHON__"})
+BUILTINS = frozenset(dir(builtins)) - IPYTHON_ONLY
 MAX_BYTES = 50_000_000
 _OF_A_MACHINE = frozenset(
     (
@@ -89,6 +94,35 @@ def _is_stored(node: ast.Name) -> bool:
     return isinstance(node.ctx, ast.Store)
 
 
+def faults_of_module(module: LocalModule, imported: list[tuple[str, object, str]], function: str) -> Iterator[str]:
+    """What a local module looks up in vain, and what it, or an import of it, holds that its file does not say now.
+
+    ``imported``: the names that import statements gave, what they hold, and where they stand.
+    """
+    space = module.space
+    known = {*space.live, *space.binders, *BUILTINS, *OF_A_MODULE}
+    has_star = any(one.source.rstrip().endswith("import *") for one in space.statements)
+    used = [uses_of(statement.node, space.flags) for statement in space.statements]
+    known |= {name for one in used for name in one.binds}
+    for one in used if module.name in sys.modules or not has_star else []:
+        for name, line in {**one.now, **one.later}.items():
+            if name not in known:
+                yield undefined(name, module.text.place(line), [*one.own, *known])
+    held = [(name, value, module.text.origin) for name, value in space.live.items()] + imported
+    for name, value, place in held:
+        is_own = isinstance(value, FunctionType | type) and value.__module__ == module.name
+        statement = space.located(value) if is_own else None
+        is_changed = statement and any(one.is_changed for one in given_in(statement.node, value))
+        if is_own and (is_changed or space.is_outdated(value)):
+            yield outdated(name, place)
+    changing = changed_within(module.text.tree)
+    for name, binders in space.binders.items():
+        value = space.live.get(name, ABSENT)
+        is_atom = value is None or type(value) in (bool, int, float, str, bytes)
+        if is_atom and name not in changing and not may_give(binders[-1].node, name, value):
+            yield set_since(name, binders[-1].place(), function)
+
+
 def no_value(name: str, place: str, why: NoValueError, value: object, function: str, what: str = "a name") -> str:
     """The fault of something that does not travel."""
     file = getattr(getattr(value, "__code__", None), "co_filename", None)
@@ -124,8 +158,17 @@ def of_a_machine(name: str, place: str, fact: str, function: str) -> str:
 def outdated(name: str, file: str) -> str:
     """The fault of a function or a class whose file was edited and not loaded again."""
     return (
-        f"{file}: {name!r} is not what its file says now: the file was changed after it was imported. "
-        "Restart the kernel, or use importlib.reload and run the import again; then submit again"
+        f"{file}: {name!r} is not what its file says now: the file was changed after it was imported, "
+        "or something was set on it since. Restart the kernel, or use importlib.reload and run the import again; "
+        "then submit again"
+    )
+
+
+def set_since(name: str, place: str, function: str) -> str:
+    """The fault of a constant of a local module that other code has set."""
+    return (
+        f"{place}: {name!r} holds another value by now, and a worker imports this file as it is. "
+        f"Set it inside {function}, or give it by Run(parameters={{...}})"
     )
 
 
