@@ -194,7 +194,7 @@ class Space:
             for s in self.statements
             if isinstance(s.node, ast.ImportFrom)
             and s.node.names[0].name == "*"
-            and getattr(sys.modules.get(self.absolute(s.node)), name, self) is value
+            and getattr(sys.modules.get(absolute(s.node, self.package)), name, self) is value
         ]
         binders = [*stars, *self.binders.get(name, [])]
         likely = (one for one in reversed(binders) if value is ABSENT or may_give(one.node, name, value))
@@ -282,18 +282,13 @@ class Space:
 
     def registered_with(self, name: str, statement: Statement) -> list[Statement]:
         """Later definitions decorated with something of ``name``, as ``@name.register``; the newest of each wording."""
-        found = [
-            one
-            for one in self.statements
-            if isinstance(one.node, Definition)
-            and one.comes_after(statement)
-            and any(
-                isinstance(called, ast.Attribute) and root_of(called) == name
-                for each in one.node.decorator_list
-                for called in [each.func if isinstance(each, ast.Call) else each]
-            )
-        ]
-        return list({one.source: one for one in found}.values())
+        found: dict[str, Statement] = {}
+        for one in self.statements:
+            if isinstance(one.node, Definition) and one.comes_after(statement):
+                called = [getattr(each, "func", each) for each in one.node.decorator_list]
+                if any(isinstance(each, ast.Attribute) and root_of(each) == name for each in called):
+                    found[one.source] = one
+        return list(found.values())
 
     def gives(self, node: ast.stmt, name: str) -> bool:
         """Whether the import binds ``name`` to what it holds; of functions and classes, one of that name will do."""
@@ -302,16 +297,12 @@ class Space:
             if isinstance(node, ast.Import) and name == (alias.asname or alias.name.partition(".")[0]):
                 return isinstance(value, ModuleType)
             if isinstance(node, ast.ImportFrom) and name == (alias.asname or alias.name):
-                home = self.absolute(node)
+                home = absolute(node, self.package)
                 given = getattr(sys.modules.get(home), alias.name, sys.modules.get(f"{home}.{alias.name}", ABSENT))
                 return given is value or isinstance(value, ModuleType | type | FunctionType)
             if isinstance(node, ast.ImportFrom) and alias.name == "*":
                 return True
         return False
-
-    def absolute(self, node: ast.ImportFrom) -> str:
-        """The full name of the module that ``node`` imports from."""
-        return absolute(node, self.package)
 
 
 def absolute(node: ast.ImportFrom, package: str) -> str:

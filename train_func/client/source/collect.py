@@ -29,7 +29,7 @@ from train_func.client.source.faults import (
     too_large,
     undefined,
 )
-from train_func.client.source.modules import LocalModule, Modules, is_installed
+from train_func.client.source.modules import Modules, is_installed
 from train_func.client.source.names import OF_A_MODULE, Definition, calls, chains, imports, root_of, uses_of
 from train_func.client.source.pieces import Piece, closure
 from train_func.client.source.values import NoValueError, Writer, is_mutable, is_own_object, is_type
@@ -79,7 +79,11 @@ class Collection:
                 self._look_up(self._waiting.popleft())
             for name in [one for one in self.modules.local if one not in seen]:
                 seen.add(name)
-                self._look_into(self.modules.local[name])
+                module = self.modules.local[name]
+                froms = [node for node in ast.walk(module.text.tree) if isinstance(node, ast.ImportFrom)]
+                for node in (one for one in froms if absolute(one, module.package) == self.module_name):
+                    for alias in node.names:
+                        self._need(alias.name, Piece(module.text, node.lineno, str, ""), node.lineno)
         for module in self.modules.local.values():
             self.faults += faults_of_module(module, self._imported, self.name)
 
@@ -178,26 +182,24 @@ class Collection:
 
     def _is_value_of_local(self, binder: Statement, value: object) -> bool:
         """Whether it is what ``from module import RATE`` gave of a local module, which may compute it again there."""
-        home = sys.modules.get(self.space.absolute(binder.node)) if isinstance(binder.node, ast.ImportFrom) else None
-        if home is None or is_type(value) or isinstance(value, FunctionType | ModuleType):
+        if (
+            is_type(value)
+            or isinstance(value, FunctionType | ModuleType)
+            or not isinstance(binder.node, ast.ImportFrom)
+        ):
+            return False
+        home = sys.modules.get(absolute(binder.node, self.space.package))
+        if home is None or is_installed(getattr(home, "__file__", None)):
             return False
         try:
-            return not is_installed(getattr(home, "__file__", None)) and bool(
-                self._written(value, binder.text, binder.first)
-            )
+            return bool(self._written(value, binder.text, binder.first))
         except NoValueError:
             return False  # and a worker imports it
 
-    def _look_into(self, module: LocalModule) -> None:
-        """What a local module needs of the function's own one."""
-        for node in ast.walk(module.text.tree):
-            if isinstance(node, ast.ImportFrom) and absolute(node, module.package) == self.module_name:
-                for alias in node.names:
-                    self._need(alias.name, Piece(module.text, node.lineno, str, ""), node.lineno)
-
     def _definition(self, name: str, value: object, binder: Statement | None) -> Piece | None:
         statement = self.space.located(value)
-        if statement is None and binder and isinstance(binder.node, Definition) and not _is_plain(value):
+        is_no_data = callable(value) or type(value).__module__ != "builtins"
+        if statement is None and binder and isinstance(binder.node, Definition) and is_no_data:
             statement = binder  # what a decorator made
         if statement is None:
             is_lambda = isinstance(value, FunctionType) and value.__name__ == "<lambda>" and not value.__closure__
@@ -400,7 +402,11 @@ class Collection:
             text, node = found
             statement = Statement(text, ast.copy_location(ast.Expr(node), node))
             alias, texts = self._free("_lambda"), dict[ast.expr, Callable[[], str]]()
-            write = lambda: f"{alias} = ({_closed(statement.with_values({n: t() for n, t in texts.items()}))})\n"  # noqa: E731
+
+            def write() -> str:
+                source = statement.with_values({one: text() for one, text in texts.items()})
+                return f"{alias} = ({source.rstrip()}\n)\n"  # a comment may end it
+
             piece = Piece(text, node.lineno, write, text.lines[node.lineno - 1])
             self._generated[key] = alias, piece
             for given in given_in(statement.node, value):
@@ -460,16 +466,7 @@ class Collection:
         return name
 
 
-def _is_plain(value: object) -> bool:
-    return value is None or (type(value).__module__ == "builtins" and not callable(value))
-
-
 def _looked_up(owner: object, path: str) -> object:
     for name in filter(None, path.split(".")):
         owner = getattr(owner, name, None)
     return owner
-
-
-def _closed(source: str) -> str:
-    """An expression that a bracket may follow."""
-    return source if "#" in source.splitlines()[-1] else source.rstrip()

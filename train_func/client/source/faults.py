@@ -86,12 +86,13 @@ def _given_to(node: ast.AST, name: str) -> list[ast.AST]:
     blocks = [one for one in children if isinstance(one, ast.stmt | ast.ExceptHandler | ast.match_case)]
     within = [one for block in blocks for one in _given_to(block, name)]
     heads = [one for one in children if one not in blocks]
-    stored = {one.id for head in heads for one in ast.walk(head) if isinstance(one, ast.Name) and _is_stored(one)}
+    stored = {
+        one.id
+        for head in heads
+        for one in ast.walk(head)
+        if isinstance(one, ast.Name) and isinstance(one.ctx, ast.Store)
+    }
     return [*within, *heads] if within or name in stored else []
-
-
-def _is_stored(node: ast.Name) -> bool:
-    return isinstance(node.ctx, ast.Store)
 
 
 def faults_of_module(module: LocalModule, imported: list[tuple[str, object, str]], function: str) -> Iterator[str]:

@@ -131,7 +131,8 @@ def _body(collection: Collection) -> tuple[str, list[dict[str, Any]]]:
     for piece in [*pieces, *ordered(collection.pieces, collection.root)]:
         is_definition = isinstance(piece.node, Definition)
         if text and (is_definition or was_definition):
-            text += 2 * _line_break(text)
+            # A line feed after a carriage return would become part of it.
+            text += 2 * next(end for end in ("\r\n", "\r", "\n") if text.endswith(end))
         was_definition = is_definition
         text += _INDENTED if _is_indented(piece) else ""
         first = len(split_lines(text)) + 1
@@ -145,11 +146,6 @@ def _body(collection: Collection) -> tuple[str, list[dict[str, Any]]]:
         }
         entries.append({**entry, "is_value": True} if piece.node is None else entry)
     return text, entries
-
-
-def _line_break(text: str) -> str:
-    """The one that ``text`` ends with: a line feed after a carriage return would become part of it."""
-    return next(end for end in ("\r\n", "\r", "\n") if text.endswith(end))
 
 
 def _check_whole(data: bytes, packed: str, root: Root) -> None:

@@ -322,13 +322,6 @@ class Writer:
         flags = value.flags & ~(32 if isinstance(value.pattern, str) else 0)  # re.UNICODE is what a text has anyway
         return self._call("re.compile", value.pattern, *([flags] if flags else []))
 
-    def _partial(self, value: Any) -> str:
-        return self._call("functools.partial", value.func, *value.args, **value.keywords)
-
-    def _reduced(self, value: Any) -> str:
-        """By the arguments with which pickle would make it."""
-        return self._call(full_name(type(value)), *value.__reduce__()[1])
-
 
 def _called(path: str, *attributes: str) -> Callable[[Writer, Any], str]:
     """Made by a call with some of its attributes."""
@@ -364,7 +357,10 @@ _WRITERS: dict[str, Callable[[Writer, Any], str]] = {
     "types.SimpleNamespace": lambda writer, value: writer._call("types.SimpleNamespace", **vars(value)),
     "argparse.Namespace": lambda writer, value: writer._call("argparse.Namespace", **vars(value)),
     **{f"datetime.{name}": Writer._date for name in ("date", "time", "datetime")},
-    **dict.fromkeys(("datetime.timedelta", "operator.itemgetter", "operator.attrgetter"), Writer._reduced),
+    **{
+        path: lambda writer, value: writer._call(full_name(type(value)), *value.__reduce__()[1])  # as pickle does
+        for path in ("datetime.timedelta", "operator.itemgetter", "operator.attrgetter")
+    },
     "datetime.timezone": lambda writer, value: writer._call("datetime.timezone", *value.__getinitargs__()),
     "zoneinfo.ZoneInfo": _called("zoneinfo.ZoneInfo", "key"),
     "decimal.Decimal": _wrapped("decimal.Decimal", str),
@@ -373,7 +369,9 @@ _WRITERS: dict[str, Callable[[Writer, Any], str]] = {
     "re.Pattern": Writer._pattern,
     "logging.Logger": _called("logging.getLogger", "name"),
     "logging.RootLogger": lambda writer, value: writer._call("logging.getLogger"),
-    "functools.partial": Writer._partial,
+    "functools.partial": lambda writer, value: writer._call(
+        "functools.partial", value.func, *value.args, **value.keywords
+    ),
     "numpy.ndarray": Writer._array,
     "torch.Tensor": Writer._tensor,
     "torch.Size": _wrapped("torch.Size", tuple),
