@@ -695,6 +695,18 @@ def test_an_error_in_a_value_s_line_names_the_cell_s_line(tmp_path):
     assert ast.parse(source.text)
 
 
+def test_a_decorated_function_in_a_dict_is_the_one_that_its_name_has(tmp_path):
+    text = """
+        from functools import lru_cache
+        @lru_cache(maxsize=None)
+        def fib(n): return n if n < 2 else fib(n - 1) + fib(n - 2)
+        CALLS = {"fib": fib}
+        def train_func(): return CALLS["fib"](20), CALLS["fib"] is fib
+    """
+    here, there, _ = arrived(tmp_path, text)
+    assert there == here == (6765, True)
+
+
 LAMBDAS = {
     "of a loop": ("fs = [lambda x, i=i: x + i for i in range(3)]", "[f(6) for f in fs]"),
     "with a list of its own": ("fs = [lambda c=[]: (c.append(1), len(c))[1] for _ in range(2)]", "[f() for f in fs]"),

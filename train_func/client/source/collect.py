@@ -369,9 +369,11 @@ class Collection:
         if isinstance(owner, type) and (named := self.reference(owner)):
             return f"{named}.{value.__name__}"  # type: ignore[attr-defined]  # a class method
         is_function = isinstance(value, FunctionType) and value.__globals__ is self.space.live
-        if is_function or (isinstance(value, type) and value.__module__ == self.module_name):
-            assert isinstance(value, FunctionType | type)
-            return self._lambda(value) if value.__name__ == "<lambda>" else self._own(value)
+        name = str(getattr(value, "__qualname__", ""))
+        is_written_here = getattr(value, "__module__", None) == self.module_name
+        is_decorated = is_written_here and self.space.live.get(name, ABSENT) is value
+        if is_function or is_decorated or (is_written_here and isinstance(value, type)):
+            return self._lambda(value) if name.endswith("<lambda>") else self._own(value, name)
         homes = [getattr(one, "__module__", None) for one in (value, getattr(value, "__objclass__", None), type(value))]
         homes.append(getattr(owner, "__name__", None))
         # The qualified name of torch.sigmoid is one of a class that no module has.
@@ -383,16 +385,16 @@ class Collection:
                 return self.builtin(path) if home == "builtins" else f"{self.module(home)}.{path}"
         return None
 
-    def _own(self, value: FunctionType | type) -> str | None:
-        top, _, rest = value.__qualname__.partition(".")
+    def _own(self, value: object, path: str) -> str | None:
+        top, _, rest = path.partition(".")
         held = _looked_up(self.space.live.get(top), rest)
         if held is not value and not is_same_class(held, value):
             return None
         pieces = self._need(top, self._user, self._user.line)
         self._needed += pieces
-        return value.__qualname__ if pieces else None
+        return path if pieces else None
 
-    def _lambda(self, value: FunctionType | type) -> str | None:
+    def _lambda(self, value: object) -> str | None:
         assert isinstance(value, FunctionType)
         found = None if value.__closure__ else self.space.lambda_of(value.__code__)
         if found is None:
