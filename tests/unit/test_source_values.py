@@ -741,6 +741,15 @@ def test_a_definition_in_a_block_has_the_value_of_its_default(tmp_path, text):
 
 
 MACHINES = {
+    "a device of a function": (
+        "import torch\nX = (lambda: 0) and 0\ndef dev():\n    name = 'cpu'\n    if torch.cuda.is_available():\n"
+        "        name = 'cuda'\n    return name\nX = dev()"
+    ),
+    "a device of two functions": (
+        "import torch\ndef has(): return torch.cuda.is_available()\n"
+        "def dev(): return 'cuda' if has() else 'cpu'\nX = dev()"
+    ),
+    "cores of a function": "import os\ndef count(): return os.cpu_count()\nX = count()",
     "a device": 'import torch\nX = "cuda" if torch.cuda.is_available() else "cpu"',
     "a device of a branch": 'import torch\nif torch.cuda.is_available():\n    X = "cuda"\nelse:\n    X = "cpu"',
     "a device of a class": 'import torch\nclass X:\n    device = "cuda" if torch.cuda.is_available() else "cpu"',
@@ -788,7 +797,9 @@ DATA = {
     ),
     "beside a fact": "import os\nN, X = os.cpu_count(), 3",
     "bound anew": "import os\nX = os.cpu_count()\nX = 3",
-    "of a function": "import os\ndef count(): return os.cpu_count()\nX = count()",
+    "by a function that looks for a device": (
+        "import torch\ndef load():\n    if torch.cuda.is_available(): pass\n    return [1, 2]\nX = load()"
+    ),
 }
 
 

@@ -235,7 +235,7 @@ class Collection:
 
     def _value(self, name: str, value: object, binder: Statement | None, user: Piece, line: int) -> list[Piece] | None:
         text, first = (binder.text, binder.first) if binder else (user.text, line)
-        if fact := of_this_machine(ast.Name(name, ast.Load()), self.space):
+        if fact := of_this_machine(ast.Name(name, ast.Load()), self.space, value):
             self.faults.append(of_a_machine(name, text.place(first), fact, self.name))
             return None
         original = binder.source if binder else f"{name} = ...\n"

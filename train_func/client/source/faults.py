@@ -50,8 +50,11 @@ _PASSING = frozenset(  # what these give of such a fact is one, too
 )
 
 
-def of_this_machine(node: ast.AST, space: Space) -> str:
-    """What in an expression says which machine or process this is; "" for nothing. Follows names, not calls."""
+def of_this_machine(node: ast.AST, space: Space, value: object = None) -> str:
+    """What in an expression says which machine or process this is; "" for nothing.
+
+    Follows names, and where ``value``, which it gave, is a single text or number, functions that were written here.
+    """
     waiting, seen = [node], set[str]()
     while waiting:
         one = waiting.pop()
@@ -65,7 +68,13 @@ def of_this_machine(node: ast.AST, space: Space) -> str:
             return one.value
         elif isinstance(one, ast.Call):
             called = one.func.attr if isinstance(one.func, ast.Attribute) else getattr(one.func, "id", "")
-            called = getattr(space.live.get(called), "__name__", called)
+            function = space.live.get(called)
+            called = getattr(function, "__name__", called)
+            is_followed = isinstance(value, str | int) and isinstance(function, FunctionType) and called not in seen
+            if is_followed and (statement := space.located(function)):
+                seen.add(called)
+                waiting += [one.value for one in ast.walk(statement.node) if isinstance(one, ast.Return) and one.value]
+                waiting += [one.test for one in ast.walk(statement.node) if isinstance(one, ast.If)]
             if called in _OF_A_MACHINE:
                 return ast.unparse(one.func)
             waiting += [*one.args, *(word.value for word in one.keywords)] if called in _PASSING else []
