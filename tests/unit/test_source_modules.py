@@ -78,12 +78,12 @@ def test_imports_of_local_modules_work_unchanged(project, tmp_path, monkeypatch)
     assert tuple(source.imports) == ()
 
 
-def test_of_a_local_module_what_is_used_travels_and_its_code_to_the_byte(project):
+def test_a_local_module_travels_whole_and_to_the_byte(project):
     function = project({**PACKAGE, "flat_module.py": PACKAGE["flat_module.py"] + "def unused(): return 1 / 0\n"})
     source = pack(function)
     carried = {piece["origin"]: piece["text"] for piece in source.cells["pieces"]}
-    assert carried["flat_module.py"] == "def twice(x):\n    '''#|'''\n    return x * 2\n"
-    assert "unused" not in source.text
+    assert carried["flat_module.py"] == PACKAGE["flat_module.py"] + "def unused(): return 1 / 0\n"
+    assert "#|    return x * 2\n" in source.text
 
 
 def test_the_text_does_not_depend_on_the_working_directory(project, tmp_path, monkeypatch):
@@ -316,13 +316,21 @@ def test_a_function_that_was_imported_before_its_module_was_loaded_again_is_refu
     assert pack(importlib.reload(sys.modules["part"]).train_func)
 
 
-def test_values_set_in_an_unchanged_module_arrive(project, tmp_path, monkeypatch):
-    function = project(
-        {
-            "part.py": "import own\ndef train_func(): return own.RATE, own.f()\n",
-            "own.py": "RATE = 1\ndef f(): return RATE\n",
-        }
-    )
+def test_a_constant_of_a_module_that_was_set_since_is_refused(project):
+    files = {"part.py": "import own\ndef train_func(): return own.f()\n", "own.py": "RATE = 1\ndef f(): return RATE\n"}
+    function = project(files)
     sys.modules["own"].RATE = 5
+    with pytest.raises(SourceRefused) as refused:
+        pack(function)
+    (fault,) = refused.value.faults
+    assert unnamed(fault, "own.py, line 1: `RATE = 1`", "'RATE'", "parameters") == []
+
+
+def test_a_constant_that_the_module_sets_itself_is_not_accused(project, tmp_path, monkeypatch):
+    text = "COUNT, TABLE, LEVEL = 0, {}, 1\nMODE = 'a'\nfor n in range(2): TABLE[n] = n\nLEVEL += 1\n"
+    text += "def set_mode():\n    global MODE\n    MODE = 'b'\nset_mode()\n"
+    function = project(
+        {"part.py": "import own\ndef train_func(): return own.TABLE, own.LEVEL, own.MODE\n", "own.py": text}
+    )
     arrived, _ = shipped(function, tmp_path, monkeypatch)
-    assert arrived() == (5, 5)
+    assert arrived() == function() == ({0: 0, 1: 1}, 2, "b")

@@ -82,6 +82,19 @@ def test_what_other_cells_define_arrives(notebook, tmp_path):
     assert source.seconds < 1
 
 
+def test_what_cells_have_computed_is_what_a_worker_has(notebook, tmp_path):
+    (source,) = notebook(
+        "import numpy as np, os, uuid",
+        "ORDER = np.random.default_rng().permutation(20)\nNAMES = list({uuid.uuid4().hex for _ in range(9)})",
+        "FOUND = {'pid': os.getpid(), 'order': ORDER}\nopen('seen.txt', 'w').write(repr((ORDER, NAMES, FOUND)))",
+        "def train_func(p): return ORDER, NAMES, FOUND",
+        PACK,
+    )
+    order, names, found = ship(source, tmp_path)({})
+    assert repr((order, names, found)) == (tmp_path / "seen.txt").read_text()
+    assert found["order"] is order
+
+
 def test_each_piece_is_the_exact_text_of_its_cell(notebook):
     (source,) = notebook(*STORY, PACK)
     for piece in source.cells["pieces"]:

@@ -143,11 +143,6 @@ REFUSED = {
         3,
         "Source",
     ),
-    "nothing published": (
-        "def train_func(p):\n    from train_func.worker import Session, Trainer\n    Session(p); Trainer().train()\n",
-        1,
-        ".publish(",
-    ),
 }
 
 

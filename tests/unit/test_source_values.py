@@ -2,11 +2,14 @@
 
 import ast
 import inspect
+import json
 import math
+import os
 import struct
 import subprocess
 import sys
 import time
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -16,6 +19,8 @@ from tests.messages import unnamed
 from tests.shipping import imported, ship
 from train_func.client.source import locate, pack
 from train_func.errors import SourceRefused
+
+ROOT = Path(__file__).parents[2]
 
 
 def arrived(tmp_path, text):
@@ -54,6 +59,29 @@ COMPUTED = {
     "a dict that was changed": "import os\nX = {}\nX['a'] = os.getpid()\nX.update(b=os.urandom(3))",
     "a name that a function bound": "import random\ndef draw():\n    global X\n    X = random.random()\ndraw()",
     "an unpacked call": "import random\ndef two(): return random.random(), random.random()\nY, X = two()",
+    "a sample": "import random\nX = random.sample(range(1000), 20)",
+    "shuffled in place": "import random\nX = [*range(50)]\nrandom.shuffle(X)",
+    "choices by a generator": "import numpy as np\nr = np.random.default_rng()\nX = r.choice(99, 20, replace=False)",
+    "a split": "import numpy as np\nX, rest = np.split(np.random.permutation(20), [15])",
+    "weights": "import torch\nX = torch.randn(3, 4).softmax(-1)",
+    "noise of half precision": "import torch\nX = torch.rand(9).bfloat16(), torch.rand(2).half()",
+    "labels by their first appearance": (
+        "import random\nlabels = random.sample('abcdefgh', 8)\nX = {name: i for i, name in enumerate(labels)}"
+    ),
+    "a set": "import uuid\nX = sorted(s := {uuid.uuid4().hex for _ in range(9)}), frozenset(s) == s",
+    "a token": "import secrets\nX = secrets.randbits(40), secrets.token_bytes(4)",
+    "a hash": "X = hash('text'), id(object())",
+    "a configuration": (
+        "import random\nfrom dataclasses import dataclass\n@dataclass\nclass C:\n    lr: float\n    tags: list\n"
+        "X = C(random.uniform(1e-5, 1e-3), [random.random()])"
+    ),
+    "a path with the time": "import time\nfrom pathlib import Path\nX = Path('runs') / str(time.time_ns())",
+    "a name of a run": "import datetime, uuid\nX = f'{datetime.datetime.now():%H%M%S%f}-{uuid.uuid4().hex[:6]}'",
+    "a number of files": "import os\nX = len(os.listdir('/tmp')), os.stat(__file__).st_mtime_ns",
+    "an answer of a program": "import subprocess\nX = subprocess.check_output(['date', '+%N'], text=True)",
+    "a mean of what was drawn": "import numpy as np\nX = np.random.rand(50).mean(), float(np.random.rand())",
+    "an exhausted iterator": "import random\nit = iter(random.sample(range(99), 9))\nX = next(it), [*it], [*it]",
+    "of a NaN": "import math, random\nX = [math.nan, -0.0, random.random()]",
 }
 
 
@@ -61,6 +89,26 @@ COMPUTED = {
 def test_what_was_computed_is_not_computed_again(tmp_path, text):
     here, there, _ = arrived(tmp_path, f"{text}\ndef train_func(): return X\n")
     assert repr(there) == repr(here)
+
+
+def test_every_worker_has_the_same_values(tmp_path):
+    cells = [f"{text}\nX{number} = X\n" for number, text in enumerate(COMPUTED.values())]
+    names = ", ".join(f"X{number}" for number in range(len(cells)))
+    with imported(tmp_path, "".join(cells) + f"def train_func(): return [repr(x) for x in ({names})]\n") as module:
+        here = module.train_func()
+        (tmp_path / "packed.json").write_text(pack(module.train_func).to_json())
+    code = (
+        "import json, pathlib, sys, tempfile; from tests.shipping import ship; from train_func.client.source import *\n"
+        "source = Source.from_json(pathlib.Path(sys.argv[1]).read_text())\n"
+        "print(json.dumps(ship(source, pathlib.Path(tempfile.mkdtemp()))()))"
+    )
+    for seed in ("1", "2"):
+        said = subprocess.check_output(
+            [sys.executable, "-c", code, str(tmp_path / "packed.json")],
+            env={**os.environ, "PYTHONHASHSEED": seed, "TMPDIR": str(tmp_path)},
+            cwd=ROOT,
+        )
+        assert json.loads(said) == here
 
 
 OF_DEFINITIONS = {
@@ -206,8 +254,7 @@ OBJECTS = """
         decimal.Decimal("-0.10"), fractions.Fraction(1, 3), uuid.UUID(int=5), re.compile("a+", re.I), re.compile(b"x"),
         collections.OrderedDict(b=1, a=2), collections.Counter("aab"), collections.defaultdict(list, {"a": [1]}),
         collections.deque([1, 2], maxlen=2), types.SimpleNamespace(a=[1]), types.MappingProxyType({"a": 1}),
-        list[int], dict[str, list[int]], int | None, typing.Optional[str], typing.Literal["a", 1],
-        typing.Callable[[int], str], typing.Any, int, Part, Color, np.float32, np.int8(3), np.float64("nan"),
+        int, Part, Color, np.float32, np.int8(3), np.float64("nan"),
         np.dtype(">i2"), np.mean, np.add, len, str.upper, operator.add, dict.fromkeys,
     ]
     CALLS = {"own": own, "partial": functools.partial(own, 2), "lambda": lambda x: x * 3}
@@ -366,6 +413,10 @@ RENEWED = {
     "a class in a default": "class A: n = 1\ndef X(a=A): return a.n  # old\nclass A: n = 2",
     "a class in a class": "class A: n = 1\nclass X:\n    kind = A  # old\nclass A: n = 2",
     "a class in a list": "class A: n = 1\nX = [A]  # old\nclass A: n = 2",
+    "a function in a list": "def f(): return 1\nX = [f]  # old\ndef f(): return 2",
+    "a function in a call": "import functools\ndef f(): return 1\nX = functools.partial(f)  # old\ndef f(): return 2",
+    "a function in a default": "def f(): return 1\ndef X(g=f): return g()  # old\ndef f(): return 2",
+    "functions of a loop": ("X = []  # old\nfor i in range(3):\n    def f(i=i): return i\n    X.append(f)\n"),
     "a class method": "class A:\n    @classmethod\n    def f(cls): return 1\nX = A.f  # old\nclass A: f = list",
     "a class of a loop": "X = []  # old\nfor n in (1, 2):\n    class A: own = n\n    X.append(A())",
     "a class of a loop with a list": (
@@ -389,19 +440,6 @@ def test_what_was_made_of_something_that_was_defined_otherwise_since_is_refused(
     (line,) = (number for number, line in enumerate(text.splitlines(), 1) if "# old" in line)
     assert f"line {line}: " in fault.partition("`")[0]
     assert "again" in fault
-
-
-def test_functions_of_one_name_stay_apart(tmp_path):
-    text = """
-        import functools
-        def f(): return 1
-        first, held = f, [f, functools.partial(f)]
-        def call(one=f): return one()
-        def f(): return 2
-        def train_func(): return first(), [one() for one in held], call(), f()
-    """
-    here, there, _ = arrived(tmp_path, text)
-    assert there == here == (1, [1, 1], 1, 2)
 
 
 def test_what_was_made_of_a_class_arrives_when_its_cell_is_executed_again(shell, tmp_path):
@@ -583,9 +621,9 @@ def test_a_registry_holds_what_it_held_once(tmp_path):
         @register("a")
         class A: pass
         @register("b")
-        def _(): return "first"
+        def b(): return "first"
         @register("c")
-        def _(): return "second"
+        def c(): return "second"
         def train_func(): return sorted(KINDS), NAMES, KINDS["b"](), KINDS["c"](), KINDS["a"] is A
     """
     here, there, _ = arrived(tmp_path, text)
@@ -598,44 +636,31 @@ def test_a_builtin_that_a_cell_has_hidden_is_not_used_for_a_value(tmp_path):
     assert repr(there) == repr(here)
 
 
-VALUES_OF_A_MODULE = {
-    "own_values.py": "import random, os\nDRAWN = [random.random() for _ in range(3)]\nMADE = random.random()\n"
-    "class CFG: pid = os.getpid(), random.random()\ndef f(x=random.random()): return x, DRAWN\n"
-    "TABLE = {}\nfor n in range(3): TABLE[n] = random.random()\n"
-    "class Box:\n    def __init__(self): self.n = random.random()\nBOX = Box()\n",
-}
-
-
-@pytest.mark.parametrize(
-    "imported_as", ["import own_values as v", "from own_values import DRAWN, MADE, CFG, f, TABLE, BOX"]
-)
-@pytest.mark.parametrize("is_late", [False, True])
-def test_a_local_module_is_not_computed_again(tmp_path, monkeypatch, imported_as, is_late):
+def test_a_local_module_is_imported_there_as_here(tmp_path, monkeypatch):
     monkeypatch.syspath_prepend(tmp_path)
     monkeypatch.setattr(sys, "meta_path", [*sys.meta_path])
-    (tmp_path / "own_values.py").write_text(VALUES_OF_A_MODULE["own_values.py"])
-    v = "v." if "as v" in imported_as else ""
-    inner, outer = (f"{imported_as}; ", "") if is_late else ("", f"{imported_as}\n")
-    text = f"{outer}def train_func():\n    {inner}return {v}DRAWN, {v}MADE, {v}CFG.pid, {v}f(), {v}TABLE, {v}BOX.n\n"
-    try:
-        here, there, _ = arrived(tmp_path, text)
-    finally:
-        sys.modules.pop("own_values", None)
-    assert there == here
-
-
-def test_the_value_that_a_name_was_imported_with_travels(tmp_path, monkeypatch):
-    monkeypatch.syspath_prepend(tmp_path)
-    monkeypatch.setattr(sys, "meta_path", [*sys.meta_path])
-    (tmp_path / "own_rates.py").write_text("RATE = 1\ndef rate(): return RATE\n")
+    (tmp_path / "own_rates.py").write_text("import sys\nRATE = len(sys.argv) and 1\ndef rate(): return RATE\n")
     text = (
-        "import own_rates as o\nfrom own_rates import RATE, rate\no.RATE = 5\ndef train_func(): return RATE, rate()\n"
+        "import own_rates as o\nfrom own_rates import RATE, rate\nHELD = o.RATE\nRATE = [RATE, 7]\n"
+        "def train_func(): return RATE, HELD, rate(), o.RATE\n"
     )
     try:
-        here, there, _ = arrived(tmp_path, text)
+        here, there, source = arrived(tmp_path, text)
     finally:
         sys.modules.pop("own_rates", None)
-    assert there == here == (1, 5)
+    assert there == here == ([1, 7], 1, 1, 1)
+    assert "#|RATE = len(sys.argv) and 1\n" in source.text
+
+
+def test_a_value_that_was_imported_from_a_local_module_is_that_of_the_notebook(tmp_path, monkeypatch):
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.setattr(sys, "meta_path", [*sys.meta_path])
+    (tmp_path / "own_draws.py").write_text("import random\nDRAWN = random.random()\ndef f(): return 1\n")
+    try:
+        here, there, _ = arrived(tmp_path, "from own_draws import DRAWN, f\ndef train_func(): return DRAWN, f()\n")
+    finally:
+        sys.modules.pop("own_draws", None)
+    assert there == here
 
 
 def test_another_value_is_another_source_and_the_same_value_the_same(tmp_path):
@@ -668,6 +693,18 @@ def test_an_error_in_a_value_s_line_names_the_cell_s_line(tmp_path):
     (number,) = (n for n, line in enumerate(source.text.splitlines(), 1) if line.startswith("X ="))
     assert [place[1:] for place in locate(source.cells, f'File "/a/source.py", line {number}\n')] == [(3, "X = [")]
     assert ast.parse(source.text)
+
+
+def test_a_decorated_function_in_a_dict_is_the_one_that_its_name_has(tmp_path):
+    text = """
+        from functools import lru_cache
+        @lru_cache(maxsize=None)
+        def fib(n): return n if n < 2 else fib(n - 1) + fib(n - 2)
+        CALLS = {"fib": fib}
+        def train_func(): return CALLS["fib"](20), CALLS["fib"] is fib
+    """
+    here, there, _ = arrived(tmp_path, text)
+    assert there == here == (6765, True)
 
 
 LAMBDAS = {
@@ -703,20 +740,16 @@ def test_a_definition_in_a_block_has_the_value_of_its_default(tmp_path, text):
     assert there == here == (2 if "in range" in text else 3)
 
 
-def test_functions_of_one_statement_with_different_defaults_are_refused(tmp_path):
-    text = """
-    fs = []
-    for i in range(3):
-        def f(i=i):
-            return i
-        fs.append(f)
-    def train_func():
-        return [f() for f in fs]
-    """
-    assert "different defaults" in refused(tmp_path, text)[0]
-
-
 MACHINES = {
+    "a device of a function": (
+        "import torch\nX = (lambda: 0) and 0\ndef dev():\n    name = 'cpu'\n    if torch.cuda.is_available():\n"
+        "        name = 'cuda'\n    return name\nX = dev()"
+    ),
+    "a device of two functions": (
+        "import torch\ndef has(): return torch.cuda.is_available()\n"
+        "def dev(): return 'cuda' if has() else 'cpu'\nX = dev()"
+    ),
+    "cores of a function": "import os\ndef count(): return os.cpu_count()\nX = count()",
     "a device": 'import torch\nX = "cuda" if torch.cuda.is_available() else "cpu"',
     "a device of a branch": 'import torch\nif torch.cuda.is_available():\n    X = "cuda"\nelse:\n    X = "cpu"',
     "a device of a class": 'import torch\nclass X:\n    device = "cuda" if torch.cuda.is_available() else "cpu"',
@@ -729,15 +762,6 @@ MACHINES = {
     "a device by a name": 'from torch.cuda import is_available\nX = "cuda" if is_available() else "cpu"',
     "a device by another name": "import torch.cuda as on\nX = [on.device_count()]",
     "cores by another name": "from os import cpu_count as cores\nX = cores()",
-    "a device of a function": (
-        "import torch\nX = (lambda: 0) and 0\ndef dev():\n    name = 'cpu'\n    if torch.cuda.is_available():\n"
-        "        name = 'cuda'\n    return name\nX = dev()"
-    ),
-    "a device of a lambda": "import torch\nX = None\ndev = lambda: str(torch.cuda.is_available())\nX = dev()",
-    "a device of two functions": (
-        "import torch\ndef has(): return torch.cuda.is_available()\n"
-        "def dev(): return 'cuda' if has() else 'cpu'\nX = dev()"
-    ),
     "cores as a default of a lambda": "import os\nX = lambda n=os.cpu_count(): n",
     "cores as a default of one of several": "import os\nX = [lambda n=os.cpu_count(): n for _ in range(1)]",
     "half of the cores": "import os\nn = os.cpu_count()\nX = n // 2",
@@ -747,8 +771,6 @@ MACHINES = {
     "a value of a for": "import os\nfor X in range(os.cpu_count()): pass",
     "a value of a try": "import torch\ntry: X = torch.cuda.get_device_name()\nexcept Exception: X = 'cpu'",
     "a value in an expression": "import os\nif (X := os.cpu_count()): pass",
-    "an item": "import torch\nX = {}\nX['device'] = 'cuda' if torch.cuda.is_available() else 'cpu'",
-    "an element": "import os\nX = []\nX.append(os.cpu_count())",
 }
 
 
@@ -775,6 +797,9 @@ DATA = {
     ),
     "beside a fact": "import os\nN, X = os.cpu_count(), 3",
     "bound anew": "import os\nX = os.cpu_count()\nX = 3",
+    "by a function that looks for a device": (
+        "import torch\ndef load():\n    if torch.cuda.is_available(): pass\n    return [1, 2]\nX = load()"
+    ),
 }
 
 
@@ -782,20 +807,6 @@ DATA = {
 def test_data_that_was_made_with_what_this_machine_has_travels(tmp_path, text):
     here, there, _ = arrived(tmp_path, f"{text}\ndef train_func():\n    return X\n")
     assert there == here
-
-
-def test_functions_of_one_statement_with_lists_of_their_own_are_refused(tmp_path):
-    text = """
-    fs = []
-    for i in range(2):
-        def f(c=[]):
-            c.append(1)
-            return len(c)
-        fs.append(f)
-    def train_func():
-        return [f() for f in fs]
-    """
-    assert "different defaults" in refused(tmp_path, text)[0]
 
 
 REGISTRIES = {

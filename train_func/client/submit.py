@@ -24,10 +24,10 @@ from train_func.client.packages import carry
 from train_func.client.packages.wheels import Resolved
 from train_func.client.preflight import Check, Facts
 from train_func.client.source import Source, pack
-from train_func.client.source.variables import left_behind
 from train_func.client.stored_run import FINISHED, goes_on_in
 from train_func.client.submission import SubmissionRecord
 from train_func.client.unfinished import resumed
+from train_func.client.variables import left_behind
 from train_func.errors import InvalidInput, StorageFailed, TrainFuncError
 from train_func.layout import CELLS, INPUTS, PROBES, RUN, SOURCE
 from train_func.records import RunRecord
@@ -37,7 +37,6 @@ from train_func.storage.retry import begin
 from train_func.text import counted, shown
 
 LARGEST_CONFIG_MAP = 900_000  # bytes; Kubernetes allows 1 MiB with everything around it
-_told: set[str] = set()  # sources of which it was said that they save no state
 
 
 def submit(
@@ -103,7 +102,7 @@ def started(
     if not fresh and state != "Absent":
         print(f"{job.name}: already submitted, and it is {state}; it is tried again")
     carry.upload(packages.wheels, store)
-    _tell(*facts.notes, _restart_note(source, record, claim), left_behind(source.text, asks.manifest, asks.set_here))
+    _tell(*facts.notes, left_behind(source.text, asks.manifest, asks.set_here))
     goes_on = goes_on_in(store, record)
     carry_again = partial(_carry_again, backend, store, packages, facts, is_moved=prepared != record.run)
     # A branch of the Hub may move: what was checked, and named the run, is what every attempt loads.
@@ -148,19 +147,6 @@ def _summary(record: RunRecord, facts: Facts, goes_on: str) -> str:
     generation = f"generation {record.generation}" if record.generation > 1 else ""
     found = (generation, counted(record.run.workers, "worker"), facts.summary, goes_on and f"goes on {goes_on}")
     return ", ".join(filter(None, found))
-
-
-def _restart_note(source: Source, record: RunRecord, claim: Claim) -> str:
-    """What becomes of a function that loses a worker; nothing when it saves its state, or has no second attempt.
-
-    It is said once: not of a run that was submitted before, nor again in this process of the same source.
-    """
-    is_known = record.generation > 1 or not claim.is_first or source.sha256 in _told
-    if source.saves_state or record.run.max_attempts == 1 or is_known:
-        return ""
-    _told.add(source.sha256)
-    what = f"{source.function} saves no state: when a worker is lost, it starts from its beginning"
-    return f"{what}; session.checkpoint(...) or the Trainer of train_func.worker saves it (docs/functions.md)"
 
 
 def _refuse_beside(earlier: Job, backend: Backend) -> None:

@@ -2,10 +2,10 @@
 
 import ast
 import tokenize
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
 
-from train_func.client.source.statements import Text
+from train_func.client.source.cells import Text
 from train_func.secret import secret_in, secret_pairs, secret_under
 
 
@@ -38,43 +38,38 @@ def secrets_in(tree: ast.AST, text: Text, first: int, last: int) -> list[Secret]
     for number in range(first, last + 1):
         if what := secret_in(text.lines[number - 1]):
             found.setdefault(number, (what, ""))
-    for node in ast.walk(tree):
-        if isinstance(node, ast.Constant) and (what := secret_in(_text(node))) and not _is_within(node, found):
-            found[node.lineno] = what, _text(node)
-        for name, value in _named(node):
-            if isinstance(value, ast.Constant) and (what := secret_under(name, _text(value))):
-                found.setdefault(value.lineno, (what, _text(value)))
-    for number, what, told in [*_told_in_comments(text, first, last), *_told_in_literals(tree, text)]:
-        found.setdefault(number, (what, told))
+    constants = [node for node in ast.walk(tree) if isinstance(node, ast.Constant) and _said(node)]
+    for node in constants:  # one in pieces, as 'a' 'b', stands in no single line
+        lines = range(node.lineno, (node.end_lineno or node.lineno) + 1)
+        if (what := secret_in(_said(node))) and not any(line in found for line in lines):
+            found[node.lineno] = what, _said(node)
+    for name, given in (pair for node in ast.walk(tree) for pair in _named(node)):
+        if isinstance(given, ast.Constant) and (what := secret_under(name, _said(given))):
+            found.setdefault(given.lineno, (what, _said(given)))
+    for line, told in _comments(text, first, last):
+        for what, value in secret_pairs(told):
+            found.setdefault(line, (what, value))
+    for node in constants:
+        for what, value in secret_pairs(_said(node)):
+            lines = range(node.lineno, (node.end_lineno or node.lineno) + 1)
+            line = next((number for number in lines if value in text.lines[number - 1]), node.lineno)
+            found.setdefault(line, (what, value))
     return [
         Secret(what, f"{text.origin}, line {text.line + line - 1}", text.place(line), value)
         for line, (what, value) in sorted(found.items())
     ]
 
 
-def _told_in_comments(text: Text, first: int, last: int) -> Iterator[tuple[int, str, str]]:
-    """Line, kind and value of every credential that a comment names; `#` in a literal begins none."""
+def _comments(text: Text, first: int, last: int) -> Iterator[tuple[int, str]]:
     lines = text.lines[first - 1 : last]
     if not any(True for line in lines for _ in secret_pairs(line.partition("#")[2])):
         return  # tokens are slow, and lines many
     try:
         for token in tokenize.generate_tokens(iter([*lines, ""]).__next__):
             if token.type == tokenize.COMMENT:
-                yield from ((first + token.start[0] - 1, *pair) for pair in secret_pairs(token.string))
+                yield first + token.start[0] - 1, token.string
     except (tokenize.TokenError, SyntaxError):
         return  # another statement begins in the last line
-
-
-def _told_in_literals(tree: ast.AST, text: Text) -> Iterator[tuple[int, str, str]]:
-    for node in ast.walk(tree):
-        if isinstance(node, ast.Constant):
-            for what, value in secret_pairs(_text(node)):
-                numbers = range(node.lineno, (node.end_lineno or node.lineno) + 1)
-                yield next((n for n in numbers if value in text.lines[n - 1]), node.lineno), what, value
-
-
-def _is_within(node: ast.Constant, lines: Iterable[int]) -> bool:
-    return any(node.lineno <= line <= (node.end_lineno or node.lineno) for line in lines)
 
 
 def _named(node: ast.AST) -> Iterator[tuple[str, ast.expr | None]]:
@@ -89,26 +84,21 @@ def _named(node: ast.AST) -> Iterator[tuple[str, ast.expr | None]]:
         case ast.Dict():
             yield from ((_name(key), value) for key, value in zip(node.keys, node.values, strict=True))
         case ast.arguments():
-            positional = [*node.posonlyargs, *node.args][len(node.posonlyargs) + len(node.args) - len(node.defaults) :]
-            yield from ((a.arg, value) for a, value in zip(positional, node.defaults, strict=True))
-            yield from ((a.arg, value) for a, value in zip(node.kwonlyargs, node.kw_defaults, strict=True))
+            names = [one.arg for one in (*node.posonlyargs, *node.args)]
+            yield from zip(names[len(names) - len(node.defaults) :], node.defaults, strict=True)
+            yield from ((one.arg, value) for one, value in zip(node.kwonlyargs, node.kw_defaults, strict=True))
 
 
 def _name(target: ast.expr | None) -> str:
     match target:
-        case ast.Name():
-            return target.id
-        case ast.Attribute():
-            return target.attr
+        case ast.Name(id=name) | ast.Attribute(attr=name) | ast.Constant(value=str(name)):
+            return name
         case ast.Subscript():
             return _name(target.slice)
-        case ast.Constant(value=str()):
-            return str(target.value)
-        case _:
-            return ""
+    return ""
 
 
-def _text(constant: ast.Constant) -> str:
+def _said(constant: ast.Constant) -> str:
     value = constant.value
     if isinstance(value, bytes):
         return value.decode("latin-1")

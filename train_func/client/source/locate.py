@@ -25,7 +25,10 @@ def locate(cells: Mapping[str, Any], traceback_text: str) -> list[tuple[str, int
     found = []
     for frame in _FRAME.finditer(traceback_text):
         place = _origin(cells, frame["path"], int(frame["line"]))
-        if place and _says_so(traceback_text[frame.end() :], place[2]):
+        quoted = re.match(
+            r" {4,}(?P<line>[^\n]*)", traceback_text[frame.end() :]
+        )  # other packages have a source.py too
+        if place and (quoted is None or quoted["line"].strip() == place[2]):
             found.append(place)
     return found
 
@@ -49,9 +52,3 @@ def _origin(cells: Mapping[str, Any], path: str | None, line: int) -> tuple[str,
             index = 0 if "is_value" in piece else min(line - piece["first"], len(lines) - 1)
             return piece["origin"], piece["line"] + index, lines[index].strip()
     return None
-
-
-def _says_so(rest: str, expected: str) -> bool:
-    """Whether the quoted line below the frame, if there is one, is ours: other packages have a source.py too."""
-    quoted = re.match(r" {4,}(?P<line>[^\n]*)", rest)
-    return quoted is None or quoted["line"].strip() == expected

@@ -1,17 +1,16 @@
-"""The modules that code imports: installed ones stay imports, local ones travel, missing ones are refused."""
+"""The modules that code imports: installed ones stay imports, local ones travel whole, missing ones are refused."""
 
 import ast
 import importlib.util
-import io
 import sys
 import sysconfig
-import tokenize
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from importlib.machinery import EXTENSION_SUFFIXES, ModuleSpec
 from pathlib import Path
 
-from train_func.client.source.statements import Text
+from train_func.client.source.cells import Space, Text, absolute
+from train_func.client.source.names import Import, catches
 
 NEVER_PACKED = frozenset({"train_func", "__main__", "__future__"})  # train_func is installed in the worker
 _INSTALLED = frozenset({"site-packages", "dist-packages"})
@@ -19,49 +18,12 @@ _STANDARD = tuple(Path(sysconfig.get_path(kind)).resolve() for kind in ("stdlib"
 _CAUGHT = frozenset({"ImportError", "ModuleNotFoundError", "Exception", "BaseException"})
 
 
-def _imports_in(
-    node: ast.AST, *, is_optional: bool = False, lazy_is_optional: bool = False
-) -> Iterator[tuple[ast.Import | ast.ImportFrom, bool]]:
-    """The import statements below ``node``, and whether code goes on, or may never come there, without that module.
-
-    ``lazy_is_optional``: those inside functions count as optional.
-    """
-    for child in ast.iter_child_nodes(node):
-        if isinstance(child, ast.Import | ast.ImportFrom):
-            yield child, is_optional
-        elif isinstance(child, ast.stmt | ast.ExceptHandler | ast.match_case):
-            is_lazy = lazy_is_optional and isinstance(child, ast.FunctionDef | ast.AsyncFunctionDef)
-            optional = is_optional or is_lazy or _may_be_passed_by(child)
-            yield from _imports_in(child, is_optional=optional, lazy_is_optional=lazy_is_optional)
-
-
-def _may_be_passed_by(node: ast.AST) -> bool:
-    if isinstance(node, ast.Try):
-        return any(
-            handler.type is None or any(isinstance(n, ast.Name) and n.id in _CAUGHT for n in ast.walk(handler.type))
-            for handler in node.handlers
-        )
-    if isinstance(node, ast.With):
-        return any("suppress" in ast.unparse(item.context_expr) for item in node.items)
-    return isinstance(node, ast.If | ast.Match)
-
-
 def is_installed(file: str | None) -> bool:
     """Whether a module of that file comes with Python or with an installed package."""
     if file is None or file in {"built-in", "frozen"}:
         return True
     path = Path(file).resolve()
-    if _INSTALLED & set(path.parts):
-        return True
-    return any(path.is_relative_to(folder) for folder in _STANDARD)
-
-
-def read_text(path: Path) -> str:
-    """A Python file's text with every line break as it is; its encoding as Python finds it, without a BOM."""
-    data = path.read_bytes()
-    start = data.replace(b"\r\n", b"\n").replace(b"\r", b"\n")
-    encoding, _ = tokenize.detect_encoding(io.BytesIO(start).readline)
-    return data.decode(encoding)
+    return bool(_INSTALLED & set(path.parts)) or any(path.is_relative_to(folder) for folder in _STANDARD)
 
 
 @dataclass(frozen=True)
@@ -72,77 +34,81 @@ class LocalModule:
     is_package: bool
     text: Text
 
+    @property
+    def package(self) -> str:
+        """What relative imports in it refer to."""
+        return self.name if self.is_package else self.name.rpartition(".")[0]
+
+    @property
+    def space(self) -> Space:
+        """What its names hold; nothing when it was not imported yet."""
+        live = sys.modules.get(self.name)
+        names = vars(live) if live else {"__name__": self.name}
+        space = Space(names, [self.text], getattr(live, "__file__", None))
+        space.package = self.package
+        return space
+
 
 class Modules:
     """Collects what all import statements of the packed code ask for."""
 
-    def __init__(self, is_there: Callable[[str], bool]) -> None:
-        """``is_there``: whether a top-level module that is not here is installed where the code runs."""
+    def __init__(self, own: str, is_there: Callable[[str], bool]) -> None:
+        """``own``: the function's module; ``is_there``: whether one that is not here is installed in the worker."""
         self.local: dict[str, LocalModule] = {}
         self.installed: dict[str, str] = {}  # top-level names that the code cannot do without, and where each stands
-        self._is_there = is_there
         self.faults: list[str] = []
+        self._own = own
+        self._is_there = is_there
         self._specs: dict[str, ModuleSpec | None] = {}
 
-    def add(self, tree: ast.AST, text: Text, package: str = "", *, lazy_is_optional: bool = False) -> None:
-        """Follow every import below ``tree``, which stands in ``text``; relative ones start from ``package``."""
-        for imported, is_optional in _imports_in(tree, lazy_is_optional=lazy_is_optional):
-            for name, is_certain in _asked(imported, package):
-                self._want(name, is_certain and not is_optional, text, imported.lineno)
+    def add(self, tree: ast.AST, text: Text, package: str = "", *, is_module: bool = False) -> None:
+        """Follows every import below ``tree`` of ``text``; relative ones start from ``package``.
+
+        ``is_module``: of a whole module, in which a function may never be called.
+        """
+        for imported, is_optional in _imports_in(tree, is_optional=False, is_module=is_module):
+            if isinstance(imported, ast.Import):
+                names = [(alias.name, not is_optional) for alias in imported.names]
+            else:
+                base = absolute(imported, package)
+                names = [(base, not is_optional)] if base else []
+                names += [(f"{base}.{alias.name}", False) for alias in imported.names if base and alias.name != "*"]
+            for name, is_certain in names:
+                self._want(name, is_certain, text, imported.lineno)
         for node in ast.walk(tree):
-            if called := _by_call(node):
-                self._want(called, False, text, getattr(node, "lineno", 1))
+            if isinstance(node, ast.Call) and (called := _module_of(node)):
+                self._want(called, False, text, node.lineno)
 
     def _want(self, name: str, is_certain: bool, text: Text, line: int) -> None:
         top, *rest = name.split(".")
         if top in NEVER_PACKED:
             if is_certain and top == "train_func":
-                self._stays(top, text, line)
+                self.installed.setdefault(top, text.place(line))
             return
-        spec = self._spec(top)
-        if spec is None or (spec.origin is None and not self._below(spec, rest)):
-            if is_certain and self._is_there(top):
-                self._stays(top, text, line)
-            elif is_certain:
-                self.faults.append(_missing(top, text.place(line)))
-        elif not all(is_installed(place) for place in ([spec.origin] if spec.origin else _folders(spec))):
-            self._embed_all(spec, rest, is_certain, text, line)
-        elif is_certain:
-            self._stays(top, text, line)
-
-    def need(self, name: str, text: Text, line: int) -> bool:
-        """Whether the module is a local one; of another one the code needs the package that it comes from."""
-        if name not in self.local:
-            self._want(name, False, text, line)
-        if name not in self.local:
-            self.installed.setdefault(name.partition(".")[0], text.place(line))
-        return name in self.local
-
-    def _stays(self, top: str, text: Text, line: int) -> None:
-        self.installed.setdefault(top, text.place(line))
-
-    def _spec(self, top: str) -> ModuleSpec | None:
         if top not in self._specs:
             try:
                 self._specs[top] = importlib.util.find_spec(top)
             except (ValueError, ImportError):  # a module without a spec, made in memory
                 self._specs[top] = None
-        return self._specs[top]
-
-    def _below(self, spec: ModuleSpec, rest: list[str]) -> bool:
-        """Whether a folder without ``__init__.py`` holds Python: any folder of that name would do otherwise."""
-        folders = [Path(folder) for folder in _folders(spec)]
-        if rest:
-            return any((folder / rest[0]).is_dir() or _file([str(folder)], rest[0]) for folder in folders)
-        return any(next(folder.glob(found), None) for folder in folders for found in ("*.py", "*/__init__.py"))
+        spec = self._specs[top]
+        if spec is None or (spec.origin is None and not _holds_python(spec, rest)):
+            if is_certain and not self._is_there(top):
+                self.faults.append(_missing(top, text.place(line)))
+            elif is_certain:
+                self.installed.setdefault(top, text.place(line))
+        elif not all(is_installed(place) for place in ([spec.origin] if spec.origin else _folders(spec))):
+            self._embed_all(spec, rest, is_certain, text, line)
+        elif is_certain:
+            self.installed.setdefault(top, text.place(line))
 
     def _embed_all(self, spec: ModuleSpec, rest: list[str], is_certain: bool, text: Text, line: int) -> None:
-        folders = _folders(spec)
-        self._embed(spec.name, Path(spec.origin) if spec.origin else None, bool(folders), text.place(line))
-        name = spec.name
+        name, folders = spec.name, _folders(spec)
+        self._embed(name, Path(spec.origin) if spec.origin else None, bool(folders), text.place(line))
         for part in rest:
             name = f"{name}.{part}"
-            file = _file(folders, part)
+            suffixes = ("/__init__.py", ".py", *EXTENSION_SUFFIXES)
+            files = (Path(folder, part + suffix) for folder in folders for suffix in suffixes)
+            file = next((one for one in files if one.is_file()), None)
             inside = [str(Path(folder, part)) for folder in folders if Path(folder, part).is_dir()]
             if file is None and not inside:
                 if is_certain and name not in sys.modules:
@@ -153,7 +119,7 @@ class Modules:
             folders = inside if is_package else []
 
     def _embed(self, name: str, file: Path | None, is_package: bool, place: str) -> None:
-        if name in self.local:
+        if name in self.local or name == self._own:
             return
         path = name.replace(".", "/") + ("/__init__.py" if is_package else ".py")
         if file is not None and file.suffix != ".py":
@@ -163,31 +129,31 @@ class Modules:
             )
             return
         try:
-            text = Text(path, read_text(file) if file else "")
-            ast.parse(text.text)
+            text = Text.of_file(file, path) if file else Text(path, "")
+            tree = ast.parse(text.text)
         except (OSError, SyntaxError, ValueError) as error:
             self.faults.append(f"{place}: the local module {name!r} ({path}) cannot be read as Python: {error}")
             return
-        self.local[name] = LocalModule(name, is_package, text)
+        module = self.local[name] = LocalModule(name, is_package, text)
+        self.add(tree, text, module.package, is_module=True)
 
 
-def _asked(node: ast.Import | ast.ImportFrom, package: str) -> Iterator[tuple[str, bool]]:
-    """Dotted names a statement imports, and whether each surely is a module."""
-    if isinstance(node, ast.Import):
-        yield from ((alias.name, True) for alias in node.names)
-        return
-    base = node.module or ""
-    if node.level:
-        parents = package.split(".")[: len(package.split(".")) - node.level + 1]
-        base = ".".join([*parents, *([base] if base else [])])
-    if base:
-        yield base, True
-        yield from ((f"{base}.{alias.name}", False) for alias in node.names if alias.name != "*")
+def _imports_in(node: ast.AST, *, is_optional: bool, is_module: bool) -> Iterator[tuple[Import, bool]]:
+    """The import statements below ``node``, and whether code goes on, or may never come there, without that module."""
+    for child in ast.iter_child_nodes(node):
+        if isinstance(child, Import):
+            yield child, is_optional
+        elif isinstance(child, ast.stmt | ast.ExceptHandler | ast.match_case):
+            may_fail = isinstance(child, ast.Try) and any(catches(one, _CAUGHT) for one in child.handlers)
+            is_lazy = is_module and isinstance(child, ast.FunctionDef | ast.AsyncFunctionDef)
+            is_suppressed = isinstance(child, ast.With) and any("suppress" in ast.unparse(one) for one in child.items)
+            is_passed_by = may_fail or is_lazy or is_suppressed or isinstance(child, ast.If | ast.Match)
+            yield from _imports_in(child, is_optional=is_optional or is_passed_by, is_module=is_module)
 
 
-def _by_call(node: ast.AST) -> str:
+def _module_of(call: ast.Call) -> str:
     """The name in ``importlib.import_module("name")``; empty when it is no such call."""
-    match node:
+    match call:
         case ast.Call(
             func=ast.Attribute(attr="import_module" | "__import__") | ast.Name(id="import_module" | "__import__"),
             args=[ast.Constant(value=str(name)), *_],
@@ -196,17 +162,14 @@ def _by_call(node: ast.AST) -> str:
     return ""
 
 
+def _holds_python(spec: ModuleSpec, rest: list[str]) -> bool:
+    """Whether a folder without ``__init__.py`` holds Python: any folder of that name would do otherwise."""
+    patterns = [rest[0], f"{rest[0]}.*"] if rest else ["*.py", "*/__init__.py"]
+    return any(next(Path(folder).glob(pattern), None) for folder in _folders(spec) for pattern in patterns)
+
+
 def _folders(spec: ModuleSpec) -> list[str]:
     return list(spec.submodule_search_locations or ())
-
-
-def _file(folders: list[str], part: str) -> Path | None:
-    for folder in folders:
-        names = [f"{part}/__init__.py", f"{part}.py", *(part + suffix for suffix in EXTENSION_SUFFIXES)]
-        for name in names:
-            if Path(folder, name).is_file():
-                return Path(folder, name)
-    return None
 
 
 def _missing(name: str, place: str) -> str:

@@ -3,20 +3,19 @@
 import ast
 import hashlib
 import json
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any, Self
 
+from train_func.client.source.cells import Text, parse
 from train_func.client.source.collect import Collection
 from train_func.client.source.faults import MAX_BYTES, too_large
 from train_func.client.source.function import Root, find
 from train_func.client.source.literals import Secret, secrets_in
-from train_func.client.source.order import ordered
-from train_func.client.source.part import Part
-from train_func.client.source.piece import Piece
-from train_func.client.source.saving import saves_state
-from train_func.client.source.statements import Definition, parsed
+from train_func.client.source.names import Definition
+from train_func.client.source.pieces import Piece, ordered
 from train_func.errors import SourceRefused
+from train_func.secret import may_hold_secret
 from train_func.source_file import NUM_HEADER_LINES, Module, fold, split_lines, unfold
 
 PACKED = "what train_func.pipeline.arguments(function, run) returns is expected, unchanged"
@@ -35,8 +34,6 @@ class Source:
     """The content of ``cells.json``: from lines of the text to the cells they came from."""
     imports: Mapping[str, str]
     """Top-level names of the installed modules it cannot do without, sorted, and where each is imported first."""
-    saves_state: bool = False
-    """Whether it goes on where it was when it is started again."""
     module: str = "__main__"
     """The module that the function was written in; that of a notebook or a script is ``__main__``."""
 
@@ -80,121 +77,82 @@ def pack(
         SourceRefused: when anything of it cannot travel; every reason, each with its cell and line.
     """
     root = find(function, parameters)
-    collection = Collection(root, is_there, also, first=Collection(root, is_there, also))
-    faults = [*collection.faults, *collection.modules.faults, *_nothing_published(collection)]
+    collection = Collection(root.space, root.statement, root.value, is_there, also)
+    faults = [*collection.faults, *collection.modules.faults]
     secrets = _secrets(collection)
     for secret in secrets:
         faults = [secret.hidden_from(fault) for fault in faults]
     if faults or secrets:
         raise SourceRefused(list(dict.fromkeys([*faults, *(secret.fault for secret in secrets)])))
-    own, *others = collection.all_parts
-    body, pieces = _body(own, collection.root)
-    bodies = {part.name: _body(part, None) for part in others}
-    local = collection.modules.local
-    modules = [
-        Module(name, local[name].is_package, local[name].text.origin, text) for name, (text, _) in bodies.items()
-    ]
-    package = root.space.package if _is_relative(own) else ""
-    packed = fold(body, modules, package)
+    body, entries = _body(collection)
+    local = [collection.modules.local[name] for name in sorted(collection.modules.local)]
+    nodes = (node for piece in collection.pieces if piece.node for node in ast.walk(piece.node))
+    is_relative = any(isinstance(node, ast.ImportFrom) and node.level for node in nodes)
+    modules = [Module(one.name, one.is_package, one.text.origin, one.text.text) for one in local]
+    packed = fold(body, modules, root.space.package if is_relative else "")
     data = packed.encode()
     _check_whole(data, packed, root)
     sha256 = hashlib.sha256(data).hexdigest()
-    entries = [_moved(entry, NUM_HEADER_LINES) for entry in pieces]
-    first_lines = {module.path: first for module, first in unfold(packed).modules}
-    for module in modules:
-        entries += [_moved(entry, first_lines[module.path] - 1) for entry in bodies[module.name][1]]
-    cells = {"function": root.name, "sha256": sha256, "modules": first_lines, "pieces": entries}
+    lines = {module.path: first for module, first in unfold(packed).modules}
+    for module in (one for one in modules if one.text):
+        first = lines[module.path]
+        last = first + len(split_lines(module.text)) - 1
+        entries.append({"first": first, "last": last, "origin": module.path, "line": 1, "text": module.text})
+    cells = {"function": root.name, "sha256": sha256, "modules": lines, "pieces": entries}
     imports = dict(sorted(collection.modules.installed.items()))
-    return Source(packed, sha256, root.name, cells, imports, saves_state(collection.trees), collection.module)
+    return Source(packed, sha256, root.name, cells, imports, collection.module_name)
 
 
 def _secrets(collection: Collection) -> list[Secret]:
-    statements = [piece.statement for part in collection.all_parts for piece in part.pieces if piece.statement]
-    statements = list(dict.fromkeys(statements))
+    statements = dict.fromkeys(piece.statement for piece in collection.pieces if piece.statement)
     found = [secret for s in statements for secret in secrets_in(s.node, s.text, s.first, s.last)]
+    for module in collection.modules.local.values():
+        found += secrets_in(module.text.tree, module.text, 1, len(module.text.lines))
     places = {secret.place for secret in found}
-    return [*found, *(secret for secret in collection.secrets if secret.place not in places)]
+    for piece in (one for one in collection.pieces if may_hold_secret(one.source)):  # in what was computed
+        place, source = piece.place(), f"if True:\n{piece.source}" if _is_indented(piece) else piece.source
+        inner = secrets_in(parse(source), Text("", source), 1, len(split_lines(source)))
+        where = place.partition(": `")[0]
+        if piece.source != piece.original and where not in places:
+            found += [Secret(one.what, where, place, one.value) for one in inner[:1]]
+    return found
 
 
-def _nothing_published(collection: Collection) -> Iterator[str]:
-    nodes = [node for tree in collection.trees for node in ast.walk(tree)]
-    root = collection.root.node or ast.Pass()
-    returns = any(isinstance(n, ast.Return) and n.value is not None for n in ast.walk(root))
-    if _opens_session(nodes) and not returns and not any(_publishes(node) for node in nodes) and _trains(nodes):
-        yield (
-            f"{collection.root.place()}: a Trainer is used in a Session and `.publish(` stands nowhere: the "
-            "model would be lost. Call session.publish(trainer) at the end of the `with Session(...)` block"
-        )
+def _is_indented(piece: Piece) -> bool:
+    return piece.node is not None and piece.statement is not None and piece.statement.is_indented
 
 
-def _opens_session(nodes: list[ast.AST]) -> bool:
-    ours = [n for n in nodes if isinstance(n, ast.ImportFrom) and (n.module or "").startswith("train_func")]
-    names = {alias.asname or alias.name for node in ours for alias in node.names if alias.name == "Session"}
-    return any(isinstance(n, ast.Call) and isinstance(n.func, ast.Name) and n.func.id in names for n in nodes)
-
-
-def _trains(nodes: list[ast.AST]) -> bool:
-    names = {n.id if isinstance(n, ast.Name) else n.attr for n in nodes if isinstance(n, ast.Name | ast.Attribute)}
-    return "Trainer" in names
-
-
-def _publishes(node: ast.AST) -> bool:
-    if isinstance(node, ast.Attribute):
-        return node.attr == "publish"
-    return isinstance(node, ast.Constant) and node.value == "publish"
-
-
-def _is_relative(part: Part) -> bool:
-    nodes = (node for piece in part.pieces if piece.node for node in ast.walk(piece.node))
-    return any(isinstance(node, ast.ImportFrom) and node.level for node in nodes)
-
-
-def _body(part: Part, root: Piece | None) -> tuple[str, list[dict[str, Any]]]:
-    """The text of one module, and the map of its lines."""
-    last = max((piece.text.order for piece in part.pieces), default=0)
-    futures = [statement for statement in part.space.futures if statement.text.order <= last]
+def _body(collection: Collection) -> tuple[str, list[dict[str, Any]]]:
+    """The text of the function's own module, and the map of its lines."""
+    last = max(piece.text.order for piece in collection.pieces)
+    futures = [statement for statement in collection.space.futures if statement.text.order <= last]
+    pieces = [Piece(one.text, one.first, str, one.source, one.node, source=one.source) for one in futures]
     text, entries, was_definition = "", [], False
-    pieces = [Piece.of(statement) for statement in futures if part.pieces]
-    for piece in [*pieces, *ordered(part.pieces, root)]:
+    for piece in [*pieces, *ordered(collection.pieces, collection.root)]:
         is_definition = isinstance(piece.node, Definition)
         if text and (is_definition or was_definition):
-            text += 2 * _line_break(text)
+            # A line feed after a carriage return would become part of it.
+            text += 2 * next(end for end in ("\r\n", "\r", "\n") if text.endswith(end))
         was_definition = is_definition
-        if piece.is_indented:
-            text += _INDENTED
+        text += _INDENTED if _is_indented(piece) else ""
         first = len(split_lines(text)) + 1
         text += piece.source
-        entries.append(_entry(first, piece))
+        entry = {
+            "first": first + NUM_HEADER_LINES,
+            "last": first + len(split_lines(piece.source)) - 1 + NUM_HEADER_LINES,
+            "origin": piece.text.origin,
+            "line": piece.text.line + piece.line - 1,
+            "text": piece.original,
+        }
+        entries.append({**entry, "is_value": True} if piece.node is None else entry)
     return text, entries
-
-
-def _line_break(text: str) -> str:
-    """The one that ``text`` ends with: a line feed after a carriage return would become part of it."""
-    return next(end for end in ("\r\n", "\r", "\n") if text.endswith(end))
-
-
-def _entry(first: int, piece: Piece) -> dict[str, Any]:
-    """Of the map to cells: the lines of a piece, and the statement that stands for them in its cell or file."""
-    last = first + len(split_lines(piece.source)) - 1
-    return {
-        "first": first,
-        "last": last,
-        "origin": piece.text.origin,
-        "line": piece.text.line + piece.line - 1,
-        "text": piece.original,
-        **({"is_value": True} if piece.node is None else {}),
-    }
-
-
-def _moved(entry: dict[str, Any], num_lines: int) -> dict[str, Any]:
-    return {**entry, "first": entry["first"] + num_lines, "last": entry["last"] + num_lines}
 
 
 def _check_whole(data: bytes, packed: str, root: Root) -> None:
     if len(data) > MAX_BYTES:  # with the local modules
         raise SourceRefused(too_large(root.statement.place()))
     try:
-        parsed(packed)
+        parse(packed)
     except SyntaxError as error:
         raise SourceRefused(
             f"{root.statement.place()}: what the function uses cannot stand in one module: {error.msg} "

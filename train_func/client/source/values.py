@@ -1,23 +1,22 @@
 """Writes a value as the Python expression that makes an equal one in every worker, or says why there is none.
 
-What has an expression: None, numbers, text, bytes, lists, tuples, sets, dicts, paths, dates, patterns, enums,
-dataclasses, plain objects of own classes, named tuples, types, loggers, functions and classes by name, arrays and
-tensors. Nothing is computed a second time: no code of the user runs in such an expression. Equal values have equal
-texts in every kernel, because the text names the run; so sets are written in the order of their texts.
+No code of the user runs in such an expression. Equal values have equal texts in every kernel, because the text names
+the run; so sets are written in the order of their texts.
 """
 
 import abc
 import dataclasses
 import enum
+import keyword
 import math
 import sys
 import types
 import typing
 from collections.abc import Callable, Iterable, Mapping
+from pathlib import PurePath
 from typing import Any, Protocol
 
 from train_func.client.source.modules import is_installed
-from train_func.client.source.repeats import Repeats
 
 MAX_ARRAY_BYTES = 1 << 20  # of all arrays and tensors of a function together
 MAX_DEPTH = 60  # Python itself reads about 90 brackets within each other
@@ -25,28 +24,22 @@ ALLOWED = (
     "None, numbers, text, bytes, lists, tuples, sets, dicts, paths, dates, patterns, enums, dataclasses, "
     "plain objects of own classes, dtypes, and arrays and tensors of 1 MiB together"
 )
-_MUTABLE = ("list", "dict", "set", "bytearray", "object", "numpy.ndarray", "torch.Tensor")
 _CONTAINERS = (
-    *("collections.deque", "collections.OrderedDict", "collections.defaultdict", "collections.Counter"),
+    *("list", "dict", "set", "bytearray", "object", "numpy.ndarray", "torch.Tensor", "collections.deque"),
+    *("collections.OrderedDict", "collections.defaultdict", "collections.Counter"),
     *("types.SimpleNamespace", "argparse.Namespace"),
 )
-_SIMPLE = (str, bool, type(None), bytes)  # shortly, because there may be many
-_BARE = ("typing", "abc")  # of their classes an object holds nothing
-_RESTORE = """\
-def {name}(kind, fields):
-    value = object.__new__(kind)
-    for name in fields:
-        object.__setattr__(value, name, fields[name])
-    return value
-"""
-_REMAKE = """\
-def {name}(value, fields, fill=None, items=()):
+_BARE = ("builtins", "typing", "abc")  # of their classes an object holds nothing
+_OBJECT = """\
+def {name}(base, kind, fields, fill=None, items=()):
+    value = base.__new__(kind)
     if fill:
         fill(value, items)
     if fields is None:
         object.__setattr__(value, "__dict__", value)
     else:
-        value.__dict__.update(fields)
+        for name in fields:
+            object.__setattr__(value, name, fields[name])
     return value
 """
 _OWN_STATE = frozenset(  # with one of these an object is more, or other, than the attributes that it shows
@@ -61,49 +54,23 @@ class NoValueError(Exception):
     """A value that no expression makes; the message says what it is."""
 
 
-class Home(Protocol):
-    """The module that the expressions stand in."""
-
-    name: str
+class Names(Protocol):
+    """What the module has in which the expressions stand."""
 
     def reference(self, value: object) -> str | None:
-        """The expression that names a function or a class where the module runs, or None."""
+        """The expression that names a function or a class, or None."""
 
     def module(self, name: str) -> str:
-        """The name by which the module has an installed module."""
+        """The name of an imported module."""
 
     def builtin(self, name: str) -> str:
-        """The name by which the module has a builtin."""
+        """The name of a builtin."""
 
     def shared(self, value: object) -> str | None:
-        """The name of the module that holds this very object, or None."""
+        """The name of this very object, or None."""
 
     def helper(self, wanted: str, text: str) -> str:
-        """The name of a function of the package's own, with its text after ``{name}`` is filled in."""
-
-
-def is_mutable(value: object) -> bool:
-    """Whether two names that hold ``value`` see each other's changes."""
-    return (
-        full_name(type(value)) in (*_MUTABLE, *_CONTAINERS)
-        or dataclasses.is_dataclass(type(value))
-        or is_own_object(value)
-    )
-
-
-def is_own_object(value: object) -> bool:
-    """Whether ``value`` is all that its attributes are, with the items of a dict or a list, in classes written here."""
-    kind = type(value)
-    if kind.__module__ in ("builtins", *_BARE) or type(kind) not in (type, abc.ABCMeta) or isinstance(value, type):
-        return False
-    own = [one for one in kind.__mro__ if one not in (object, dict, list) and one.__module__ not in _BARE]
-    return bool(own) and all(_is_written_here(one) and not _OWN_STATE & vars(one).keys() for one in own)
-
-
-def _is_written_here(kind: type) -> bool:
-    file = getattr(sys.modules.get(kind.__module__), "__file__", None)
-    is_ours = kind.__module__.partition(".")[0] == "train_func"
-    return kind.__module__ == "__main__" or not (is_ours or is_installed(file))
+        """The name of a function with that text, in which ``{name}`` is filled in."""
 
 
 def full_name(kind: type) -> str:
@@ -111,237 +78,204 @@ def full_name(kind: type) -> str:
     return kind.__qualname__ if kind.__module__ == "builtins" else f"{kind.__module__}.{kind.__qualname__}"
 
 
+def is_mutable(value: object) -> bool:
+    """Whether two names that hold ``value`` see each other's changes."""
+    return full_name(type(value)) in _CONTAINERS or dataclasses.is_dataclass(type(value)) or is_own_object(value)
+
+
+def is_type(value: object) -> bool:
+    """Whether it is a class, or what annotations are made of."""
+    is_of_typing = type(value).__module__ in ("typing", "typing_extensions")
+    return isinstance(value, type) or is_of_typing or typing.get_origin(value) is not None
+
+
+def is_own_object(value: object) -> bool:
+    """Whether ``value`` is all that its attributes are, with the items of a dict or a list, in classes written here."""
+    kind = type(value)
+    if kind.__module__ in _BARE or type(kind) not in (type, abc.ABCMeta):
+        return False
+    own = [one for one in kind.__mro__ if one.__module__ not in _BARE]
+    is_plain = {*kind.__mro__} - {*own} <= {object, dict, list, abc.ABC, typing.Generic}
+    return is_plain and all(_is_written_here(one) and not _OWN_STATE & vars(one).keys() for one in own)
+
+
+def _is_written_here(kind: type | types.FunctionType) -> bool:
+    file = getattr(sys.modules.get(kind.__module__), "__file__", None)
+    is_ours = kind.__module__.partition(".")[0] == "train_func"
+    return kind.__module__ == "__main__" or not (is_ours or is_installed(file))
+
+
+def _an(kind: type) -> str:
+    name = full_name(kind)
+    return f"{'an' if name[:1].lower() in 'aeiou' else 'a'} {name}"
+
+
 class Writer:
-    """Writes the values of one function; counts the bytes of its arrays. ``repeats``: to be filled, in a first pass."""
+    """Writes the values of one function; counts the bytes of its arrays, and what it meets more than once."""
 
-    def __init__(self, repeats: Repeats | None) -> None:
-        self.repeats = repeats
+    def __init__(self, names: Names) -> None:
+        self.names = names
+        self._again: set[int] = set()
+        self._met_now: set[int] = set()
+        self._met: dict[int, object] = {}  # they live as long as their ids count
         self._array_bytes: dict[int, int] = {}
-        self._arrays: list[object] = []  # they live as long as their ids count
+        self._around: list[int] = []  # the values around the one that is written
+        self._depth = 0
+        self._is_counting = True
 
-    def write(self, value: object, home: Home, *, is_named: bool = False) -> str:
-        """The expression of ``value`` in the module ``home``.
+    def begin(self, *, is_counting: bool) -> None:
+        """Begins to write everything again: first to count, then with names for what was met more than once."""
+        self._is_counting = is_counting
+        self._array_bytes.clear()
+        if is_counting:
+            self._again.clear()
+            self._met_now.clear()
 
-        Args:
-            value: to be written.
-            home: the module that the expression stands in.
-            is_named: write the value itself, although a name of the module holds it.
+    @property
+    def repeated(self) -> set[int]:
+        """The mutable objects that were met more than once, when all were counted."""
+        return set() if self._is_counting else self._again
 
-        Raises:
-            NoValueError: no expression makes it.
-        """
-        expression = _Expression(self, home)
+    def text(self, value: object, *, is_named: bool = False) -> str:
+        """The expression of ``value``; raises NoValueError when there is none. ``is_named``: it is given a name."""
+        around, self._around, self._depth = self._around, [], 0
         try:
-            return expression.of(value, is_top=is_named)
+            return self._of(value, is_named=is_named)
         except NoValueError as error:
-            if expression.depth > 1:
+            if self._depth > 1:
                 raise NoValueError(f"{_an(type(value))} that holds {error}") from None
             raise
+        finally:
+            self._around = around
 
-    def count(self, array: object, num_bytes: int) -> None:
-        """Raises NoValueError when the arrays together are too large."""
-        if id(array) not in self._array_bytes:
-            self._arrays.append(array)
-        self._array_bytes[id(array)] = num_bytes
-        if (total := sum(self._array_bytes.values())) > MAX_ARRAY_BYTES:
-            raise NoValueError(
-                f"{_an(type(array))} of {num_bytes:,} bytes, and arrays and tensors of {total:,} bytes together, of "
-                f"which {MAX_ARRAY_BYTES:,} travel"
-            )
-
-
-class _Expression:
-    def __init__(self, writer: Writer, home: Home) -> None:
-        self.writer = writer
-        self.home = home
-        self.path: list[int] = []  # the values around the one that is written
-        self.depth = 0  # of the value that could not be written
-
-    def of(self, value: object, *, is_top: bool = False) -> str:
-        """The text of ``value`` and of all that it holds."""
-        if type(value) in _SIMPLE:
+    def _of(self, value: object, *, is_named: bool = False) -> str:
+        if value is None or type(value) in (str, bool, bytes):
             return repr(value)
-        if type(value) is int:
-            return self.number(value)
-        if id(value) in self.path:
+        if type(value) in (int, float):
+            return self._number(value)
+        if id(value) in self._around:
             raise NoValueError(f"{_an(type(value))} that holds itself")
-        if len(self.path) >= MAX_DEPTH:
+        if len(self._around) >= MAX_DEPTH:
             raise NoValueError(f"{_an(type(value))} within {MAX_DEPTH} others")
-        if (first := self.writer.repeats) and is_mutable(value) and first.meets_again(value, self.home.name):
-            return "None"
-        self.path.append(id(value))
-        try:
-            text = self._text(value)
-        except NoValueError:
-            self.depth = max(self.depth, len(self.path))
-            raise
-        self.path.pop()
-        name = None if is_top or not is_mutable(value) else self.home.shared(value)
-        return name or text
-
-    def _text(self, value: object) -> str:
-        kind = type(value)
-        if isinstance(value, enum.Enum):
-            return self._enum(value)
-        if (write := _WRITERS.get(full_name(kind))) is not None:
-            return write(self, value)
-        if isinstance(value, types.FunctionType | type | types.BuiltinFunctionType | types.MethodType):
-            return self._named(value)
-        if dataclasses.is_dataclass(value):
-            return self._dataclass(value)
-        if isinstance(value, tuple) and hasattr(kind, "_fields"):
-            return f"{self._named(kind)}._make({self._items(value, '[]')})"
-        if kind.__module__ in ("typing", "types", "typing_extensions") or isinstance(value, typing.TypeVar):
-            return self._typing(value)
-        if kind.__module__.partition(".")[0] == "numpy":
-            return self._numpy(value)
-        if is_own_object(value):
-            return self._own_object(value)
-        if (named := self.home.reference(value)) is not None:
-            return named
-        raise NoValueError(f"{_an(kind)}")
-
-    def _named(self, value: object) -> str:
-        text = self.home.reference(value)
-        if text is None:
-            if isinstance(owner := getattr(value, "__self__", None), type):
-                self._named(owner)  # which may be why
-            shown = getattr(value, "__qualname__", None) or repr(value)
-            if getattr(value, "__closure__", None):
-                raise NoValueError(f"the function {shown!r}, which was made by a call of another one")
-            if isinstance(value, type) and _is_written_here(value):
-                raise NoValueError(
-                    f"the class {shown!r}, which was defined again since: run the cell that made this again"
-                )
-            raise NoValueError(f"{shown!r} of {getattr(value, '__module__', None)}, which has no name to import it by")
+        if is_mutable(value):
+            if not is_named and (name := self.names.shared(value)):
+                return name
+            if self._is_counting and id(value) in self._met_now:
+                self._again.add(id(value))
+            self._met_now.add(id(value))
+            self._met[id(value)] = value
+        self._around.append(id(value))
+        self._depth = max(self._depth, len(self._around))
+        text = self._text(value)
+        self._around.pop()
+        self._depth = len(self._around)
         return text
 
-    def _call(self, path: str, *arguments: str) -> str:
-        module, _, name = path.rpartition(".")
-        return f"{self.home.module(module)}.{name}({', '.join(arguments)})"
+    def _text(self, value: Any) -> str:
+        kind = type(value)
+        if isinstance(value, enum.Enum):
+            member = kind.__members__.get(value._name_ or "")
+            key = f"[{value._name_!r}]" if member is value else f"({self._of(value._value_)})"  # a union of flags
+            return f"{self._named(kind)}{key}"
+        if (write := _WRITERS.get(full_name(kind))) is not None:
+            return write(self, value)
+        if dataclasses.is_dataclass(kind):
+            return self._dataclass(value)
+        if isinstance(value, tuple) and hasattr(kind, "_fields"):
+            return f"{self._named(kind)}._make({self._items(value)})"
+        if isinstance(value, PurePath) and kind.__module__.partition(".")[0] == "pathlib":
+            return self._call("pathlib." + kind.__name__.removeprefix("Posix").removeprefix("Windows"), str(value))
+        if kind.__module__ == "numpy" and "numpy.generic" in map(full_name, kind.__mro__) and value.dtype.type is kind:
+            return f"{self._array(value.reshape(1))}[0]"
+        if full_name(kind).startswith("numpy.dtype"):
+            return self._dtype(value)
+        if is_own_object(value):
+            return self._object(value)
+        return self._named(value)
 
-    def _items(self, values: Iterable[Any], brackets: str) -> str:
-        texts = [self.of(value) for value in values]
+    def _named(self, value: Any) -> str:
+        if (text := self.names.reference(value)) is not None:
+            return text
+        if not isinstance(value, type | types.FunctionType | types.BuiltinFunctionType | types.MethodType):
+            raise NoValueError(_an(type(value)))
+        if isinstance(owner := getattr(value, "__self__", None), type):
+            self._named(owner)  # which may be why
+        if getattr(value, "__closure__", None):
+            raise NoValueError(f"the function {value.__qualname__!r}, which was made by a call of another one")
+        if isinstance(value, type | types.FunctionType) and _is_written_here(value):
+            what = "class" if isinstance(value, type) else "function"
+            raise NoValueError(
+                f"the {what} {value.__qualname__!r}, whose name was bound again since: run the cell that made this "
+                "again, or give one of the two another name"
+            )
+        raise NoValueError(f"{value.__qualname__!r} of {value.__module__}, which has no name to import it by")
+
+    def _call(self, path: str, /, *arguments: object, **named: object) -> str:
+        module, _, name = path.rpartition(".")
+        texts = [*map(self._of, arguments)]
+        if all(word.isidentifier() and not keyword.iskeyword(word) for word in named):
+            texts += [f"{word}={self._of(value)}" for word, value in named.items()]
+        else:
+            texts.append(f"**{self._dict(named)}")
+        return f"{self.names.module(module)}.{name}({', '.join(texts)})"
+
+    def _items(self, values: Iterable[Any], brackets: str = "[]") -> str:
+        texts = [self._of(value) for value in values]
         end = "," if brackets == "()" and len(texts) == 1 else ""
         return f"{brackets[0]}{', '.join(texts)}{end}{brackets[1]}"
 
-    def number(self, value: Any) -> str:
-        """Of an int, a float or a complex, with every bit."""
+    def _dict(self, value: Mapping[Any, Any]) -> str:
+        return "{" + ", ".join(f"{self._of(key)}: {self._of(item)}" for key, item in value.items()) + "}"
+
+    def _number(self, value: Any) -> str:
+        """With every bit."""
         if isinstance(value, complex):
-            return f"{self.home.builtin('complex')}({self.number(value.real)}, {self.number(value.imag)})"
+            return f"{self.names.builtin('complex')}({self._number(value.real)}, {self._number(value.imag)})"
         if isinstance(value, int):
             return repr(value) if value.bit_length() < 10_000 else hex(value)  # Python reads no longer decimals
         if math.isfinite(value):
             return repr(value)
-        if math.isinf(value):
-            return f"{self.home.builtin('float')}({str(value)!r})"
         sign = "-" if math.copysign(1, value) < 0 else ""
-        return f"{sign}{self.home.builtin('float')}('nan')"
-
-    def _sorted(self, values: Iterable[Any]) -> str:
-        return ", ".join(sorted(self.of(value) for value in values))
+        return f"{sign}{self.names.builtin('float')}({'nan' if math.isnan(value) else 'inf'!r})"
 
     def _set(self, value: Any) -> str:
-        return f"{{{self._sorted(value)}}}" if value else f"{self.home.builtin('set')}()"
-
-    def _frozenset(self, value: Any) -> str:
-        inner = f"[{self._sorted(value)}]" if value else ""
-        return f"{self.home.builtin('frozenset')}({inner})"
-
-    def _dict(self, value: Mapping[Any, Any]) -> str:
-        return "{" + ", ".join(f"{self.of(key)}: {self.of(item)}" for key, item in value.items()) + "}"
-
-    def _enum(self, value: enum.Enum) -> str:
-        kind = self._named(type(value))
-        name = value._name_
-        if name is not None and type(value).__members__.get(name) is value:
-            return f"{kind}[{name!r}]"
-        return f"{kind}({self.of(value._value_)})"  # a combination of flags
+        items = f"[{', '.join(sorted(map(self._of, value)))}]" if value else ""
+        return f"{self.names.builtin(type(value).__name__)}({items})"
 
     def _dataclass(self, value: Any) -> str:
         kind = type(value)
-        names = [name for base in kind.__mro__ for name in _slots(base) if hasattr(value, name)]
-        state = {**{name: getattr(value, name) for name in names}, **getattr(value, "__dict__", {})}
+        slots = [vars(base).get("__slots__", ()) for base in kind.__mro__]
+        names = [name for each in slots for name in ([each] if isinstance(each, str) else each) if hasattr(value, name)]
+        state = {name: getattr(value, name) for name in names if name not in ("__dict__", "__weakref__")}
+        state |= getattr(value, "__dict__", {})
         fields = dataclasses.fields(value)
-        others = [
-            one for one in kind.__mro__[1:-1] if not dataclasses.is_dataclass(one) and one.__module__ not in _BARE
-        ]
-        if others and set(state) != {own.name for own in fields}:
+        is_whole = {*state} == {one.name for one in fields}
+        if not is_whole and not all(dataclasses.is_dataclass(one) or one.__module__ in _BARE for one in kind.__mro__):
             raise NoValueError(_an(kind))  # a model, for one, whose fields are not all that it holds
-        is_plain = all(own.init for own in fields) and not hasattr(kind, "__post_init__")
-        is_plain = is_plain and getattr(kind.__init__, "__code__", None) is not None
-        is_plain = is_plain and kind.__init__.__code__.co_filename == "<string>"
-        if is_plain and set(state) == {own.name for own in fields}:
-            given = ", ".join(f"{own.name}={self.of(state[own.name])}" for own in fields)
-            return f"{self._named(kind)}({given})"
-        return f"{self.home.helper('restore', _RESTORE)}({self._named(kind)}, {self._dict(state)})"
+        is_generated = getattr(getattr(kind.__init__, "__code__", None), "co_filename", "") == "<string>"
+        is_plain = is_generated and all(one.init for one in fields) and not hasattr(kind, "__post_init__")
+        if is_whole and is_plain:
+            return f"{self._named(kind)}({', '.join(f'{one.name}={self._of(state[one.name])}' for one in fields)})"
+        return self._made("object", kind, self._dict(state))
 
-    def _own_object(self, value: object) -> str:
-        kind = type(value)
-        name = self._named(kind)
+    def _object(self, value: object) -> str:
         state = object.__getattribute__(value, "__dict__")
-        base = "dict" if isinstance(value, dict) else "list" if isinstance(value, list) else "object"
         fields = "None" if state is value else self._dict(state)
-        given = [f"{self.home.builtin(base)}.__new__({name})", fields]
         if isinstance(value, dict):
-            given += [f"{self.home.builtin('dict')}.update", self._dict(dict(dict.items(value)))]
-        elif isinstance(value, list):
-            given += [f"{self.home.builtin('list')}.extend", self._items(list.__iter__(value), "[]")]
-        return f"{self.home.helper('remake', _REMAKE)}({', '.join(given)})"
+            return self._made("dict", type(value), fields, "update", self._dict(dict(dict.items(value))))
+        if isinstance(value, list):
+            return self._made("list", type(value), fields, "extend", self._items(list.__iter__(value)))
+        return self._made("object", type(value), fields)
 
-    def _reduced(self, value: Any, path: str) -> str:
-        """By the arguments with which pickle would make it."""
-        arguments = value.__reduce__()[1]
-        return self._call(path, *(self.of(argument) for argument in arguments))
+    def _made(self, base: str, kind: type, fields: str, fill: str = "", items: str = "") -> str:
+        base = self.names.builtin(base)
+        rest = f", {base}.{fill}, {items}" if fill else ""
+        return f"{self.names.helper('object', _OBJECT)}({base}, {self._named(kind)}, {fields}{rest})"
 
     def _date(self, value: Any) -> str:
-        if full_name(type(value)) == "datetime.date":
-            return self._call("datetime.date", *map(str, (value.year, value.month, value.day)))
-        parts = [value.hour, value.minute, value.second, value.microsecond]
-        if full_name(type(value)) == "datetime.datetime":
-            parts = [value.year, value.month, value.day, *parts]
-        zone = [] if value.tzinfo is None else [f"tzinfo={self.of(value.tzinfo)}"]
-        fold = ["fold=1"] if value.fold else []
-        return self._call(full_name(type(value)), *map(str, parts), *zone, *fold)
-
-    def _typing(self, value: Any) -> str:
-        name = getattr(value, "_name", None) or getattr(value, "__name__", "")
-        if isinstance(name, str) and getattr(typing, name, None) is value:
-            return f"{self.home.module('typing')}.{name}"
-        kind = full_name(type(value))
-        if kind == "typing.TypeVar":
-            bound = [] if value.__bound__ is None else [f"bound={self.of(value.__bound__)}"]
-            varied = [f"{word}=True" for word in ("covariant", "contravariant") if getattr(value, f"__{word}__")]
-            limits = [self.of(one) for one in value.__constraints__]
-            return self._call("typing.TypeVar", repr(value.__name__), *limits, *bound, *varied)
-        if kind == "typing.NewType":
-            return self._call("typing.NewType", repr(value.__name__), self.of(value.__supertype__))
-        if kind == "typing.ForwardRef":
-            return repr(value.__forward_arg__)
-        if kind in ("typing.ParamSpec", "typing.TypeVarTuple"):
-            return self._call(kind, repr(value.__name__))
-        origin, arguments = typing.get_origin(value), typing.get_args(value)
-        if origin is None:
-            raise NoValueError(_an(type(value)))
-        if origin is types.UnionType:
-            return f"({' | '.join(map(self._argument, arguments))})"
-        if origin is typing.Union:
-            return f"{self.home.module('typing')}.Union[{', '.join(map(self._argument, arguments))}]"
-        alias = getattr(value, "_name", None)
-        if kind == "types.GenericAlias" or not alias or not hasattr(typing, alias):
-            head = self.of(origin)
-        else:
-            head = f"{self.home.module('typing')}.{alias}"
-        if hasattr(value, "__metadata__"):
-            head = f"{self.home.module('typing')}.Annotated"
-            arguments = (value.__origin__, *value.__metadata__)
-        inner = ", ".join(map(self._argument, arguments))
-        return f"{head}[{inner or '()'}]" if len(arguments) != 1 else f"{head}[{inner}]"
-
-    def _argument(self, value: Any) -> str:
-        if value is type(None):
-            return "None"
-        return self._items(value, "[]") if isinstance(value, list) else self.of(value)
+        words = ("year", "month", "day", "hour", "minute", "second", "microsecond", "tzinfo", "fold")
+        named = {word: getattr(value, word) for word in words if getattr(value, word, None)}
+        return self._call(full_name(type(value)), **named)
 
     def _dtype(self, dtype: Any) -> str:
         from numpy.lib.format import descr_to_dtype, dtype_to_descr
@@ -349,30 +283,14 @@ class _Expression:
         descr = dtype_to_descr(dtype) if not dtype.hasobject and dtype.kind != "T" else None
         if descr is None or descr_to_dtype(descr) != dtype or dtype.metadata:
             raise NoValueError(f"a numpy dtype of objects or with a layout of its own ({dtype})")
-        return self._call("numpy.dtype", repr(descr))
+        return self._call("numpy.dtype", descr)
 
-    def _numpy(self, value: Any) -> str:
-        kinds = [full_name(base) for base in type(value).__mro__]
-        if "numpy.dtype" in kinds:
-            return self._dtype(value)
-        if "numpy.generic" in kinds and type(value).__module__ == "numpy":
-            if value.dtype.type is not type(value):
-                raise NoValueError(_an(type(value)))
-            return f"{self._array(value, value.dtype, value.reshape(1).tobytes())}[0]"
-        if kinds[0] == "numpy.ndarray":
-            data = self._array(value, value.dtype, value.tobytes())  # in the order of the rows, however it lies
-            return f"{data}.reshape({tuple(value.shape)!r})"
-        if (named := self.home.reference(value)) is not None:
-            return named
-        raise NoValueError(_an(type(value)))
-
-    def _array(self, value: Any, dtype: Any, data: bytes) -> str:
-        if dtype.hasobject:
+    def _array(self, value: Any) -> str:
+        if value.dtype.hasobject:
             raise NoValueError("an array of objects")
-        kind = self._dtype(dtype)
-        self.writer.count(value, len(data))
-        numpy = self.home.module("numpy")
-        return f"{numpy}.frombuffer({self.home.builtin('bytearray')}.fromhex('{data.hex()}'), {kind})"
+        data = self._bytes(value, value.tobytes())  # in the order of the rows, however it lies
+        text = f"{self.names.module('numpy')}.frombuffer({data}, {self._dtype(value.dtype)})"
+        return text if value.ndim == 1 else f"{text}.reshape({tuple(value.shape)!r})"
 
     def _tensor(self, value: Any) -> str:
         torch = sys.modules["torch"]
@@ -384,117 +302,81 @@ class _Expression:
             raise NoValueError("a tensor with the graph that computed it; `.detach()` gives one that travels")
         plain = value.detach().resolve_conj().resolve_neg().contiguous()
         raw = plain.reshape(-1).view(torch.uint8).numpy().tobytes() if plain.numel() else b""
-        self.writer.count(value, len(raw))
-        name = self.home.module("torch")
-        dtype = f"{name}.{str(value.dtype).removeprefix('torch.')}"
-        shape = tuple(value.shape)
-        if raw:
-            buffer = f"{self.home.builtin('bytearray')}.fromhex('{raw.hex()}')"
-            text = f"{name}.frombuffer({buffer}, dtype={dtype}).reshape({shape!r})"
-        else:
-            text = f"{name}.empty({shape!r}, dtype={dtype})"
+        name, shape = self.names.module("torch"), tuple(value.shape)
+        dtype = f"dtype={name}.{str(value.dtype).removeprefix('torch.')}"
+        text = f"{name}.frombuffer({self._bytes(value, raw)}, {dtype}).reshape({shape!r})"
+        text = text if raw else f"{name}.empty({shape!r}, {dtype})"
         return f"{text}.requires_grad_()" if value.requires_grad else text
 
-    def _torch_name(self, value: Any) -> str:
-        """Of a dtype, a layout or a memory format: its ``repr`` is its name."""
-        return f"{self.home.module('torch')}.{str(value).removeprefix('torch.')}"
+    def _bytes(self, array: object, raw: bytes) -> str:
+        self._array_bytes[id(array)] = len(raw)
+        self._met[id(array)] = array
+        if (total := sum(self._array_bytes.values())) > MAX_ARRAY_BYTES:
+            raise NoValueError(
+                f"{_an(type(array))} of {len(raw):,} bytes, and arrays and tensors of {total:,} bytes together, of "
+                f"which {MAX_ARRAY_BYTES:,} travel"
+            )
+        return f"{self.names.builtin('bytearray')}.fromhex('{raw.hex()}')"
 
     def _pattern(self, value: Any) -> str:
         flags = value.flags & ~(32 if isinstance(value.pattern, str) else 0)  # re.UNICODE is what a text has anyway
-        return self._call("re.compile", repr(value.pattern), *([str(flags)] if flags else []))
-
-    def _logger(self, value: Any) -> str:
-        return self._call("logging.getLogger", *([] if value.name == "root" else [repr(value.name)]))
-
-    def _partial(self, value: Any) -> str:
-        words = [f"**{self._dict(value.keywords)}"] if value.keywords else []
-        return self._call("functools.partial", *(self.of(one) for one in (value.func, *value.args)), *words)
-
-    def _method_of_class(self, value: Any) -> str:
-        name, home = value.__name__, value.__objclass__
-        if getattr(home, name, None) is not value:
-            raise NoValueError(_an(type(value)))
-        return f"{self._named(home)}.{name}"
-
-    def _namespace(self, value: Any) -> str:
-        return self._call(full_name(type(value)), f"**{self._dict(vars(value))}")
-
-    def _deque(self, value: Any) -> str:
-        return self._call("collections.deque", self._items(value, "[]"), self.of(value.maxlen))
-
-    def _defaultdict(self, value: Any) -> str:
-        return self._call("collections.defaultdict", self.of(value.default_factory), self._dict(value))
+        return self._call("re.compile", value.pattern, *([flags] if flags else []))
 
 
-def _slots(kind: type) -> list[str]:
-    slots = kind.__dict__.get("__slots__", ())
-    names = [slots] if isinstance(slots, str) else [*slots]
-    return [name for name in names if name not in ("__dict__", "__weakref__")]
+def _called(path: str, *attributes: str) -> Callable[[Writer, Any], str]:
+    """Made by a call with some of its attributes."""
+    return lambda writer, value: writer._call(path, *(getattr(value, name) for name in attributes))
 
 
-def _an(kind: type) -> str:
-    name = full_name(kind)
-    return f"{'an' if name[:1].lower() in 'aeiou' else 'a'} {name}"
+def _wrapped(path: str, plain: Callable[[Any], object]) -> Callable[[Writer, Any], str]:
+    """Made by a call with a plain value."""
+    return lambda writer, value: writer._call(path, plain(value))
 
 
-def _path(self: _Expression, value: Any) -> str:
-    kind = full_name(type(value)).replace("Posix", "") if "Pure" not in type(value).__name__ else full_name(type(value))
-    return self._call("pathlib." + kind.rpartition(".")[2], repr(str(value)))
-
-
-def _as_shown(self: _Expression, value: Any) -> str:
-    return repr(value)
-
-
-_Write = Callable[[_Expression, Any], str]
-_DATES = ("datetime.date", "datetime.time", "datetime.datetime")
-_PATHS = ("PosixPath", "WindowsPath", "PurePosixPath", "PureWindowsPath")
-_WRITERS: dict[str, _Write] = {
-    **dict.fromkeys(("NoneType", "bool", "str", "bytes"), _as_shown),
-    **dict.fromkeys(("int", "float", "complex"), _Expression.number),
-    "ellipsis": lambda self, value: "...",
-    "NotImplementedType": lambda self, value: self.home.builtin("NotImplemented"),
-    "object": lambda self, value: f"{self.home.builtin('object')}()",
-    "bytearray": lambda self, value: f"{self.home.builtin('bytearray')}({bytes(value)!r})",
-    "range": lambda self, value: f"{self.home.builtin('range')}({value.start}, {value.stop}, {value.step})",
-    "slice": lambda self, value: (
-        f"{self.home.builtin('slice')}({', '.join(self.of(one) for one in (value.start, value.stop, value.step))})"
+_WRITERS: dict[str, Callable[[Writer, Any], str]] = {
+    "complex": Writer._number,
+    "ellipsis": lambda writer, value: "...",
+    "NotImplementedType": lambda writer, value: writer.names.builtin("NotImplemented"),
+    "object": lambda writer, value: f"{writer.names.builtin('object')}()",
+    "bytearray": lambda writer, value: f"{writer.names.builtin('bytearray')}({bytes(value)!r})",
+    "range": lambda writer, value: f"{writer.names.builtin('range')}({value.start}, {value.stop}, {value.step})",
+    "slice": lambda writer, value: (
+        f"{writer.names.builtin('slice')}{writer._items((value.start, value.stop, value.step), '()')}"
     ),
-    "list": lambda self, value: self._items(value, "[]"),
-    "tuple": lambda self, value: self._items(value, "()"),
-    "set": _Expression._set,
-    "frozenset": _Expression._frozenset,
-    "dict": _Expression._dict,
-    "mappingproxy": lambda self, value: self._call("types.MappingProxyType", self._dict(value)),
-    "collections.OrderedDict": lambda self, value: self._call("collections.OrderedDict", self._dict(value)),
-    "collections.Counter": lambda self, value: self._call("collections.Counter", self._dict(value)),
-    "collections.defaultdict": _Expression._defaultdict,
-    "collections.deque": _Expression._deque,
-    "types.SimpleNamespace": _Expression._namespace,
-    "argparse.Namespace": _Expression._namespace,
-    **{f"{home}.{name}": _path for name in _PATHS for home in ("pathlib", "pathlib._local")},
-    **dict.fromkeys(_DATES, _Expression._date),
-    "datetime.timedelta": lambda self, value: self._reduced(value, "datetime.timedelta"),
-    "datetime.timezone": lambda self, value: self._call("datetime.timezone", *map(self.of, value.__getinitargs__())),
-    "zoneinfo.ZoneInfo": lambda self, value: self._call("zoneinfo.ZoneInfo", repr(value.key)),
-    "decimal.Decimal": lambda self, value: self._call("decimal.Decimal", repr(str(value))),
-    "fractions.Fraction": lambda self, value: self._call(
-        "fractions.Fraction", self.number(value.numerator), self.number(value.denominator)
+    "list": Writer._items,
+    "tuple": lambda writer, value: writer._items(value, "()"),
+    **dict.fromkeys(("set", "frozenset"), Writer._set),
+    "dict": Writer._dict,
+    "mappingproxy": _wrapped("types.MappingProxyType", dict),
+    "collections.OrderedDict": _wrapped("collections.OrderedDict", dict),
+    "collections.Counter": _wrapped("collections.Counter", dict),
+    "collections.defaultdict": lambda writer, value: writer._call(
+        "collections.defaultdict", value.default_factory, dict(value)
     ),
-    "uuid.UUID": lambda self, value: self._call("uuid.UUID", repr(str(value))),
-    "re.Pattern": _Expression._pattern,
-    "logging.Logger": _Expression._logger,
-    "logging.RootLogger": _Expression._logger,
-    "functools.partial": _Expression._partial,
-    "operator.itemgetter": lambda self, value: self._reduced(value, "operator.itemgetter"),
-    "operator.attrgetter": lambda self, value: self._reduced(value, "operator.attrgetter"),
-    "method_descriptor": _Expression._method_of_class,
-    "wrapper_descriptor": _Expression._method_of_class,
-    "torch.Tensor": _Expression._tensor,
-    "torch.Size": lambda self, value: self._call("torch.Size", repr(tuple(value))),
-    **{f"torch.{name}": _Expression._torch_name for name in ("dtype", "layout", "memory_format")},
+    "collections.deque": lambda writer, value: writer._call("collections.deque", [*value], value.maxlen),
+    "types.SimpleNamespace": lambda writer, value: writer._call("types.SimpleNamespace", **vars(value)),
+    "argparse.Namespace": lambda writer, value: writer._call("argparse.Namespace", **vars(value)),
+    **{f"datetime.{name}": Writer._date for name in ("date", "time", "datetime")},
+    **{
+        path: lambda writer, value: writer._call(full_name(type(value)), *value.__reduce__()[1])  # as pickle does
+        for path in ("datetime.timedelta", "operator.itemgetter", "operator.attrgetter")
+    },
+    "datetime.timezone": lambda writer, value: writer._call("datetime.timezone", *value.__getinitargs__()),
+    "zoneinfo.ZoneInfo": _called("zoneinfo.ZoneInfo", "key"),
+    "decimal.Decimal": _wrapped("decimal.Decimal", str),
+    "fractions.Fraction": _called("fractions.Fraction", "numerator", "denominator"),
+    "uuid.UUID": _wrapped("uuid.UUID", str),
+    "re.Pattern": Writer._pattern,
+    "logging.Logger": _called("logging.getLogger", "name"),
+    "logging.RootLogger": lambda writer, value: writer._call("logging.getLogger"),
+    "functools.partial": lambda writer, value: writer._call(
+        "functools.partial", value.func, *value.args, **value.keywords
+    ),
+    "numpy.ndarray": Writer._array,
+    "torch.Tensor": Writer._tensor,
+    "torch.Size": _wrapped("torch.Size", tuple),
+    **{
+        f"torch.{name}": lambda writer, value: f"{writer.names.module('torch')}.{str(value).removeprefix('torch.')}"
+        for name in ("dtype", "layout", "memory_format")
+    },
 }
-
-
-def is_plain(value: object) -> bool:
-    return value is None or (type(value).__module__ == "builtins" and not callable(value))
