@@ -46,7 +46,7 @@ RUN install --directory /opt/venv/etc/jupyter/labconfig \
     && echo '{"disabledExtensions": {"@jupyterlab/apputils-extension:announcements": true}}' \
         >/opt/venv/etc/jupyter/labconfig/page_config.json
 
-# What is in it, alone in the last layer: a client reads that from the registry, and compares what a function imports.
+# What is in it: workers put the list into the store, and a client compares what a function imports.
 WORKDIR /workspace
 RUN python -m train_func.client.packages.inventory /opt/train_func/packages.json
 

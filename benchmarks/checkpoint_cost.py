@@ -21,10 +21,10 @@ from statistics import median
 import torch
 from transformers import BertConfig, BertForSequenceClassification, Trainer, TrainingArguments
 
-from train_func.layout import CHECKPOINT_MANIFEST, CheckpointId
-from train_func.records import RunRecord
 from train_func.run import Run
 from train_func.storage import open_store
+from train_func.wire.layout import CHECKPOINT_MANIFEST, CheckpointId
+from train_func.wire.records import RunRecord
 from train_func.worker.checkpoint.checkpointing import Checkpointing, Parts
 from train_func.worker.checkpoint.store import Manifest
 from train_func.worker.training import state

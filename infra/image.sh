@@ -48,7 +48,7 @@ fingerprint() { # fingerprint REQUIREMENTS_TEXT
     ) | sha256sum | cut -c1-12
 }
 
-# The list of its packages, for a submit on this machine that finds no registry which shows it.
+# The list of its packages, for a submit on this machine before any worker has listed them.
 keep_list() { # keep_list BUILDER NAME
     local folder=${TRAIN_FUNC_HOME:-$HOME/.train_func}/images file
     file=$folder/$(tr '/:@' '___' <<<"$2").json

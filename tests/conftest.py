@@ -32,9 +32,7 @@ def pytest_collection_finish() -> None:
 
 
 # Files that look at one launch of four ranks: in one process they share it.
-OF_ONE_LAUNCH = {
-    f"tests/distributed/test_{name}.py" for name in ("parity", "splits", "weighing", "task_metrics", "lora", "images")
-}
+OF_ONE_LAUNCH = {f"tests/distributed/test_{name}.py" for name in ("parity", "splits", "weighing", "lora", "images")}
 
 
 @pytest.hookimpl(optionalhook=True)

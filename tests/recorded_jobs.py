@@ -1,14 +1,16 @@
 """Jobs that hang or end, as the operator 1.9.4 and a kubelet 1.34 left them: played back as a backend shows them."""
 
 import json
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 from train_func.client.diagnose import JobMonitor
 from train_func.client.kinds import reading
 from train_func.client.kinds.pytorchjob import PYTORCHJOB
+from train_func.client.status import LogLine, Snapshot
 from train_func.errors import InvalidInput
-from train_func.records import RunRecord
 from train_func.run import Run
+from train_func.wire.records import RunRecord
 
 FOLDER = Path(__file__).parent / "recorded"
 
@@ -16,17 +18,21 @@ FOLDER = Path(__file__).parent / "recorded"
 class Clock:
     """Seconds that a test lets pass."""
 
-    def __init__(self) -> None:
-        self.seconds = 1000.0
+    def __init__(self, begin: datetime = datetime(2026, 11, 21, 14, tzinfo=UTC)) -> None:
+        self._begin = begin
+        self.seconds = 0.0
 
     def __call__(self) -> float:
         return self.seconds
+
+    def now(self) -> datetime:
+        return self._begin + timedelta(seconds=self.seconds)
 
 
 class RecordedJob:
     """One job, by the name of its file; its JSON may be changed before it is shown."""
 
-    operator = PYTORCHJOB.operator
+    operator, pause = PYTORCHJOB.operator, 0.0
 
     def __init__(self, name: str) -> None:
         self.recorded = json.loads((FOLDER / f"{name}.json").read_text())
@@ -46,11 +52,10 @@ class RecordedJob:
     def stacks_command(self):
         return ""
 
-    def outage(self):
-        return self.silence
-
-    def last_lines(self, pods):
-        return {pod.uid: self.last_line for pod in pods}
+    def look(self, since=None, *, worker=None, with_logs=True):
+        pods = self.pods()
+        lines = [LogLine(pod.worker, pod.uid, self.last_line) for pod in pods if self.last_line]
+        return Snapshot(self.status(), tuple(pods), tuple(self.events()), tuple(lines), outage=self.silence)
 
     def without(self, *, pods=False, events=False, conditions=False) -> "RecordedJob":
         self.recorded["pods"] = [] if pods else self.recorded["pods"]
@@ -78,11 +83,11 @@ def a_record(workers: int = 1, **options) -> RunRecord:
 def looked(job, seconds=30, workers=1):
     """All that is told within ``seconds``, the monitor at their end, and when it would have given up."""
     clock = Clock()
-    monitor = JobMonitor(a_record(workers), job, clock)
+    monitor = JobMonitor(a_record(workers), job.operator, clock.now)
     told, given_up = [], None
     for _ in range(seconds):
-        told += monitor.look()
+        told += monitor.look(job.look())
         if given_up is None and monitor.failure():
-            given_up = clock.seconds - 1000.0
+            given_up = clock.seconds
         clock.seconds += 1
     return told, monitor, given_up

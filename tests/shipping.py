@@ -10,9 +10,8 @@ from types import ModuleType
 from typing import Any
 
 from train_func.client.source import Source, pack
-from train_func.records import RunRecord
 from train_func.run import Run
-from train_func.storage import Store
+from train_func.wire.records import RunRecord
 from train_func.worker.rank import source as source_module
 
 _numbers = itertools.count()
@@ -47,16 +46,12 @@ def record_of(source: Source) -> RunRecord:
     )
 
 
-def ship(source: Source, folder: Path, store: Store | None = None) -> Callable[..., Any]:
-    """What the worker's own loader makes of ``source``, out of ``store`` when one is given."""
-    record = record_of(source)
-    if store is None:
-        (folder / "source.py").write_bytes(source.text.encode())
-    else:
-        store.put(record.keys.source, source.text.encode())
+def ship(source: Source, folder: Path) -> Callable[..., Any]:
+    """What the worker's own loader makes of ``source``."""
+    (folder / "source.py").write_bytes(source.text.encode())
     main = sys.modules["__main__"]
     try:
-        return source_module.load(folder, store, record)
+        return source_module.load(folder, record_of(source))
     finally:
         sys.modules["__main__"] = main  # that of the tests
 

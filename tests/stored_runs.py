@@ -2,20 +2,23 @@
 
 import contextlib
 import hashlib
-import json
 import shutil
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from tests.s3_servers import only_these, s3_server
-from train_func.layout import CHECKPOINT_MANIFEST, MODEL_MANIFEST, SUMS, CheckpointId
-from train_func.records import EndRecord, Lease, RunRecord
-from train_func.result import FileEntry, Result, read_sums, write_sums
+from train_func import Local
+from train_func.client import backend as backends
+from train_func.client.stored_run import Submission
 from train_func.run import Run, name_of
 from train_func.storage import Store
+from train_func.wire.layout import CHECKPOINT_MANIFEST, MODEL_MANIFEST, SUMS, CheckpointId, newest_number
+from train_func.wire.records import EndRecord, Lease, RunRecord
+from train_func.wire.result import FileEntry, Result, read_sums, write_sums
 
 HASH = "5" * 64
 
@@ -33,10 +36,11 @@ def put_run(
     note: str = "",
     source: str = "0",
     wheels: dict[str, str] | None = None,
+    backend: Any = None,
 ) -> RunRecord:
     """A run with one attempt, whose workers ended with ``code``; of a success with a result, and a model of one file.
 
-    Without ``code`` no worker has ended.
+    Without ``code`` no worker has ended. Its job is, or was, one of ``backend``.
     """
     made_of: dict[str, Any] = {"function": function, "source_sha256": source, "fingerprints": {}}
     record = RunRecord(
@@ -45,16 +49,17 @@ def put_run(
         wheels=wheels or {},
         generation=generation,
         store=store.address,
+        submission=1,
         submitted=submitted,
         **made_of,
     )
     keys = record.keys.attempt(1)
-    store.put(record.keys.run, json.dumps(record.to_dict()).encode())
+    put_submission(store, record, backend)
     store.put(keys.lease, Lease(attempt=1, generation=generation, submitted=submitted).to_json())
     for worker in range(run.workers if code is not None else 0):
         cause = None if code == 0 else "code"
         end = EndRecord(attempt=1, worker=worker, exit_code=code or 0, cause=cause, message="", submitted=submitted)
-        store.put(keys.end(worker), end.to_json())
+        put_end(store, record, end)
         store.put(keys.log(worker), b"a line\n")
     if code == 0:
         report = {"metrics": metrics or {}, "returned": returned or {}, "note": note}
@@ -64,6 +69,32 @@ def put_run(
         store.put(f"{record.keys.model}/weights", b"weights")
         store.put(f"{record.keys.model}/{SUMS}", write_sums({"weights": HASH}))
         store.put(f"{record.keys.model}/{MODEL_MANIFEST}", result)
+    return record
+
+
+def put_end(store: Store, record: RunRecord, end: EndRecord) -> None:
+    """How a worker has ended, and what counts of it in the name of an object, as its supervisor writes both."""
+    keys = record.keys.attempt(end.attempt)
+    store.put(keys.end(end.worker), end.to_json())
+    store.put(keys.end_mark(end.facts), b"")
+
+
+def put_submission(store: Store, record: RunRecord, here: Any = None, **shape: Any) -> RunRecord:
+    """Another submission of the run, to ``here`` or this home; ``shape``: other fields of it."""
+    number = newest_number(store.names(record.keys.submissions)) + 1
+    record = replace(record, submission=number)
+    here = here or Local(store=store.address)
+    fields = {
+        "run": record,
+        "cells": {},
+        "manifest": {},
+        "backend": backends.name_of_backend(here),
+        "place": here.place,
+        "identity": here.identity,
+        "found_by": here.found_by,
+        "options": {},
+    }
+    store.put(record.keys.submission(number), Submission(**{**fields, **shape}).to_json())
     return record
 
 

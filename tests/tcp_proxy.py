@@ -35,11 +35,6 @@ class TcpProxy:
     def endpoint(self) -> str:
         return f"http://127.0.0.1:{self.port}"
 
-    @property
-    def num_connections(self) -> int:
-        """How many it has taken so far."""
-        return len(self._open) // 2
-
     def serve(self) -> None:
         """Until ``close``."""
         with contextlib.suppress(OSError):
@@ -128,6 +123,11 @@ class Spoiler:
 def cut(data: bytes) -> bytes:
     """Loses the bytes and breaks the connection."""
     raise Cut
+
+
+def lose(data: bytes) -> bytes:
+    """Loses the bytes; the connection stays, and the other side waits for them."""
+    return b""
 
 
 def flip_last_byte(data: bytes) -> bytes:

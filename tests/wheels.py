@@ -4,7 +4,18 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from zipfile import ZipFile
 
+import pytest
+
 from train_func.client.packages.inventory import Inventory
+
+
+def only_index(folder: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Makes a new folder of wheels the only index there is."""
+    folder.mkdir()
+    settings = folder.with_name("uv.toml")
+    settings.write_text(f'no-index = true\nfind-links = ["{folder}"]\n')
+    monkeypatch.setenv("UV_CONFIG_FILE", str(settings))
+    return folder
 
 
 def wheel(

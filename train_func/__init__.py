@@ -9,15 +9,14 @@ from typing import TYPE_CHECKING, Any
 from train_func import version
 
 if TYPE_CHECKING:
-    from train_func.client.attach import attach
     from train_func.client.cluster.cluster import Cluster
-    from train_func.client.job import Job
-    from train_func.client.placement import SecretKey
+    from train_func.client.job import Job, attach
+    from train_func.client.job_spec import SecretKey
+    from train_func.client.local.local import Local
+    from train_func.client.model.promote import withdraw
     from train_func.client.remove import remove
     from train_func.client.runs import runs
     from train_func.client.submit import submit
-    from train_func.client.twin.local import Local
-    from train_func.client.withdraw import withdraw
     from train_func.errors import InvalidInput, JobFailed, JobNotFound, SourceRefused, StorageFailed, TrainFuncError
     from train_func.run import Run
     from train_func.tasks import CausalLM, ImageClassification, TextClassification, TokenClassification
@@ -28,12 +27,11 @@ _HOMES = {
     "tasks": ["TextClassification", "TokenClassification", "ImageClassification", "CausalLM"],
     "errors": ["TrainFuncError", "InvalidInput", "SourceRefused", "StorageFailed", "JobFailed", "JobNotFound"],
     "client.submit": ["submit"],
-    "client.attach": ["attach"],
     "client.runs": ["runs"],
     "client.remove": ["remove"],
-    "client.withdraw": ["withdraw"],
-    "client.job": ["Job"],
-    "client.placement": ["SecretKey"],
+    "client.model.promote": ["withdraw"],
+    "client.job": ["Job", "attach"],
+    "client.job_spec": ["SecretKey"],
 }
 __version__ = version.VERSION
 __all__ = [
@@ -63,7 +61,7 @@ __all__ = [
 def __getattr__(name: str) -> Any:
     home = next((f"train_func.{module}" for module, names in _HOMES.items() if name in names), None)
     if home is None and name[:1].isupper():  # Python asks here also for a module of this package that it has to import
-        from train_func.client.registry import BACKENDS
+        from train_func.client.backend import BACKENDS
 
         home = BACKENDS.get(name)
     if home is None:

@@ -51,14 +51,6 @@ def descendants(pid: int) -> list[int]:
     return family
 
 
-def kill_children_of(thread: int) -> None:
-    """Ends the processes that this thread of the process has started, by its native id, with their descendants."""
-    with contextlib.suppress(OSError):
-        for child in map(int, Path(f"/proc/self/task/{thread}/children").read_bytes().split()):
-            for pid in (*descendants(child), child):
-                send(pid, signal.SIGKILL)
-
-
 def send(pid: int, number: int) -> None:
     """Signals ``pid``; one that has ended already, or is another user's, is left alone."""
     with contextlib.suppress(ProcessLookupError, PermissionError):
@@ -99,7 +91,8 @@ class FamilyMemory:
         """Whether it is above the limit now; to be asked several times a second."""
         now = time.monotonic()
         if now >= self._family_until:
-            self._family, self._family_until = descendants(os.getpid()), now + FAMILY_SECONDS
+            self._family = descendants(os.getpid())
+            self._family_until = now + FAMILY_SECONDS
         resident = 0  # quick to ask, and too high where pages are shared
         for pid in self._family:
             with contextlib.suppress(OSError):

@@ -12,7 +12,7 @@ from typing import Any
 from safetensors import safe_open
 
 from train_func.errors import InvalidInput
-from train_func.layout import LABELS, PIPELINE
+from train_func.wire.layout import LABELS, PIPELINE
 
 ADAPTERS, ADAPTER_WEIGHTS = "adapter_config.json", "adapter_model.safetensors"
 GENERATION = "generation_config.json"

@@ -89,7 +89,7 @@ class Run(NamedFields):
     epochs: int = field(default=3, metadata={"judge": whole(1, 100_000)})
     """Times every training row is used."""
     batch_size: int = field(default=16, metadata={"judge": whole(1, 10**7)})
-    """Rows per optimiser step over all workers together."""
+    """Rows per optimizer step over all workers together."""
     micro_batch_size: int = field(default=8, metadata={"judge": whole(1, 10**6)})
     """Most rows one rank holds at once."""
     learning_rate: float = field(default=5e-5, metadata={"judge": _learning_rate_fault})

@@ -32,7 +32,7 @@ _NAME = re.compile(
 )
 # A name with its value inside a longer text: `NAME=value`, `name: "value"`, `"name": "value"`, `name: str = "value"`.
 _PAIR = re.compile(
-    r"""(?i:(?<!\w)(?P<name>\w{0,80}(?:passw(?:or)?d|secret|key|token)))['"]?"""
+    r"""(?i:(?<!\w)(?P<name>\w{0,80}(?:passw(?:or)?d|secret|key|token)))['"]?\]?"""
     r"""(?:[ \t]*:[ \t]*str(?:[ \t]*\|[ \t]*None)?(?=[ \t]*=))?"""
     r"""[ \t]*(?::?=(?![=>])|:(?![:=]))[ \t]*"""
     r"""(?:[bruBRU]{0,2}(?P<quote>["'])(?P<literal>[^"'\r\n]*)(?P=quote)|(?P<bare>[^\s"'&,;]+))"""
@@ -68,11 +68,14 @@ def secret_under(name: str, value: str) -> str | None:
     return None
 
 
-def secret_pairs(text: str) -> Iterator[tuple[str, str]]:
-    """What kind of credential it is, and its value, for each that ``text`` itself puts under a name: HF_TOKEN=..."""
+def secret_pairs(text: str, *, is_code: bool = False) -> Iterator[tuple[str, str]]:
+    """What kind of credential it is, and its value, for each that ``text`` itself puts under a name: HF_TOKEN=...
+
+    ``is_code``: only a value in quotes counts.
+    """
     for pair in _PAIR.finditer(text):
         name, literal = pair["name"], pair["literal"]
-        if not _NAME.search(name):
+        if not _NAME.search(name) or (is_code and literal is None):
             continue
         value = pair["bare"].rstrip(").]}:!?`") if literal is None else literal
         if not _is_ordinary(value, quoted=literal is not None) and (what := secret_under(name, value)):

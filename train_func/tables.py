@@ -18,8 +18,8 @@ from typing import TYPE_CHECKING, Any
 from weakref import ref
 
 from train_func.errors import InvalidInput
-from train_func.layout import home
 from train_func.plain import is_a
+from train_func.wire.layout import home
 
 if TYPE_CHECKING:
     import pyarrow as pa

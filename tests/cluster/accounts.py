@@ -55,7 +55,8 @@ def namespace_of_its_own(admin: Kubectl) -> Iterator[str]:
 
 def notebook_user(admin: Kubectl, namespace: str, folder: Path) -> Kubectl:
     """The account of infra/rbac.yaml in ``namespace``, by a token in a kubeconfig of its own."""
-    admin("apply", f"--namespace={namespace}", f"--filename={INFRA / 'rbac.yaml'}")
+    if admin.run("get", "serviceaccount", ACCOUNT, f"--namespace={namespace}").returncode:  # else install.sh made it
+        admin("apply", f"--namespace={namespace}", f"--filename={INFRA / 'rbac.yaml'}")
     token = admin("create", "token", ACCOUNT, f"--namespace={namespace}", f"--duration={TOKEN_LIFE}").strip()
     config = json.loads(admin.kubeconfig.read_text())
     config["users"] = [{"name": ACCOUNT, "user": {"token": token}}]

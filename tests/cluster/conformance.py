@@ -1,20 +1,19 @@
-"""One driver for both backends: plays a scenario on the twin or on the operator, and writes down what was seen."""
+"""One driver for both backends: plays a scenario on this machine or on the operator, and writes down what was seen."""
 
 import json
 import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
 from tests.cluster.conformance_trace import Trace
-from train_func.client.kinds.pod import JOB_DIR
-from train_func.client.kinds.pytorchjob import PYTORCHJOB
-from train_func.client.placement import Placement
-from train_func.records import RunRecord
+from train_func.client.job_spec import JobSpec
+from train_func.client.placement import Placement, job_spec
 from train_func.run import Run
+from train_func.wire.records import RunRecord
 
 if TYPE_CHECKING:
     from tests.cluster.scenarios import Scenario
@@ -51,7 +50,7 @@ class Record:
     """Everything that a backend tells about one job, in order; filled by its watch."""
 
     def __init__(self) -> None:
-        self.conditions: list[list[list[str]]] = []
+        self.conditions: list[str] = []
         self.pods: dict[str, SeenPod] = {}
         self.gone = False
         self._news = threading.Condition()
@@ -63,8 +62,9 @@ class Record:
             yield
             self._news.notify_all()
 
-    def tell_conditions(self, held: list[list[str]]) -> None:
-        """Adds the conditions that hold now, if they are others than before; each has four words."""
+    def tell_conditions(self, conditions: list[dict[str, str]]) -> None:
+        """Adds the types of the conditions that hold now, if they are others than before."""
+        held = " ".join(condition["type"] for condition in conditions if condition["status"] == "True")
         with self.news():
             if held and (not self.conditions or self.conditions[-1] != held):
                 self.conditions.append(held)
@@ -90,23 +90,19 @@ class Stage(Protocol):
     """Seconds until something that has to happen has happened."""
     namespace: str
 
-    def create(self, job: str, job_manifest: Json, files: dict[str, bytes]) -> Record: ...
-
-    def status(self, job: str) -> Json:
-        """The status as the operator writes it; empty when the job is gone."""
+    def create(self, job: str, spec: JobSpec) -> Record:
+        """Starts the job."""
         ...
 
-    def delete_pod(self, job: str, pod: SeenPod) -> None: ...
-
-    def let_go(self, job: str) -> None:
-        """Lets deleted pods go that the scenario's finalizer holds."""
+    def delete_pod(self, job: str, pod: SeenPod) -> None:
+        """Has the pod asked to end."""
         ...
 
     def text(self, job: str, pod: SeenPod) -> str:
         """Log of a pod that exists; empty when it has none yet."""
         ...
 
-    def as_in_manifest(self, job: str, pod: SeenPod, value: str) -> str:
+    def as_on_a_cluster(self, job: str, pod: SeenPod, value: str) -> str:
         """The value of a variable with what the backend substituted put back."""
         ...
 
@@ -127,11 +123,10 @@ class Play:
 
     def run(self) -> Trace:
         """Plays it and takes the job away again."""
-        program = {"program.py": PROGRAM.read_bytes(), "run.json": b"{}"}
-        self.record = self.stage.create(self.job, self._manifest(sorted(program)), program)
+        self.record = self.stage.create(self.job, self._spec())
         try:
             self.scenario.act(self)
-            self.until(lambda: self.scenario.rest(self), "the end")
+            self.until(self.at_rest, "the end")
             trace = self._trace()
         finally:
             self.stage.delete(self.job)
@@ -154,23 +149,14 @@ class Play:
     def delete_pod(self, worker: int) -> None:
         self.stage.delete_pod(self.job, self._running(worker)[-1])
 
-    def until_gone(self, worker: int) -> None:
-        self.until(lambda: all(pod.deleted for pod in self.record.pods.values() if pod.worker == worker), "no such pod")
-
     def until_condition(self, kind: str) -> None:
         self.until(lambda: self.holds(kind), kind)
-
-    def outlive(self, paces: float) -> None:
-        """Waits until the job has come to rest, and so long again."""
-        self.until(self.at_rest, "the end")
-        time.sleep(paces * self.stage.pace)
 
     def until(self, condition: Callable[[], bool], what: str) -> None:
         self.record.until(condition, f"{self.job}: {what}", self.stage.timeout)
 
     def holds(self, kind: str) -> bool:
-        now = self.record.conditions[-1] if self.record.conditions else []
-        return any(found[:2] == [kind, "True"] for found in now)
+        return bool(self.record.conditions) and kind in self.record.conditions[-1].split()
 
     def finished(self) -> bool:
         return self.holds("Succeeded") or self.holds("Failed")
@@ -179,57 +165,38 @@ class Play:
         """The job has finished and so have its pods."""
         return self.finished() and all(pod.over for pod in self.record.pods.values())
 
-    def is_gone(self) -> bool:
-        """Job and pods."""
-        return self.record.gone and all(pod.deleted for pod in self.record.pods.values())
-
     def _running(self, worker: int) -> list[SeenPod]:
         pods = self.record.pods.values()
         return [pod for pod in pods if pod.worker == worker and pod.phase == "Running" and not pod.deleted]
 
     # What is put in and what comes out.
 
-    def _manifest(self, files: list[str]) -> Json:
+    def _spec(self) -> JobSpec:
         scenario, pace = self.scenario, self.stage.pace
         placement = Placement(
             image=IMAGE,
-            cpu=1,
-            memory=scenario.memory,
-            grace_seconds=GRACE if scenario.grace is None else _seconds(scenario.grace, pace),
-            environment={"CONFORMANCE_MEETING": f"{self.job}-worker-0:23456", "CONFORMANCE_PACE": str(pace)},
+            cpu=scenario.cpu,
+            grace_seconds=GRACE,
+            environment={"CONFORMANCE_PACE": str(pace), **scenario.environment},
         )
         deadline = {} if scenario.deadline is None else {"deadline": _seconds(scenario.deadline, pace)}
-        run = Run(workers=scenario.workers, **deadline)
-        job = PYTORCHJOB.render(_run_record(self.job, run), placement, files)
-        spec = job["spec"]
-        spec["runPolicy"] |= scenario.policy
-        if scenario.time_to_live is not None:
-            spec["runPolicy"]["ttlSecondsAfterFinished"] = _seconds(scenario.time_to_live, pace)
-        worker = spec["pytorchReplicaSpecs"]["Worker"]
-        container = worker["template"]["spec"]["containers"][0]
-        container["command"] = ["python", "-u", f"{JOB_DIR}/program.py", *scenario.behaviour.split()]
-        container["resources"]["requests"] |= {"cpu": "10m"}
-        scenario.change(job)
-        return job
+        run = Run(workers=scenario.workers, max_attempts=scenario.max_attempts, **deadline)
+        command = ("python", "-u", "-c", PROGRAM.read_text(), *scenario.behaviour.split())
+        return replace(job_spec(_run_record(self.job, run), placement), command=command)
 
     def _trace(self) -> Trace:
         workers = sorted({pod.worker for pod in self.record.pods.values()})
         pods = {worker: [pod for pod in self.record.pods.values() if pod.worker == worker] for worker in workers}
         return Trace(
-            conditions=[[self._said(*found) for found in held] for held in self.record.conditions],
+            conditions=list(self.record.conditions),
             pods={str(worker): [str(pod) for pod in pods[worker]] for worker in workers},
-            completed="completionTime" in self.stage.status(self.job),
-            gone=self.record.gone,
             environments={str(w): self._environment(p[-1]) for w, p in pods.items() if not p[-1].deleted},
         )
-
-    def _said(self, kind: str, status: str, reason: str, message: str) -> str:
-        return f"{kind}={status} {reason}: {self._nameless(message)}"
 
     def _environment(self, pod: SeenPod) -> dict[str, str]:
         first = self.stage.text(self.job, pod).splitlines()[0]
         environment = {
-            name: self.stage.as_in_manifest(self.job, pod, value) for name, value in json.loads(first).items()
+            name: self.stage.as_on_a_cluster(self.job, pod, value) for name, value in json.loads(first).items()
         }
         return {name: self._nameless(value) for name, value in sorted(environment.items())}
 

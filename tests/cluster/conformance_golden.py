@@ -1,4 +1,4 @@
-"""What the real operator did in each scenario, kept in a file so that the twin is held to it without a cluster, too.
+"""What the real operator did in each scenario, kept so that this machine is held to it without a cluster, too.
 
 TRAIN_FUNC_REWRITE_GOLDEN=1 rewrites it from a cluster.
 """
@@ -15,7 +15,7 @@ from tests.cluster.scenarios import DIFFERENCES, SCENARIOS, Scenario
 
 GOLDEN = Path(__file__).parents[1] / "golden/conformance.json"
 # Whose workers' environments are kept; those of the others are the same.
-KEPT = ("success", "three-workers", "own-variables")
+KEPT = ("success", "three-workers")
 NAMES = [scenario.name for scenario in SCENARIOS]
 
 Played = Mapping[str, Trace | BaseException]
@@ -43,14 +43,16 @@ def trace_of(played: Played, name: str) -> Trace:
     return found
 
 
-def assert_as_written(name: str, twin: Trace, operator: Trace) -> None:
-    """Twin and operator agree but for the written differences, and those are there."""
-    written = {row.what: (row.twin, row.operator) for row in DIFFERENCES if row.scenario == name}
-    found = differences(twin, operator)
-    assert found == written, f"{name}: twin and operator {_shown(found)}\nbut what is written is {_shown(written)}"
+def assert_as_written(name: str, local: Trace, operator: Trace) -> None:
+    """This machine and the operator agree but for the written differences, and those are there."""
+    written = {row.what: (row.local, row.operator) for row in DIFFERENCES if row.scenario == name}
+    found = differences(local, operator)
+    assert found == written, (
+        f"{name}: this machine and the operator {_shown(found)}\nbut what is written is {_shown(written)}"
+    )
     for worker, environment in operator.environments.items():
-        strange = strange_variables(twin.environments[worker], environment) if environment else []
-        assert not strange, f"{name}: worker {worker} on twin and operator: {_shown(strange)}"
+        strange = strange_variables(local.environments[worker], environment) if environment else []
+        assert not strange, f"{name}: worker {worker} on this machine and on the operator: {_shown(strange)}"
 
 
 def _shown(value: object) -> str:

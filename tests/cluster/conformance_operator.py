@@ -11,6 +11,8 @@ from kubernetes.client import ApiException
 from urllib3.exceptions import HTTPError
 
 from tests.cluster.conformance import Json, Record, SeenPod
+from train_func.client.job_spec import JobSpec
+from train_func.client.kinds.pytorchjob import PYTORCHJOB
 
 JOBS = ("kubeflow.org", "v1")
 PLURAL = "pytorchjobs"
@@ -41,30 +43,13 @@ class OperatorStage:
     def close(self) -> None:
         self._closed.set()
 
-    def create(self, job: str, job_manifest: Json, files: dict[str, bytes]) -> Record:
+    def create(self, job: str, spec: JobSpec) -> Record:
+        manifest = PYTORCHJOB.render(spec)
+        (container,) = manifest["spec"]["pytorchReplicaSpecs"]["Worker"]["template"]["spec"]["containers"]
+        container["resources"]["requests"] |= {"cpu": "10m"}  # many are played side by side
         record = self._records[job] = Record()
-        self.core.create_namespaced_config_map(self.namespace, _config_map(job, files))
-        try:
-            self.custom.create_namespaced_custom_object(*JOBS, self.namespace, PLURAL, job_manifest)
-        except ApiException:
-            self.core.delete_namespaced_config_map(job, self.namespace)
-            raise
+        self.custom.create_namespaced_custom_object(*JOBS, self.namespace, PLURAL, manifest)
         return record
-
-    def status(self, job: str) -> Json:
-        try:
-            found = self.custom.get_namespaced_custom_object(*JOBS, self.namespace, PLURAL, job)
-        except ApiException as failure:
-            if failure.status == 404:
-                return {}
-            raise
-        status: Json = found.get("status", {})
-        return status
-
-    def let_go(self, job: str) -> None:
-        for pod in self._pods_of(job):
-            if pod.metadata.finalizers:
-                self.admin.patch_namespaced_pod(pod.metadata.name, self.namespace, {"metadata": {"finalizers": None}})
 
     def delete_pod(self, job: str, pod: SeenPod) -> None:
         self.admin.delete_namespaced_pod(pod.name, self.namespace)
@@ -79,15 +64,13 @@ class OperatorStage:
                 return ""
             raise
 
-    def as_in_manifest(self, job: str, pod: SeenPod, value: str) -> str:
+    def as_on_a_cluster(self, job: str, pod: SeenPod, value: str) -> str:
         return value.replace(pod.uid, "UID")
 
     def delete(self, job: str) -> None:
-        self.let_go(job)
         foreground = kubernetes.client.V1DeleteOptions(propagation_policy="Foreground")
         with contextlib.suppress(ApiException):  # it may be gone already
             self.custom.delete_namespaced_custom_object(*JOBS, self.namespace, PLURAL, job, body=foreground)
-        self.core.delete_namespaced_config_map(job, self.namespace)
         record = self._records[job]
         record.until(lambda: record.gone and all(pod.deleted for pod in record.pods.values()), f"end of {job}", 60)
 
@@ -95,7 +78,6 @@ class OperatorStage:
         found = [
             *self._pods_of(job),
             *self.admin.list_namespaced_service(self.namespace, label_selector=f"{JOB_LABEL}={job}").items,
-            *self.core.list_namespaced_config_map(self.namespace, field_selector=f"metadata.name={job}").items,
         ]
         return [thing.metadata.name for thing in found]
 
@@ -106,8 +88,7 @@ class OperatorStage:
         record = self._records.get(found["metadata"]["name"])
         if record is None:
             return
-        conditions = found.get("status", {}).get("conditions", [])
-        record.tell_conditions([[held[key] for key in ("type", "status", "reason", "message")] for held in conditions])
+        record.tell_conditions(found.get("status", {}).get("conditions", []))
         if change == "DELETED":
             with record.news():
                 record.gone = True
@@ -148,8 +129,3 @@ def _seen(pod: Json, worker: int, *, deleted: bool) -> SeenPod:
         restarts=container.get("restartCount", 0),
         deleted=deleted,
     )
-
-
-def _config_map(name: str, files: dict[str, bytes]) -> Json:
-    data = {key: content.decode() for key, content in files.items()}
-    return {"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": name}, "data": data}

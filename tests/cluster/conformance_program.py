@@ -1,8 +1,8 @@
 """What the workers of the conformance scenarios do: plain Python, for any image. ``python program.py BEHAVIOUR ...``
 
-Worker 0 keeps a meeting point at CONFORMANCE_MEETING: an incarnation of a worker has no other way to learn that it is
-not the first, because nothing of the first is left. CONFORMANCE_PACE is how long a worker lives so that every state of
-it is seen, in seconds.
+Worker 0 keeps a meeting point where the rendezvous would be: an incarnation of a worker has no other way to learn that
+it is not the first, because nothing of the first is left. CONFORMANCE_PACE is how long a worker lives so that every
+state of it is seen, in seconds.
 """
 
 import json
@@ -18,7 +18,7 @@ from typing import NoReturn
 
 WORKER = int(os.environ["TRAIN_FUNC_WORKER"])
 PACE = float(os.environ["CONFORMANCE_PACE"])
-HOST, _, PORT = os.environ["CONFORMANCE_MEETING"].partition(":")
+HOST, _, PORT = os.environ["PET_RDZV_ENDPOINT"].partition(":")
 LONGEST_WAIT = 120
 
 
@@ -119,31 +119,17 @@ def kill_itself() -> NoReturn:
     sys.exit(144)
 
 
-def out_of_memory() -> NoReturn:
-    held = []
-    while True:
-        held.append(os.urandom(2**20))
-
-
 def stay(exit_code: str) -> NoReturn:
     """Works until it is asked to stop, which it does with the code."""
     on_stop(int(exit_code))
-    be_deaf()
+    work()
 
 
-def stay_last(exit_code: str) -> NoReturn:
-    """As ``stay``; there will be no further incarnation, and the others need not wait for one."""
-    on_stop(int(exit_code), last=True)
-    be_deaf()
-
-
-def on_stop(exit_code: int, *, last: bool = False) -> None:
+def on_stop(exit_code: int) -> None:
     """Takes its time, so that every observer sees that it is stopping."""
 
     def stop(*_: object) -> None:
         time.sleep(PACE * 2 / 3)
-        if last:
-            ask("done", WORKER)
         os._exit(exit_code)
 
     signal.signal(signal.SIGTERM, stop)
@@ -151,16 +137,14 @@ def on_stop(exit_code: int, *, last: bool = False) -> None:
 
 def be_deaf() -> NoReturn:
     """Works until it is killed."""
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)
+    work()
+
+
+def work() -> NoReturn:
     print("ready", flush=True)
     time.sleep(3600)
     sys.exit(1)
-
-
-def listen_late() -> NoReturn:
-    """Listens only when it has been asked to stop already."""
-    print("ready", flush=True)
-    time.sleep(2 * PACE)
-    stay("143")
 
 
 def leave_first() -> None:
@@ -168,28 +152,15 @@ def leave_first() -> None:
     time.sleep(4 * PACE if WORKER else PACE)
 
 
-def stay_behind() -> None:
-    """Worker 0 ends well while the others work until they are asked to stop."""
-    if WORKER:
-        stay("143")
-    time.sleep(PACE)
-
-
 FAILURES = {
     "143": lambda: sys.exit(143),
     "144": lambda: sys.exit(144),
     "killed": killed,
     "kill_itself": kill_itself,
-    "out_of_memory": out_of_memory,
     "stay_143": lambda: stay("143"),
-    "stay_last_0": lambda: stay_last("0"),
-    "stay_last_1": lambda: stay_last("1"),
-    "be_deaf": be_deaf,
-    "listen_late": listen_late,
 }
 BEHAVIOURS = {
-    behaviour.__name__: behaviour
-    for behaviour in (end, fail, fail_at_first, fail_and_stay, stay, be_deaf, leave_first, stay_behind)
+    behaviour.__name__: behaviour for behaviour in (end, fail, fail_at_first, fail_and_stay, stay, be_deaf, leave_first)
 }
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""What was seen of one scenario, in words that can be compared and kept; and where twin and operator may differ."""
+"""What was seen of one scenario, in words that can be compared; and where this machine and the operator differ."""
 
 import re
 from dataclasses import asdict, dataclass, field
@@ -11,14 +11,10 @@ ANYTHING = ".*"
 class Trace:
     """Equal on both places but for the written differences."""
 
-    conditions: list[list[str]]
-    """Every set of conditions that the job had, in order."""
+    conditions: list[str]
+    """Every set of conditions that held, in order: their types."""
     pods: dict[str, list[str]]
     """By worker, its incarnations: how each ended."""
-    completed: bool
-    """Whether it has a completion time."""
-    gone: bool
-    """Whether the job was gone before the test deleted it."""
     environments: dict[str, dict[str, str]]
     """By worker, of its last incarnation."""
     left: list[str] = field(default_factory=list)
@@ -34,11 +30,11 @@ class Trace:
 
 @dataclass(frozen=True)
 class Difference:
-    """What of one scenario the twin does otherwise, and why it stays so."""
+    """What of one scenario this machine does otherwise, and why it stays so."""
 
     scenario: str
     what: str
-    twin: Any
+    local: Any
     operator: Any
     why: str
 
@@ -48,7 +44,7 @@ class Variable:
     """Variables that differ; None: not there."""
 
     name: str
-    twin: str | None
+    local: str | None
     operator: str | None
     why: str
     always: bool = True
@@ -59,14 +55,14 @@ class Variable:
 
 ENVIRONMENT = [
     Variable(
-        "PET_RDZV_ENDPOINT|CONFORMANCE_MEETING",
+        "PET_RDZV_ENDPOINT",
         r"127\.0\.0\.1:\d+",
         r"JOB-worker-0:\d+",
         "names of Services do not resolve on this machine: loopback, and a port that is free",
         always=False,
     ),
     Variable("HF_HOME", ANYTHING, "/cache/hf", "the Hub cache of the person who submits, where the check looked, too"),
-    Variable("CUDA_VISIBLE_DEVICES", ANYTHING, None, "GPUs are dealt by this; on a cluster by its device plugin"),
+    Variable("CUDA_VISIBLE_DEVICES", ANYTHING, None, "GPUs are assigned by this; on a cluster by its device plugin"),
     Variable("TRAIN_FUNC_JOB|TRAIN_FUNC_HOME", ANYTHING, None, "by these the processes of a job are found again"),
     Variable(
         "TRAIN_FUNC_GROUP_SECRET",
@@ -74,7 +70,7 @@ ENVIRONMENT = [
         None,
         "workers know one another by it; on a cluster by the store's keys",
     ),
-    Variable("KUBERNETES_.*", None, ANYTHING, "the API server's own Service; the twin has none", passing=True),
+    Variable("KUBERNETES_.*", None, ANYTHING, "the API server's own Service; this machine has none", passing=True),
     Variable("CONFORMANCE_PACE", ANYTHING, ANYTHING, "on this machine the scenarios run faster", passing=True),
     Variable(
         "TRAIN_FUNC_MEMORY",
@@ -97,43 +93,43 @@ ENVIRONMENT = [
 ]
 
 
-def differences(twin: Trace, operator: Trace) -> dict[str, tuple[Any, Any]]:
-    """What differs but for the environments: (twin's, operator's) by what it is."""
+def differences(local: Trace, operator: Trace) -> dict[str, tuple[Any, Any]]:
+    """What differs but for the environments: (this machine's, operator's) by what it is."""
     found = {}
-    for what, (mine, theirs) in _parts(twin, operator).items():
+    for what, (mine, theirs) in _parts(local, operator).items():
         if mine != theirs:
             found[what] = (mine, theirs)
     return found
 
 
-def _parts(twin: Trace, operator: Trace) -> dict[str, tuple[Any, Any]]:
-    names = ("conditions", "completed", "gone", "left")
-    workers = sorted({*twin.pods, *operator.pods})
+def _parts(local: Trace, operator: Trace) -> dict[str, tuple[Any, Any]]:
+    names = ("conditions", "left")
+    workers = sorted({*local.pods, *operator.pods})
     return {
-        **{name: (getattr(twin, name), getattr(operator, name)) for name in names},
-        **{f"pods of worker {worker}": (twin.pods.get(worker), operator.pods.get(worker)) for worker in workers},
-        "workers with a log": (sorted(twin.environments), sorted(operator.environments)),
+        **{name: (getattr(local, name), getattr(operator, name)) for name in names},
+        **{f"pods of worker {worker}": (local.pods.get(worker), operator.pods.get(worker)) for worker in workers},
+        "workers with a log": (sorted(local.environments), sorted(operator.environments)),
     }
 
 
-def strange_variables(twin: dict[str, str], operator: dict[str, str]) -> list[str]:
+def strange_variables(local: dict[str, str], operator: dict[str, str]) -> list[str]:
     """Variables of one container that differ although no row of the table says so, or that should and do not."""
-    differing = {name for name in {*twin, *operator} if twin.get(name) != operator.get(name)}
-    told = {name for name in differing for row in ENVIRONMENT if _explains(row, name, twin, operator)}
-    return [f"{name}: {twin.get(name)!r} here, {operator.get(name)!r} there" for name in sorted(differing - told)]
+    differing = {name for name in {*local, *operator} if local.get(name) != operator.get(name)}
+    told = {name for name in differing for row in ENVIRONMENT if _explains(row, name, local, operator)}
+    return [f"{name}: {local.get(name)!r} here, {operator.get(name)!r} there" for name in sorted(differing - told)]
 
 
-def missing_differences(twin: dict[str, str], operator: dict[str, str]) -> list[str]:
+def missing_differences(local: dict[str, str], operator: dict[str, str]) -> list[str]:
     """Rows of the table that always differ, and do not in this container."""
-    differing = {name for name in {*twin, *operator} if twin.get(name) != operator.get(name)}
+    differing = {name for name in {*local, *operator} if local.get(name) != operator.get(name)}
     rows = [row for row in ENVIRONMENT if row.always]
     return [row.name for row in rows if not any(re.fullmatch(row.name, name) for name in differing)]
 
 
-def _explains(row: Variable, name: str, twin: dict[str, str], operator: dict[str, str]) -> bool:
+def _explains(row: Variable, name: str, local: dict[str, str], operator: dict[str, str]) -> bool:
     return (
         re.fullmatch(row.name, name) is not None
-        and _is(row.twin, twin.get(name))
+        and _is(row.local, local.get(name))
         and _is(row.operator, operator.get(name))
     )
 

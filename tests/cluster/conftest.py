@@ -12,7 +12,7 @@ import pytest
 
 from tests.cluster import accounts, in_cluster_minio, inside, restricted_pod, training_operator
 from tests.cluster.kubectl import Kubectl
-from tests.twin_jobs import until
+from tests.local_jobs import until
 from train_func import Cluster
 
 OURS = ("train-func/run", "training.kubeflow.org/job-name")

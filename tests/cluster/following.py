@@ -5,8 +5,8 @@ import threading
 from collections import defaultdict
 
 from train_func.client.job import Job
-from train_func.events import readable
 from train_func.storage import open_store
+from train_func.wire.events import readable
 
 COUNT = "count "
 _HEADING = re.compile(r"--- attempt (\d+), .*---")

@@ -2,13 +2,13 @@
 
 import contextlib
 import io
-import json
 import threading
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+from tests.stored_runs import put_submission
 from train_func import Cluster, JobFailed, JobNotFound, Run
 from train_func.client.backend import provisional
 from train_func.client.job import Job
@@ -61,15 +61,15 @@ def hanging(title: str, edit: Edit = lambda *_: None, **options: Any) -> Hanging
     """
     backend = Cluster(**{"cpu": "50m", "memory": "64Mi", **options})
     run = Run(workers=1, parameters={"title": title})
-    record = replace(provisional(run, backend.store_address()), name=f"hangs-{title}")
-    submission = backend.submission(record, ["run.json"])
-    manifest: Any = submission.manifest
+    record = replace(provisional(run, backend.store_address()), name=f"hangs-{title}", submission=1)
+    request = backend.request(record)
+    manifest: Any = request.manifest
     pod = manifest["spec"]["pytorchReplicaSpecs"]["Worker"]["template"]["spec"]
     edit(manifest, pod, pod["containers"][0])
-    store, files = open_store(backend.store_address()), {"run.json": json.dumps(record.to_dict()).encode()}
-    store.put(record.keys.run, files["run.json"])
+    store = open_store(backend.store_address())
+    put_submission(store, record, backend)
     begun = time.monotonic()
-    backend.submit(submission, files)
+    backend.submit(request)
     return Hanging(title, Job(record, backend, store), begun)
 
 

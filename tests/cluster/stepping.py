@@ -14,7 +14,8 @@ from train_func import Cluster, Run, submit
 from train_func.client.diagnose import Diagnosis, JobMonitor
 from train_func.client.job import Job
 from train_func.client.stored_run import all_ends
-from train_func.records import EndRecord
+from train_func.client.watch import looks
+from train_func.wire.records import EndRecord
 
 NUM_STEPS = 7 * 5  # 101 rows in batches of 16, five times
 ONCE = list(range(1, NUM_STEPS + 1))
@@ -84,9 +85,11 @@ class Listening:
         self._stopped.set()
 
     def _listen(self) -> None:
-        monitor = JobMonitor(self.job.record, self.job._job)
-        while not self._stopped.wait(1.0):
-            self.heard += monitor.look()
+        monitor = JobMonitor(self.job.record, self.job._job.operator)
+        for snapshot in looks(self.job._job, worker=0):
+            self.heard += monitor.look(snapshot)
+            if self._stopped.is_set():
+                return
 
 
 class Training(Listening):
@@ -146,7 +149,7 @@ class Training(Listening):
 
     def ends(self, attempt: int) -> list[EndRecord]:
         """How its workers ended, as they put it on record."""
-        return [end for end in all_ends(self.job._store, self.job.record) if end.attempt == attempt]
+        return [end for end in all_ends(self.job._store, self.job.record.keys) if end.attempt == attempt]
 
     def _until(self, condition: Callable[[], bool], what: str) -> None:
         until(condition, what, LIMIT_SECONDS, self.evidence)

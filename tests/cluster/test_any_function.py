@@ -16,7 +16,7 @@ SMALL = {"cpu": "500m", "memory": "1Gi"}
 @pytest.mark.parametrize(
     ("function", "workers", "result", "files"),
     [
-        (of_users.counts_with_pandas, 1, {"Berlin", "Graz"}, {"means.csv"}),
+        (of_users.fits_a_line_with_numpy, 1, {"slope", "offset"}, {"line.pkl", "points.csv"}),
         (of_users.trains_mnist_style, 2, {"loss"}, {"mnist_cnn.pt"}),
         (of_users.trains_with_accelerate, 2, {"rows", "processes"}, {"model.safetensors"}),
         (of_users.publishes_a_module, 2, {"loss", "classes"}, {"model.safetensors", "metrics.json"}),
@@ -26,9 +26,6 @@ SMALL = {"cpu": "500m", "memory": "1Gi"}
             {"train_loss"},
             {"final/model.safetensors"},
             marks=pytest.mark.slow,
-        ),
-        pytest.param(
-            of_users.classifies_pictures, 1, {"accuracy", "confusion"}, {"whole_model.pt"}, marks=pytest.mark.slow
         ),
         pytest.param(of_users.loops_over_a_plan, 2, {"steps", "weight"}, {"model.safetensors"}, marks=pytest.mark.slow),
     ],

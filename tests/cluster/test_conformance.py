@@ -1,7 +1,7 @@
-"""Twin and real operator do the same in every scenario of the table, or differ as it is written there.
+"""This machine and the real operator do the same in every scenario of the table, or differ as it is written there.
 
-Those that are not QUICK are long proofs: what the operator did in them is kept, and the twin is held to it by the tests
-that need no cluster.
+Those that are not QUICK are long proofs: what the operator did in them is kept, and this machine is held to it by the
+tests that need no cluster.
 """
 
 import os
@@ -20,9 +20,9 @@ from tests.cluster.conformance_golden import (
     to_keep,
     trace_of,
 )
+from tests.cluster.conformance_local import LocalStage
 from tests.cluster.conformance_operator import OperatorStage
 from tests.cluster.conformance_trace import missing_differences
-from tests.cluster.conformance_twin import TwinStage
 from tests.cluster.kubectl import Kubectl
 
 # Of each group of the table what differs most from the others.
@@ -33,9 +33,7 @@ QUICK = {
     "exit-65",
     "exit-143",
     "pod-deleted",
-    "pod-deleted-ends-with-0",
     "deadline",
-    "expires",
 }
 SCENARIOS = [pytest.param(name, marks=() if name in QUICK else pytest.mark.slow) for name in NAMES]
 
@@ -59,19 +57,19 @@ def on_operator(admin: Kubectl, notebook: Kubectl, namespace: str, chosen: list[
 
 
 @pytest.fixture(scope="module")
-def on_twin(tmp_path_factory: pytest.TempPathFactory, chosen: list[str]) -> Iterator[Played]:
-    home: Path = tmp_path_factory.mktemp("twin")
+def on_local(tmp_path_factory: pytest.TempPathFactory, chosen: list[str]) -> Iterator[Played]:
+    home: Path = tmp_path_factory.mktemp("local")
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("TRAIN_FUNC_HOME", str(home))
-        stage = TwinStage(home)
+        stage = LocalStage(home)
         played = play_all(stage, side_by_side=6, names=chosen)
         stage.close()
         yield played
 
 
 @pytest.mark.parametrize("name", SCENARIOS)
-def test_twin_and_operator_agree_or_differ_as_written(name: str, on_operator: Played, on_twin: Played) -> None:
-    assert_as_written(name, trace_of(on_twin, name), trace_of(on_operator, name))
+def test_both_agree_or_differ_as_written(name: str, on_operator: Played, on_local: Played) -> None:
+    assert_as_written(name, trace_of(on_local, name), trace_of(on_operator, name))
 
 
 @pytest.mark.parametrize("name", SCENARIOS)
@@ -79,6 +77,6 @@ def test_the_operator_does_what_the_tests_without_a_cluster_take_it_for(name: st
     assert to_keep(name, trace_of(on_operator, name)) == kept()[name]
 
 
-def test_every_written_difference_of_the_environment_is_there(on_operator: Played, on_twin: Played) -> None:
-    here, there = (trace_of(played, "success").environments["0"] for played in (on_twin, on_operator))
+def test_every_written_difference_of_the_environment_is_there(on_operator: Played, on_local: Played) -> None:
+    here, there = (trace_of(played, "success").environments["0"] for played in (on_local, on_operator))
     assert missing_differences(here, there) == []

@@ -31,10 +31,6 @@ def image(name: str):
     return lambda job, pod, container: container.update(image=name)
 
 
-def no_config_map(job, pod, container):
-    pod["volumes"][0]["configMap"] = {"name": "no-such-map"}
-
-
 def unsafe(job, pod, container):
     del container["securityContext"]["capabilities"]
 
@@ -58,7 +54,6 @@ HOPELESS: dict[str, tuple[dict[str, Any], str, str]] = {
     "registry-unknown": ({"edit": image("registry.invalid/a/b:1")}, "image", "no such host"),
     "secret-missing": ({"store_secret": "no-such-secret"}, "permission", 'secret "no-such-secret" not found'),
     "secret-without-key": ({"store_secret": "half"}, "permission", "couldn't find key rootPassword in Secret"),
-    "config-map-missing": ({"edit": no_config_map}, "permission", 'configmap "no-such-map" not found'),
     "pod-security": ({"edit": unsafe}, "permission", 'violates PodSecurity "restricted'),
     "account-missing": (
         {"service_account": "missing-account"},
@@ -66,12 +61,12 @@ HOPELESS: dict[str, tuple[dict[str, Any], str, str]] = {
         'serviceaccount "missing-account" not found',
     ),
     "priority-missing": ({"priority_class": "no-such-class"}, "input", "no PriorityClass with name no-such-class"),
-    "quota": ({"priority_class": LOW}, "quota", "quota 'tests' is exceeded (limits.memory: 64Mi asked for"),
     "program-missing": ({"edit": no_such_program}, "image", "its image cannot run the workers' program"),
     "out-of-memory": ({"edit": runs(EATS)}, "memory", "needed more than its memory limit and was killed"),
 }
 # These are told and waited for.
 PASSING: dict[str, tuple[dict[str, Any], str]] = {
+    "quota": ({"priority_class": LOW}, "exceeded quota: tests, requested: limits.memory=64Mi"),
     "no-room": ({"cpu": 1000}, "no node takes it"),
     "suspended": ({"edit": suspended}, "the job is suspended"),
     "no-operator": ({"edit": no_operator_picks_it_up}, "the Training Operator has not picked up this job yet"),

@@ -19,7 +19,7 @@ from tests.testbed import TESTBED
 from train_func import Cluster
 
 PRETENDED = TESTBED / "fake-nodes"
-NAMED_SECONDS = 60.0
+NAMED_SECONDS = 90.0  # a cluster waits 50 s for a sign of a node
 pytestmark = [pytest.mark.alone, pytest.mark.slow]
 
 
@@ -65,8 +65,8 @@ def test_a_training_outlives_a_kubelet_that_stops_and_its_node_is_named(store_ou
             told = found.until_heard("does not answer", NAMED_SECONDS)
             told_after = time.time() - begun
             assert told.cause == "cluster"
-            assert found.pod(0) in told.message
-            assert found.pod(1) in told.message
+            assert "workers 0, 1" in told.message
+            assert f"delete pod {found.pod(0)} {found.pod(1)}" in told.remedy
         found.succeeds()
         during = [at for at in found.steps()[1].values() if begun < at < begun + told_after]
         print(f"\nkubelet stopped: told after {told_after:.1f} s; {len(during)} steps done meanwhile")
@@ -125,8 +125,6 @@ def test_a_pretended_node_that_goes_silent_is_named_with_a_remedy_that_works(
             print(f"\nsilent node: told after {time.time() - begun:.1f} s: {told}")
             assert told.cause == "cluster"
             assert f"delete pod {pod} --grace-period=0 --force" in told.remedy
-            kept = listening.until_heard("it keeps 1 deleted pod")
-            print(f"kept pod: told after {time.time() - begun:.1f} s: {kept}")
             before = uid(admin, namespace, pod)
             admin("delete", "pod", pod, f"--namespace={namespace}", "--grace-period=0", "--force")
             until(lambda: uid(admin, namespace, pod) not in ("", before), "a new pod", LIMIT_SECONDS)

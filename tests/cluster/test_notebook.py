@@ -1,13 +1,10 @@
-"""Notebook 01 on a cluster, changed by one word: as accurate as here, every row used once, its model fetched in three
-ways, and the credentials that it ran with nowhere but where they belong.
+"""Notebook 01 on a cluster, changed by one word: as accurate as here, every row used once, its model fetched
+as it is, and the credentials that it ran with nowhere but where they belong.
 """
 
-import hashlib
 import json
-import os
 import re
 import secrets
-import shutil
 import subprocess
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -22,7 +19,6 @@ from tests.cluster.kept import everything_in, kinds, of_kind
 from tests.cluster.kubectl import Kubectl
 from tests.notebooks.executing import execute
 from tests.notebooks.test_accuracy import EPOCHS, NOTEBOOK, accuracy_of, held_out_audit, training_audit
-from tests.s3_servers import needed
 from train_func import Cluster, attach
 from train_func.client.job import Job
 
@@ -103,13 +99,6 @@ def test_trained_to_the_end_it_is_as_accurate_as_here(sentences, tmp_path, capsy
         job.delete()
 
 
-def test_the_fetched_model_is_what_was_published(executed, tmp_path):
-    fetched = executed.job.fetch(to=tmp_path / "model")
-    listed = dict(reversed(line.split(maxsplit=1)) for line in (fetched / "SHA256SUMS").read_text().splitlines())
-    assert "model.safetensors" in listed
-    assert listed == {name: hashlib.sha256((fetched / name).read_bytes()).hexdigest() for name in listed}
-
-
 def test_the_minio_client_gets_the_same_files(executed, object_store, tmp_path):
     client = minio.Minio(
         urlsplit(object_store.endpoint).netloc,
@@ -122,21 +111,6 @@ def test_the_minio_client_gets_the_same_files(executed, object_store, tmp_path):
         path = tmp_path / entry.object_name.removeprefix(prefix)
         client.fget_object(object_store.bucket, entry.object_name, str(path))
     verify(tmp_path)
-
-
-def test_mc_gets_the_same_files(executed, object_store, tmp_path):
-    mc = shutil.which("mc") or str(needed("mc"))
-    environment = {**os.environ, "HOME": str(tmp_path), "MC_CONFIG_DIR": str(tmp_path / "mc")}
-    host = object_store.endpoint.replace("://", f"://{object_store.access_key}:{object_store.secret_key}@")
-    address = f"local/{object_store.bucket}/runs/{executed.job.record.keys.model}"
-    subprocess.run(
-        [mc, "cp", "--recursive", address, str(tmp_path)],
-        env={**environment, "MC_HOST_local": host},
-        check=True,
-        capture_output=True,
-        timeout=120,
-    )
-    verify(tmp_path / "model")
 
 
 def verify(folder: Path) -> None:
@@ -156,7 +130,7 @@ def test_credentials_are_nowhere_but_in_their_secrets(executed, admin, namespace
         **everything_in(object_store),
         **{kind: of_kind(admin, namespace, kind) for kind in kinds(admin)},
     }
-    assert {"pods", "configmaps", "events", "pytorchjobs.kubeflow.org"} <= set(looked_at)
+    assert {"pods", "events", "pytorchjobs.kubeflow.org"} <= set(looked_at)
     assert any(name.endswith("model.safetensors") for name in looked_at)
     for what, canary in executed.canaries.items():
         found = [name for name, data in looked_at.items() if canary.encode() in data]

@@ -10,24 +10,19 @@ from urllib.parse import urlsplit
 
 import pytest
 
-from tests.cluster import accounts
 from tests.cluster.hanging import hanging, runs
 from tests.cluster.kubectl import Kubectl, until
 from tests.tcp_proxy import TcpProxy, cut, tcp_proxy
-from train_func import Cluster
-from train_func.client.cluster.timings import Timings
 from train_func.client.job import Job
 
 NAMED_SECONDS = 120.0  # until a diagnosis is told; a quarter of it where nothing else runs, as the tables show
 LIMIT_SECONDS = 120.0
-ROLE = "train-func-notebook"
 DONE = "/workspace/done"
 UNTIL_DONE = f"""
 import os, time
 while not os.path.exists({DONE!r}):
     time.sleep(0.2)
 """
-LOST = (("pods", "watch"), ("pytorchjobs", "get"), ("pytorchjobs", "list"), ("pytorchjobs", "watch"))
 
 
 class Waiting:
@@ -37,7 +32,7 @@ class Waiting:
         self.ended: list[str | BaseException] = []
         self._said = io.StringIO()
         self._threads = [threading.Thread(target=self._run, args=(what,)) for what in (job.watch, job.wait)]
-        self._observed = lambda: job._job._observer
+        self._is_seen = lambda: f"{job.name}: Running" in self.said()
 
     def _run(self, what: Callable[[], str]) -> None:
         try:
@@ -50,7 +45,7 @@ class Waiting:
         self._redirected.__enter__()
         for thread in self._threads:
             thread.start()
-            until(lambda: (found := self._observed()) and found.fresh, "the job is observed")  # from now on by both
+        until(self._is_seen, "the job is looked at")
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -80,38 +75,6 @@ def done(job: Job, admin: Kubectl, namespace: str) -> Callable[[], object]:
     """Lets it succeed."""
     pod = f"{job.record.job_name}-worker-0"
     return lambda: admin("exec", pod, f"--namespace={namespace}", "--", "touch", DONE)
-
-
-@pytest.fixture
-def role(admin: Kubectl, namespace: str) -> Iterator[Callable[..., None]]:
-    """Takes verbs on resources from the notebook's Role; without any, and afterwards, it is whole."""
-
-    def without(*lost: tuple[str, str]) -> None:
-        admin("apply", f"--namespace={namespace}", f"--filename={accounts.INFRA / 'rbac.yaml'}")
-        if lost:
-            found = admin.json("get", "role", ROLE, f"--namespace={namespace}")
-            for rule in found["rules"]:
-                rule["verbs"] = [v for v in rule["verbs"] if not {(r, v) for r in rule["resources"]} & set(lost)]
-            admin("replace", "--filename=-", given=json.dumps(found))
-
-    yield without
-    without()
-
-
-@pytest.mark.slow
-def test_a_right_that_is_lost_meanwhile_is_told_with_the_role(job, done, role, namespace):
-    often = Timings(watch=2)  # rights are asked for when a watch begins anew
-    with Waiting(Job(job.record, Cluster(timings=often), job._store)) as waiting:
-        role(*LOST[:1])
-        waiting.until_both_say('cannot watch resource "pods"')
-        assert f"namespace: {namespace}" in waiting.said()
-        role()
-        waiting.until_both_say("reconnected to the cluster")
-        role(*LOST[1:])
-        waiting.until_both_say('resource "pytorchjobs"')
-        role()
-        done()
-    assert waiting.ended == ["Succeeded", "Succeeded"]
 
 
 @pytest.fixture

@@ -5,7 +5,7 @@ import time
 import pytest
 
 from tests.cluster.kubectl import Kubectl
-from tests.wheels import wheel
+from tests.wheels import only_index, wheel
 from train_func import Cluster, InvalidInput, Run, submit
 
 SMALL = {"cpu": "200m", "memory": "1Gi"}
@@ -34,8 +34,7 @@ def bakes(parameters):
 @pytest.fixture
 def index(tmp_path, monkeypatch):
     """The only index there is."""
-    monkeypatch.setenv("PIP_NO_INDEX", "1")
-    monkeypatch.setenv("PIP_FIND_LINKS", str(tmp_path / "index"))
+    only_index(tmp_path / "index", monkeypatch)
     wheel(tmp_path / "index", "pies", requires=["crusts", "numpy"])
     wheel(tmp_path / "index", "crusts", "3.0", files={"crusts/thin.py": "KIND = 'thin'\n"})
     return tmp_path / "index"
@@ -52,12 +51,24 @@ def refusal(function, **options):
     return min(found, key=lambda one: one[0])
 
 
-def test_the_image_lists_its_packages(image):
-    found = Cluster().inventory()
-    assert found is not None, f"{image} carries no list: build it anew with make image"
-    assert {"torch", "numpy", "train-func"} <= set(found.core)
-    assert "torch" in found.modules
-    assert "pytest" not in found.modules
+def nothing(parameters):
+    return {}
+
+
+@pytest.fixture(scope="module", autouse=True)
+def listed(image):
+    """The workers of a first run have listed what their image holds."""
+    job = submit(nothing, Run(), on=Cluster(**SMALL))
+    job.wait(timeout=LIMIT_SECONDS)
+    job.delete()
+
+
+def test_workers_list_the_packages_of_their_image():
+    packages = Cluster().inventory()
+    assert packages is not None
+    assert {"torch", "numpy", "train-func"} <= set(packages.core)
+    assert "torch" in packages.modules
+    assert "pytest" not in packages.modules
 
 
 def test_an_import_that_the_image_lacks_is_named_in_under_a_second(notebook: Kubectl):

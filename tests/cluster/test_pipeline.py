@@ -12,13 +12,13 @@ import pytest
 from tests.cluster.accounts import ACCOUNT
 from tests.cluster.kubectl import Kubectl, until
 from tests.cluster.restricted_pod import pod, said_by
-from tests.jobs.pipeline_functions import fine_tunes_and_scores
+from tests.jobs.functions import fine_tunes
 from tests.kfp_local import steps_in
 from tests.tiny_model import write_tiny_model
 from train_func import Cluster, Run, TextClassification, attach, submit, withdraw
-from train_func.client.in_place import in_place
 from train_func.client.job import Job
-from train_func.client.placement import SecretKey
+from train_func.client.job_spec import SecretKey
+from train_func.client.model.promote import in_place
 from train_func.pipeline import arguments, train_and_promote
 from train_func.pipeline.parameters import run_of
 from train_func.storage import open_store
@@ -58,12 +58,12 @@ def test_the_pipeline_trains_on_the_operator_and_promotes(namespace, jobs, tmp_p
     task = TextClassification(model=str(write_tiny_model(tmp_path / "tiny")), dataset=str(tmp_path / "rows.csv"))
     run = Run(task=task, workers=1, epochs=1, parameters={"score": 0.5})
     backend = Cluster(**SMALL)
-    given = arguments(fine_tunes_and_scores, run, on=backend)
+    given = arguments(fine_tunes, run, on=backend)
     assert run_of(given["run"]).task.dataset.startswith(f"{backend.store_address()}/")
     by = {"better": "score"}
     with steps_in(tmp_path / "kfp"):
         done = train_and_promote(**given, promote_as="of-a-pipeline", **by).outputs
-    job = submit(fine_tunes_and_scores, run, on=backend)
+    job = submit(fine_tunes, run, on=backend)
     jobs.append(job)
     assert done == {"name": job.name, "in_place": True}
     assert attach("of-a-pipeline", on=backend).name == job.name

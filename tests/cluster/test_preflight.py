@@ -16,8 +16,7 @@ from tests.cluster import api_in_front, training_operator
 from tests.cluster.kubectl import Kubectl, until
 from tests.messages import unnamed
 from train_func import Cluster, InvalidInput, Run
-from train_func.client.cluster import preflight, rights
-from train_func.client.kinds.pytorchjob import PYTORCHJOB
+from train_func.client.cluster import preflight
 
 SECONDS = 5.0
 RUN = Run(workers=2)
@@ -78,7 +77,7 @@ def server(url: str, **more: str) -> Callable[[dict[str, Any]], object]:
 
 
 def test_a_job_that_can_run_is_let_pass_and_what_is_not_known_is_said_once(monkeypatch, capsys):
-    monkeypatch.setattr(preflight, "_told", set())
+    monkeypatch.setattr(preflight, "_unknown", set())
     Cluster(**SMALL).check(RUN)
     said = capsys.readouterr().out
     Cluster(**SMALL).check(RUN)
@@ -113,7 +112,7 @@ def test_a_server_where_nothing_listens(refused, as_who):
         as_who(server(f"https://127.0.0.1:{taken.getsockname()[1]}"))
         error = refused()
     assert error.cause == "cluster"
-    assert "nothing listens" in str(error)
+    assert "Connection refused" in str(error)
     assert "https://127.0.0.1" in str(error)
 
 
@@ -122,7 +121,7 @@ def test_a_server_that_never_answers(refused, as_who):
         as_who(server(f"https://127.0.0.1:{silent.getsockname()[1]}"))
         error = refused()
     assert error.cause == "cluster"
-    assert re.search("within|in time", str(error))
+    assert re.search("timed out|within|in time", str(error))
 
 
 def test_a_server_of_an_unknown_name(refused, as_who):
@@ -151,9 +150,8 @@ def test_an_account_without_rights_is_told_the_role(refused, as_who, admin, name
     as_who(lambda config: config["users"][0].update(user={"token": token}))
     error = refused()
     assert error.cause == "permission"
-    assert rights.worded(right for right in rights.needed(PYTORCHJOB) if right.resource == "pytorchjobs") in str(error)
-    assert "kind: Role" in str(error)
-    assert f"namespace: {namespace}" in str(error)
+    expected = ("get, list, create, delete pytorchjobs.kubeflow.org", "kind: Role", f"namespace: {namespace}")
+    assert unnamed(error, *expected) == []
 
 
 def test_a_namespace_that_is_not_there(refused, admin, monkeypatch):

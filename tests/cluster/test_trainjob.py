@@ -48,12 +48,6 @@ def test_it_succeeds_and_uses_every_row_once(executed):
     assert_succeeded_with_every_row_used_once(executed.shown, executed.job, epochs=1)
 
 
-def test_its_lines_come_from_both_workers_of_one_attempt(executed):
-    lines = list(executed.job.logs())
-    assert [line for line in lines if line.startswith("--- attempt")] == lines[:1]
-    assert {line.partition("]")[0] for line in lines[1:]} == {"[worker 0", "[worker 1"}
-
-
 def test_its_result_and_its_model_are_fetched(executed, tmp_path):
     assert 0.5 < executed.job.result()["accuracy"] <= 1.0
     assert (executed.job.fetch(to=tmp_path / "model") / "model.safetensors").exists()

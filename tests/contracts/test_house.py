@@ -19,8 +19,8 @@ NAMELESS = {"utils", "common", "helpers", "misc", "base", "manager"}
 ENVIRONMENT_READERS = {
     "client/cluster/kubeconfig.py": "which kubeconfig",
     "client/cluster/cluster.py": "defaults of its options",
-    "client/packages/wheels.py": "the cache of this person",
-    "client/twin": "hands a copy of its environment to the workers",
+    "client/packages/requirements.py": "the cache of this person",
+    "client/local": "hands a copy of its environment to the workers",
     "failpoint.py": "which point a test has armed",
     "storage/s3.py": "endpoint and credentials",
     "pipeline/components.py": "the image of the steps",

@@ -87,9 +87,8 @@ def formatted(path: Path) -> list[str]:
 MORE_THAN_ONE = {
     ("client/cluster/logs.py", "MOST_FOLLOWED"): "a constant",
     ("client/cluster/cluster.py", "run.workers"): "one worker has no other to know",
-    ("client/twin/capacity.py", "cores"): "more than this machine has",
-    ("client/twin/local.py", "run.workers"): "more than this machine has cores, or GPUs",
-    ("client/twin/room.py", "WORKERS_PER_CORE"): "a constant",
+    ("client/local/local.py", "run.workers"): "more than this machine has cores, or GPUs",
+    ("client/local/machine.py", "WORKERS_PER_CORE"): "a constant",
     ("worker/supervisor/group.py", "environment.num_workers"): "one worker has no peer",
     ("worker/environment.py", "num_workers"): "a worker is one of several",
 }

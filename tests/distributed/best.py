@@ -1,8 +1,5 @@
 """Scenes for tests.distributed.sessions: the best of several evaluations, predictions, evaluations of other rows."""
 
-import random
-
-import numpy as np
 import torch
 from datasets.distributed import split_dataset_by_node
 from transformers import EarlyStoppingCallback, TrainingArguments
@@ -95,32 +92,3 @@ def differs_on_one_rank(record, build):
         except InvalidInput as error:
             told["one value"] = [error.cause, str(error)]
     return told
-
-
-def predicts(record, build):
-    """Rows as a user has them, without ids or labels; then different ones on each rank."""
-    with Session(record.parameters()) as session:
-        trainer = build(session)
-        rows = trainer.eval_dataset.remove_columns(["row_id", "label"])
-        output = trainer.predict(rows)
-        part = rows.select(range(session.rank, 8, 2))
-        try:
-            trainer.predict(part)
-        except InvalidInput as error:
-            refused = str(error)
-        return {"logits": output.predictions.tolist(), "metrics": output.metrics, "refused": refused}
-
-
-def draws_its_metrics(record, build):
-    """Metrics from generators of the process and from one of their own, as a bootstrap draws."""
-    seen = []
-
-    def compute_metrics(prediction):
-        seen.append([random.random(), np.random.rand(), torch.rand(1).item()])
-        return {"drawn": np.random.default_rng().random()}
-
-    with Session(record.parameters()) as session:
-        trainer = build(session)
-        trainer.compute_metrics = compute_metrics
-        found = [trainer.evaluate()["eval_drawn"], trainer.predict(trainer.eval_dataset).metrics["test_drawn"]]
-        return {"found": found, "seen": seen}

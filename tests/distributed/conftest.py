@@ -8,8 +8,25 @@ from pathlib import Path
 
 import pytest
 
+from tests.distributed.pods import Job
+
 ROOT = Path(__file__).parents[2]
 HANG = 1800  # seconds; on a quiet machine it is one minute
+
+
+@pytest.fixture
+def job(tmp_path):
+    """Makes jobs whose pods are processes of this machine; what of them runs in the end is killed."""
+    jobs = []
+
+    def make(source, **settings):
+        jobs.append(Job(tmp_path / f"job-{len(jobs)}", source, **settings))
+        return jobs[-1]
+
+    yield make
+    for pod in (pod for made in jobs for pod in made.started if pod.process.poll() is None):
+        pod.process.kill()
+        pod.process.wait()
 
 
 @pytest.fixture(scope="session")

@@ -10,13 +10,13 @@ from tests.distributed import small
 from tests.distributed.lora import Losses
 from tests.distributed.parity import flat
 from tests.tiny_images import SIZE, write_image_folder, write_tiny_resnet
-from train_func.records import RunRecord
 from train_func.run import Run
 from train_func.tasks import ImageClassification
+from train_func.wire.records import RunRecord
 from train_func.worker import Session, Trainer
 from train_func.worker.tasks.image_classification import ImageClassifier
 from train_func.worker.training.loader import seed_for
-from train_func.worker.training.plan import build_plan, facts_of
+from train_func.worker.training.plan import facts_of
 
 RATE, EPOCHS, SEED = 0.05, 2, 5
 # name: rows to train on, batch size, micro-batch size, micro-batches per global batch, whether the module is our own
@@ -65,21 +65,13 @@ def half_of(folder, num_rows, is_own):
 
 def made(folder, case, world_size):
     """The worker half, model, processor, rows and plan of a case."""
-    num_rows, batch_size, micro_batch_size, num_micro_batches, is_own = case
+    num_rows, *cut, is_own = case
     half = half_of(folder, num_rows, is_own)
     rows = half.rows()
     torch.manual_seed(SEED)
     model, processor = half.load(rows.labels, "fp32")
     train, held_out = half.encode(rows.train, processor), half.encode(rows.held_out, processor)
-    plan = build_plan(
-        train,
-        seed=SEED,
-        num_epochs=EPOCHS,
-        batch_size=batch_size,
-        micro_batch_size=micro_batch_size,
-        num_micro_batches=num_micro_batches,
-        world_size=world_size,
-    )
+    plan = small.plan(train, *cut, world_size, seed=SEED, num_epochs=EPOCHS)
     return half, model or Net(), processor, held_out, plan
 
 

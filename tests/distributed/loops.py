@@ -7,7 +7,7 @@ from datasets.distributed import split_dataset_by_node
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
-from train_func.events import Note
+from train_func.wire.events import Note
 from train_func.worker.rank import reporting
 from train_func.worker.training import own_loop
 from train_func.worker.training.plan import build_plan

@@ -16,7 +16,7 @@ from tests.tiny_llama import write_questions, write_tiny_llama
 from train_func.tasks import CausalLM
 from train_func.worker import Trainer
 from train_func.worker.tasks.causal_lm import CausalLMTuner
-from train_func.worker.training.plan import build_plan, facts_of
+from train_func.worker.training.plan import facts_of
 
 SIZES = (101, 40, 7)
 RANK, RATE, EPOCHS, BATCH = 4, 1e-2, 2, 16
@@ -83,15 +83,7 @@ def train(num_rows, world_size, rank, folder, stock):
     before = base_of(model)
     rows = tuner.rows()
     encoded, held_out = tuner.encode(rows.train, tokenizer), tuner.encode(rows.held_out, tokenizer)
-    plan = build_plan(
-        encoded,
-        seed=0,
-        num_epochs=EPOCHS,
-        batch_size=BATCH,
-        micro_batch_size=4,
-        num_micro_batches=4,
-        world_size=world_size,
-    )
+    plan = small.plan(encoded, BATCH, 4, 4, world_size, seed=0, num_epochs=EPOCHS)
     Trainer.task = tuner
     try:
         arguments = small.arguments(folder, facts_of(plan), per_device_eval_batch_size=8, **CONSTANT)

@@ -9,7 +9,7 @@ from transformers import TrainerCallback
 
 from tests.distributed import small
 from train_func.worker import Trainer
-from train_func.worker.training.plan import build_plan, facts_of, rows_of
+from train_func.worker.training.plan import facts_of, rows_of
 
 # name: rows, batch size, micro-batch size, micro-batches per global batch, dropout
 CASES = {
@@ -39,16 +39,8 @@ def flat(tensors):
 
 
 def train(name, world_size, rank, folder):
-    num_rows, batch_size, micro_batch_size, num_micro_batches, dropout = CASES[name]
-    plan = build_plan(
-        small.rows(num_rows),
-        seed=5,
-        num_epochs=NUM_EPOCHS,
-        batch_size=batch_size,
-        micro_batch_size=micro_batch_size,
-        num_micro_batches=num_micro_batches,
-        world_size=world_size,
-    )
+    num_rows, *cut, dropout = CASES[name]
+    plan = small.plan(small.rows(num_rows), *cut, world_size, num_epochs=NUM_EPOCHS)
     keeps = Keeps()
     trainer = Trainer(
         model=small.model(dropout),
@@ -88,16 +80,8 @@ def batches(plan):
 
 def reference_of(name):
     """The same training by plain PyTorch in one process: a whole global batch in one forward pass."""
-    num_rows, batch_size, micro_batch_size, num_micro_batches, _ = CASES[name]
-    plan = build_plan(
-        small.rows(num_rows),
-        seed=5,
-        num_epochs=NUM_EPOCHS,
-        batch_size=batch_size,
-        micro_batch_size=micro_batch_size,
-        num_micro_batches=num_micro_batches,
-        world_size=1,
-    )
+    num_rows, *cut, _ = CASES[name]
+    plan = small.plan(small.rows(num_rows), *cut, num_epochs=NUM_EPOCHS)
     model, gradients = small.model(), []
     steps = batches(plan)
     for step, positions in sorted(steps.items()):

@@ -13,8 +13,8 @@ from pathlib import Path
 import psutil
 
 from tests.job_folder import write_job_folder
-from train_func import events
 from train_func.storage import open_store
+from train_func.wire import events
 
 LIMIT = 300  # seconds; only a hang comes near it
 PROMPT = 30.0  # seconds for what takes no time by itself, on a busy machine; without it ranks would sleep for 600
@@ -32,7 +32,10 @@ class Job:
         self.pods = {}
         self.started = []
         address = store or (folder / "store").as_uri()
-        self.record = write_job_folder(folder / "job", source, store=address, workers=workers, **fields)
+        submitted = address.startswith("file://")  # another store is away
+        self.record = write_job_folder(
+            folder / "job", source, store=address, submitted=submitted, workers=workers, **fields
+        )
         with socket.socket() as free:
             free.bind(("127.0.0.1", 0))
             self.port = free.getsockname()[1]
@@ -62,7 +65,7 @@ class Job:
         return {
             **os.environ,
             "PYTHONUNBUFFERED": "1",
-            "TRAIN_FUNC_JOB_DIR": str(self.folder / "job"),
+            "TRAIN_FUNC_SUBMISSION": self.record.keys.submission(1),
             "TRAIN_FUNC_WORK_DIR": str(work),
             "TMPDIR": str(work / "tmp"),
             "TRAIN_FUNC_CACHE_DIR": str(self.folder / "cache"),
@@ -137,7 +140,7 @@ class Pod:
 def seconds_until_gone(processes):
     """How long the processes still ran; a dead one that is not reaped yet is gone."""
     start = time.monotonic()
-    while any(_runs(process) for process in processes):
+    while any(is_alive(process) for process in processes):
         assert time.monotonic() - start < LIMIT
         time.sleep(0.02)
     return time.monotonic() - start
@@ -156,7 +159,8 @@ def _pending_signals(pid):
     return re.findall(r"^(?:SigPnd|ShdPnd):\s*(\w+)$", status, re.MULTILINE)
 
 
-def _runs(process):
+def is_alive(process):
+    """A dead process that is not reaped yet is not."""
     try:
         return process.is_running() and process.status() != psutil.STATUS_ZOMBIE
     except psutil.NoSuchProcess:

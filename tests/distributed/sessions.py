@@ -11,17 +11,16 @@ import time
 from pathlib import Path
 
 import torch.distributed as dist
-import transformers
 from datasets.distributed import split_dataset_by_node
-from transformers import TrainingArguments
+from transformers import TrainerCallback, TrainingArguments
 
-from tests.distributed import best, stops
+from tests.distributed import best
 from tests.runs import a_run
 from tests.tiny_model import write_tiny_model
-from train_func.errors import StorageFailed, TrainFuncError
-from train_func.exits import PeerFailed
-from train_func.records import RunRecord
+from train_func.errors import StorageFailed
 from train_func.storage import open_store
+from train_func.wire.exits import PeerFailed
+from train_func.wire.records import RunRecord
 from train_func.worker import Session, Trainer
 from train_func.worker.rank import world
 
@@ -85,15 +84,6 @@ def is_beaten(folder):
             return {"reason": error.reason, "message": str(error)}
 
 
-def is_of_transformers(folder):
-    with Session(record(folder, "transformers").parameters()) as session:
-        trainer = build(session, transformers.Trainer)
-        try:
-            trainer.train()
-        except TrainFuncError as error:
-            return {"message": str(error), "steps": trainer.state.global_step}
-
-
 def fails_on_one_rank(folder):
     """Inside one of the session's own steps, and inside the user's function."""
     told = {}
@@ -131,67 +121,41 @@ def differs_on_one_rank(folder):
     return best.differs_on_one_rank(record(folder, "differs", epochs=1), build)
 
 
+# The event, and after how many steps it is that the flag is set.
+ASKED = {"on_epoch_begin": 0, "on_step_end": 2, "on_substep_end": 2, "on_evaluate": 6}
+# A vote within a step counts after it; one before an epoch, after its first step.
+LAST_STEPS = {"on_epoch_begin": 1, "on_step_end": 2, "on_substep_end": 3, "on_evaluate": 6}
+
+
+class AsksToStop(TrainerCallback):
+    def __init__(self, event, after, is_asked):
+        setattr(self, event, self.ask)
+        self.after, self.is_asked = after, is_asked
+
+    def ask(self, args, state, control, **kwargs):
+        control.should_training_stop |= self.is_asked and state.global_step == self.after
+
+
 def stops_where_one_rank_is_asked_to(folder):
     """Rank 1 alone: at the end of a step, within a step that has several micro-batches, and at the end of an epoch."""
     steps = {}
-    for event, after in stops.ASKED.items():
+    for event, after in ASKED.items():
         with Session(record(folder, f"stops-{event}", micro_batch_size=2).parameters()) as session:
             trainer = build(session)
-            trainer.add_callback(stops.AsksToStop(event, after, session.rank == 1))
+            trainer.add_callback(AsksToStop(event, after, session.rank == 1))
             trainer.train()
             session.publish(trainer)
             steps[event] = trainer.state.global_step
     return steps
 
 
-def tells_a_tracker_that_is_away_on_one_rank(folder):
-    """Of rows of its own in two sets, which nothing has measured before they are published."""
-    with Session(record(folder, "tracker-away", epochs=1).parameters()) as session:
-        trainer = build(session)
-        held_out, session._trainers.held_out = trainer.eval_dataset, None
-        trainer.eval_dataset = {"a": held_out.select(range(3)), "b": held_out.select(range(3, len(held_out)))}
-        trainer.args.eval_strategy = "no"
-        if session.rank == 0:
-            trainer.add_callback(TrackerAway())
-        trainer.train()
-        session.publish(trainer)
-
-
-class TrackerAway(transformers.TrainerCallback):
-    def on_log(self, args, state, control, logs, **others):
-        if any(name.startswith("eval_") for name in logs):
-            raise ConnectionError("tracking server is away")
-
-
-def acts_where_one_rank_is_asked_to(folder):
-    with Session(record(folder, "acts", epochs=1, micro_batch_size=2).parameters()) as session:
-        trainer = build(session)
-        trainer.args.eval_strategy = "no"
-        trainer.add_callback(asked := stops.AsksToAct(session.rank == 1))
-        trainer.train()
-        return asked.acted
-
-
-def predicts(folder):
-    return best.predicts(record(folder, "predicts"), build)
-
-
-def draws_its_metrics(folder):
-    return best.draws_its_metrics(record(folder, "draws"), build)
-
-
 SCENES = (
     publishes,
     is_beaten,
-    is_of_transformers,
     ends_with_the_best,
     differs_by_rounding,
     differs_on_one_rank,
-    predicts,
-    draws_its_metrics,
     stops_where_one_rank_is_asked_to,
-    acts_where_one_rank_is_asked_to,
-    tells_a_tracker_that_is_away_on_one_rank,
     fails_on_one_rank,
 )
 

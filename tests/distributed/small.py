@@ -7,7 +7,7 @@ import torch
 from datasets import Dataset
 from transformers import BertConfig, BertForSequenceClassification, TrainingArguments
 
-from train_func.worker.training.plan import plan_of, positions_of, row_ids_of
+from train_func.worker.training.plan import build_plan, plan_of, positions_of, row_ids_of
 
 VOCABULARY = 50
 
@@ -37,6 +37,11 @@ def model(dropout=0.0, vocabulary=VOCABULARY):
         **shape,
     )
     return BertForSequenceClassification(config)
+
+
+def plan(rows, batch_size, micro_batch_size, num_micro_batches, world_size=1, *, seed=5, num_epochs=1):
+    cut = {"micro_batch_size": micro_batch_size, "num_micro_batches": num_micro_batches, "world_size": world_size}
+    return build_plan(rows, seed=seed, num_epochs=num_epochs, batch_size=batch_size, **cut)
 
 
 def micro_batches(plan):

@@ -12,7 +12,7 @@ from tests.distributed import small
 from train_func.errors import InvalidInput
 from train_func.worker import Trainer
 from train_func.worker.training import audit
-from train_func.worker.training.plan import build_plan, facts_of, row_ids_of
+from train_func.worker.training.plan import facts_of, row_ids_of
 
 NUM_ROWS = 40
 
@@ -22,10 +22,6 @@ class LeavesOutAStep(Trainer):
         if self.state.global_step == 2:
             return torch.zeros(())
         return super().training_step(model, inputs, num_items_in_batch)
-
-
-def by_hand(data, rank, size):
-    return data.select(range(rank, len(data), size))
 
 
 def blocks_by_hand(data, rank, size):
@@ -51,10 +47,8 @@ PLANS = {
     "split twice": lambda plan, rank, size: split(split(plan, rank, size), rank, size),
     "split and sharded": lambda plan, rank, size: shard(split(plan, rank, size), rank, size),
     "split and sharded with strides": lambda plan, rank, size: shard_strided(split(plan, rank, size), rank, size),
-    "split and selected": lambda plan, rank, size: by_hand(split(plan, rank, size), rank, size),
     "split and halved": lambda plan, rank, size: split(plan, rank, size).select(range(5)),
     "sharded with strides": shard_strided,
-    "strides, then split": lambda plan, rank, size: split(shard_strided(plan, rank, size), rank, size),
     "not split": lambda plan, rank, size: plan,
     "all as rank 0": lambda plan, rank, size: split(plan, 0, size),
     "shuffled": lambda plan, rank, size: split(plan, rank, size).shuffle(seed=1),
@@ -63,15 +57,7 @@ PLANS = {
 
 
 def the_plan(size, rows=None):
-    return build_plan(
-        rows or small.rows(NUM_ROWS),
-        seed=5,
-        num_epochs=1,
-        batch_size=12,
-        micro_batch_size=2,
-        num_micro_batches=6,
-        world_size=size,
-    )
+    return small.plan(rows or small.rows(NUM_ROWS), 12, 2, 6, size)
 
 
 def what_is_said(action):

@@ -1,14 +1,12 @@
 """A rank that gets on no more is noticed, named and started again, whatever it hangs in."""
 
 import re
-import signal
 from datetime import datetime
 
 import pytest
 
-from tests.distributed.pods import Job
-from train_func.result import Result
 from train_func.storage import open_store
+from train_func.wire.result import Result
 
 SOURCE = """
 def train_func(parameters):
@@ -43,48 +41,17 @@ def train_func(parameters):
         trainer.train()
         session.publish(trainer)
 """
-OWN_LOOP = """
-def train_func(parameters):
-    import os, signal, time, torch
-    from datasets import Dataset
-    from datasets.distributed import split_dataset_by_node
-    from torch.nn.parallel import DistributedDataParallel
-    from train_func.worker import Session
-
-    with Session(parameters) as session:
-        rows = Dataset.from_dict({"x": [[float(number)] for number in range(101)]})
-        plan = split_dataset_by_node(session.plan(rows), session.rank, session.world_size)
-        model = DistributedDataParallel(torch.nn.Linear(1, 1))
-        optimizer = torch.optim.SGD(model.parameters(), lr=1e-5)
-        session.checkpoint(model, optimizer)
-        for step in session.steps(plan):
-            for batch, weight in step:
-                (weight * model(batch["x"]).mean()).backward()
-            if (os.environ["TRAIN_FUNC_ATTEMPT"], session.rank, step.number) == ("1", 1, 13):
-                time.sleep(1000) if parameters["how"] == "sleeps" else os.kill(os.getpid(), signal.SIGSTOP)
-            optimizer.step()
-            optimizer.zero_grad()
-            time.sleep(0.05)
-        session.publish(model.module)
-    return {"step": step.number}
-"""
 STEPS = 28  # 101 rows in batches of 16, four times
 
 
 @pytest.fixture
-def job(tmp_path):
-    jobs = []
-
-    def make(how, source=SOURCE, **settings):
+def hanging(job):
+    def make(how, **settings):
         fields = {"epochs": 4, "batch_size": 16, "micro_batch_size": 4, "checkpoint_every": 0, "hang_after": 8}
         given = {"environment": {"TRAIN_FUNC_CPUS": "1"}, **fields, **settings}  # one thread per rank: equal rounding
-        jobs.append(Job(tmp_path / how, source, parameters={"how": how}, **given))
-        return jobs[-1]
+        return job(SOURCE, parameters={"how": how}, **given)
 
-    yield make
-    for pod in (pod for made in jobs for pod in made.started if pod.process.poll() is None):
-        pod.process.kill()
-        pod.process.wait()
+    return make
 
 
 def result(made):
@@ -100,8 +67,8 @@ def result(made):
         pytest.param("is stopped", 2, 1, marks=pytest.mark.slow),
     ],
 )
-def test_a_rank_that_hangs_is_named_with_its_stack_and_the_training_goes_on(job, how, workers, ranks):
-    made = job(how, workers=workers, ranks=ranks).start()
+def test_a_rank_that_hangs_is_named_with_its_stack_and_the_training_goes_on(hanging, how, workers, ranks):
+    made = hanging(how, workers=workers, ranks=ranks).start()
     assert made.exit_codes() == [0] * workers
     end = made.end_record(1, workers - 1)
     assert (end["exit_code"], end["cause"], end["root_cause"]) == (148, "hang", True)
@@ -124,30 +91,16 @@ def test_a_rank_that_hangs_is_named_with_its_stack_and_the_training_goes_on(job,
     steps = [int(step) for step in re.findall(r"\[rank 0\] step (\d+) is done", made.pods[0].output)]
     assert sorted(set(steps)) == list(range(1, STEPS + 1))
     assert len(steps) < STEPS + 12  # not from the beginning
-    undisturbed = job("never", workers=workers, ranks=ranks).start()
+    undisturbed = hanging("never", workers=workers, ranks=ranks).start()
     assert undisturbed.exit_codes() == [0] * workers
     assert [result(of).attempt for of in (made, undisturbed)] == [2, 1]
     assert result(made).files["model.safetensors"] == result(undisturbed).files["model.safetensors"]
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("how", ["sleeps", "is stopped"])
-def test_an_own_loop_that_hangs_in_a_step_goes_on_behind_the_step_before(job, how):
-    made = job(how, OWN_LOOP, workers=2).start()
-    assert made.exit_codes() == [0, 0]
-    ends = [made.end_record(1, worker) for worker in (0, 1)]
-    (root,) = (end for end in ends if end["root_cause"])
-    assert (root["exit_code"], root["cause"]) == (148, "hang")
-    assert root["step"] in (12, 13)  # rank 0 does its part of step 13 before it waits
-    if how == "sleeps":
-        assert [rank["stacks"].count("in train_func") > 0 for end in ends for rank in end["ranks"]] == [True, True]
-    assert (result(made).attempt, result(made).returned) == (2, {"step": STEPS})
-
-
-@pytest.mark.slow
 @pytest.mark.parametrize("workers", [1, 2])
-def test_ranks_that_all_wait_for_each_other_are_noticed_and_none_is_named(job, workers):
-    made = job("is blocked", workers=workers, ranks=2 // workers).start()
+def test_ranks_that_all_wait_for_each_other_are_noticed_and_none_is_named(hanging, workers):
+    made = hanging("is blocked", workers=workers, ranks=2 // workers).start()
     assert made.exit_codes() == [0] * workers
     ends = [made.end_record(1, worker) for worker in range(workers)]
     assert [end["exit_code"] for end in ends if end["root_cause"]] == [148]
@@ -158,17 +111,3 @@ def test_ranks_that_all_wait_for_each_other_are_noticed_and_none_is_named(job, w
     logs = "\n".join(made.log(1, worker) for worker in range(workers))
     assert logs.count(" in recv") == 2
     assert result(made).attempt == 2
-
-
-@pytest.mark.slow
-def test_a_pod_that_stood_still_as_a_whole_did_not_hang(job):
-    made = job("never", workers=1).start()
-    made.pods[0].says(r"step 8 is done")
-    processes = [made.pods[0].process, *made.pods[0].descendants()]
-    for process in processes:  # as by a laptop whose lid is closed
-        process.send_signal(signal.SIGSTOP)
-    signal.sigtimedwait([], 12)
-    for process in reversed(processes):
-        process.send_signal(signal.SIGCONT)
-    assert made.exit_codes() == [0]
-    assert made.end_record(1, 0)["exit_code"] == 0

@@ -70,7 +70,3 @@ def test_every_micro_batch_that_has_a_variance_is_counted_once_and_a_filler_neve
         assert counted == {buffer: 0 if buffer in of_one_value else num_micro for buffer in counted}
         assert of["moved"]
         assert of["once"] == [num_rows] * EPOCHS
-
-
-def test_nothing_stays_at_the_layers_when_the_training_is_over(in_worlds):
-    assert {of["hooks"] for name in CASES for of in each(in_worlds, name).values()} == {0}

@@ -7,7 +7,6 @@ import time
 
 import pytest
 
-from tests.distributed.pods import PROMPT, Job
 from train_func.storage import open_store
 
 GRACE = 30  # seconds
@@ -27,16 +26,11 @@ def train_func(parameters):
         session.checkpoint(model)
         steps = [step.number for step in session.steps(plan) if list(step)]
         print("measures", flush=True)
-        try:
-            while MEASURES:
-                time.sleep(0.01)
-            THEN
-        finally:
-            print("cleans up", flush=True)
+        while not (stop_flag.requested() or os.environ.get("FINISHES")):
+            time.sleep(0.01)
         session.publish(model)
     return {"steps": len(steps)}
 """
-UNTIL_A_SIGNAL = 'not (stop_flag.requested() or os.environ.get("FINISHES"))'
 STEPS = 28  # 101 rows in batches of 16, four times
 SOURCE = """
 def train_func(parameters):
@@ -95,18 +89,12 @@ AWAITS_SIGNAL = SOURCE.replace(
 
 
 @pytest.fixture
-def job(tmp_path):
-    jobs = []
-
+def training(job):
     def make(source=SOURCE, **settings):
         fields = {"epochs": 4, "batch_size": 16, "micro_batch_size": 4, "checkpoint_every": 3600, "grace": GRACE}
-        jobs.append(Job(tmp_path / str(len(jobs)), source, workers=2, **{**fields, **settings}))
-        return jobs[-1]
+        return job(source, workers=2, **{**fields, **settings})
 
-    yield make
-    for pod in (pod for made in jobs for pod in made.started if pod.process.poll() is None):
-        pod.process.kill()
-        pod.process.wait()
+    return make
 
 
 def steps_of(pod):
@@ -120,9 +108,9 @@ def newest_of(job):
 
 
 @pytest.mark.slow
-def test_signals_that_are_sent_again_and_again_cost_neither_the_save_nor_a_step(job):
+def test_signals_that_are_sent_again_and_again_cost_neither_the_save_nor_a_step(training):
     slow = {"point": "checkpoint file written", "attempt": 1, "seconds": 3}
-    made = job(environment={"TRAIN_FUNC_FAILPOINT": json.dumps(slow)}).start()
+    made = training(environment={"TRAIN_FUNC_FAILPOINT": json.dumps(slow)}).start()
     made.pods[1].says(r"step 5 is done")
     begun = time.monotonic()
     while any(pod.process.poll() is None for pod in made.pods.values()):
@@ -141,9 +129,9 @@ def test_signals_that_are_sent_again_and_again_cost_neither_the_save_nor_a_step(
 
 
 @pytest.mark.slow
-def test_a_save_that_takes_8_seconds_is_completed_within_the_grace_period(job):
+def test_a_save_that_takes_8_seconds_is_completed_within_the_grace_period(training):
     slow = {"point": "checkpoint file written", "seconds": 8}
-    made = job(source=AWAITS_SIGNAL, environment={"TRAIN_FUNC_FAILPOINT": json.dumps(slow)}).start()
+    made = training(source=AWAITS_SIGNAL, environment={"TRAIN_FUNC_FAILPOINT": json.dumps(slow)}).start()
     made.pods[1].says(r"step 5 is done")
     begun = time.monotonic()
     made.pods[1].signal(signal.SIGTERM)
@@ -155,8 +143,8 @@ def test_a_save_that_takes_8_seconds_is_completed_within_the_grace_period(job):
 
 
 @pytest.mark.slow
-def test_an_evaluation_longer_than_the_grace_period_is_made_again_and_no_step_before_it(job):
-    made = job(source=EVALUATES_LONG, grace=10).start()
+def test_an_evaluation_longer_than_the_grace_period_is_made_again_and_no_step_before_it(training):
+    made = training(source=EVALUATES_LONG, grace=10).start()
     made.pods[0].says("evaluates after step 7")
     begun = time.monotonic()
     made.pods[1].signal(signal.SIGTERM)
@@ -171,22 +159,13 @@ def test_an_evaluation_longer_than_the_grace_period_is_made_again_and_no_step_be
 
 
 @pytest.fixture
-def own_loop(tmp_path):
-    made = []
-
-    def make(then, grace=60):
-        fields = {"epochs": 1, "batch_size": 16, "micro_batch_size": 4, "checkpoint_every": 3600}
-        source = OWN_LOOP.replace("MEASURES", UNTIL_A_SIGNAL).replace("THEN", then)
-        made.append(Job(tmp_path, source, workers=2, grace=grace, **fields))
-        made[-1].start()
-        for worker in (0, 1):
-            made[-1].pods[worker].says(rf"^\[rank {worker}\] measures")
-        return made[-1]
-
-    yield make
-    for pod in (pod for job in made for pod in job.started if pod.process.poll() is None):
-        pod.process.kill()
-        pod.process.wait()
+def own_loop(job):
+    """One that measures behind its last step, on both workers."""
+    fields = {"epochs": 1, "batch_size": 16, "micro_batch_size": 4, "checkpoint_every": 3600}
+    made = job(OWN_LOOP, workers=2, grace=60, **fields).start()
+    for worker in (0, 1):
+        made.pods[worker].says(rf"^\[rank {worker}\] measures")
+    return made
 
 
 def result_of(job):
@@ -195,33 +174,22 @@ def result_of(job):
 
 @pytest.mark.parametrize("told", [*(pytest.param([of], marks=pytest.mark.slow) for of in (0, 1)), [0, 1]])
 def test_after_a_signal_behind_the_last_step_the_next_attempt_publishes_without_another_step(own_loop, told):
-    job = own_loop(then="pass")
     for worker in told:
-        job.pods[worker].signal(signal.SIGTERM)
-    assert {*job.exit_codes()} <= {143, 145}
-    assert not open_store(job.record.store).list(job.record.keys.result)
-    job.environment["FINISHES"] = "1"
-    assert job.start().exit_codes() == [0, 0]
-    assert result_of(job)["returned"] == {"steps": 0}
-    assert "model.safetensors" in result_of(job)["files"]
-    assert [job.end_record(2, worker)["exit_code"] for worker in (0, 1)] == [0, 0]
-
-
-@pytest.mark.slow
-def test_a_function_that_does_not_end_when_it_is_interrupted_is_killed_within_the_grace_period(own_loop):
-    job = own_loop(then="pass\n        except KeyboardInterrupt:\n            time.sleep(600)", grace=10)
-    begun = time.monotonic()
-    job.pods[0].signal(signal.SIGTERM)
-    assert job.exit_codes() == [143, 145]
-    assert time.monotonic() - begun < PROMPT
-    assert not open_store(job.record.store).list(job.record.keys.result)
+        own_loop.pods[worker].signal(signal.SIGTERM)
+    assert {*own_loop.exit_codes()} <= {143, 145}
+    assert not open_store(own_loop.record.store).list(own_loop.record.keys.result)
+    own_loop.environment["FINISHES"] = "1"
+    assert own_loop.start().exit_codes() == [0, 0]
+    assert result_of(own_loop)["returned"] == {"steps": 0}
+    assert "model.safetensors" in result_of(own_loop)["files"]
+    assert [own_loop.end_record(2, worker)["exit_code"] for worker in (0, 1)] == [0, 0]
 
 
 @pytest.mark.parametrize(
     "catches",
     ["except KeyboardInterrupt: pass", "finally: return {'steps': 1}"],
 )
-def test_a_function_that_catches_the_interruption_and_returns_has_not_done_its_work(tmp_path, catches):
+def test_a_function_that_catches_the_interruption_and_returns_has_not_done_its_work(job, catches):
     source = f"""
 def train_func(parameters):
     import time
@@ -231,24 +199,8 @@ def train_func(parameters):
     {catches}
     return {{"steps": 1}}
 """
-    job = Job(tmp_path, source).start()
-    try:
-        job.pods[0].says(r"^\[rank 0\] trains")
-        job.pods[0].signal(signal.SIGTERM)
-        assert job.exit_codes() == [143]
-        assert not open_store(job.record.store).list(job.record.keys.result)
-    finally:
-        job.pods[0].process.kill()
-
-
-@pytest.mark.slow
-def test_a_rank_that_measures_when_its_peer_fails_cleans_up(tmp_path):
-    fails = OWN_LOOP.replace("MEASURES", "session.rank == 0").replace("THEN", "1 / 0")
-    job = Job(tmp_path, fails, workers=2, epochs=1, batch_size=16, micro_batch_size=4)
-    job.start()
-    try:
-        assert job.exit_codes() == [70, 70]
-        assert job.log(1, 0).count("cleans up") == 1
-    finally:
-        for pod in job.started:
-            pod.process.kill()
+    made = job(source).start()
+    made.pods[0].says(r"^\[rank 0\] trains")
+    made.pods[0].signal(signal.SIGTERM)
+    assert made.exit_codes() == [143]
+    assert not open_store(made.record.store).list(made.record.keys.result)

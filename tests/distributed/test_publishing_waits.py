@@ -1,129 +1,70 @@
-"""What was trained is published though the store is away when the training ends."""
+"""What was trained is published though the store is away when the training ends, and though one rank alone keeps it."""
 
 import json
 
 import pytest
 
-from tests.distributed.pods import Job
-from train_func import exits
 from train_func.storage import open_store
 
-TRAINS_AND_PUBLISHES = """
+TRAINS = """
 import pathlib
 
 def train_func(parameters):
-    from datasets import Dataset
     from datasets.distributed import split_dataset_by_node
-    from transformers import BertConfig, BertForSequenceClassification, TrainingArguments
-
+    from transformers import TrainingArguments
+    from tests.distributed import small
     from train_func.worker import Session, Trainer
 
-    sizes = {"vocab_size": 11, "hidden_size": 8, "intermediate_size": 8}
-    rows = Dataset.from_list([{"input_ids": [1, 2, 3], "label": i % 2} for i in range(7)])
     with Session(parameters) as session:
+        plan = split_dataset_by_node(session.plan(small.rows(40)), session.rank, session.world_size)
         trainer = Trainer(
-            model=BertForSequenceClassification(
-                BertConfig(**sizes, num_hidden_layers=1, num_attention_heads=1)
-            ),
+            model=small.model(),
             args=TrainingArguments(**session.arguments()),
-            train_dataset=split_dataset_by_node(session.plan(rows), session.rank, session.world_size),
+            train_dataset=plan,
+            data_collator=small.collate,
         )
         trainer.train()
-        if session.rank == 0:
+        THEN
+"""
+LOSES_ITS_STORE = """if session.rank == 0:
             with open(parameters["trainings"], "a") as trainings:
                 trainings.write("trained\\n")
             loop = pathlib.Path(parameters["store"]).with_name("loop")
             loop.symlink_to(parameters["store"])  # the folder does not answer as it should
             loop.replace(parameters["store"])
-        session.publish(trainer)
-"""
-KEEPS = """
-from datasets import Dataset
-from datasets.distributed import split_dataset_by_node
-from transformers import BertConfig, BertForSequenceClassification, TrainingArguments
-
-from train_func.worker import Session, Trainer
-
-def train_func(parameters):
-    sizes = {"vocab_size": 11, "hidden_size": 8, "intermediate_size": 8}
-    rows = Dataset.from_list([{"row_id": i, "input_ids": [1, 2, 3], "label": i % 2} for i in range(40)])
-    with Session(parameters) as session:
-        model = BertForSequenceClassification(BertConfig(**sizes, num_hidden_layers=1, num_attention_heads=1))
-        trainer = Trainer(
-            model=model,
-            args=TrainingArguments(**session.arguments()),
-            train_dataset=split_dataset_by_node(session.plan(rows), session.rank, session.world_size),
-        )
-        trainer.train()
-        if session.rank == 0:
-            KEEPS
-"""
+        session.publish(trainer)"""
 WAITS = r"^\[rank 0\] waiting up to \d+ s more for the store, to publish what was trained: "
 
 
-@pytest.fixture
-def two_workers(tmp_path):
-    jobs = []
-
-    def make(source, **fields):
-        jobs.append(Job(tmp_path, source, workers=2, epochs=1, **fields))
-        return jobs[-1]
-
-    yield make
-    for pod in (pod for made in jobs for pod in made.started):
-        if pod.process.poll() is None:
-            pod.process.kill()
-            pod.process.wait()
+def result_of(made):
+    return json.loads(open_store(made.record.store).get("a-run/result.json").data)
 
 
-@pytest.fixture
-def job(two_workers, tmp_path):
-    named = {"store": str(tmp_path / "store"), "trainings": str(tmp_path / "trainings")}
+def test_the_rank_waits_and_the_first_attempt_succeeds(job, tmp_path):
+    store, trainings = tmp_path / "store", tmp_path / "trainings"
     (tmp_path / "disk").mkdir()
-    (tmp_path / "store").symlink_to("disk")  # one link takes another's place in one step, as no folder can
-    return two_workers(TRAINS_AND_PUBLISHES, parameters=named)
-
-
-def comes_back(job):
-    (job.folder / "link").symlink_to("disk")
-    (job.folder / "link").replace(job.folder / "store")
-
-
-def published(job):
-    return json.loads(open_store(job.record.store).get("a-run/model/manifest.json").data)
-
-
-def trainings(job):
-    return (job.folder / "trainings").read_text().split()
-
-
-def test_the_rank_waits_and_the_first_attempt_succeeds(job):
-    job.start()
-    job.pods[0].says(WAITS)
-    comes_back(job)
-    assert job.exit_codes() == [0, 0]
-    assert published(job)["attempt"] == 1
-    assert trainings(job) == ["trained"]
-    assert not list(job.folder.glob("pod-0-*/publication"))
+    store.symlink_to("disk")  # one link takes another's place in one step, as no folder can
+    named = {"store": str(store), "trainings": str(trainings)}
+    made = job(TRAINS.replace("THEN", LOSES_ITS_STORE), workers=2, epochs=1, store=store.as_uri(), parameters=named)
+    made.start().pods[0].says(WAITS)
+    (tmp_path / "link").symlink_to("disk")
+    (tmp_path / "link").replace(store)
+    assert made.exit_codes() == [0, 0]
+    assert result_of(made)["attempt"] == 1
+    assert trainings.read_text().split() == ["trained"]
+    assert not list(made.folder.glob("pod-0-*/publication"))
 
 
 @pytest.mark.parametrize(
     ("keeps", "returned", "files"),
     [
         pytest.param("return {'kept': 1}", {"kept": 1}, set(), marks=pytest.mark.slow),
-        ("session.publish(model)", {}, {"model.safetensors", "config.json"}),
+        ("session.publish(trainer.model)", {}, {"model.safetensors", "config.json"}),
         pytest.param("open('kept.txt', 'w').write('kept')", {}, {"kept.txt"}, marks=pytest.mark.slow),
     ],
 )
-def test_what_rank_0_alone_keeps_of_a_training_of_two_ranks_is_its_result(two_workers, keeps, returned, files):
-    made = two_workers(KEEPS.replace("KEEPS", keeps)).start()
+def test_what_rank_0_alone_keeps_of_a_training_of_two_ranks_is_its_result(job, keeps, returned, files):
+    made = job(TRAINS.replace("THEN", f"if session.rank == 0:\n            {keeps}"), workers=2, epochs=1).start()
     assert made.exit_codes() == [0, 0]
-    result = json.loads(open_store(made.record.store).get("a-run/result.json").data)
-    assert result["returned"] == returned
-    assert files <= set(result["files"])
-
-
-@pytest.mark.slow
-def test_a_training_of_two_ranks_of_which_rank_0_keeps_nothing_fails(two_workers):
-    made = two_workers(KEEPS.replace("KEEPS", "pass")).start()
-    assert made.pods[0].exit_code() == exits.CODE
+    assert result_of(made)["returned"] == returned
+    assert files <= set(result_of(made)["files"])

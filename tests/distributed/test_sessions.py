@@ -6,10 +6,9 @@ import numpy as np
 import pytest
 from transformers import AutoModelForSequenceClassification
 
-from tests.distributed import best, stops
+from tests.distributed import best
 from tests.distributed.conftest import HANG
-from tests.distributed.sessions import NUM_ROWS
-from tests.messages import unnamed
+from tests.distributed.sessions import ASKED, LAST_STEPS, NUM_ROWS
 from train_func.storage import open_store
 from train_func.worker.training.weights import fingerprint
 
@@ -65,14 +64,6 @@ def test_an_attempt_that_comes_second_fails_on_both_ranks_and_publishes_nothing(
     assert not store.list("beaten/model/")
 
 
-def test_a_trainer_of_transformers_is_refused_on_both_ranks_before_its_first_step(ranks, store):
-    for rank in ranks:
-        said = rank["is_of_transformers"]
-        assert "from train_func.worker import Trainer" in said["message"]
-        assert said["steps"] == 0
-    assert not store.list("transformers/model/")
-
-
 def test_all_ranks_end_with_the_best_weights_and_these_were_measured_and_published(ranks, folder, store):
     ends = [rank["ends_with_the_best"] for rank in ranks]
     assert ends[0]["folder"] != ends[1]["folder"]
@@ -107,35 +98,11 @@ def test_ranks_that_differ_before_training_or_by_rounding_have_the_weights_of_ra
     assert zero == one
 
 
-@pytest.mark.parametrize("event", stops.ASKED)
+@pytest.mark.parametrize("event", ASKED)
 def test_all_ranks_stop_after_the_same_step_when_one_is_asked_to_and_publish(ranks, store, event):
-    last_step = stops.LAST_STEPS[event]
+    last_step = LAST_STEPS[event]
     assert [rank["stops_where_one_rank_is_asked_to"][event] for rank in ranks] == [last_step, last_step]
     assert result_of(store, f"stops-{event}")["step"] == last_step
-
-
-def test_several_sets_are_measured_on_all_ranks_though_one_cannot_tell_its_tracker(store):
-    result = result_of(store, "tracker-away")
-    assert {"a_loss", "b_loss"} <= set(result["metrics"])
-    assert not result["note"]
-    assert result["audit"]["held_out"]["missing"] == 0
-
-
-def test_all_ranks_log_evaluate_and_save_after_the_same_step_when_one_is_asked_to(ranks):
-    assert [rank["acts_where_one_rank_is_asked_to"] for rank in ranks] == [stops.ACTED, stops.ACTED]
-
-
-def test_predictions_are_of_every_row_in_order_on_every_rank(ranks):
-    assert ranks[0]["predicts"] == ranks[1]["predicts"]
-    num_rows = ranks[0]["predicts"]["metrics"]["test_rows"]
-    assert np.shape(ranks[0]["predicts"]["logits"]) == (num_rows, 3)
-    assert unnamed(ranks[0]["predicts"]["refused"], "rank 1", "position 0") == []
-
-
-def test_metrics_that_are_drawn_at_random_are_the_same_on_all_ranks(ranks):
-    zero, one = (rank["draws_its_metrics"] for rank in ranks)
-    assert zero["found"] == one["found"]
-    assert zero["seen"] == one["seen"]  # so they do not depend on the number of ranks either
 
 
 def test_a_fault_of_one_rank_is_told_to_the_other(ranks):

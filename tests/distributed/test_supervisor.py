@@ -10,12 +10,10 @@ import time
 import psutil
 import pytest
 
-from tests.distributed.pods import PROMPT, Job, await_handled, seconds_until_gone
+from tests.distributed.pods import PROMPT, await_handled, seconds_until_gone
 from tests.messages import unnamed
-from tests.tcp_proxy import tcp_proxy
-from train_func import exits
-from train_func.records import Verdict
 from train_func.storage import open_store
+from train_func.wire.records import Verdict
 from train_func.worker.supervisor.coordinator import Report, Status
 
 MEET = """
@@ -39,32 +37,6 @@ def train_func(parameters):
         dist.all_reduce(total)
 """
 )
-
-
-UNTIL_IS_OVER = """
-def train_func(parameters):
-    import os, time
-    from pathlib import Path
-    print("waits", flush=True)
-    while not Path(os.environ["IS_OVER"]).exists():
-        time.sleep(0.02)
-    return {"attempt": os.environ["TRAIN_FUNC_ATTEMPT"]}
-"""
-
-
-@pytest.fixture
-def job(tmp_path):
-    jobs = []
-
-    def make(source, **settings):
-        jobs.append(Job(tmp_path / str(len(jobs)), source, **settings))
-        return jobs[-1]
-
-    yield make
-    for pod in (pod for made in jobs for pod in made.started):
-        if pod.process.poll() is None:
-            pod.process.kill()
-            pod.process.wait()
 
 
 def test_success_of_two_workers_with_two_ranks_each(job):
@@ -93,52 +65,6 @@ def train_func(parameters):
         assert f"[rank {2 * worker}] epochs=7\n" in made.log(1, worker)
         assert pod.termination["attempt"] == 1
     assert made.pods[0].says(r"^attempt 1 .*at most 2 more")
-
-
-def test_a_finished_run_is_not_trained_again(job):
-    made = job("raise SystemExit('this must not run')", environment={"PYTHONPATH": ""})
-    forbidden = made.folder / "forbidden/torch"
-    forbidden.mkdir(parents=True)
-    (forbidden / "__init__.py").write_text("raise SystemExit('torch was imported')")
-    made.environment["PYTHONPATH"] = os.pathsep.join([str(forbidden.parent), os.environ.get("PYTHONPATH", "")])
-    result = {
-        "format": 1,
-        "attempt": 1,
-        "generation": 1,
-        "step": 1,
-        "num_steps": 1,
-        "metrics": {},
-        "audit": {},
-        "files": {},
-    }
-    store = open_store(made.record.store)
-    store.put("a-run/result.json", json.dumps(result).encode())
-    store.put("a-run/checkpoints/0/1-7/manifest.json", b"of an attempt that was killed before it had deleted them")
-    assert made.start().exit_codes() == [0]
-    assert store.list("a-run/checkpoints/") == []
-
-
-def test_an_exception_of_one_rank_is_the_root_and_its_peer_follows(job):
-    source = MEET + (
-        """
-def train_func(parameters):
-    dist, total = meet()
-    if dist.get_rank() == 1:
-        mistyped
-    while True:
-        dist.all_reduce(total)
-"""
-    )
-    made = job(source, workers=2).start()
-    assert made.exit_codes() == [70, 70]
-    root, follower = made.end_record(1, 1), made.end_record(1, 0)
-    assert root["cause"] == "code"
-    assert root["ranks"][0]["error"]["type"] == "NameError"
-    assert 'source.py", line 15' in root["ranks"][0]["error"]["traceback"]
-    assert follower["cause"] == "peer"
-    assert unnamed(follower["message"], "worker 1", "NameError", "'mistyped'") == []
-    assert unnamed(made.pods[1].termination["message"], "rank 1", "NameError", "'mistyped'") == []
-    assert "[rank 1 trace] NameError: " in made.log(1, 1)
 
 
 @pytest.mark.parametrize(("workers", "ranks"), [(1, 2), pytest.param(2, 1, marks=pytest.mark.slow)])
@@ -200,54 +126,6 @@ def train_func(parameters):
     assert json.loads(open_store(made.record.store).get("a-run/result.json").data)["returned"] == {"GROUP_SECRET": None}
 
 
-def test_a_connection_between_workers_that_breaks_ends_no_attempt(job):
-    made = job(UNTIL_IS_OVER, workers=2)
-    is_over = made.folder / "is over"
-    made.environment["IS_OVER"] = str(is_over)
-    made.start(0)
-    with tcp_proxy(made.port) as network:
-        made.environment["PET_RDZV_ENDPOINT"] = f"127.0.0.1:{network.port}"
-        made.start(1)
-        for worker in (0, 1):
-            made.pods[worker].says(rf"^\[rank {worker}\] waits")
-        for _ in range(3):
-            num_before = network.num_connections
-            network.cut_all()
-            end = time.monotonic() + PROMPT
-            while network.num_connections == num_before:
-                assert time.monotonic() < end
-                time.sleep(0.02)
-        is_over.touch()
-        assert made.exit_codes() == [0, 0]
-    assert json.loads(open_store(made.record.store).get("a-run/result.json").data)["returned"] == {"attempt": "1"}
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize(("worker", "seconds"), [(0, 20), (1, 10)])
-def test_a_supervisor_that_stands_still_for_a_while_ends_no_attempt(job, worker, seconds):
-    made = job(UNTIL_IS_OVER, workers=2)
-    is_over = made.folder / "is over"
-    made.environment["IS_OVER"] = str(is_over)
-    made.start()
-    for number in (0, 1):
-        made.pods[number].says(rf"^\[rank {number}\] waits")
-    made.pods[worker].signal(signal.SIGSTOP)
-    time.sleep(seconds)  # longer than worker 0 has to answer, or shorter than another one may be silent
-    made.pods[worker].signal(signal.SIGCONT)
-    time.sleep(2)  # for what was due meanwhile
-    is_over.touch()
-    assert made.exit_codes() == [0, 0]
-    assert json.loads(open_store(made.record.store).get("a-run/result.json").data)["returned"] == {"attempt": "1"}
-
-
-def test_a_worker_with_another_secret_is_no_member_of_the_group(job):
-    made = job(MEET_FOR_EVER, workers=2, max_attempts=2, environment={"PET_RDZV_CONF": "join_timeout=3"})
-    made.start(0)
-    made.environment["TRAIN_FUNC_GROUP_SECRET"] = "of another job"
-    made.start(1)
-    assert made.exit_codes() == [exits.RENDEZVOUS] * 2
-
-
 def test_a_peer_that_waits_in_vain_is_told_that_the_other_failed(job):
     source = """
 import os, sys, time
@@ -265,25 +143,6 @@ def train_func(parameters):
     assert record["ranks"] == [  # it was asked to end
         {"rank": 1, "exit_code": 143, "error": None, "separate": False, "stacks": ""}
     ]
-
-
-def test_a_killed_rank_costs_its_attempt_and_no_pod(job):
-    made = job(MEET_FOR_EVER.replace("while True", "while attempt == '1'"), workers=2).start()
-    made.pods[0].says(r"^\[rank 0\] training")
-    made.pods[1].says(r"^\[rank 1\] training")
-    (rank,) = made.pods[1].ranks()
-    rank.kill()
-    start = time.monotonic()
-    assert made.exit_codes() == [0, 0]
-    assert time.monotonic() - start < PROMPT
-    root, follower = made.end_record(1, 1), made.end_record(1, 0)
-    assert (root["exit_code"], root["cause"], root["ranks"][0]["exit_code"]) == (147, "killed", -signal.SIGKILL)
-    assert unnamed(root["message"], "rank 1", "SIGKILL") == []
-    assert (follower["exit_code"], follower["cause"], follower["follows"]) == (145, "peer", 1)
-    assert [made.end_record(2, worker)["exit_code"] for worker in (0, 1)] == [0, 0]
-    for attempt in (1, 2):
-        log = made.log(attempt, 1)
-        assert (log.count("training"), log.count("worker 1 of 2 starts in")) == (1, 1)
 
 
 def test_of_an_attempt_nothing_lives_on_in_the_next_one_of_the_pod(job):
@@ -368,17 +227,6 @@ def test_a_stop_while_starting_while_meeting_and_while_training(job):
     assert "SIGTERM" in made.end_record(3, 0)["message"]
 
 
-def test_workers_stopped_before_their_group_has_formed_leave_one_attempt(job):
-    made = job(MEET_FOR_EVER, workers=3).start(1, 2)  # worker 0 never comes
-    for pod in made.pods.values():
-        pod.says("^worker . of 3 starts")
-    for pod in made.pods.values():
-        pod.signal(signal.SIGTERM)
-    assert made.exit_codes() == [143, 143]
-    assert [made.end_record(1, worker)["formed"] for worker in (1, 2)] == [False, False]
-    assert not open_store(made.record.store).list("a-run/attempts/2/")
-
-
 def test_a_group_that_never_forms_is_charged_and_says_who_is_missing(job):
     made = job(MEET_FOR_EVER, workers=3, max_attempts=2, environment={"PET_RDZV_CONF": "join_timeout=2"})
     assert made.start(0, 2).exit_codes() == [146, 146]
@@ -445,21 +293,6 @@ def train_func(parameters):
     assert made.start().exit_codes() == [71]  # after a final end the user has submitted anew
     assert [made.end_record(attempt, 0)["exit_code"] for attempt in (3, 4)] == [147, 71]
     made.pods[0].says("^attempt 3 starts again, number 1 since .*at most 1 more")
-
-
-@pytest.mark.slow
-def test_a_session_may_end_without_publishing(job):
-    source = """
-import sys
-
-def train_func(parameters):
-    from train_func.worker import Session
-    with Session(parameters):
-        sys.exit(0)
-"""
-    made = job(source).start()
-    assert made.exit_codes() == [0]
-    assert made.end_record(1, 0)["cause"] is None
 
 
 GOES_AWAY = """

@@ -2,7 +2,6 @@
 
 import pytest
 
-from tests.distributed.pods import Job
 from train_func.storage import open_store
 
 WRITES = """
@@ -24,19 +23,16 @@ def train_func(parameters):
         runs.mkdir()
         (runs / "events").write_text("7 rows")
         (run / "run-7.wandb").write_text("101 rows")
-        if parameters.get("killed") and os.environ["TRAIN_FUNC_ATTEMPT"] == "1":
-            (runs / "of the first attempt").touch()
-            os.kill(os.getpid(), 9)
         if parameters["fails"]:
             raise ZeroDivisionError
 """
 
 
 @pytest.mark.parametrize("fails", [False, pytest.param(True, marks=pytest.mark.slow)])
-def test_what_rank_zero_tracks_is_kept_with_the_attempt(tmp_path, fails):
+def test_what_rank_zero_tracks_is_kept_with_the_attempt(job, tmp_path, fails):
     environment = {"NETRC": str(tmp_path / "none"), "TRACKIO_DIR": str(tmp_path / "mine")}
     parameters = {"fails": fails, "seen": str(tmp_path / "seen")}
-    made = Job(tmp_path / "job", WRITES, ranks=2, environment=environment, parameters=parameters).start()
+    made = job(WRITES, ranks=2, environment=environment, parameters=parameters).start()
     assert made.exit_codes() == [70 if fails else 0]
     made.pods[0].says(r"\[rank 0\] .*/trackers'.*'dryrun'.*/mine'")
     made.pods[0].says(r"\[rank 1\] .*None.*'dryrun'.*/mine'")
@@ -47,12 +43,3 @@ def test_what_rank_zero_tracks_is_kept_with_the_attempt(tmp_path, fails):
         f"{keys.prefix}/runs/events": b"7 rows",
     }.items():
         assert store.get(name).data == data
-
-
-def test_an_attempt_keeps_nothing_that_the_one_before_it_tracked(tmp_path):
-    parameters = {"fails": False, "killed": True, "seen": str(tmp_path / "seen")}
-    made = Job(tmp_path / "job", WRITES, ranks=2, parameters=parameters).start()
-    assert made.exit_codes() == [0]
-    store, keys = open_store(made.record.store), made.record.keys
-    kept = [[entry.key.split("/")[-1] for entry in store.list(f"{keys.attempt(n).prefix}/runs/")] for n in (1, 2)]
-    assert [sorted(names) for names in kept] == [["events", "of the first attempt"], ["events"]]

@@ -66,13 +66,6 @@ def test_rows_that_count_nothing_are_used_all_the_same(found, name, size):
     assert found[size, 0][name]["once"] == [40]
 
 
-@pytest.mark.parametrize("name", CASES)
-def test_the_code_of_users_sees_what_the_collator_made_and_nothing_else(found, name):
-    for of_rank in found.values():
-        assert of_rank[name]["names"] == {"input_ids", "attention_mask", "labels"}
-    assert found[3, 0]["tags"]["kinds"] == {"BatchEncoding"}
-
-
 @pytest.mark.parametrize("size", ALONE_AND_UGLY)
 def test_parameters_without_a_gradient_are_named_before_the_ranks_weights_differ(told, size):
     for rank in range(size):

@@ -21,7 +21,7 @@ from train_func.worker import Trainer
 from train_func.worker.training import own_loop
 from train_func.worker.training.loader import seed_for
 from train_func.worker.training.own_loop import OwnState
-from train_func.worker.training.plan import build_plan, facts_of, rows_of
+from train_func.worker.training.plan import facts_of, rows_of
 
 IGNORED = -100
 CLASS_WEIGHTS = torch.tensor([0.2, 1.0, 5.0])
@@ -119,23 +119,21 @@ class OverRows(nn.Module):
 
 
 class Tells(Trainer):
-    """Keeps the loss of every step, and what a training_step of one's own is given."""
+    """Keeps the loss of every step."""
 
     def __init__(self, *args, **kwargs):
         super().__init__(*args, **kwargs)
-        self.losses, self.names, self.kinds = [], set(), set()
+        self.losses = []
 
     def training_step(self, model, inputs, num_items_in_batch=None):
-        self.names |= set(inputs)
-        self.kinds.add(type(inputs).__name__)
         loss = super().training_step(model, {**inputs}, num_items_in_batch)
         if self.accelerator.sync_gradients:
             self.losses.append(loss.item())
         return loss
 
 
-def class_weighted(outputs, labels, **kwargs):
-    return functional.cross_entropy(outputs.logits.view(-1, 3), labels.view(-1), weight=CLASS_WEIGHTS, **kwargs)
+def class_weighted(outputs, labels):
+    return functional.cross_entropy(outputs.logits.view(-1, 3), labels.view(-1), weight=CLASS_WEIGHTS)
 
 
 class ClassWeights(Tells):
@@ -145,16 +143,6 @@ class ClassWeights(Tells):
         labels = inputs.pop("labels")
         outputs = model(**inputs)
         loss = class_weighted(outputs, labels)
-        return (loss, outputs) if return_outputs else loss
-
-
-class ClassWeightsOverItems(Tells):
-    """The same recipe as it is written since there is num_items_in_batch."""
-
-    def compute_loss(self, model, inputs, return_outputs=False, num_items_in_batch=None):
-        labels = inputs.pop("labels")
-        outputs = model(**inputs)
-        loss = class_weighted(outputs, labels, reduction="sum") / num_items_in_batch
         return (loss, outputs) if return_outputs else loss
 
 
@@ -177,22 +165,8 @@ def sum_over_items(outputs, labels, num_items_in_batch):
     return functional.cross_entropy(logits, labels.view(-1), reduction="sum") / num_items_in_batch
 
 
-def mean_of_its_own(outputs, labels, num_items_in_batch=None):
-    return functional.cross_entropy(outputs.logits.view(-1, outputs.logits.shape[-1]), labels.view(-1))
-
-
 def own_loss(model, inputs):
     return model(**inputs).loss
-
-
-def weighted_over_items(model, inputs):
-    return class_weighted(model(**inputs), inputs["labels"], reduction="sum") / len(inputs["labels"])
-
-
-def smoothed(model, inputs):
-    return functional.cross_entropy(
-        model(**inputs).logits.view(-1, 3), inputs["labels"].view(-1), label_smoothing=0.1, ignore_index=IGNORED
-    )
 
 
 def weighted_means(model, inputs):
@@ -210,7 +184,6 @@ class Case:
     whole: object = own_loss
     micro: tuple = (4, 4)  # micro-batch size, micro-batches per global batch
     loss: object = None
-    smoothing: float = 0.0
     by_row: bool = False  # the whole is the mean of the micro-batches' losses, weighted by their rows
     drawn: bool = False  # the collator draws: labels differ from cut to cut, but not from world to world
 
@@ -223,29 +196,16 @@ CASES = {
     "text within a model of one's own": Case(model=lambda: Plain(writer), collate=collate_whole_text),
     "classes of rows from a language model": Case(model=OverRows, micro=(1, 16)),
     "guesses": Case(model=tagger, collate=collate_guesses, drawn=True),
-    "smoothed tags": Case(**TAGS, smoothing=0.1, whole=smoothed),
     "no further arguments": Case(model=Plain),
     "class weights": Case(kind=ClassWeights, whole=weighted_means, by_row=True),
-    "class weights, uncut": Case(kind=ClassWeights, whole=weighted_means, micro=(16, 1)),
     "class weights, idle ranks": Case(kind=ClassWeights, whole=weighted_means, micro=(8, 2), by_row=True),
-    "class weights over items": Case(kind=ClassWeightsOverItems, whole=weighted_over_items),
     "masked mean": Case(**TAGS, kind=MaskedMean),
     "sum over items": Case(**TAGS, loss=sum_over_items),
-    "mean of its own": Case(**TAGS, loss=mean_of_its_own),
 }
 
 
 def the_plan(case, world_size, num_rows=40):
-    micro_batch_size, num_micro_batches = case.micro
-    return build_plan(
-        case.rows(num_rows),
-        seed=5,
-        num_epochs=1,
-        batch_size=16,
-        micro_batch_size=micro_batch_size,
-        num_micro_batches=num_micro_batches,
-        world_size=world_size,
-    )
+    return small.plan(case.rows(num_rows), 16, *case.micro, world_size)
 
 
 def trainer_of(case, world_size, rank, folder, plan, callbacks=(), **others):
@@ -266,13 +226,11 @@ def trainer_of(case, world_size, rank, folder, plan, callbacks=(), **others):
 
 def train(case, world_size, rank, folder):
     plan, keeps = the_plan(case, world_size), Keeps()
-    trainer = trainer_of(case, world_size, rank, folder, plan, [keeps], label_smoothing_factor=case.smoothing)
+    trainer = trainer_of(case, world_size, rank, folder, plan, [keeps])
     trainer.train()
     return {
         "gradients": np.stack(keeps.gradients),
         "losses": trainer.losses,
-        "names": trainer.names,
-        "kinds": trainer.kinds,
         "once": [coverage.num_once for coverage in trainer.coverage],
         "eval_loss": trainer.evaluate()["eval_loss"],
         "weights": flat(trainer.model.parameters()),
@@ -282,11 +240,9 @@ def train(case, world_size, rank, folder):
 WHOLE_TEXT = {"model": writer, "collate": collate_whole_text}
 OWN_LOOPS = {
     "whole text": Case(**WHOLE_TEXT),
-    "whole text, a row at a time": Case(**WHOLE_TEXT, micro=(1, 16)),
     "whole text, idle ranks": Case(**WHOLE_TEXT, micro=(8, 2)),
     "whole text in a model of one's own": Case(model=lambda: Plain(writer), collate=collate_whole_text),
     "whole text, said by the loop": Case(**WHOLE_TEXT, micro=(2, 8)),
-    "tags": Case(**TAGS),
     "tags, idle ranks": Case(**TAGS, micro=(8, 2)),
 }
 
@@ -325,8 +281,7 @@ def reference_of(case):
                 p -= RATE * p.grad
     held_out = case.collate([*case.rows(21, seed=1)])
     with torch.no_grad():
-        measured = own_loss if case.smoothing else case.whole  # labels are smoothed in the training alone
-        found["eval_loss"] = measured(model.eval(), held_out).item()
+        found["eval_loss"] = case.whole(model.eval(), held_out).item()
     return {**found, "gradients": np.stack(found["gradients"]), "weights": flat(model.parameters())}
 
 

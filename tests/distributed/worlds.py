@@ -13,7 +13,7 @@ from pathlib import Path
 import torch
 import torch.distributed as dist
 
-from tests.distributed import images, loops, lora, parity, splits, task_metrics, weighing
+from tests.distributed import images, loops, lora, parity, splits, weighing
 
 WORLD_SIZES = (1, 2, 3, 4)
 ALONE_AND_UGLY = (1, 3)
@@ -45,7 +45,6 @@ def main():
                     programs |= {
                         "splits": splits,
                         "weighing": weighing,
-                        "task_metrics": task_metrics,
                         "lora": lora,
                         "images": images,
                         "loops": loops,

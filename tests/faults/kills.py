@@ -22,7 +22,7 @@ import pytest
 from tests.faults import forks, left, trainings
 from tests.faults.drawn import PUBLICATION, TRAINING, points
 from tests.s3_servers import s3_server
-from train_func.storage import disk, s3_files
+from train_func.storage import disk
 
 RANKS = 2
 MOST_ATTEMPTS = 4
@@ -198,7 +198,7 @@ def main():
     given.seeds = range(len(given.drawn)) if given.drawn else given.seeds
     given.folder = given.folder.resolve()
     given.folder.mkdir(parents=True, exist_ok=True)
-    disk.CHUNK = s3_files.CHUNK = CHUNK
+    disk.CHUNK = CHUNK
     begun = time.monotonic()
     try:
         with server_for(given.training, given.folder) as bucket:

@@ -13,10 +13,10 @@ from collections import Counter
 from pathlib import Path
 
 from tests.faults import forks, trainings
-from train_func.exits import DONE, PEER, RENDEZVOUS, STOPPED
-from train_func.layout import MODEL_MANIFEST, SUMS
-from train_func.result import Result, read_sums
 from train_func.storage import find, open_store
+from train_func.wire.exits import DONE, PEER, RENDEZVOUS, STOPPED
+from train_func.wire.layout import MODEL_MANIFEST, SUMS
+from train_func.wire.result import Result, read_sums
 from train_func.worker.publish.publication import complete
 
 NOTHING, RESULT, MODEL = "nothing", "result", "model"

@@ -8,9 +8,10 @@ import time
 
 import psutil
 
-from train_func import exits
-from train_func.layout import MODEL_MANIFEST
+from tests.distributed.pods import is_alive
 from train_func.storage import open_store
+from train_func.wire import exits
+from train_func.wire.layout import MODEL_MANIFEST
 
 HANG = 300.0  # seconds; nothing of such a job takes so long
 LOOK = 0.01  # seconds between two looks
@@ -129,7 +130,7 @@ class Operated:
             process.send_signal(signal.SIGTERM)
         except psutil.NoSuchProcess:
             return None
-        self._await(lambda: not _runs(process), "end of a rank that was told to stop")
+        self._await(lambda: not is_alive(process), "end of a rank that was told to stop")
         return time.monotonic() - begun
 
     def await_next(self):
@@ -142,11 +143,6 @@ class Operated:
     def said_of_ends(self, worker):
         """How the supervisors of this worker have told the ends of attempts."""
         return re.findall(ENDS, self._said(worker), re.MULTILINE)
-
-    def await_said(self, worker, num):
-        """What the supervisors have told of the ends of attempts beyond these many, as soon as there is something."""
-        self._await(lambda: len(self.said_of_ends(worker)) > num, f"word of worker {worker} on the end of its rank")
-        return self.said_of_ends(worker)[num:]
 
     def steps(self, worker):
         """The steps that its rank has done, over all attempts."""
@@ -191,10 +187,3 @@ class Operated:
                 raise Wrong(f"worker {worker} ended with exit code {code}: {pod.output[-2000:]}")
             if code:
                 self._start(worker)
-
-
-def _runs(process):
-    try:
-        return process.is_running() and process.status() != psutil.STATUS_ZOMBIE
-    except psutil.NoSuchProcess:
-        return False

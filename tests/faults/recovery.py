@@ -1,6 +1,6 @@
 """python -m tests.faults.recovery FOLDER [--times 20] [--seed 0]
 
-Prints how long a job of the twin takes from its submission to its first step, and to the next new step after a rank was
+Prints how long a job of Local() takes from its submission to its first step, and to the next new step after a rank was
 killed, and after a worker was killed with all of its processes: each time, and the distribution; once more with a rank
 of a job with the default checkpoint interval, where the steps that were done again are told too. The killed rank and
 the moment are drawn. And the memory that processes of a worker have during the training: all that is resident of the
@@ -22,6 +22,7 @@ from pathlib import Path
 
 import psutil
 
+from tests.distributed.pods import is_alive
 from train_func import Local, Run, submit
 from train_func.storage import open_store
 
@@ -105,13 +106,6 @@ def memory_of(processes):
     """Megabytes."""
     sizes = {name: process.memory_full_info() for name, process in processes.items()}
     return {name: (of.rss if name == "supervisor" else of.uss) / 1e6 for name, of in sizes.items()}
-
-
-def is_alive(process):
-    try:
-        return process.is_running() and process.status() != psutil.STATUS_ZOMBIE
-    except psutil.NoSuchProcess:
-        return False
 
 
 def steps_again(told):

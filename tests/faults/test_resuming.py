@@ -179,13 +179,6 @@ def test_a_run_whose_checkpoints_are_all_damaged_stops_with_the_code_for_data(tm
 
 
 @pytest.mark.slow
-def test_a_full_disk_ends_no_training_and_the_checkpoint_before_stays(tmp_path):
-    full = {"point": "checkpoint file written", "rank": 0, "nth": 5, "errno": 28}
-    assert attempts(tmp_path, (2, full))[0] == [0, 0]
-    assert "the checkpoint of step" in output(tmp_path, 1) and "was not saved: " in output(tmp_path, 1)
-
-
-@pytest.mark.slow
 def test_a_training_with_frozen_weights_goes_on_with_them(tmp_path):
     assert attempts(tmp_path / "whole", (2, None), has_frozen=True)[0] == [0, 0]
     killed = {**killed_at(11), "attempt": 1}

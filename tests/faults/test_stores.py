@@ -9,7 +9,7 @@ from tests.faults.attempts import attempts, first_step, output, result
 from tests.mounts import needs_mount, run_on_disk
 from tests.s3_servers import s3_server
 from tests.tcp_proxy import Cut, tcp_proxy
-from train_func.exits import FULL, PERMISSION, STOPPED
+from train_func.wire.exits import FULL, PERMISSION
 
 SPOILED, HEALED, STEPS = 5, 12, 21
 ON_A_DISK = """
@@ -82,17 +82,6 @@ def test_a_training_that_cannot_publish_is_gone_on_with_from_its_last_checkpoint
     codes = on_a_disk(tmp_path, {"spoils": {SPOILED: spoil}, "waits": True}, {"before": heal})
     assert codes[0][0] == code
     assert codes[1] == [0, 0]
-    assert first_step(output(tmp_path, 2)) == max(steps_saved(output(tmp_path, 1))) + 1
-    assert result(tmp_path) == undisturbed
-
-
-@pytest.mark.slow
-@needs_mount
-def test_a_training_that_is_stopped_with_a_full_disk_goes_on_from_its_last_checkpoint(tmp_path, undisturbed):
-    spoil, heal, _ = (of if isinstance(of, int) else of.format(store=tmp_path / "store") for of in SPOILS["full"])
-    stop = {"point": "update", "rank": 1, "nth": HEALED, "attempt": 1, "signal": 15}
-    codes = on_a_disk(tmp_path, {"spoils": {SPOILED: spoil}, "failpoint": stop, "waits": True}, {"before": heal})
-    assert codes == [[STOPPED, STOPPED], [0, 0]]
     assert first_step(output(tmp_path, 2)) == max(steps_saved(output(tmp_path, 1))) + 1
     assert result(tmp_path) == undisturbed
 

@@ -21,9 +21,9 @@ from tests.tiny_images import write_image_folder, write_tiny_resnet
 from tests.tiny_llama import write_questions, write_tiny_llama
 from train_func import failpoint
 from train_func.failpoint import reach
-from train_func.records import RunRecord
 from train_func.run import Run
 from train_func.tasks import CausalLM, ImageClassification
+from train_func.wire.records import RunRecord
 from train_func.worker import Session, Trainer
 from train_func.worker.checkpoint.state import State
 from train_func.worker.rank import world
@@ -308,7 +308,7 @@ class Steps:
 
 
 def with_adapters(folder, **fields):
-    """A Trainer of a task with adapters, which alone are saved; no step comes while they are saved."""
+    """A Trainer of a task with adapters, which alone are saved."""
     task = CausalLM(
         model=write_tiny_llama(folder / "llama"),
         dataset=write_questions(folder / "questions.jsonl", NUM_ROWS),
@@ -316,54 +316,33 @@ def with_adapters(folder, **fields):
         lora_dropout=0.1,
         max_length=256,
     )
-    record = record_of(folder, task=task, **fields)
-    with Session({"train_func": record.to_dict()}) as session:
-        model, tokenizer = session.model()
-        train, held_out = session.data(tokenizer)
-        plan = split_dataset_by_node(session.plan(train), session.rank, session.world_size)
-        arguments = session.arguments(eval_strategy="epoch", logging_strategy="steps", logging_steps=2)
-        trainer = Trainer(
-            model=model,
-            args=TrainingArguments(**{**arguments, "bf16": False}),
-            train_dataset=plan,
-            eval_dataset=held_out,
-            callbacks=[Tells(), Waits()],
-        )
-        trainer.train()
-        adapters = {name: of for name, of in trainer.model.state_dict().items() if "lora_" in name}
-        found = {
-            "adapters": digest_of(adapters),
-            "base": digest_of({name: of for name, of in trainer.model.state_dict().items() if name not in adapters}),
-            "optimizer": digest_of(trainer.optimizer.state_dict()),
-            "step": trainer.state.global_step,
-            "log": logged(trainer),
-        }
-        leave(folder, session, found)
-        session.publish(trainer)
+    with_task(folder, task, **fields)
 
 
 def with_images(folder, **fields):
-    """A Trainer of a task with augmentation and BatchNorm; no step comes while one is saved."""
+    """A Trainer of a task with augmentation and BatchNorm."""
     images = write_image_folder(folder / "images", NUM_ROWS)
     task = ImageClassification(model=str(write_tiny_resnet(folder / "resnet")), dataset=str(images))
+    with_task(folder, task, **fields)
+
+
+def with_task(folder, task, **fields):
+    """No step comes while one is saved."""
     record = record_of(folder, task=task, **fields)
     with Session({"train_func": record.to_dict()}) as session:
         model, processor = session.model()
         train, held_out = session.data(processor)
-        plan = split_dataset_by_node(session.plan(train), session.rank, session.world_size)
         arguments = session.arguments(eval_strategy="epoch", logging_strategy="steps", logging_steps=2)
         trainer = Trainer(
             model=model,
             args=TrainingArguments(**{**arguments, "bf16": False}),
-            train_dataset=plan,
+            train_dataset=split_dataset_by_node(session.plan(train), session.rank, session.world_size),
             eval_dataset=held_out,
             callbacks=[Tells(), Waits()],
         )
         trainer.train()
-        buffers = dict(model.named_buffers())
         found = {
-            "weights": digest_of({name: of for name, of in model.state_dict().items() if name not in buffers}),
-            "buffers": digest_of(buffers),
+            "weights": digest_of(model.state_dict()),
             "optimizer": digest_of(trainer.optimizer.state_dict()),
             "step": trainer.state.global_step,
             "log": logged(trainer),

@@ -162,24 +162,10 @@ def test_one_changed_word_needs_no_argument_in_a_notebook(render):
     assert found["AWS_SECRET_ACCESS_KEY"]["valueFrom"]["secretKeyRef"]["name"] == "myminio-jobs"
 
 
-@pytest.mark.parametrize(("name", "tag"), [(IMAGE[:-2], "1"), ("registry.example/train-func@sha256", "a" * 64)])
-def test_an_image_is_named_by_tag_or_by_digest(render, name, tag):
-    found = merged(render("jupyterhub", "generic", image=f"{name}:{tag}"))["singleuser"]
-    assert found["image"] == {"name": name, "tag": tag}
-
-
 def test_without_volumes_nothing_asks_for_one(render):
     found = merged(render("jupyterhub", "generic", "--storage", "none"))
     assert found["singleuser"]["storage"]["type"] == "none"
     assert found["hub"]["db"]["type"] == "sqlite-memory"
-
-
-def test_where_services_are_headless_names_are_whole(render):
-    found = merged(render("jupyterhub", "hpk"))
-    assert "hub.train-func-hub.svc.cluster.local:8081" in found["hub"]["extraConfig"]["names"]
-    assert found["proxy"]["chp"]["defaultTarget"] == "http://hub.train-func-hub.svc.cluster.local:8081"
-    assert found["hub"]["db"]["type"] == "sqlite-memory"
-    assert found["singleuser"]["networkPolicy"]["enabled"] is found["hub"]["readinessProbe"]["enabled"] is False
 
 
 def test_of_openebs_hostpath_alone_is_on(render):

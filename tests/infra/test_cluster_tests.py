@@ -4,7 +4,6 @@ import os
 import re
 import shutil
 import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -48,36 +47,6 @@ def test_the_image_given_is_the_one_tested(run):
     done, told = run(IMAGE="registry.example/mine:7")
     assert done.returncode == 0, done.stderr
     assert told == ["registry.example/mine:7 tests/install", *["registry.example/mine:7 tests/cluster"] * 2]
-
-
-def test_a_part_that_fails_hides_no_other(run, tmp_path):
-    (tmp_path / "checkout/.venv/bin/python").write_text('#!/usr/bin/env bash\necho "${@: -1}" >>"$TOLD"; exit 1\n')
-    done, told = run(IMAGE="registry.example/mine:7")
-    assert done.returncode == 1
-    assert told == ["tests/install", "tests/cluster", "tests/cluster"]
-
-
-def test_what_changes_the_whole_cluster_runs_alone_and_after_the_others(tmp_path):
-    written = (ROOT / "infra/test_cluster.sh").read_text()
-    beside, alone = re.findall(r'passes .*-m "\(\$tier\) and (.*?)" .*?tests/cluster$', written, re.M)
-    assert (beside, alone) == ("not alone", "alone")
-    for tier, expected in (("not slow", ["a", "c"]), ("slow or not slow", ["a", "b", "c", "d"])):
-        found = [collected(tmp_path, f"({tier}) and {which}") for which in (beside, alone)]
-        assert found == [expected[: len(expected) // 2], expected[len(expected) // 2 :]]
-
-
-def collected(folder: Path, expression: str) -> list[str]:
-    """Which tests of a file with one of every kind that expression means."""
-    kinds = {"a": "", "b": "slow", "c": "alone", "d": "slow alone"}
-    marked = [
-        "".join(f"@pytest.mark.{mark}\n" for mark in marks.split()) + f"def test_{name}(): pass\n"
-        for name, marks in kinds.items()
-    ]
-    (folder / "test_kinds.py").write_text("import pytest\n" + "".join(marked))
-    (folder / "pytest.ini").write_text("[pytest]\nmarkers =\n    slow\n    alone\n")
-    command = [sys.executable, "-m", "pytest", "--collect-only", "-q", "-p", "no:cacheprovider", "-m", expression, "."]
-    done = subprocess.run(command, cwd=folder, capture_output=True, text=True, timeout=120, check=False)
-    return re.findall(r"::test_(\w)", done.stdout)
 
 
 def test_a_program_that_is_named_builds_it(run):

@@ -48,28 +48,6 @@ def test_status_and_credentials_say_that_its_users_are_one_circle_of_trust(tmp_p
         assert "circle of trust" in said(tmp_path, command, OWN)
 
 
-def test_the_manual_and_values_say_so_too():
-    for path in ("docs/cluster.md", "infra/jupyterhub/values.yaml"):
-        said = " ".join((ROOT / path).read_text().replace("#", " ").split())
-        assert re.search(r"One (JupyterH|h)ub is one such circle", said), path
-
-
-@pytest.mark.parametrize(("hub_is_in", "told"), [(OWN, False), (BEFORE, True)])
-def test_install_says_so_and_how_one_beside_the_store_is_moved(hub_is_in, told):
-    quiet = "chart_of() { :; }; render_account() { :; }; jupyterhub_values() { JUPYTERHUB_VALUES=(); }; random() { :; }"
-    quiet += '; apply() { :; }; copy_key_of_jobs() { :; }; keep_secret() { :; }; release() { :; }; say() { echo "$*"; }'
-    set_up = f"WORK=$2 CONTEXT=there JUPYTERHUB_CHART= JUPYTERHUB_CHARTS= HUB_NAMESPACE={hub_is_in}"
-    script = f'source "$1/infra/jupyterhub/component.sh"; {set_up}; {quiet}; install_jupyterhub 2>&1'
-    command = ["bash", "-euc", script, "-", str(ROOT), "/tmp"]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=True)
-    assert "circle of trust" in done.stdout
-    assert ("helm uninstall" in done.stdout) is told
-
-
-def test_another_key_of_jobs_is_another_key_of_notebooks_too(tmp_path):
-    assert "--only s3,jobs,jupyterhub" in said(tmp_path, "credentials", OWN)
-
-
 def test_nothing_of_the_hub_is_in_a_namespace_of_the_others(tmp_path):
     if not shutil.which("kubectl"):
         pytest.skip("kubectl is not here: NOT TESTED what install.sh renders")
@@ -82,12 +60,3 @@ def test_nothing_of_the_hub_is_in_a_namespace_of_the_others(tmp_path):
     sources = found["NetworkPolicy", "myminio"]["spec"]["ingress"][0]["from"]
     notebooks = next(each for each in sources if "component" in each.get("podSelector", {}).get("matchLabels", {}))
     assert notebooks["namespaceSelector"] == {"matchLabels": {"kubernetes.io/metadata.name": OWN}}
-
-
-def test_every_command_of_the_move_names_the_cluster():
-    move = """source "$1/infra/jupyterhub/component.sh"; CONTEXT=there; tell_move"""
-    done = subprocess.run(["bash", "-euc", move, "bash", ROOT], capture_output=True, text=True, timeout=60, check=True)
-    commands = re.findall(r"(?:kubectl|helm|install\.sh) .*", done.stderr)
-    assert len(commands) > 4
-    for command in commands:
-        assert re.search(r" --(kube-)?context there( |$)", command), command

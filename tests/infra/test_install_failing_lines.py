@@ -47,25 +47,3 @@ def test_a_status_that_the_cluster_did_not_tell_is_a_failure(tmp_path):
     assert done.returncode == FAILED
     assert "statefulset/myminio" in done.stderr
     assert "s3 " not in done.stdout
-
-
-def test_manifests_that_were_written_in_part_are_fetched_again(tmp_path):
-    script = """set -Eeuo pipefail; shopt -s inherit_errexit
-    COMMAND=render OPERATOR_COMMIT=abc OPERATOR_VERSION=1 OPERATOR_REPOSITORY=there WORK=$2 FAILED=4 PREREQUISITE=3
-    source "$1/infra/installer/bundle.sh"
-    say() { :; }; die() { exit "$1"; }; git() { :; }
-    tar() { mkdir -p "$3/manifests"; return 1; }
-    found=$(BUNDLE="" XDG_CACHE_HOME=$2 operator_manifests) || exit"""
-    done = subprocess.run(["bash", "-c", script, "-", ROOT, tmp_path], capture_output=True, text=True, timeout=60)
-    assert done.returncode == FAILED, done.stderr
-    assert not list(tmp_path.rglob("operator.commit"))
-
-
-TOLD = {"": "0", "none": "0", "3Gi": "3072", "2097152Ki": "2048", "512Mi": "512", "1073741824": "1024"}
-
-
-@pytest.mark.parametrize(("told", "shown"), TOLD.items())
-def test_a_node_that_tells_no_memory_counts_as_one_without_any(told, shown):
-    script = 'set -Eeuo pipefail; shopt -s inherit_errexit; source "$1/infra/installer/doctor.sh"; mebibytes "$2"'
-    done = subprocess.run(["bash", "-c", script, "-", ROOT, told], capture_output=True, text=True, timeout=60)
-    assert (done.returncode, done.stdout.strip()) == (0, shown), done.stderr

@@ -84,44 +84,10 @@ def test_without_a_command_it_shows_its_manual_and_fails():
     assert not [line for line in done.stdout.splitlines() if line.startswith("#")]
 
 
-def test_the_manual_names_every_option_that_is_read():
-    manual = install("--help").stdout
-    options = (ROOT / "infra/installer/options.sh").read_text()
-    read = set(re.findall(r"--[a-z][a-z0-9-]+", options)) - {"--help"}
-    assert len(read) == 11
-    assert read <= set(re.findall(r"--[a-z][a-z0-9-]+", manual))
-
-
 def test_it_does_not_guess_which_of_several_clusters_is_meant(kubectl, tmp_path):
     done = install("install", "--yes", KUBECONFIG=kubeconfig(tmp_path, "staging", "production"))
     assert done.returncode == USAGE
     assert "--context production staging" in done.stderr
-
-
-def test_a_context_that_is_not_there_is_named_with_those_that_are(kubectl, tmp_path):
-    done = install("doctor", "--context", "prod", KUBECONFIG=kubeconfig(tmp_path, "staging", "production"))
-    assert done.returncode == USAGE
-    assert unnamed(done.stderr, "--context prod", "production staging") == []
-
-
-def test_without_a_kubeconfig_it_says_which_one_it_looked_for(kubectl):
-    done = install("install", "--yes", KUBECONFIG="/no/such/file")
-    assert done.returncode == PREREQUISITE
-    assert "KUBECONFIG=/no/such/file" in done.stderr
-
-
-def test_a_kubeconfig_that_cannot_be_read_is_named_with_its_fault(kubectl, tmp_path):
-    (tmp_path / "kubeconfig").write_text("contexts: [")
-    done = install("install", KUBECONFIG=str(tmp_path / "kubeconfig"))
-    assert done.returncode == PREREQUISITE
-    assert "error loading config" in done.stderr
-
-
-def test_a_value_may_stand_behind_an_equals_sign(kubectl):
-    given = {"TRAIN_FUNC_IMAGE": "registry/train-func:1"}
-    done = install("render", "--profile=kind", "--only=s3", **given)
-    assert done.returncode == 0, done.stderr
-    assert "name: myminio" in done.stdout
 
 
 @pytest.mark.parametrize(
@@ -139,13 +105,6 @@ def test_an_external_store_that_no_pod_can_reach_is_refused(kubectl, endpoint, w
     assert done.stdout == ""
 
 
-def test_a_rendering_that_fails_prints_nothing_but_why(kubectl):
-    done = install("render", "--s3", "minio", "--only", "s3")
-    assert done.returncode == PREREQUISITE
-    assert done.stdout == ""
-    assert unnamed(done.stderr.splitlines()[-1], "--s3 minio", "S3_IMAGE=registry/minio:tag") == []
-
-
 def test_a_server_that_does_not_answer_is_named_before_anything_else(kubectl, tmp_path):
     done = install("install", "--yes", KUBECONFIG=kubeconfig(tmp_path, "away"))
     assert done.returncode == PREREQUISITE
@@ -161,16 +120,16 @@ def test_a_server_that_does_not_answer_is_not_one_where_nothing_is_installed(kub
     assert "nothing is installed" not in done.stderr
 
 
-def test_an_image_without_a_tag_is_refused(kubectl, tmp_path):
-    given = {"TRAIN_FUNC_IMAGE": "registry:5000/train-func", "KUBECONFIG": kubeconfig(tmp_path, "away")}
-    done = install("install", **given)
-    assert done.returncode == USAGE
-    assert unnamed(done.stderr, "TRAIN_FUNC_IMAGE=registry:5000/train-func", "tag", "digest") == []
-
-
 def test_without_kubectl_it_says_which_version_it_wants(tmp_path):
     for tool in ("bash", "dirname", "sed", "mktemp", "rm"):
         (tmp_path / tool).symlink_to(shutil.which(tool))
     done = install("install", PATH=str(tmp_path))
     assert done.returncode == PREREQUISITE
     assert unnamed(done.stderr, "kubectl", "1.30") == []
+
+
+def test_an_image_without_a_tag_is_refused(kubectl, tmp_path):
+    given = {"TRAIN_FUNC_IMAGE": "registry:5000/train-func", "KUBECONFIG": kubeconfig(tmp_path, "away")}
+    done = install("install", **given)
+    assert done.returncode == USAGE
+    assert unnamed(done.stderr, "TRAIN_FUNC_IMAGE=registry:5000/train-func", "tag", "digest") == []

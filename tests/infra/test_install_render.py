@@ -99,24 +99,6 @@ def test_the_operator_is_that_of_the_golden_file(profile):
     compared(yaml.safe_dump_all([*ours, others]), f"operator-{profile}.yaml")
 
 
-def test_the_operator_is_rendered_without_its_namespace():
-    kinds = [each["kind"] for each in objects("generic", "operator")]
-    assert "Namespace" not in kinds
-    assert kinds.count("CustomResourceDefinition") == 6
-    assert kinds.count("ValidatingWebhookConfiguration") == 1
-
-
-def test_on_hpk_every_service_is_headless_and_no_webhook_is_called():
-    found = objects("hpk", "operator,s3")
-    services = {each["metadata"]["name"]: each["spec"] for each in found if each["kind"] == "Service"}
-    assert {spec["clusterIP"] for spec in services.values()} == {"None"}
-    assert all(port["port"] == port["targetPort"] for port in services["myminio"]["ports"])
-    assert not [each for each in found if each["kind"] in ("ValidatingWebhookConfiguration", "NetworkPolicy")]
-    workloads = [each for each in found if each["kind"] in ("Deployment", "StatefulSet")]
-    assert len(workloads) == 2
-    assert "Probe" not in yaml.safe_dump_all(workloads)
-
-
 @pytest.mark.parametrize("engine", ENGINES)
 def test_every_pod_passes_the_level_restricted_and_has_a_request(engine):
     found = objects("generic", "s3,operator", engine)

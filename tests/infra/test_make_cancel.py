@@ -54,23 +54,11 @@ def test_a_misspelt_parameter_is_told_with_the_one_that_is_meant(cancel):
     assert "QQQQQQ" in said and "did you mean" not in said
 
 
-def test_what_make_run_was_given_may_stay_on_the_line(cancel):
-    _, said = cancel("JOB=no-such-run", "WORKERS=2")
-    assert said.startswith("JobNotFound: ")
-
-
 def test_a_job_that_is_not_there_is_one_message(cancel):
     code, said = cancel("JOB=no-such-run")
     assert code != 0
     assert said.startswith("JobNotFound: ")
     assert "'no-such-run'" in said
-    assert "Traceback" not in said
-
-
-def test_the_place_is_the_one_that_is_named(cancel):
-    code, said = cancel("JOB=no-such-run", "WHERE=Cluster")
-    assert code != 0
-    assert said.startswith("InvalidInput: store: ")
     assert "Traceback" not in said
 
 

@@ -74,11 +74,6 @@ def notebooks(checkout):
     return sorted((checkout / "build").glob("*.ipynb"))
 
 
-def test_without_a_name_it_is_the_first_notebook(run):
-    told, done = run()
-    assert (told, done.returncode) == (["01_finetune", {}, {}], 0)
-
-
 def test_values_arrive_as_they_were_written(run):
     (_, told, _), _ = run('TEXT=guest\'s "words"', "LABEL=1", "WORKERS=3", "LEARNING_RATE=1e-3", "LABELS=not good,good")
     assert told == {
@@ -145,22 +140,6 @@ def test_what_the_notebook_does_not_take_is_refused_before_anything_is_set_up(ru
     assert unnamed(done.stderr, *named) == []
 
 
-def test_a_file_that_takes_the_output_keeps_its_first_lines(run, tmp_path):
-    with (tmp_path / "log").open("w") as log:
-        run(stdout=log)
-    lines = (tmp_path / "log").read_text().splitlines()
-    assert lines[0].startswith("notebook 01_finetune runs")
-    assert lines[1] == "what a cell prints"
-    assert [run.checkout / path for path in re.findall(r"build/[^ )]+", lines[2])] == notebooks(run.checkout)
-
-
-def test_an_error_of_ours_is_told_without_the_rest(run):
-    _, done = run(RAISES="InvalidInput: workers=0: a whole number is expected")
-    assert done.returncode == 2
-    assert done.stderr.splitlines()[0] == "InvalidInput: workers=0: a whole number is expected"
-    assert "Traceback" not in done.stderr
-
-
 @pytest.mark.parametrize("is_submitted", [True, False])
 def test_what_is_refused_before_a_job_was_submitted_leaves_nothing(run, is_submitted):
     prints = f"{JOB}: submitted, 2 workers" if is_submitted else "rows: 7, 8"
@@ -194,3 +173,10 @@ def test_the_way_to_stop_the_last_job_is_told_as_a_shell_needs_it(run):
     given = ("WHERE=Cluster", "STORE=s3://bucket/runs")
     _, done = run(*given, RAISES=f"JobFailed: {JOB} hangs: fix it, or job.cancel()", PRINTS=said)
     assert f" make cancel WHERE=Cluster STORE=s3://bucket/runs JOB={JOB} stops it" in done.stderr
+
+
+def test_an_error_of_ours_is_told_without_the_rest(run):
+    _, done = run(RAISES="InvalidInput: workers=0: a whole number is expected")
+    assert done.returncode == 2
+    assert done.stderr.splitlines()[0] == "InvalidInput: workers=0: a whole number is expected"
+    assert "Traceback" not in done.stderr

@@ -12,12 +12,9 @@ import threading
 import urllib.error
 import urllib.request
 from pathlib import Path
-from urllib.parse import urlsplit
 
 import pytest
 from botocore.exceptions import ClientError
-from minio.credentials import StaticProvider
-from minio.minioadmin import MinioAdmin
 
 from tests.messages import unnamed
 from tests.s3_servers import IDENTITIES, s3_server
@@ -140,29 +137,6 @@ def test_a_key_that_may_too_much_is_told_and_the_bucket_stays_as_closed_as_it_wa
         assert [found["Name"] for found in store.list_buckets()["Buckets"]] == [BUCKET]
 
 
-def test_a_policy_that_cannot_be_read_is_left_as_it_is(tmp_path):
-    with s3_server("minio", tmp_path, bucket=BUCKET) as server:
-        server.client().put_bucket_policy(Bucket=BUCKET, Policy=json.dumps(OWN_POLICY))
-        before, limited = policy_of(server.client()), key()
-        admin = MinioAdmin(
-            endpoint=urlsplit(server.endpoint).netloc,
-            credentials=StaticProvider(server.access_key, server.secret_key),
-            secure=False,
-        )
-        statements = [
-            {"Effect": effect, "Action": [action], "Resource": ["arn:aws:s3:::*"]}
-            for effect, action in (("Allow", "s3:*"), ("Deny", "s3:GetBucketPolicy"))
-        ]
-        admin.user_add(*limited)
-        admin.policy_add("limited", policy={"Version": "2012-10-17", "Statement": statements})
-        admin.policy_set("limited", user=limited[0])
-        root = dataclasses.replace(server, access_key=limited[0], secret_key=limited[1])
-        done = run_setup(root, (server.access_key, server.secret_key), "seaweedfs")
-        assert done.returncode != 0
-        assert unnamed(done.stderr, f"policy of {BUCKET}", "AccessDenied") == []
-        assert policy_of(server.client()) == before
-
-
 def test_jobs_of_seaweedfs_may_do_what_jobs_of_the_others_may():
     text = SETUP.read_text()
     of_objects, of_bucket = (
@@ -178,9 +152,3 @@ def test_jobs_of_seaweedfs_may_do_what_jobs_of_the_others_may():
     jobs = next(identity for identity in identities["identities"] if identity["name"] == "jobs")
     assert "actions" not in jobs
     assert jobs["policyNames"] == [policy["name"]]
-
-
-def test_no_key_stands_in_the_identities_of_seaweedfs():
-    for identity in json.loads(IDENTITIES.read_text())["identities"]:
-        for credential in identity["credentials"]:
-            assert all(re.fullmatch(r"\$\{[A-Z_]+\}", value) for value in credential.values())

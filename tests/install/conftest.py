@@ -11,7 +11,7 @@ from tests.install.installer import NAMESPACES, Installer
 from tests.install.objects import everything
 
 # While everything is there, before the tests that take it away.
-ORDER = ("test_confined.py", "test_enforced.py", "test_lost_answers.py")
+ORDER = ("test_confined.py", "test_enforced.py")
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

@@ -2,14 +2,11 @@
 
 import json
 import os
-from collections.abc import Iterator
 
 import pytest
 
 from tests.cluster import restricted_pod
 from tests.cluster.kubectl import Kubectl
-from tests.install import hub
-from tests.install.installer import NAMESPACES, Installer
 from tests.install.store import SECRETS, client, key_of
 
 ASKS = """
@@ -63,32 +60,6 @@ def test_trying_it_from_a_pod_and_as_the_notebook_is_refused(installed, admin, n
     pod["spec"]["automountServiceAccountToken"] = True
     said = restricted_pod.said_by(Kubectl(admin.kubeconfig, "train-func"), pod)
     assert said.split() == ["403", "403", "403"]
-
-
-@pytest.fixture
-def as_the_hub(installed: Installer, admin: Kubectl) -> Iterator[None]:
-    """Its namespace, account and Role as the chart makes them, and nothing else of it; gone afterwards."""
-    own = {"namespace": hub.NAMESPACE, "name": "hub"}
-    group = "rbac.authorization.k8s.io"
-    binding = {
-        "subjects": [{"kind": "ServiceAccount", **own}],
-        "roleRef": {"apiGroup": group, "kind": "Role", "name": "hub"},
-    }
-    admin("create", "namespace", hub.NAMESPACE)
-    try:
-        admin.apply(
-            {"apiVersion": "v1", "kind": "ServiceAccount", "metadata": own},
-            {"apiVersion": f"{group}/v1", "kind": "Role", "metadata": own, "rules": hub.RULES},
-            {"apiVersion": f"{group}/v1", "kind": "RoleBinding", "metadata": own, **binding},
-        )
-        yield
-    finally:
-        admin("delete", "namespace", hub.NAMESPACE, "--timeout=60s", seconds=70)
-
-
-def test_a_hub_in_its_namespace_reads_no_secret_and_makes_no_pod_where_the_others_are(as_the_hub, admin):
-    """With the chart at hand test_jupyterhub asks the same of the hub itself."""
-    hub.has_rights_in_its_namespace_alone(admin, [name for name in NAMESPACES if name != hub.NAMESPACE])
 
 
 def test_no_secret_is_in_an_argument_or_in_what_was_said(installed, admin):

@@ -17,7 +17,7 @@ from tests.messages import unnamed
 
 ROOT = Path(__file__).parents[2]
 NOTEBOOK_SECONDS = 400
-LOST = 30  # which request of an uninstallation gets no answer; test_lost_answers tries others
+LOST = 30  # which request of an uninstallation gets no answer
 
 
 @pytest.fixture(scope="module")
@@ -38,13 +38,6 @@ def test_the_second_run_changes_nothing_and_says_so(second_run):
 
 def test_what_was_left_out_stays_left_out_until_it_is_named(second_run):
     assert unnamed(second_run, "left out", "--only jupyterhub") == []
-
-
-@pytest.mark.slow
-def test_an_upgrade_to_the_same_versions_changes_nothing_either(installed, admin):
-    before = everything(admin)
-    assert "nothing was changed" in installed.must("upgrade")
-    assert everything(admin) == before
 
 
 def test_a_dry_run_of_another_image_says_what_it_would_apply_and_does_not(installed, admin):

@@ -21,8 +21,3 @@ def test_an_installation_that_is_killed_in_every_step_goes_on_where_it_is_needed
     left = installer.files
     assert "kind: StatefulSet" in left  # of a run that was killed before it could tidy up
     assert not [value for where in SECRETS for value in key_of(admin, *where) if value in left]
-
-
-def test_an_uninstallation_that_is_repeated_ends_the_same(installer: Installer) -> None:
-    installer.must("uninstall", "--purge")
-    assert "nothing is installed" in installer.must("uninstall", "--purge")

@@ -62,10 +62,6 @@ def writer(image: str) -> dict[str, Any]:
     return wanted
 
 
-def test_a_second_run_changes_nothing(installed):
-    assert "everything was there already: nothing was changed" in installed.must("install", *ALONE)
-
-
 def test_its_class_is_the_default_only_where_there_is_no_other(installed, admin):
     field = r"jsonpath={.metadata.annotations.storageclass\.kubernetes\.io/is-default-class}"
     others = [each for each in admin("get", "storageclasses", "--output=name").split() if not each.endswith(CLASS)]

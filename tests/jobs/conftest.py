@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 from tests import runs
+from tests.local_jobs import processes
 from tests.tiny_model import write_tiny_model
-from tests.twin_jobs import processes
 from train_func import Run
 
 

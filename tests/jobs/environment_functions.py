@@ -7,21 +7,6 @@ def tells(parameters):
     return {name: os.environ.get(name) for name in parameters["names"]}
 
 
-def reads_by_name():
-    import os
-    from os import environ, getenv
-
-    found = [os.environ["SET_AND_NOT_GIVEN"], os.environ.get("GIVEN"), os.getenv("NOT_SET_HERE"), environ["PATH"]]
-    os.environ["WRITTEN"] = "1"
-    return {"found": found, "other": getenv("SET_TOO", "") + of_a_helper()}
-
-
-def of_a_helper():
-    import os
-
-    return os.environ.get("SET_FOR_A_HELPER", "")
-
-
 def leaks(parameters):
     import json
     import os

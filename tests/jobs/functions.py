@@ -2,25 +2,7 @@
 
 
 def fine_tunes(parameters):
-    from datasets.distributed import split_dataset_by_node
-    from transformers import TrainingArguments
-
-    from train_func.worker import Session, Trainer
-
-    with Session(parameters) as session:
-        model, tokenizer = session.model()
-        train, held_out = session.data(tokenizer)
-        plan = split_dataset_by_node(session.plan(train), session.rank, session.world_size)
-        arguments = TrainingArguments(**session.arguments())
-        trainer = Trainer(
-            model=model, args=arguments, train_dataset=plan, eval_dataset=held_out, processing_class=tokenizer
-        )
-        trainer.train()
-        session.publish(trainer)
-
-
-def fine_tunes_anything(parameters):
-    """The function of any task: no tokenizer is named."""
+    """The function of any task; a score that it is given comes back, so that a test says which model is better."""
     from datasets.distributed import split_dataset_by_node
     from transformers import TrainingArguments
 
@@ -30,15 +12,13 @@ def fine_tunes_anything(parameters):
         model, processor = session.model()
         train, held_out = session.data(processor)
         plan = split_dataset_by_node(session.plan(train), session.rank, session.world_size)
+        arguments = TrainingArguments(**session.arguments())
         trainer = Trainer(
-            model=model,
-            args=TrainingArguments(**session.arguments()),
-            train_dataset=plan,
-            eval_dataset=held_out,
-            processing_class=processor,
+            model=model, args=arguments, train_dataset=plan, eval_dataset=held_out, processing_class=processor
         )
         trainer.train()
         session.publish(trainer)
+    return {name: parameters[name] for name in ("score",) if name in parameters}
 
 
 def only_meets(parameters):
@@ -87,12 +67,6 @@ def misspells(parameters):
     if rank == 1:
         [].apend(rank)
     only_meets(parameters)
-
-
-def imports_what_is_missing(parameters):
-    import importlib
-
-    importlib.import_module("a_missing_package")
 
 
 def kills_itself(parameters):
@@ -198,49 +172,6 @@ def ends_with(parameters):
     sys.exit(parameters["code"])
 
 
-def loads_each(parameters):
-    """Every further source in the job's folder, by the worker's own loader; each must return what it should."""
-    import dataclasses
-    import hashlib
-    import json
-    import os
-    from pathlib import Path
-
-    from train_func.records import RunRecord
-    from train_func.worker.rank import source
-
-    folder, work = Path(os.environ["TRAIN_FUNC_JOB_DIR"]), Path(os.environ["TRAIN_FUNC_WORK_DIR"])
-    record = RunRecord.from_parameters(parameters)
-    wanted = json.loads((folder / "wanted.json").read_text())
-    for name, (sha256, returned) in wanted.items():
-        (work / "source.py").write_bytes((folder / name).read_bytes())
-        own = dataclasses.replace(record, source_sha256=sha256, function="train_func")
-        values = source.load(work, None, own)({})
-        assert hashlib.sha256(repr(values).encode(errors="surrogatepass")).hexdigest() == returned, name
-    print(f"{len(wanted)} sources arrived and work", flush=True)
-
-
-def trains_without_a_session(parameters):
-    """transformers' own Trainer and a bare Accelerator, as people write them for torchrun."""
-    import os
-
-    from accelerate import Accelerator, PartialState
-    from transformers import AutoConfig, AutoModelForSequenceClassification, Trainer, TrainingArguments
-
-    if parameters["api"] == "Accelerator":
-        accelerator = Accelerator()
-        world_size, device = accelerator.num_processes, accelerator.device
-    else:
-        torch_rows = [{"input_ids": [1, 2, 3], "attention_mask": [1, 1, 1], "labels": i % 2} for i in range(7)]
-        model = AutoModelForSequenceClassification.from_config(AutoConfig.from_pretrained(parameters["task"]["model"]))
-        arguments = TrainingArguments("output", max_steps=1, report_to="none", save_strategy="no")
-        trainer = Trainer(model=model, args=arguments, train_dataset=torch_rows)
-        trainer.train()
-        world_size, device = arguments.world_size, arguments.device
-    print(f"rank {os.environ['RANK']} of world_size={world_size} on {device.type}", flush=True)
-    PartialState().destroy_process_group()
-
-
 def trains_alone(parameters):
     """Every rank by itself, although there are several; with ``in_a_group`` in one that is left before the end."""
     import torch
@@ -290,18 +221,3 @@ def lets_groups_go(parameters):
         del gathered, group
         del model
     print(f"let {step + 1} groups go", flush=True)
-
-
-def prints_events(parameters):
-    """Prints these lines in every way there is, and raises an error that quotes them."""
-    import os
-    import subprocess
-    import sys
-
-    for line in parameters["lines"]:
-        print(line, flush=True)
-        print(f"10%|#\r{line}", flush=True)
-        print(line, file=sys.stderr, flush=True)
-        os.write(1, f"{line}\n".encode())
-        subprocess.run(["/bin/echo", line], check=True)
-    raise ValueError("\n".join(parameters["lines"]))

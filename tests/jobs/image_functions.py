@@ -1,7 +1,5 @@
 """Functions that train on images, with a module of their own; each is shipped from this file."""
 
-import tempfile
-
 import torch
 from huggingface_hub import PyTorchModelHubMixin
 
@@ -40,26 +38,3 @@ def trains_a_module(parameters):
         )
         trainer.train()
         session.publish(trainer)
-
-
-def trains_a_module_in_a_loop(parameters):
-    from datasets.distributed import split_dataset_by_node
-    from torch.nn.parallel import DistributedDataParallel
-
-    from train_func.worker import Session
-
-    with Session(parameters) as session:
-        _, processor = session.model()
-        train, _ = session.data(processor)
-        torch.manual_seed(session.run.seed)
-        model = DistributedDataParallel(Net(num_classes=len(session.labels)))
-        optimizer = torch.optim.AdamW(model.parameters(), lr=session.run.learning_rate)
-        session.checkpoint(model, optimizer)
-        for step in session.steps(split_dataset_by_node(session.plan(train), session.rank, session.world_size)):
-            for batch, weight in step:
-                (weight * model(**batch)["loss"]).backward()
-            optimizer.step()
-            optimizer.zero_grad()
-        session.publish(model)
-        if session.rank == 0:
-            session.publish(processor.save_pretrained(tempfile.mkdtemp()))

@@ -7,7 +7,6 @@ import subprocess
 import sys
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +16,7 @@ import pytest
 from tests.jobs import any_functions as of_users
 from tests.messages import unnamed
 from train_func import InvalidInput, JobFailed, Local, Run, SourceRefused, submit
-from train_func.client import stored_run
+from train_func.client.history import read_rows
 from train_func.client.job import Job
 
 LIMIT = 300
@@ -58,7 +57,6 @@ def row(function: Callable[..., object], *files: str, **others: Any) -> Any:
 TABLE = [
     row(of_users.says_nothing),
     row(of_users.takes_numbers_by_name, parameters={"lr": 0.5}, result={"lr": 0.5, "epochs": 2}),
-    row(of_users.returns_a_number, parameters={"values": [1, 2]}, result={"returned": 1.5}),
     row(
         of_users.returns_more_than_json,
         result={"loss": 0.25, "history": [0.5, 0.25]},
@@ -66,18 +64,7 @@ TABLE = [
     ),
     row(of_users.leaves_by_sys_exit),
     row(of_users.fits_a_line_with_numpy, "line.pkl", "points.csv", result={"slope", "offset"}),
-    row(of_users.counts_with_pandas, "means.csv", result={"Berlin": 4.5, "Graz": 3.0}, slow=True),
-    row(of_users.trains_alone, "model.pt", parameters={"lr": 0.05, "epochs": 2}, result={"loss"}, slow=True),
     row(of_users.trains_mnist_style, "mnist_cnn.pt", workers=3, result={"loss"}, slow=True),
-    row(
-        of_users.resumes_from_its_own_files,
-        "best.pt",
-        *(f"checkpoints/epoch-{epoch}.pt" for epoch in range(3)),
-        result={"best", "epochs"},
-        slow=True,
-    ),
-    row(of_users.loads_with_worker_processes, result={"total": 780.0}, slow=True),
-    row(of_users.accumulates_in_bf16, result={"loss"}, slow=True),
     row(
         of_users.trains_with_accelerate,
         "model.safetensors",
@@ -92,19 +79,6 @@ TABLE = [
         beside="checkpoints/checkpoint-",
         result={"train_loss", "epoch", "train_runtime"},
     ),
-    row(
-        of_users.learns_the_next_token,
-        *("gpt/config.json", "gpt/generation_config.json", "gpt/model.safetensors"),
-        result={"loss"},
-        slow=True,
-    ),
-    row(of_users.labels_tokens, "tagger/config.json", "tagger/model.safetensors", result={"loss"}, slow=True),
-    row(
-        of_users.exchanges_objects,
-        workers=4,
-        result={"total": 10.0, "split": 0.8, "local": ["0"] * 4},
-        slow=True,
-    ),
     row(of_users.shards_its_weights, "model.pt", workers=2, result={"tensors": 4}, one_model=False, slow=True),
     row(
         of_users.publishes_a_module,
@@ -118,53 +92,8 @@ TABLE = [
         result={"rows": 7},
         slow=True,
     ),
-    row(of_users.only_reports, slow=True),
-    row(of_users.classifies_pictures, "whole_model.pt", result={"confusion", "accuracy"}, slow=True),
-    row(
-        of_users.fits_with_scikit_learn,
-        "model.joblib",
-        parameters={"C": [0.1, 1.0]},
-        result={"score", "C"},
-        slow=True,
-    ),
     row(of_users.trains_with_fabric, "fabric.ckpt", workers=2, result={"ranks", "loss"}, slow=True),
-    row(of_users.writes_for_tensorboard, beside="runs/", slow=True),
-    row(of_users.starts_a_program, result={"answer": 42}),
-    row(of_users.trains_two_against_each_other, "makes.pt", "judges.pt", result={"judged"}, slow=True),
-    row(of_users.learns_a_tokenizer, "tokenizer.json", result={"tokens": ["good", "food"]}, slow=True),
-    row(of_users.draws_text, parameters={"seed": 3}, result={"returned"}, slow=True),
-    row(
-        of_users.stops_early_with_the_best,
-        *("config.json", "model.safetensors", "training_args.bin"),
-        beside=("checkpoint-", "runs/"),
-        result={"eval_loss"},
-        slow=True,
-    ),
-    row(of_users.passes_round_a_ring, workers=3, result={"token": 3.0}, slow=True),
-    row(of_users.averages_gradients_by_hand, workers=2, result={"loss"}, slow=True),
-    row(of_users.joins_uneven_parts, workers=2, slow=True),
-    row(
-        of_users.fine_tunes_by_hand,
-        *("fine-tuned/config.json", "fine-tuned/model.safetensors"),
-        result={"accuracy"},
-        slow=True,
-    ),
-    row(of_users.classifies_names_with_an_rnn, "rnn.pt", result={"returned"}, slow=True),
-    row(
-        of_users.saves_distributed_checkpoints,
-        *("checkpoint/.metadata", "checkpoint/__0_0.distcp"),
-        result={"same": True},
-        slow=True,
-    ),
-    row(
-        of_users.learns_a_bandit,
-        parameters={"seed": 7, "steps": 101},
-        result={"best", "rewards", "counts"},
-        slow=True,
-    ),
     row(of_users.parses_arguments, result={"lr": 0.01, "epochs": 3, "logs": True}),
-    row(of_users.exports_a_graph, "model.pt2", "signature.json", result={"same": True}, slow=True),
-    row(of_users.fits_a_pipeline_on_a_table, "pipeline.joblib", result={"scores", "mean"}, slow=True),
     row(of_users.spawns_processes_of_its_own, slow=True),
 ]
 
@@ -245,21 +174,8 @@ def test_a_loop_over_a_plan_uses_every_row_once_and_does_the_same_on_any_number_
         assert not manifest(job)["note"]
 
 
-@pytest.mark.slow
-def test_ranks_that_train_apart_are_told_of_and_the_model_is_published_however_many_tensors_it_has(
-    home: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-):
-    job = submit(of_users.trains_apart, Run(workers=2, epochs=1, batch_size=10, micro_batch_size=4))
-    assert job.watch() == "Succeeded"
-    job.result(LIMIT)
-    note = manifest(job)["note"]
-    assert unnamed(note, "in no DistributedDataParallel", "averages") == []
-    assert capsys.readouterr().out.count(note) >= 2  # by watch, and with the result
-    assert (job.fetch(to=tmp_path / "model") / "model.safetensors").is_file()
-
-
 def history(job: Job) -> list[dict[str, Any]]:
-    return stored_run.history(job._store, job.record)
+    return read_rows(job._store, job.record.keys)
 
 
 @pytest.mark.parametrize(
@@ -267,8 +183,6 @@ def history(job: Job) -> list[dict[str, Any]]:
     [
         (of_users.divides_by_nothing, 1, "code", "ZeroDivisionError"),
         pytest.param(of_users.asks_for_gpus_that_are_not_there, 2, "code", "nccl", marks=pytest.mark.slow),
-        pytest.param(of_users.gives_a_stream_to_the_plan, 1, "code", "Dataset.from_list", marks=pytest.mark.slow),
-        pytest.param(of_users.publishes_what_is_no_file, 1, "code", "save_pretrained", marks=pytest.mark.slow),
     ],
 )
 def test_what_cannot_work_ends_with_its_cause_and_its_remedy(home: Path, function, workers, cause, named):
@@ -281,12 +195,8 @@ def test_what_cannot_work_ends_with_its_cause_and_its_remedy(home: Path, functio
 
 REFUSED = {
     "a value by another name": (of_users.takes_numbers_by_name, {"rate": 0.5, "lr": 1}),
-    "a value by another name for the one argument": (of_users.takes_one_number, {"LR": 1}),
-    "no value for the one argument": (of_users.takes_one_number, {}),
     "values for a function that takes none": (of_users.says_nothing, {"lr": 0.5}),
     "a lambda": (lambda parameters: 1, {}),
-    "a class": (dict, {}),
-    "a part of a function": (partial(of_users.trains_alone, {}), {}),
 }
 
 

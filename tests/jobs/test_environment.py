@@ -36,14 +36,6 @@ def test_what_is_given_reaches_the_worker_and_nothing_else_of_the_person_does(ho
     assert value not in repr(Local(environment=given))
 
 
-def test_variables_that_cannot_be_are_refused_as_those_of_a_cluster(home):
-    with pytest.raises(InvalidInput) as refused:
-        Local(cpu=0, environment={"TRAIN_FUNC_X": "1", "N": 3, "API_KEY": "0123456789abcdef", "a b": "c"})
-    assert len(refused.value.faults) == 5
-    assert unnamed(refused.value, "cpu=0", "'TRAIN_FUNC_X'", "'N'", "'API_KEY'", "'a b'") == []
-    assert "0123456789abcdef" not in str(refused.value)
-
-
 def test_a_secret_that_is_not_set_here_is_refused_before_anything_starts(home, monkeypatch):
     monkeypatch.delenv("OF_A_TEAM", raising=False)
     on = Local(environment={"OF_A_TEAM": SecretKey(secret="team", key="key")})
@@ -51,16 +43,6 @@ def test_a_secret_that_is_not_set_here_is_refused_before_anything_starts(home, m
         submit(functions.tells, Run(parameters={"names": []}), on=on)
     assert unnamed(refused.value, "OF_A_TEAM", "os.environ") == []
     assert on.jobs() == []
-
-
-def test_variables_that_the_source_reads_and_no_worker_is_given_are_told(home, monkeypatch, capsys):
-    for name in ("SET_AND_NOT_GIVEN", "SET_TOO", "SET_FOR_A_HELPER", "GIVEN", "WRITTEN"):
-        monkeypatch.setenv(name, "1")
-    job = submit(functions.reads_by_name, on=Local(environment={"GIVEN": "2"}))
-    job.delete()
-    (note,) = [line for line in capsys.readouterr().out.splitlines() if "environment" in line]
-    assert unnamed(note, "SET_AND_NOT_GIVEN", "SET_TOO", "SET_FOR_A_HELPER") == []
-    assert not any(name in note for name in ("'GIVEN'", "NOT_SET_HERE", "PATH", "WRITTEN"))
 
 
 @pytest.mark.parametrize("fails", [False, True], ids=["succeeds", "fails"])

@@ -12,7 +12,7 @@ import pytest
 from tests.jobs import functions
 from tests.jobs.conftest import processes_of, until
 from tests.messages import unnamed
-from train_func import InvalidInput, JobFailed, JobNotFound, Local, attach, submit
+from train_func import JobFailed, JobNotFound, Local, attach, submit
 from train_func.client.stored_run import all_ends
 from train_func.storage import open_store
 
@@ -46,13 +46,6 @@ def test_a_typo_fails_once_and_is_shown_with_its_line(home, a_run):
     assert num_pods(job) <= 3  # worker 0 lost its peer and may have been started once more
 
 
-def test_a_missing_import_fails_once_and_is_named(home, a_run):
-    job = submit(functions.imports_what_is_missing, a_run(workers=1), on=Local())
-    error = failure(job)
-    assert error.cause == "code"
-    assert unnamed(error, "ModuleNotFoundError", "'a_missing_package'") == []
-
-
 def test_a_rank_killed_once_starts_again_in_its_pod_and_the_job_succeeds(home, a_run, tmp_path):
     folder = tmp_path / "kills"
     folder.mkdir()
@@ -62,49 +55,6 @@ def test_a_rank_killed_once_starts_again_in_its_pod_and_the_job_succeeds(home, a
     logs = list(job.logs())
     assert [line[:13] for line in logs if line.startswith("---")] == ["--- attempt 1", "--- attempt 2"]
     assert len([line for line in job.logs(attempt=2) if "met the others" in line]) == 2
-
-
-@pytest.mark.slow
-def test_a_worker_killed_every_time_uses_its_attempts_up(home, a_run, tmp_path):
-    folder = tmp_path / "kills"
-    folder.mkdir()
-    asked = a_run(parameters={"folder": str(folder), "times": 99}, max_attempts=2)
-    job = submit(functions.kills_itself, asked, on=Local())
-    error = failure(job)
-    assert error.cause == "killed"
-    assert "SIGKILL" in str(error)
-    assert len(list(folder.iterdir())) == 2
-    logs = list(job.logs())
-    assert [line[:13] for line in logs if line.startswith("---")] == ["--- attempt 1", "--- attempt 2"]
-
-
-@pytest.mark.slow
-def test_a_new_submission_is_watched_by_itself_and_its_attempts_are_told_apart(home, a_run, tmp_path, capsys):
-    folder = tmp_path / "kills"
-    folder.mkdir()
-    asked = a_run(parameters={"folder": str(folder), "times": 2}, max_attempts=1)
-    assert submit(functions.kills_itself, asked, on=Local()).watch() == "Failed"
-    (folder / "spare").touch()
-    capsys.readouterr()
-    job = submit(functions.kills_itself, asked, on=Local())
-    assert job.watch() == "Succeeded"
-    shown = capsys.readouterr().out
-    assert unnamed(shown, "attempts 1: ", "attempt 2 starts again, number 1 since") == []
-    assert "attempt 1 starts" not in shown
-    headings = [line for line in job.logs() if line.startswith("---")]
-    assert [heading.rsplit(" ", 2)[0] for heading in headings] == [
-        "--- attempt 1, submitted",
-        "--- attempt 2, submitted again",
-    ]
-    second = [line for line in job.logs(attempt=2) if "met the others" in line]
-    assert len(second) == 2
-    assert not any("met the others" in line for line in job.logs(attempt=1))
-    with pytest.raises(JobNotFound) as refused:
-        list(job.logs(attempt=3))
-    assert unnamed(refused.value, "no attempt 3", "1 to 2") == []
-    everything = list(job.logs())
-    job.delete()
-    assert list(job.logs()) == everything  # now from the store
 
 
 def test_a_worker_over_its_memory_limit_is_named_with_the_remedy(home, a_run):
@@ -120,21 +70,9 @@ def test_a_rank_that_grows_to_the_memory_limit_is_killed_before_its_worker_and_n
     job = submit(functions.grows_and_waits, a_run(workers=1, parameters=asks), on=Local(memory="1400Mi"))
     error = failure(job)
     assert (error.cause, "memory=" in str(error)) == ("memory", True)
-    ends = all_ends(open_store(job.record.store), job.record)
+    ends = all_ends(open_store(job.record.store), job.record.keys)
     assert [(end.attempt, end.cause, end.retryable) for end in ends] == [(1, "memory", False)]
     assert num_pods(job) == 1
-
-
-@pytest.mark.slow
-def test_a_worker_that_cannot_even_begin_within_its_memory_is_given_up_with_the_remedy(home, a_run):
-    """No attempt begins, so none is counted: the pods are."""
-    job = submit(functions.ends_with, a_run(workers=1, max_attempts=1, parameters={"code": 0}), on=Local(memory="6Mi"))
-    with pytest.raises(JobFailed) as caught:
-        job.wait(LIMIT)
-    assert caught.value.cause == "memory"
-    assert "more memory=" in str(caught.value)
-    assert len(Local().job(job.record.job_name).pods()) <= 6
-    job.cancel()
 
 
 @pytest.mark.parametrize("code", [1, pytest.param(65, marks=pytest.mark.slow)])
@@ -163,17 +101,6 @@ def test_cancel_stops_the_workers_and_a_new_submission_goes_on(home, a_run, tmp_
     assert any("/attempts/" in entry.key for entry in anew._store.list(f"{anew.name}/"))  # of its own: none was left
     anew.delete()
     assert anew.state == "Succeeded"
-
-
-@pytest.mark.slow
-def test_a_fresh_one_is_refused_while_the_one_before_it_trains(home, a_run, tmp_path):
-    asked = a_run(workers=1, parameters={"file": str(tmp_path / "go")})
-    job = submit(functions.waits_for_a_file, asked, on=Local())
-    until(lambda: any("waiting" in line for line in job.logs()))
-    with pytest.raises(InvalidInput, match=rf"generation 1 of {job.name} is Running; .*attach\('{job.name}'\).cancel"):
-        submit(functions.waits_for_a_file, asked, on=Local(), fresh=True)
-    job.cancel()
-    assert attach(job.name).record.generation == 1
 
 
 def test_an_interrupt_ends_the_watching_and_not_the_job(home, a_run, tmp_path, capsys):

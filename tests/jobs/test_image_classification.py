@@ -6,7 +6,6 @@ import re
 import numpy as np
 import pytest
 import torch
-from safetensors.torch import load_file
 from transformers import AutoImageProcessor
 
 from tests.jobs import functions, image_functions
@@ -26,7 +25,7 @@ def images(tmp_path):
 @pytest.mark.slow
 def test_two_workers_learn_the_classes_and_the_pipeline_names_them(home, images, tmp_path):
     task = ImageClassification(model=str(write_tiny_resnet(tmp_path / "resnet")), dataset=images)
-    job = submit(functions.fine_tunes_anything, Run(task=task, **RUN), on=Local())
+    job = submit(functions.fine_tunes, Run(task=task, **RUN), on=Local())
     assert job.wait(LIMIT) == "Succeeded", "\n".join(job.logs())
     metrics = job.result()
     assert set(metrics) == {"accuracy", "loss", "rows"}
@@ -66,16 +65,3 @@ def test_a_module_of_the_functions_own_is_trained_measured_and_loaded_by_its_cla
         job.load()
     assert caught.value.cause == "model"
     assert "labels.json" in str(caught.value)
-
-
-@pytest.mark.slow
-def test_a_module_in_a_loop_of_ones_own_is_published_with_its_running_statistics(home, images):
-    task = ImageClassification(model=None, dataset=images, size=24)
-    job = submit(image_functions.trains_a_module_in_a_loop, Run(task=task, **RUN), on=Local())
-    assert job.wait(LIMIT) == "Succeeded", "\n".join(job.logs())
-    folder = job.fetch("model")
-    assert json.loads((folder / "labels.json").read_text()) == list(CLASSES)
-    assert AutoImageProcessor.from_pretrained(folder, backend="pil").size["height"] == 24
-    weights = load_file(next(folder.glob("*.safetensors")))
-    num_parts = 5 * 2 + 1  # of 81 rows: five batches in two parts, and one row
-    assert int(weights["body.1.num_batches_tracked"]) == 10 * num_parts

@@ -3,7 +3,7 @@
 import pytest
 
 from train_func import Local, Run, attach, remove, runs, submit
-from train_func.errors import InvalidInput, JobNotFound
+from train_func.errors import JobNotFound
 
 LIMIT = 240.0
 SIZE = 2_000_000
@@ -14,15 +14,6 @@ def leaves_a_file(size):
 
     Path("large.bin").write_bytes(b"x" * size)
     return {"size": size}
-
-
-def waits(path):
-    import time
-    from pathlib import Path
-
-    print("waiting", flush=True)
-    while not Path(path).exists():
-        time.sleep(0.1)
 
 
 def bytes_in(folder):
@@ -48,14 +39,3 @@ def test_two_runs_are_listed_one_is_removed_and_its_disk_is_free(home, tmp_path)
     with pytest.raises(JobNotFound):
         attach(gone.name)
     assert (kept.fetch(to=tmp_path / "fetched") / "large.bin").stat().st_size == 7
-
-
-@pytest.mark.slow  # tests/unit/test_remove.py holds it for every state
-def test_a_run_that_trains_is_not_removed_before_it_was_cancelled(home, tmp_path):
-    job = submit(waits, Run(parameters={"path": str(tmp_path / "never")}), on=Local())
-    with pytest.raises(InvalidInput):
-        remove(job.name)
-    assert [*runs()["name"]] == [job.name]
-    job.cancel()
-    remove(job.name)
-    assert len(runs()) == 0

@@ -9,22 +9,11 @@ from tests.jobs.functions import (
     ends_before_the_others_have_met_it,
     lets_groups_go,
     trains_alone,
-    trains_without_a_session,
 )
 from train_func import Local, attach, submit
 
 LIMIT = 180
 SEPARATE = "never formed one process group"
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("api", ["Trainer", "Accelerator"])
-def test_the_ranks_of_a_plain_training_form_one_group_on_a_machine_without_gpu(home, a_run, api, capsys):
-    job = submit(trains_without_a_session, a_run(parameters={"api": api}), on=Local())
-    job.result(LIMIT)
-    said = [line.partition("] [rank ")[2][3:] for line in job.logs() if "world_size=" in line]
-    assert sorted(said) == ["rank 0 of world_size=2 on cpu", "rank 1 of world_size=2 on cpu"], "\n".join(job.logs())
-    assert SEPARATE not in capsys.readouterr().out
 
 
 def test_ranks_that_train_each_by_itself_succeed_and_are_told_of_everywhere(home, a_run, capsys):

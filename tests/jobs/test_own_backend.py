@@ -7,20 +7,23 @@ import pytest
 import train_func
 from tests.jobs.functions import only_meets
 from train_func import JobNotFound, Local, attach, submit
-from train_func.client import registry
+from train_func.client import backend as backends
 
 MODULE = """
 from dataclasses import replace
 from pathlib import Path
 
-from train_func.client.backend import Submission
-from train_func.client.status import Condition, JobStatus, LogLine, Pod
+from train_func.client.backend import JobRequest
+from train_func.client.kinds.pytorchjob import PYTORCHJOB
+from train_func.client.status import Condition, JobStatus, LogLine, Pod, Snapshot
 from train_func.errors import JobNotFound
 
 ROOMS = {}  # the jobs of each room, which end as soon as they are there
 
 
 class Done:
+    operator, pause = PYTORCHJOB.operator, 0.1
+
     def __init__(self, room, name):
         self.room, self.name = room, name
 
@@ -28,23 +31,13 @@ class Done:
         ended = Condition("Succeeded", "True", "Done", "")
         return JobStatus((ended,)) if self.name in ROOMS.get(self.room, ()) else None
 
-    def pods(self):
-        return [Pod("a", "uid", 0, "Succeeded", 0, "Completed", "", None, None, False)]
-
     def events(self):
         return []
 
-    def logs(self, *, follow, worker=None, note, stop):
-        yield LogLine(0, "uid", "done before you could look")
-
-    def last_lines(self, pods):
-        return {}
-
-    def wait_for_change(self, seconds):
-        pass
-
-    def outage(self):
-        return None
+    def look(self, since=None, *, worker=None, with_logs=True):
+        pod = Pod("a", "uid", 0, "Succeeded", 0, "Completed", "", None, None, False)
+        lines = () if since else (LogLine(0, "uid", "done before you could look"),)
+        return Snapshot(self.status(), (pod,), lines=lines) if self.status() else Snapshot()
 
     def stacks_command(self):
         return ""
@@ -94,10 +87,10 @@ class Instant:
     def prepare(self, record, inputs, num_model_bytes, store):
         return record.run
 
-    def submission(self, record, files):
-        return Submission({"name": record.job_name}, {"colour": self.colour}, self.found_by)
+    def request(self, record):
+        return JobRequest({"name": record.job_name}, {"colour": self.colour}, self.found_by)
 
-    def submit(self, submission, files):
+    def submit(self, submission):
         ROOMS.setdefault(self.room, {})[submission.manifest["name"]] = submission
         return self.job(submission.manifest["name"])
 
@@ -114,8 +107,8 @@ def own(home, tmp_path, monkeypatch):
     """The user's module, registered, and a folder as its store."""
     (tmp_path / "instant.py").write_text(MODULE)
     monkeypatch.syspath_prepend(str(tmp_path))
-    monkeypatch.setattr(registry, "BACKENDS", dict(registry.BACKENDS))
-    registry.register("Instant", "instant")
+    monkeypatch.setattr(backends, "BACKENDS", dict(backends.BACKENDS))
+    backends.register("Instant", "instant")
     (tmp_path / "store").mkdir()
     yield lambda **options: train_func.Instant(store=(tmp_path / "store").as_uri(), **options)
     sys.modules.pop("instant", None)
@@ -154,7 +147,7 @@ def test_a_handle_on_another_backend_names_it_with_the_options_that_lead_there(o
 
 
 def test_it_can_be_the_default(own, a_run, monkeypatch):
-    monkeypatch.setattr(registry, "DEFAULT", "Instant")
+    monkeypatch.setattr(backends, "DEFAULT", "Instant")
     monkeypatch.setattr(train_func.Instant, "found_by", {})
     monkeypatch.setattr(train_func.Instant.__init__, "__defaults__", ("a", own().store, "red"))
     job = submit(only_meets, a_run(workers=1))

@@ -34,7 +34,7 @@ def parity(monkeypatch):
 @pytest.mark.slow
 def test_it_is_checked_trained_measured_and_published_like_any_other(home, parity, tmp_path, capsys):
     run = Run(task=parity.Parity(numbers=41), workers=2, epochs=2, learning_rate=1e-2)
-    job = submit(functions.fine_tunes_anything, run, on=Local())
+    job = submit(functions.fine_tunes, run, on=Local())
     assert "33 numbers to train on" in capsys.readouterr().out
     assert job.wait(LIMIT) == "Succeeded", "\n".join(job.logs())
     metrics = job.result()
@@ -68,4 +68,4 @@ def test_a_worker_half_that_is_not_there_is_named_before_anything_starts(home, p
     import broken_task
 
     with pytest.raises(InvalidInput, match="parity:No, the worker half of broken_task:Broken, cannot be imported"):
-        submit(functions.fine_tunes_anything, Run(task=broken_task.Broken(), workers=1), on=Local())
+        submit(functions.fine_tunes, Run(task=broken_task.Broken(), workers=1), on=Local())

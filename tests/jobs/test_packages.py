@@ -2,7 +2,7 @@
 
 import pytest
 
-from tests.wheels import wheel
+from tests.wheels import only_index, wheel
 from train_func import InvalidInput, Local, Run, submit
 
 LIMIT = 300
@@ -22,8 +22,7 @@ def bakes(parameters):
 @pytest.fixture
 def index(home, tmp_path, monkeypatch):
     """The only index there is: a package that requires another one, of which there are two versions."""
-    monkeypatch.setenv("PIP_NO_INDEX", "1")
-    monkeypatch.setenv("PIP_FIND_LINKS", str(tmp_path / "index"))
+    only_index(tmp_path / "index", monkeypatch)
     for version in ("1.0", "1.1"):
         files = {"pies/__init__.py": f"VERSION = {version!r}\n"}
         wheel(tmp_path / "index", "pies", version, files=files, requires=["crusts"])

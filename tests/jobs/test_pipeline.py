@@ -1,4 +1,4 @@
-"""The pipeline on the twin: trains, evaluates, promotes what is better; a step that died attaches to its job."""
+"""The pipeline on this machine: trains, evaluates, promotes what is better; a step that died attaches to its job."""
 
 import contextlib
 import io
@@ -11,12 +11,13 @@ from pathlib import Path
 import pytest
 from kfp import dsl
 
-from tests.jobs.pipeline_functions import fails_each_time, fine_tunes_and_scores, trains_until_told
+from tests.jobs.functions import fine_tunes
+from tests.jobs.pipeline_functions import fails_each_time, trains_until_told
 from tests.kfp_local import documented_pipeline, folder_of, steps_in
-from tests.twin_jobs import processes, until
+from tests.local_jobs import processes, until
 from tests.unit.test_in_place import put_model
 from train_func import Local, Run, attach, submit
-from train_func.client.in_place import in_place
+from train_func.client.model.promote import in_place
 from train_func.pipeline import arguments, prepare, promote, train, train_and_promote
 from train_func.pipeline.parameters import MAX_BYTES
 from train_func.storage import open_store
@@ -46,16 +47,16 @@ def metadata(root, step, artefact):
 
 @pytest.mark.slow
 def test_a_better_model_takes_the_place_and_a_worse_one_does_not(steps, store, a_run):
-    first = submit(fine_tunes_and_scores, a_run(workers=1, parameters={"score": 0.5}))
+    first = submit(fine_tunes, a_run(workers=1, parameters={"score": 0.5}))
     first.wait()
     first.promote("reviews")
     ended = []
     for score in (0.4, 0.6):
         run = a_run(workers=1, parameters={"score": score})
-        given = arguments(fine_tunes_and_scores, run, on=Local())
+        given = arguments(fine_tunes, run, on=Local())
         done = train_and_promote(**given, promote_as="reviews", better="score")
         ended.append((done.outputs["in_place"], in_place(store, "reviews").metrics["score"]))
-        assert submit(fine_tunes_and_scores, run, on=Local()).name == done.outputs["name"]
+        assert submit(fine_tunes, run, on=Local()).name == done.outputs["name"]
     assert ended == [(False, 0.5), (True, 0.6)]
     job = attach("reviews")
     assert job.load()("good food")[0]["label"] in {"1", "2", "3", "4", "5"}

@@ -10,7 +10,7 @@ from tests.jobs import functions
 from tests.jobs.conftest import until
 from tests.messages import unnamed
 from tests.stored_runs import put_checkpoint
-from train_func import InvalidInput, JobFailed, JobNotFound, Local, submit
+from train_func import InvalidInput, JobFailed, Local, submit
 from train_func.storage import open_store
 
 LIMIT = 240.0
@@ -52,9 +52,7 @@ def test_after_a_failure_it_goes_on_as_a_new_job_with_what_is_asked_for_now(home
     assert "behind step 7" in told
     assert (again.name, again.record.generation) == (first.name, 1)
     assert again.wait(LIMIT) == "Failed"
-    spec = again.manifest["spec"]
-    assert spec["runPolicy"]["activeDeadlineSeconds"] == 600
-    assert spec["pytorchReplicaSpecs"]["Worker"]["replicas"] == 1
+    assert (again.manifest["deadline"], again.manifest["workers"]) == (600, 1)
     assert [setup_of(again, attempt)["workers"] for attempt in (1, 2)] == [2, 1]
     assert [setup_of(again, attempt)["world_size"] for attempt in (1, 2)] == [2, 1]
 
@@ -93,7 +91,7 @@ def test_a_mended_function_goes_on_from_the_checkpoint_of_the_one_that_failed(ho
 
 
 @pytest.mark.slow
-def test_a_resume_that_its_workers_refused_is_forgotten_by_the_next_submission(home, a_run, capsys):
+def test_a_resume_that_its_workers_refused_is_not_repeated_by_the_next_submission(home, a_run):
     asked = {"workers": 1, "epochs": 2, "batch_size": 8, "checkpoint_every": 0}
     broken = submit(functions.fails_at, a_run(parameters={"fails": 8}, **asked), on=Local())
     longer = a_run(parameters={"fails": -1, "rows": 44}, **asked)
@@ -103,29 +101,7 @@ def test_a_resume_that_its_workers_refused_is_forgotten_by_the_next_submission(h
     (remedy,) = (line for line in str(caught.value).splitlines() if "next:" in line)
     assert unnamed(remedy, "without resume=", broken.name) == []
     assert f"resume={refused.name!r}" not in str(caught.value)
-    capsys.readouterr()
-    again = submit(functions.fails_at, longer, on=Local())
-    assert broken.name in next(line for line in capsys.readouterr().out.splitlines() if line.startswith("note: "))
-    assert again.wait(LIMIT) == "Succeeded"
+    assert submit(functions.fails_at, longer, on=Local()).wait(LIMIT) == "Succeeded"
     with pytest.raises(InvalidInput) as other_plan:
         submit(functions.fails_at, replace(longer, epochs=5), on=Local(), resume=broken.name)
     assert unnamed(other_plan.value, broken.name, "epochs=2", "epochs=5") == []
-
-
-@pytest.mark.slow
-def test_what_cannot_be_gone_on_with_is_refused(home, a_run):
-    asked = {"workers": 1, "epochs": 2, "batch_size": 8}
-    first = submit(functions.ends_with, a_run(parameters={"code": 70}, **asked), on=Local())
-    assert first.wait(LIMIT) == "Failed"
-    for given, code, fresh, error in [
-        (first.name, 70, False, InvalidInput),  # itself
-        (first.name, 71, False, InvalidInput),  # it has no checkpoint
-        (first.name, 71, True, InvalidInput),
-        (7, 71, False, InvalidInput),
-        ("sums-0123456789ab", 71, False, JobNotFound),
-    ]:
-        with pytest.raises(error) as refused:
-            submit(
-                functions.ends_with, a_run(parameters={"code": code}, **asked), on=Local(), fresh=fresh, resume=given
-            )
-        assert str(given) in str(refused.value)

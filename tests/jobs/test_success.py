@@ -11,7 +11,6 @@ from huggingface_hub import ModelCard
 from tests.jobs.conftest import processes_of, until
 from tests.jobs.functions import fine_tunes, only_meets
 from train_func import Local, attach, submit
-from train_func.client.display import LOADING
 from train_func.errors import StorageFailed
 
 LIMIT = 300
@@ -22,7 +21,6 @@ def test_a_function_becomes_a_verified_model_that_is_found_again(home, a_run, tm
     assert job.watch() == "Succeeded"
     shown = capsys.readouterr().out
     assert "progress step=" in shown
-    assert LOADING in shown
     metrics = job.result()
     assert 0 <= metrics["accuracy"] <= 1
 
@@ -96,18 +94,12 @@ def test_a_client_overtaken_by_the_same_submission_attaches_to_its_job(home, a_r
 
 @pytest.mark.slow
 def test_jobs_side_by_side_do_not_meet_and_end_clean_with_every_ranks_own_exit_code_recorded(home, a_run):
-    jobs = [submit(only_meets, a_run(parameters={"job": i}), on=Local()) for i in range(2)]
+    """Of twenty: gloo is known to abort at interpreter exit, 7 of 11 launches of a plain program did."""
+    jobs = [submit(only_meets, a_run(parameters={"job": i}), on=Local(cpu=1)) for i in range(20)]
     for job in jobs:
         ends_clean(job)
         said = [line for line in job.logs() if "met the others" in line]
         assert sorted(line.split("rank ")[-1][0] for line in said) == ["0", "1"]
-
-
-@pytest.mark.slow
-def test_twenty_of_twenty_end_clean(home, a_run):
-    """gloo is known to abort at interpreter exit: 7 of 11 launches of a plain program did."""
-    for job in [submit(only_meets, a_run(parameters={"job": i}), on=Local(cpu=1)) for i in range(20)]:
-        ends_clean(job)
 
 
 def ends_clean(job):

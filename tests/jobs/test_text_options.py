@@ -45,7 +45,7 @@ def test_it_is_trained_by_two_workers_and_predicts(home, tiny_model, tmp_path, r
     path = tmp_path / "rows.jsonl"
     path.write_text("\n".join(json.dumps(row(i)) for i in range(101)))
     run = a_run(model=str(tiny_model), dataset=str(path), workers=2, epochs=2, learning_rate=1e-2, **fields)
-    job = submit(functions.fine_tunes_anything, run, on=Local())
+    job = submit(functions.fine_tunes, run, on=Local())
     assert job.wait(LIMIT) == "Succeeded", "\n".join(job.logs())
     found = job.result()
     assert set(found) == {*metrics, "loss", "rows"}

@@ -24,7 +24,7 @@ def test_two_workers_learn_the_tags_and_the_pipeline_joins_them_to_spans(home, t
     path = tmp_path / "dishes.jsonl"
     path.write_text("\n".join(json.dumps(sentence(number)) for number in range(101)))
     task = TokenClassification(model=str(tiny_model), dataset=str(path), max_length=16)
-    job = submit(functions.fine_tunes_anything, Run(task=task, epochs=3, learning_rate=1e-2), on=Local())
+    job = submit(functions.fine_tunes, Run(task=task, epochs=3, learning_rate=1e-2), on=Local())
     assert job.wait(LIMIT) == "Succeeded", "\n".join(job.logs())
     metrics = job.result()
     assert set(metrics) == {"accuracy", "precision", "recall", "f1", "loss", "rows"}

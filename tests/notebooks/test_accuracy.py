@@ -60,18 +60,6 @@ def test_two_workers_are_accurate_and_use_every_row_once_in_every_epoch(shown):
     assert held_out_audit(text)
 
 
-def test_rows_of_the_users_own_file_are_shown_with_the_names_of_its_classes(shown, sentences):
-    text = shown(2, SEEDS[0], FEW_EPOCHS)
-    rows = [line.rsplit("\t", 1) for line in sentences.read_text(encoding="utf-8").splitlines()]
-    names = {"0": "negative", "1": "positive"}
-    written = {(names[label], sentence) for sentence, label in rows if label in names}
-    to_train_on = re.findall(r"^ *(negative|positive)  (\S.*)$", text, re.M)
-    assert len(to_train_on) == 3
-    assert set(to_train_on) <= written
-    judged = re.findall(r"^(?:right|wrong|     ) +\d+ +(negative|positive) +(negative|positive) ", text, re.M)
-    assert {truth == prediction for truth, prediction in judged} == {True, False}
-
-
 @pytest.mark.timeout(1800)
 def test_two_workers_reach_090_as_the_mean_of_split_seeds(shown):
     by_seed = {seed: shown(2, seed) for seed in SEEDS}

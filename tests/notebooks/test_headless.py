@@ -10,11 +10,11 @@ from pathlib import Path
 import pytest
 
 from tests.contracts.test_notebooks import ROOT
+from tests.local_jobs import until
 from tests.notebooks.executing import home_in, pictures
 from tests.tiny_model import write_tiny_model
-from tests.twin_jobs import until
 from train_func import attach
-from train_func.client.stored_run import FINISHED
+from train_func.client.stored_run import ENDED
 
 SMALL = {"EPOCHS": "2", "ROWS": "101"}
 
@@ -104,6 +104,6 @@ def test_an_interrupt_while_a_step_trains_names_the_job_that_goes_on(run):
     assert f"make cancel JOB={name} stops it" in said
     with home_in(run.checkout):
         job = attach(name)
-        assert job.state not in FINISHED
+        assert job.state not in ENDED
         job.cancel()
-        until(lambda: job.state in FINISHED, "the end of the job")
+        until(lambda: job.state in ENDED, "the end of the job")

@@ -1,20 +1,15 @@
 """Notebook 05 runs headless from its first cell to its last, and learns the shapes that are shipped."""
 
-import hashlib
 import re
 import runpy
-from concurrent.futures import ThreadPoolExecutor
 
 import pyarrow.parquet as parquet
 import pytest
 
 from tests.contracts.test_notebooks import ROOT
 from tests.notebooks.executing import errors, execute, home_in, pictures
-from tests.twin_jobs import until
-from train_func import attach
 
 NOTEBOOK = ROOT / "notebooks/05_images.ipynb"
-LIMIT_SECONDS = 600.0  # only a hang comes near it
 SHIPPED = ROOT / "notebooks/data/shapes.parquet"
 
 
@@ -45,44 +40,6 @@ def test_it_shows_images_the_curves_and_what_is_taken_for_what(executed):
 def test_it_shows_nothing_red(executed):
     folder, _ = executed
     assert errors(folder / "0.ipynb") == []
-
-
-def weights_in(folder):
-    """SHA-256 of the weights of each published model of the store."""
-    return {path: hashlib.sha256(path.read_bytes()).hexdigest() for path in folder.rglob("model/model.safetensors")}
-
-
-@pytest.mark.slow
-def test_a_pod_deleted_in_mid_epoch_changes_no_bit_of_the_model(executed, monkeypatch):
-    """That of ``executed`` is the undisturbed one: how often checkpoints are saved decides no result."""
-    folder, _ = executed
-    monkeypatch.setenv("TRAIN_FUNC_HOME", str(folder / "home"))
-    monkeypatch.delenv("TRAIN_FUNC_STORE", raising=False)
-    (before,) = set(weights_in(folder / "home/store").values())
-    (name,) = [path.parent.name for path in (folder / "home/store").glob("*/run.json")]
-    given = {"fresh": True, "checkpoint_every": 0.5}
-    with ThreadPoolExecutor(1) as threads:
-        target = folder / "disturbed.ipynb"
-        notebook = threads.submit(execute, NOTEBOOK, target, **given)
-        job = until(lambda: second_generation(name), "the job of the notebook", LIMIT_SECONDS)
-        until(lambda: [step for step in saved(job) if step > 45], "a checkpoint of the fourth epoch", LIMIT_SECONDS)
-        job._job.delete_pod(f"{job.record.job_name}-worker-1")
-        notebook.result(LIMIT_SECONDS)
-    resumed = re.findall(r"goes on behind step (\d+), from a checkpoint of attempt 1", "\n".join(job.logs()))
-    print(f"\nworker 1 deleted: gone on behind step {resumed} of 300")
-    assert int(resumed[0]) > 45
-    assert set(weights_in(folder / "home/store").values()) == {before}
-    assert len(weights_in(folder / "home/store")) > 2  # of the attempts too
-
-
-def second_generation(name):
-    job = attach(name)
-    return job if job.record.generation == 2 and job.state == "Running" else None
-
-
-def saved(job):
-    """Steps that checkpoints were saved after."""
-    return [int(step) for step in re.findall(r"saved the checkpoint of step (\d+)", "\n".join(job.logs()))]
 
 
 def test_the_shipped_images_are_what_their_program_draws(tmp_path):

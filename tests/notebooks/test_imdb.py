@@ -12,7 +12,6 @@ from tests.contracts.test_notebooks import ROOT, parameters
 from tests.notebooks.executing import errors, execute, home_in, pictures
 from tests.tiny_hub import Repository, tiny_hub
 from tests.tiny_model import write_tiny_model
-from train_func import attach
 
 NOTEBOOK = ROOT / "notebooks/04_imdb.ipynb"
 REVIEWS = ROOT / "notebooks/data/film_reviews.csv"
@@ -61,25 +60,6 @@ def test_what_was_done_is_attached_and_not_stopped_again(executed, folder, model
     assert "already done" in shown
     check_tested(shown)
     assert "Cancelled after" not in shown
-
-
-@pytest.mark.slow
-def test_what_goes_on_already_is_not_stopped_again(folder, model):
-    """The notebook up to the stop: the second execution goes on from a checkpoint, the third attaches."""
-    notebook = nbformat.read(NOTEBOOK, 4)
-    until_stopped = 1 + [cell["id"] for cell in notebook.cells].index("interrupt")
-    notebook.cells = [*notebook.cells[:until_stopped], nbformat.v4.new_code_cell("print(job.name, job.state)")]
-    nbformat.write(notebook, folder / "stops.ipynb")
-    small = {"num_train": 200, "num_test": 50, "epochs": 1000, "interrupt_after": 1, "workers": 1}
-    given = {"dataset": str(REVIEWS), "model": model, **small}
-    shown = [execute(folder / "stops.ipynb", folder / f"stops-{number}.ipynb", **given) for number in range(3)]
-    states = [re.search(r"^(imdb-\S+) (\S+)$", of, re.M).groups() for of in shown]
-    job = attach(states[0][0])
-    job.cancel()
-    assert job.wait() == "Cancelled"
-    assert [state for _, state in states] == ["Cancelled", "Running", "Running"]
-    assert ["Cancelled after" in of for of in shown] == [True, False, False]
-    assert {name for name, _ in states} == {job.name}
 
 
 def check_tested(shown):
@@ -146,12 +126,6 @@ def test_a_file_without_the_columns_and_labels_of_imdb_is_told_which_are_expecte
     told, _, there = str(refused.value).partition("; ")
     assert all(name in told for name in ("text", "label", "rows.csv"))
     assert all(of in there for of in found)
-
-
-def test_of_a_smaller_file_the_reviews_are_divided_in_the_same_shares():
-    known = drawn()
-    assert (len(known["learn"]), len(known["test"])) == (480, 120)
-    assert list(known["learn"]) == ["text", "label"]
 
 
 def test_the_shipped_reviews_are_what_their_generator_makes():

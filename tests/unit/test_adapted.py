@@ -5,15 +5,13 @@ import torch
 from peft import LoraConfig, get_peft_model
 from transformers import LlamaConfig, LlamaForCausalLM, TrainerCallback
 
-from tests.twin_jobs import until
-from tests.unit.test_session import a_record, home, model_folder, reviews, store, trainer_of
-from train_func.layout import CHECKPOINT_MANIFEST
+from tests.local_jobs import until
+from tests.tiny_session import trainer_of
 from train_func.storage import open_store
+from train_func.wire.layout import CHECKPOINT_MANIFEST
 from train_func.worker import Session, Trainer
 from train_func.worker.rank import end
 from train_func.worker.training import weights
-
-__all__ = ["a_record", "home", "model_folder", "reviews", "store"]  # fixtures
 
 SHAPE = {"hidden_size": 32, "intermediate_size": 48, "num_hidden_layers": 2, "num_attention_heads": 2}
 
@@ -69,11 +67,10 @@ def adapted(model, **others):
 def test_a_layer_that_is_frozen_in_the_middle_of_a_training_is_kept_and_restored(a_record, monkeypatch):
     def trained(callback, address=None):
         monkeypatch.setattr(end, "here", end.Sessions())  # as in another process
-        of_run = {"epochs": 2, "learning_rate": 1e-2}
-        record = a_record(address, batch_size=8, checkpoint_every=0, **of_run)
+        record = a_record(address, batch_size=8, checkpoint_every=0, learning_rate=1e-2)
         callback.record = record
         with Session(record.parameters()) as session:
-            trainer = trainer_of(session, of_run, adapted)
+            trainer = trainer_of(session, adapted)
             trainer.add_callback(callback)
             trainer.train()
             return trainer.model.state_dict()

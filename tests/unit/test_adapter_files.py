@@ -53,8 +53,6 @@ def saved(model, folder, record):
     ("given", "fingerprint", "expected"),
     [
         ("/home/someone/llama", "3d" * 32, "./llama"),
-        ("/home/someone/llama", None, "./llama"),
-        ("models/llama", "3d" * 32, "./llama"),
         (f"s3://bucket/runs/inputs/{'0' * 64}/llama", "3d" * 32, "./llama"),
         ("s3://bucket/llama", "3d" * 32, "s3://bucket/llama"),
         ("owner/llama", "1f" * 20, "owner/llama"),

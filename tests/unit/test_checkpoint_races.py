@@ -10,8 +10,8 @@ import torch
 from tests.turns import Scheduled, Turns, at_call
 from tests.unit.test_checkpoint_damage import MEMORY, begin, checkpoints_of, record_in, steps_in
 from train_func.errors import StorageFailed
-from train_func.records import Lease
 from train_func.storage import open_store
+from train_func.wire.records import Lease
 from train_func.worker.attempt_records import Fenced
 from train_func.worker.checkpoint.state import State
 from train_func.worker.checkpoint.store import TRAINING, of_rank
@@ -163,38 +163,6 @@ def test_the_lease_of_another_generation_fences_no_attempt_of_this_one(tmp_path)
     store = open_store(record.store)
     store.put(f"{record.keys.generations}/2/attempts/2/lease.json", Lease(attempt=2, generation=2).to_json())
     add(made, 1, 7, tmp_path)
-
-
-class TellsAFailure:
-    """A store that does what it is asked, and says once of a manifest that it did not."""
-
-    def __init__(self, store):
-        self._store, self.has_told = store, True
-
-    def __getattr__(self, name):
-        return getattr(self._store, name)
-
-    def put(self, key, data, **conditions):
-        found = self._store.put(key, data, **conditions)
-        if key.endswith("manifest.json") and not self.has_told:
-            self.has_told = True
-            raise StorageFailed("told", reason="unreachable")
-        return found
-
-
-def test_a_manifest_that_was_put_though_a_failure_was_told_may_be_gone_on_from_until_the_next_is_saved(tmp_path):
-    record = record_in(tmp_path)
-    store = TellsAFailure(open_store(record.store))
-    made = begin(store, record, 1)
-    add(made, 1, 7, tmp_path)
-    store.has_told = False
-    with pytest.raises(StorageFailed) as failed:
-        add(made, 1, 40, tmp_path)
-    assert failed.value.reason == "unreachable"
-    assert begin(store, record, 2).newest(tmp_path).manifest.step == 40
-    store.delete(record.keys.attempt(2).lease)
-    add(made, 1, 41, tmp_path)
-    assert steps_in(store, record) == [7, 41]
 
 
 def test_the_checkpoint_that_was_gone_on_from_is_kept_before_one_that_was_damaged(tmp_path):

@@ -7,8 +7,8 @@ import torch
 
 from tests.unit.test_checkpoint_damage import begin, record_in, steps_in
 from train_func.errors import StorageFailed
-from train_func.events import CheckpointSaved, Note
 from train_func.storage import open_store
+from train_func.wire.events import CheckpointSaved, Note
 from train_func.worker.checkpoint import saver as saver_module
 from train_func.worker.checkpoint.saver import SHARE, SHORTEST, Saver, Snapshot
 from train_func.worker.checkpoint.state import State

@@ -10,10 +10,9 @@ import pytest
 import torch
 
 from tests.messages import unnamed
-from tests.twin_jobs import until
 from tests.unit.test_checkpoint_damage import begin, checkpoints_of, record_in, steps_in
-from train_func.events import CheckpointSaved, Note
 from train_func.storage import open_store
+from train_func.wire.events import CheckpointSaved, Note
 from train_func.worker.attempt_records import Fenced
 from train_func.worker.checkpoint import saver as saver_module
 from train_func.worker.checkpoint.checkpointing import Checkpointing, Parts
@@ -250,28 +249,6 @@ def test_what_has_not_changed_is_uploaded_once_and_lies_in_every_checkpoint(tmp_
     states = checkpoints_of(record, 9).newest(tmp_path).states
     assert torch.equal(states[FROZEN].tensors[f"{TRAINING}.frozen"], frozen)
     assert list(states[TRAINING].tensors) == [f"{TRAINING}.trained"]
-
-
-@pytest.mark.parametrize(("took", "saved"), [(50.0, [7, 8]), (1.0, [8])])
-def test_a_save_under_way_is_finished_first_where_another_would_take_longer_than_there_is(
-    saver, said, monkeypatch, took, saved
-):
-    uploads, add = threading.Event(), saver._checkpoints.add
-
-    def slowly(step, world_size, paths, check):
-        until(lambda: step == 8 or uploads.is_set() or saver._is_given_up, "the upload goes on, or is given up")
-        check()
-        return add(step, world_size, paths, check)
-
-    monkeypatch.setattr(saver._checkpoints, "add", slowly)
-    saver._took = took
-    saver.begin(taken(7, torch.arange(101)))
-    if len(saved) > 1:
-        threading.Timer(0.3, uploads.set).start()
-    saver.finish(seconds=40.0)
-    saver.begin(taken(8, torch.arange(101)))
-    saver.wait()
-    assert [event.step for event in said] == saved
 
 
 @pytest.mark.parametrize(("age", "saved"), [(5.0, [8]), (27.0, [7, 8])])

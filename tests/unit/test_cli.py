@@ -1,4 +1,4 @@
-"""The commands of ``python -m train_func``: what is wrong is one line, and a package adds one by an entry point."""
+"""The commands of ``python -m train_func``: what they do, and that an error is one line."""
 
 import io
 import json
@@ -15,12 +15,6 @@ from train_func import Run
 from train_func.client.cli import main
 from train_func.storage import open_store
 
-OWN = """
-from train_func.client.cli import Command
-
-GREET = Command("greet", lambda given: print(f"hello {given.whom}") or 7, lambda parser: parser.add_argument("whom"))
-"""
-
 
 def command(*arguments, given="", **environment):
     clean = {name: value for name, value in os.environ.items() if not name.startswith(("AWS_", "TRAIN_FUNC_", "KUBE"))}
@@ -28,17 +22,6 @@ def command(*arguments, given="", **environment):
     return subprocess.run(
         line, env=clean | environment, input=given, capture_output=True, text=True, timeout=300, check=False
     )
-
-
-def installed(folder, module, text, entry):
-    """A package as pip leaves it, and the path by which Python finds it."""
-    (folder / f"{module}.py").write_text(text)
-    (folder / f"{module}-1.0.dist-info").mkdir()
-    (folder / f"{module}-1.0.dist-info" / "METADATA").write_text(
-        f"Metadata-Version: 2.1\nName: {module}\nVersion: 1.0\n"
-    )
-    (folder / f"{module}-1.0.dist-info" / "entry_points.txt").write_text(f"[train_func.commands]\n{entry}\n")
-    return {"PYTHONPATH": str(folder)}
 
 
 def test_a_wrong_use_tells_the_commands_there_are():
@@ -121,23 +104,3 @@ def test_a_result_is_json_with_its_letters_where_they_can_be_written_and_obeyed_
     assert json.loads(text) == returned
     assert ("größe" not in text) is is_escaped
     assert not {"\x1b", "\x9b", "\u202e"} & set(text)
-
-
-def test_a_package_of_the_users_own_adds_a_command_by_one_line(tmp_path):
-    own = installed(tmp_path, "greeting", OWN, "greet = greeting:GREET")
-    done = command("greet", "you", **own)
-    assert (done.returncode, done.stdout) == (7, "hello you\n")
-    assert "\n    greet " in command("--help", **own).stdout
-
-
-def test_a_command_that_cannot_be_loaded_is_named_and_hinders_no_other(tmp_path):
-    own = installed(tmp_path, "broken", "import absent_module", "greet = broken:GREET")
-    done = command("doctor", HOME=str(tmp_path), **own)
-    assert done.returncode == 3
-    assert "greet" in done.stderr
-    assert "absent_module" in done.stderr
-
-
-def test_a_packages_command_replaces_none_of_the_given_ones(tmp_path):
-    own = installed(tmp_path, "greeting", OWN, "doctor = greeting:GREET")
-    assert command("doctor", HOME=str(tmp_path), **own).returncode == 3

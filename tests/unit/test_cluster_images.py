@@ -2,7 +2,7 @@
 
 import pytest
 
-from train_func.client.cluster.options import image_fault
+from train_func.client.placement import image_fault
 
 DIGEST = "sha256:" + "0123456789abcdef" * 4
 

@@ -1,4 +1,4 @@
-"""A Cluster lists its jobs; a bound job asks once until a caller waits, and is then observed until it is deleted."""
+"""A Cluster lists its jobs, and removes them."""
 
 import json
 import subprocess
@@ -9,9 +9,8 @@ import pytest
 from tests.api_servers import Answer, ApiServer, running, write_kubeconfig
 from tests.messages import unnamed
 from tests.recorded_jobs import RecordedJob
-from train_func import Cluster, InvalidInput, JobNotFound, Run
-from train_func.client.backend import Submission, provisional
-from train_func.client.cluster.timings import Timings
+from train_func import Cluster, JobNotFound, Run
+from train_func.client.backend import JobRequest, provisional
 from train_func.client.job import Job
 from train_func.client.kinds import KINDS
 from train_func.client.kinds.pytorchjob import PyTorchJob
@@ -51,11 +50,7 @@ def server(tmp_path, monkeypatch):
 
 @pytest.fixture
 def backend(server):
-    return Cluster(timings=Timings(idle=1.0))
-
-
-def watches(server):
-    return [asked.path for asked in server.asked if "watch=true" in asked.path]
+    return Cluster()
 
 
 def test_the_jobs_of_train_func_are_listed_by_name(server, backend):
@@ -63,30 +58,6 @@ def test_the_jobs_of_train_func_are_listed_by_name(server, backend):
     assert [job.name for job in backend.jobs()] == ["a-run", "run-1"]
     (asked,) = server.asked
     assert parse_qs(urlsplit(asked.path).query) == {"labelSelector": ["train-func/run"]}
-
-
-def test_a_cluster_that_does_not_know_the_kind_of_job_is_told_so(server, backend):
-    server.answer = lambda asked: Answer(404, b"404 page not found")
-    with pytest.raises(InvalidInput, match="serves no PyTorchJob"):
-        backend.jobs()
-
-
-def test_a_look_at_a_job_asks_once_and_watches_nothing(server, backend):
-    job = backend.job("run-1")
-    assert job.status().finished is False
-    assert (job.pods(), job.events(), job.outage()) == ([], [], None)
-    assert [urlsplit(asked.path).path.rpartition("/")[2] for asked in server.asked] == ["run-1", "pods", "events"]
-    assert watches(server) == []
-
-
-def test_a_job_that_is_waited_for_is_observed_by_one_observer(server, backend):
-    job = backend.job("run-1")
-    job.wait_for_change(0.5)
-    before = len(server.asked)
-    assert job.status() is not None
-    assert job.pods() == []
-    assert not [asked.path for asked in server.asked[before:] if "watch=true" not in asked.path]
-    assert {urlsplit(path).path.rpartition("/")[2] for path in watches(server)} == {"pytorchjobs", "pods", "events"}
 
 
 def test_the_command_that_asks_where_the_ranks_are_executes_in_every_pod_that_runs(server, backend):
@@ -104,9 +75,8 @@ def test_the_command_that_asks_where_the_ranks_are_executes_in_every_pod_that_ru
     assert told.splitlines() == [expected.format(worker) for worker in (0, 7)]
 
 
-def test_a_job_that_was_observed_is_asked_anew_when_it_was_deleted(server, backend):
+def test_a_job_that_was_deleted_is_gone(server, backend):
     job = backend.job("run-1")
-    job.wait_for_change(0.5)
     job.delete()
     assert job.status() is None
     with pytest.raises(JobNotFound, match="'run-1' .* namespace here"):
@@ -126,23 +96,21 @@ def test_cancelling_a_job_that_has_ended_deletes_nothing_and_changes_nothing(ser
     assert unnamed(capsys.readouterr().out, job.name, "nothing") == []
 
 
-def test_its_manifest_is_sent_as_it_is_with_the_owner_of_its_files(server, backend):
-    sent = []
-    answer = server.answer
+def test_its_manifest_is_sent_as_it_is(server, backend):
+    sent, answer = [], server.answer
 
     def noted(asked):
-        if asked.method in ("POST", "PATCH"):
-            sent.append((asked.method, body := json.loads(asked.body)))
-            return Answer(201, {**body, "metadata": {**body["metadata"], "uid": "uid-1", "resourceVersion": "1"}})
-        return answer(asked)
+        if asked.method != "POST":
+            return answer(asked)
+        sent.append(json.loads(asked.body))
+        return Answer(201, sent[0])
 
     server.held.clear()
     server.answer = noted
-    manifest = {**JOB, "metadata": {"name": "run-1", "labels": {"train-func/run": "run-1"}}, "unknown": 1}
-    assert backend.submit(Submission(manifest, {}, {}), {"run.json": b"{}"}).name == "run-1"
-    (_, config_map), (_, job), (method, owner) = sent
-    assert (config_map["data"], job) == ({"run.json": "{}"}, manifest)
-    assert (method, owner["metadata"]["ownerReferences"][0]["uid"]) == ("PATCH", "uid-1")
+    metadata = {"name": "run-1", "labels": {"train-func/run": "run-1"}}
+    manifest = {**JOB, "metadata": metadata, "spec": {**JOB["spec"], "unknown": 1}}
+    assert backend.submit(JobRequest(manifest, {}, {})).name == "run-1"
+    assert sent == [manifest]
 
 
 class OwnJob(PyTorchJob):
@@ -154,9 +122,9 @@ class OwnJob(PyTorchJob):
 def test_a_kind_of_a_users_own_is_a_class_and_one_entry(server, monkeypatch):
     monkeypatch.setitem(KINDS, OwnJob.name, OwnJob())
     backend = Cluster(image="i:1", store="s3://bucket", kind="OwnJob")
-    submission = backend.submission(provisional(Run(), "s3://bucket"), ("run.json",))
-    assert (submission.manifest["apiVersion"], submission.manifest["kind"]) == ("example.org/v1", "OwnJob")
-    assert (submission.options["kind"], submission.found_by["kind"]) == ("OwnJob", "OwnJob")
+    request = backend.request(provisional(Run(), "s3://bucket"))
+    assert (request.manifest["apiVersion"], request.manifest["kind"]) == ("example.org/v1", "OwnJob")
+    assert (request.options["kind"], request.found_by["kind"]) == ("OwnJob", "OwnJob")
     assert backend.job("nosuch").status() is None
     assert backend.jobs() == []
     paths = {urlsplit(asked.path).path for asked in server.asked}

@@ -1,4 +1,4 @@
-"""The objects of a job belong together, also when two clients submit the same run at the same moment."""
+"""The job is that of one client, also when several submit the same run at the same moment."""
 
 import json
 import threading
@@ -10,13 +10,11 @@ from tests.api_servers import Answer, ApiServer, running, write_kubeconfig
 from train_func.client.backend import RunsAlready
 from train_func.client.cluster import objects
 from train_func.client.cluster.kubeconfig import connect
-from train_func.client.cluster.timings import Timings
 from train_func.client.kinds.pod import RUN_LABEL
 from train_func.errors import InvalidInput
 
 NAME = "run-1"
 JOB = f"/apis/kubeflow.org/v1/namespaces/here/pytorchjobs/{NAME}"
-CONFIG_MAP = f"/api/v1/namespaces/here/configmaps/{NAME}"
 METADATA = {"name": NAME, "labels": {RUN_LABEL: NAME}}
 
 
@@ -37,6 +35,8 @@ class Api:
 
     def answer(self, asked):
         path, body = urlsplit(asked.path).path, json.loads(asked.body or b"{}")
+        if path.endswith("/pods"):
+            return Answer(body={"items": []})
         if asked.method == "POST":
             path = f"{path}/{body['metadata']['name']}"
         held = self.held.get(path)
@@ -71,13 +71,6 @@ class Api:
         self.held[path]["metadata"]["resourceVersion"] = str(self.version)
         return Answer(body=self.held[path])
 
-    def by(self):
-        """Whose job there is, and whose files."""
-        return self.held[JOB]["spec"]["by"], self.held[CONFIG_MAP]["data"]["by"]
-
-    def owners(self):
-        return [owner["uid"] for owner in self.held[CONFIG_MAP]["metadata"].get("ownerReferences", ())]
-
 
 @pytest.fixture
 def api():
@@ -89,108 +82,50 @@ def access(api, tmp_path, monkeypatch):
     with running(server := ApiServer()):
         server.answer = api
         monkeypatch.setenv("KUBECONFIG", str(write_kubeconfig(tmp_path / "kubeconfig", {"server": server.url})))
-        yield connect(timings=Timings(gone=0.5))
+        monkeypatch.setattr(objects, "GONE_SECONDS", 0.5)
+        yield connect()
+
+
+def manifest(by):
+    """A job with the marks of a submission."""
+    worker = {"template": {"spec": {"containers": [{"env": [{"name": "TRAIN_FUNC_SUBMITTED", "value": by}]}]}}}
+    spec = {"pytorchReplicaSpecs": {"Worker": worker}}
+    return {"apiVersion": "kubeflow.org/v1", "kind": "PyTorchJob", "metadata": METADATA, "spec": spec}
 
 
 def create(access, by):
     """Whether the job of this client was created; False when that of another one is there."""
-    job = {"apiVersion": "kubeflow.org/v1", "kind": "PyTorchJob", "metadata": METADATA, "spec": {"by": by}}
-    files = {"apiVersion": "v1", "kind": "ConfigMap", "metadata": METADATA, "data": {"by": by}}
     try:
-        objects.create(access, job, files)
+        objects.create(access, manifest(by))
     except RunsAlready:
         return False
     return True
 
 
-def fail(api):
-    """An earlier job of the run, which has failed."""
-    worker = {"template": {"spec": {"containers": [{}]}}}
-    failed = {"type": "Failed", "status": "True", "lastTransitionTime": "2026-11-21T14:00:00Z"}
-    job = {"metadata": METADATA, "spec": {"pytorchReplicaSpecs": {"Worker": worker}}}
-    api.post(JOB, {**job, "status": {"conditions": [failed]}})
-    owner = {"kind": "PyTorchJob", "name": NAME, "uid": api.held[JOB]["metadata"]["uid"]}
-    api.post(CONFIG_MAP, {"metadata": {**METADATA, "ownerReferences": [owner]}, "data": {"by": "an earlier one"}})
-
-
-@pytest.mark.parametrize(("again", "at"), [*((False, at) for at in range(1, 5)), *((True, at) for at in range(1, 9))])
-def test_a_job_keeps_its_own_files_whenever_another_client_submits_the_same_run(api, access, again, at):
+@pytest.mark.parametrize(("again", "at"), [*((False, at) for at in (1, 2)), *((True, at) for at in range(1, 6))])
+def test_one_job_is_created_whenever_another_client_submits_the_same_run(api, access, again, at):
     others = []
     if again:
-        fail(api)
+        failed = {"type": "Failed", "status": "True", "lastTransitionTime": "2026-11-21T14:00:00Z"}
+        api.post(JOB, {**manifest("an earlier one"), "status": {"conditions": [failed]}})
     api.at, api.meanwhile = at, lambda: others.append(create(access, "the other"))
     created = create(access, "the one")
     assert [created, *others] in ([True, False], [False, True])
-    assert api.by() == (("the one",) * 2 if created else ("the other",) * 2)
-    assert api.owners() == [api.held[JOB]["metadata"]["uid"]]
+    assert api.held[JOB]["spec"] == manifest("the one" if created else "the other")["spec"]
 
 
-def test_of_many_clients_one_creates_the_job_and_its_files(api, access):
-    gate, created = threading.Barrier(5), {}
+@pytest.mark.parametrize(("by", "is_own"), [("the one", True), ("the other", False)])
+def test_a_job_whose_answer_was_lost_is_known_by_its_submission(api, access, monkeypatch, by, is_own):
+    def post(path, body):
+        Api.post(api, path, manifest(by))
+        return Answer(500, {"kind": "Status", "message": "the answer is lost"})
 
-    def client(number):
-        gate.wait()
-        created[number] = create(access, number)
-
-    threads = [threading.Thread(target=client, args=(number,)) for number in range(5)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    (winner,) = [number for number, is_first in created.items() if is_first]
-    assert api.by() == (winner, winner)
-    assert api.owners() == [api.held[JOB]["metadata"]["uid"]]
-
-
-def test_files_that_an_earlier_client_has_left_are_replaced(api, access):
-    api.post(CONFIG_MAP, {"metadata": METADATA, "data": {"by": "an earlier one"}})
-    assert create(access, "the one")
-    assert api.by() == ("the one", "the one")
-
-
-def test_files_of_another_run_are_not_replaced(api, access):
-    api.post(CONFIG_MAP, {"metadata": {"name": NAME, "labels": {RUN_LABEL: "run-2"}}, "data": {"by": "run-2"}})
-    with pytest.raises(InvalidInput, match="run-2"):
-        create(access, "the one")
-    assert api.held[CONFIG_MAP]["data"] == {"by": "run-2"}
-    assert JOB not in api.held
-
-
-def test_a_refused_job_leaves_no_files_of_its_own_and_those_of_others(api, access, monkeypatch):
-    refused = Answer(422, {"kind": "Status", "message": "no"})
-    monkeypatch.setattr(api, "post", lambda path, body: refused if path == JOB else Api.post(api, path, body))
-    with pytest.raises(InvalidInput):
-        create(access, "the one")
-    assert api.held == {}
-
-
-def test_files_that_do_not_go_away_are_named_after_a_while(api, access):
-    api.post(CONFIG_MAP, {"metadata": {**METADATA, "finalizers": ["example.org/keep"]}, "data": {"by": "an earlier"}})
-    with pytest.raises(InvalidInput, match=f"configmap {NAME}"):
-        create(access, "the one")
-    assert JOB not in api.held
-    assert api.num_requests < 20
-
-
-def test_files_that_a_later_job_owns_are_left_to_it(api, access, monkeypatch):
-    """The job is deleted, and the run submitted again, before the job was made the owner of its files."""
-
-    def patch(path, body):
-        api.held.clear()
-        api.post(JOB, {"metadata": METADATA, "spec": {"by": "a later one"}})
-        owner = {"kind": "PyTorchJob", "name": NAME, "uid": api.held[JOB]["metadata"]["uid"]}
-        api.post(CONFIG_MAP, {"metadata": {**METADATA, "ownerReferences": [owner]}, "data": {"by": "a later one"}})
-        return Answer(409, {"kind": "Status", "message": "the object has been modified"})
-
-    monkeypatch.setattr(api, "patch", patch)
-    assert not create(access, "the one")
-    assert api.by() == ("a later one", "a later one")
+    monkeypatch.setattr(api, "post", post)
+    assert create(access, "the one") is is_own
 
 
 def test_whether_a_job_was_created_stays_unknown_when_neither_answer_comes(api, access, monkeypatch):
     def post(path, body):
-        if path != JOB:
-            return Api.post(api, path, body)
         monkeypatch.setattr(api, "get", lambda *_: Answer(403, {"kind": "Status", "message": "no"}))
         Api.post(api, path, body)
         return Answer(500, {"kind": "Status", "message": "the answer is lost"})
@@ -199,20 +134,3 @@ def test_whether_a_job_was_created_stays_unknown_when_neither_answer_comes(api, 
     with pytest.raises(InvalidInput) as raised:
         create(access, "the one")
     assert raised.value.cause == "cluster"
-    assert CONFIG_MAP in api.held
-
-
-def test_one_whose_files_another_clients_job_was_given_is_told(api, access):
-    """The client that created the job ended before it made the job the owner of its files."""
-
-    def other_creates_the_job_and_ends():
-        api.post(JOB, {"apiVersion": "kubeflow.org/v1", "kind": "PyTorchJob", "metadata": METADATA, "spec": {}})
-
-    api.at, api.meanwhile = 3, other_creates_the_job_and_ends
-    manifest = {"apiVersion": "kubeflow.org/v1", "kind": "PyTorchJob", "metadata": METADATA, "spec": {}}
-    files = {"apiVersion": "v1", "kind": "ConfigMap", "metadata": METADATA, "data": {"by": "the one"}}
-    with pytest.raises(RunsAlready) as raised:
-        objects.create(access, manifest, files)
-    assert raised.value.has_own_files
-    assert api.owners() == [api.held[JOB]["metadata"]["uid"]]
-    assert api.held[CONFIG_MAP]["data"] == {"by": "the one"}

@@ -11,8 +11,8 @@ import psutil
 import pytest
 
 from tests.tcp_proxy import tcp_proxy
-from train_func import exits
-from train_func.records import Verdict
+from train_func.wire import exits
+from train_func.wire.records import Verdict
 from train_func.worker.supervisor import connection as connections
 from train_func.worker.supervisor.connection import PROOF, Connection, Host
 from train_func.worker.supervisor.coordinator import Coordinator, Phase, Report, Status
@@ -151,13 +151,6 @@ def test_a_worker_of_another_job_is_turned_away():
     with pytest.raises(OSError):
         Connection(*group.address, OTHER_KEY)
     assert group.is_sound()
-
-
-def test_a_report_of_any_length_arrives():
-    group, long = Group(), "é" * 3_000_000
-    group.guest.report(replace(GUEST, round=1, verdict=replace(FAULT, message=long), status=Status.FAILED))
-    order = group.guest.report(replace(GUEST, round=1))
-    assert order.verdict.message == long
 
 
 @pytest.fixture

@@ -55,21 +55,6 @@ def test_a_prompt_and_its_answer_are_a_conversation_of_two(tmp_path, num_rows):
             assert row["contents"] == [rows[row["row_id"]]["prompt"], rows[row["row_id"]]["completion"]]
 
 
-@pytest.mark.parametrize("kind", ["csv", "jsonl", "messages"])
-def test_prompts_and_answers_that_look_like_numbers_or_dates_stay_as_they_are(tmp_path, kind):
-    pairs = [(f"{n:03}", f"2024-03-{n + 1:02}" if n % 2 else f"{n}.50") for n in range(20)]
-    if kind == "csv":
-        path = tmp_path / "rows.csv"
-        path.write_text("prompt,completion\n" + "".join(f"{prompt},{answer}\n" for prompt, answer in pairs))
-        found, _ = divided(CausalLMTuner(CausalLM(model="m", dataset=str(path)), 0, None, tmp_path / "cache"))
-    elif kind == "jsonl":
-        found = split(tmp_path, [{"prompt": prompt, "completion": answer} for prompt, answer in pairs])
-    else:
-        found = split(tmp_path, [{"chat": said(*pair)} for pair in pairs], messages="chat")
-    for row in found.train.to_pylist():
-        assert tuple(row["contents"]) == pairs[row["row_id"]]
-
-
 def test_a_context_stands_behind_the_prompt_where_there_is_one(tmp_path):
     rows = [{"prompt": f"ask {n}", "input": f"about {n}" if n % 2 else None, "completion": str(n)} for n in range(40)]
     found = split(tmp_path, rows, context="input")
@@ -163,9 +148,6 @@ CHAT = {"messages": "chat"}
         (chats(lambda n: weighed(n, "none", "0" if n == 4 else "none")), CHAT, ["'chat'", "'weight'", "row 5"]),
         (chats(lambda n: weighed(n, 0, 0 if n == 4 else 1)), CHAT, ["'chat'", "row 5"]),
         (with_key("train"), CHAT, ["'chat'", "'train'"]),
-        (with_key("tool_calls"), CHAT, ["'chat'", "'tool_calls'"]),
-        (with_key("reasoning_content"), CHAT, ["'chat'", "'reasoning_content'"]),
-        (with_key("images"), CHAT, ["'chat'", "'images'"]),
         (chats(lambda n: f"text {n}"), CHAT, ["'chat'"]),
         (chats(lambda n: [{"from": "user", "value": f"{n}"}]), CHAT, ["'chat'"]),
         ([{"question": f"a {n}", "completion": "b"} for n in range(20)], {}, ["'prompt'", "question"]),

@@ -6,8 +6,8 @@ from dataclasses import replace
 import pytest
 
 from tests.messages import unnamed
-from train_func import exits
-from train_func.records import Lease, Verdict
+from train_func.wire import exits
+from train_func.wire.records import Lease, Verdict
 from train_func.worker.supervisor.coordinator import (
     AGAIN,
     AWAY,
@@ -164,15 +164,6 @@ def test_what_workers_report_decides_what_all_are_told(group, reports, phase):
     assert three.phase is phase
 
 
-def test_the_last_worker_knows_when_the_others_have_left():
-    group = finishes(3)
-    for worker, status in ((0, Status.PUBLISHED), (0, Status.LEFT), (2, Status.LEFT)):
-        group.tell(worker, status=status)
-    assert group.order(0).members == (1,)
-    group.tell(1, status=Status.LEFT)
-    assert group.order(0).members == ()
-
-
 def test_an_order_names_the_attempt_where_its_ranks_meet_and_who_belongs_to_it():
     assert runs(3).order(2) == Order(START, 1, lease=LEASE, address="node:29500", members=(0, 1, 2))
 
@@ -320,16 +311,6 @@ def test_who_is_ready_for_another_round_waits_for_the_others_no_longer_than_that
     assert group.begin_again(0).phase is EXIT
 
 
-def test_in_another_round_nothing_of_the_one_before_counts():
-    group = runs(2)
-    group.tell(1, **failed(1, LOST))
-    group.begin_again(0)
-    group.begin_again(1)
-    assert group.tell(0) == Order(CLAIM, 2, members=(0, 1))
-    assert group.tell(0, lease=Lease(attempt=8)) == Order(PREPARE, 2, lease=Lease(attempt=8), members=(0, 1))
-    assert group.tell_all(status=Status.PREPARED).phase is START
-
-
 def test_whatever_is_reported_no_phase_begins_before_all_are_ready_for_it():
     """Drawn reports, in any order: also those that no worker of ours would send."""
     draw, begun = random.Random(7), set()
@@ -359,11 +340,3 @@ def test_whatever_is_reported_no_phase_begins_before_all_are_ready_for_it():
                     assert len(of_round) == 3
                     begun.add(CLAIM)
     assert begun == {*Phase} - {WAIT}
-
-
-def test_reports_and_orders_travel_as_they_are():
-    ends = {"left": verdict(2, exits.CODE), "refused": verdict(0, exits.SPENT)}
-    report = Report(0, "pod", 3, Status.FAILED, verdict(1, LOST), **ends, went_on=True, lease=LEASE)
-    assert Report.from_json(report.to_json()) == report
-    order = Order(STOP, 3, why="ő", members=(0, 2), verdict=verdict(1, LOST))
-    assert Order.from_json(order.to_json()) == order

@@ -1,6 +1,5 @@
 """The environment of a pod is read once, and all its faults are told at once."""
 
-import socket
 import subprocess
 import sys
 from pathlib import Path
@@ -9,11 +8,9 @@ import pytest
 
 from train_func.errors import InvalidInput
 from train_func.worker.environment import read_environment
-from train_func.worker.stop import Stop
-from train_func.worker.supervisor.group import NotFormed, meet
 
 POD = {
-    "TRAIN_FUNC_JOB_DIR": "/etc/train-func",
+    "TRAIN_FUNC_SUBMISSION": "a-run/submissions/1.json",
     "TRAIN_FUNC_WORK_DIR": "/workspace",
     "TRAIN_FUNC_STORE": "s3://bucket/runs",
     "TRAIN_FUNC_WORKER": "1",
@@ -54,12 +51,9 @@ def test_the_variables_of_a_train_job_are_read():
     assert (found.endpoint, found.rendezvous_id) == ("a-run-node-0-0.a-run:29500", "a-run-node-0-0.a-run")
 
 
-def test_the_workers_of_one_submission_and_no_others_have_the_same_key(tmp_path):
+def test_the_workers_of_one_submission_and_no_others_have_the_same_key():
     def key(submission="one", **changed):
-        folder = tmp_path / submission
-        folder.mkdir(exist_ok=True)
-        (folder / "run.json").write_text(f'{{"submitted": "{submission}"}}')
-        return read_environment({**POD, "TRAIN_FUNC_JOB_DIR": str(folder), **changed}).group_key
+        return read_environment({**POD, "TRAIN_FUNC_SUBMISSION": submission, **changed}).group_key
 
     ours = key()
     assert key(TRAIN_FUNC_WORKER="2", TRAIN_FUNC_POD="a-run-worker-2", TRAIN_FUNC_CPUS="1") == ours
@@ -74,32 +68,11 @@ def test_the_workers_of_one_submission_and_no_others_have_the_same_key(tmp_path)
     assert "of the store" not in repr(read_environment(POD))
 
 
-def test_a_worker_whose_run_is_submitted_again_does_not_wait_for_a_group_that_cannot_form(tmp_path):
-    """As where two clients submit at once: pods that start before the files are replaced have another key."""
-    record = tmp_path / "run.json"
-    record.write_text('{"submitted": "one"}')
-    with socket.socket() as closed:
-        closed.bind(("127.0.0.1", 0))
-        endpoint = f"127.0.0.1:{closed.getsockname()[1]}"
-        conf = "join_timeout=2"
-        pod = {**POD, "TRAIN_FUNC_JOB_DIR": str(tmp_path), "PET_RDZV_ENDPOINT": endpoint, "PET_RDZV_CONF": conf}
-        waiting = read_environment(pod)
-        record.write_text('{"submitted": "another"}')
-        with pytest.raises(NotFormed, match="submitted again"):
-            meet(waiting, Stop())
-        with pytest.raises(NotFormed, match=endpoint):
-            meet(read_environment(pod), Stop())
-
-
 def test_workers_that_share_no_secret_do_not_start():
     pod = {name: value for name, value in POD.items() if not name.startswith("AWS_")}
     with pytest.raises(InvalidInput, match="TRAIN_FUNC_GROUP_SECRET"):
         read_environment(pod)
     assert read_environment({**pod, "TRAIN_FUNC_WORKER": "0", "PET_NNODES": "1:1"}).num_workers == 1
-
-
-def test_a_rank_has_at_least_one_thread():
-    assert read_environment({**POD, "TRAIN_FUNC_CPUS": "1"}).num_threads == 1
 
 
 def test_all_faults_are_named_at_once():
@@ -118,20 +91,6 @@ def test_all_faults_are_named_at_once():
     assert len(caught.value.faults) == 5
     for name in ("TRAIN_FUNC_CPUS", *(name for name in broken if broken[name] != POD[name])):
         assert name in text or name == "TRAIN_FUNC_WORKER"
-
-
-def test_a_worker_beyond_the_group_is_a_fault():
-    with pytest.raises(InvalidInput, match="TRAIN_FUNC_WORKER=3"):
-        read_environment({**POD, "TRAIN_FUNC_WORKER": "3"})
-
-
-@pytest.mark.parametrize("arguments", [[], ["walk"], ["run", "away"]])
-def test_a_wrong_call_shows_how_to_call(arguments):
-    done = subprocess.run(
-        [sys.executable, "-m", "train_func.worker", *arguments], capture_output=True, text=True, timeout=300
-    )
-    assert done.returncode == 64
-    assert "usage:" in done.stderr
 
 
 def test_an_environment_that_cannot_be_ends_with_64_and_says_why(tmp_path):

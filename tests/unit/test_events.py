@@ -6,8 +6,8 @@ import threading
 
 import pytest
 
-from train_func import events
-from train_func.events import Evaluated, Event
+from train_func.wire import events
+from train_func.wire.events import Evaluated, Event
 from train_func.worker.rank import reporting
 
 TOLD = [
@@ -22,7 +22,7 @@ TOLD = [
     events.Note(text="Größe 食物\n\ttab and line"),
     events.CheckpointSaved(step=40, size=1_300_000_000, seconds=4.5),
     events.Published(attempt=7, model="s3://bucket/a/model"),
-    events.WaitsForStore(seconds_left=59.5, fault="s3://b: gone", is_unknown_host=True, message="m", purpose="publish"),
+    events.WaitsForStore(seconds_left=59.5, message="m", purpose="publish"),
     events.WaitsForPeers(endpoint="a-run-worker-0:23456", why="no route"),
     events.LostPeers(error="RuntimeError: closed", traceback="Traceback\n  a frame"),
     events.RankStops(why="SIGTERM, after step 40"),
@@ -41,16 +41,6 @@ def test_an_event_is_one_line_that_is_read_as_what_was_said(event):
     assert "\n" not in line
     assert events.parse(line) == event
     assert events.readable(line) == str(event).replace("\n", " | ").replace("\t", " ")
-
-
-@pytest.mark.parametrize(("position", "left"), [(1, "at most 2 more"), (3, "no other")])
-def test_how_many_attempts_may_follow_is_said_where_one_starts(position, left):
-    for number in (position, position + 3):
-        told = events.AttemptStarts(
-            attempt=number, position=position, at_most=3, num_workers=1, num_ranks=1, num_threads=1
-        )
-        assert left in str(told)
-        assert (f"number {position} since" in str(told)) is (number != position)
 
 
 def test_a_rank_is_named_in_words_and_as_a_field():

@@ -2,7 +2,7 @@
 
 import pytest
 
-from train_func.client import extras
+from train_func.client.packages import inventory
 
 COMMIT = "5" * 40
 
@@ -28,5 +28,5 @@ class Installed:
     ],
 )
 def test_the_command_names_where_this_package_came_from(monkeypatch, text, source):
-    monkeypatch.setattr(extras, "distribution", lambda name: Installed(text))
-    assert extras.pip_install("local").startswith(f"pip install '{source}'")
+    monkeypatch.setattr(inventory.metadata, "distribution", lambda name: Installed(text))
+    assert inventory.pip_install("local").startswith(f"pip install '{source}'")

@@ -10,15 +10,13 @@ from datasets.distributed import split_dataset_by_node
 from transformers import TrainerCallback
 
 from tests.messages import unnamed
-from tests.unit.test_session import a_record, home, model_folder, reviews, store, trainer_of
+from tests.tiny_session import opened, result_of
 from train_func.errors import InvalidInput
-from train_func.exits import exit_of, retryable
-from train_func.records import RunRecord
 from train_func.run import Run
+from train_func.wire.exits import exit_of, retryable
+from train_func.wire.records import RunRecord
 from train_func.worker import Session
 from train_func.worker.rank import end
-
-__all__ = ["a_record", "home", "model_folder", "reviews", "store"]  # fixtures
 
 NAN, INFINITY = float("nan"), float("inf")
 STEPS = 6  # of 7 rows in batches of 3, over two epochs
@@ -47,7 +45,7 @@ BREAKS = {
 
 
 @pytest.fixture
-def a_loop(store, tmp_path, monkeypatch):
+def a_loop(plain_process, store, tmp_path, monkeypatch):
     """A loop of its own over 7 rows that saves before every step; ``broken``: by the update of that step."""
     fields = {"epochs": 2, "batch_size": 3, "micro_batch_size": 3, "checkpoint_every": 0}
     record = RunRecord(
@@ -101,27 +99,14 @@ def test_a_loop_ends_before_weights_that_are_not_finite_are_saved_and_none_goes_
     assert json.loads(store.get("loop-1/result.json").data)["files"]["model.safetensors"]
 
 
-def test_a_loop_whose_weights_are_not_finite_before_its_first_step_is_refused_though_none_trains_them(a_loop, store):
-    with pytest.raises(InvalidInput, match=r"fixed \(nan\)") as refused:
-        a_loop(start=lambda net: net.fixed.data.fill_(NAN))
-    assert refused.value.cause == "divergence"
-    assert a_loop.reached == []
-
-
 def test_a_trainer_whose_weights_are_not_finite_is_refused_before_its_first_step_though_none_trains_them(a_record):
-    with pytest.raises(InvalidInput, match=r"word_embeddings.*nan") as refused, Session(a_record().parameters()) as of:
-        trainer = trainer_of(of, {"epochs": 2, "learning_rate": 1e-3})
+    broken = pytest.raises(InvalidInput, match=r"word_embeddings.*nan")
+    with broken as refused, opened(a_record()) as (_, trainer):
         frozen = trainer.model.base_model.embeddings.word_embeddings.weight.requires_grad_(False)
         frozen.data[-1] = NAN  # of a token that stands in no row
         trainer.train()
     assert refused.value.cause == "divergence"
     assert trainer.state.global_step == 0
-
-
-def test_masks_hold_infinity_on_purpose(a_loop, store):
-    a_loop()
-    assert a_loop.reached == [*range(1, STEPS + 1)]
-    assert json.loads(store.get("loop-1/result.json").data)["files"]["model.safetensors"]
 
 
 @pytest.mark.parametrize("given", ["module", "not trained", "wrapped", "state dict"])
@@ -161,9 +146,8 @@ class Breaks(TrainerCallback):
 
 
 def test_a_trainer_whose_last_update_breaks_the_weights_has_not_trained_to_its_end(a_record, store):
-    parameters = a_record().parameters()
-    with pytest.raises(InvalidInput, match=r"classifier\.bias \(nan\)") as refused, Session(parameters) as session:
-        trainer = trainer_of(session, {"epochs": 2, "learning_rate": 1e-3})
+    broken = pytest.raises(InvalidInput, match=r"classifier\.bias \(nan\)")
+    with broken as refused, opened(a_record()) as (_, trainer):
         trainer.add_callback(Breaks(4))
         trainer.train()
     assert refused.value.cause == "divergence"
@@ -172,9 +156,8 @@ def test_a_trainer_whose_last_update_breaks_the_weights_has_not_trained_to_its_e
 
 
 def test_a_loss_that_follows_from_broken_weights_says_so(a_record):
-    parameters = a_record().parameters()
-    with pytest.raises(InvalidInput, match="loss of step 3") as refused, Session(parameters) as session:
-        trainer = trainer_of(session, {"epochs": 2, "learning_rate": 1e-3})
+    rarely = a_record(checkpoint_every=3600)  # a save would find them first
+    with pytest.raises(InvalidInput, match="loss of step 3") as refused, opened(rarely) as (_, trainer):
         trainer.add_callback(Breaks(2))
         trainer.train()
     assert refused.value.cause == "divergence"
@@ -182,21 +165,12 @@ def test_a_loss_that_follows_from_broken_weights_says_so(a_record):
 
 
 def test_a_metric_that_is_not_finite_is_told_with_the_result_and_in_the_card(a_record, store):
-    with Session(a_record().parameters()) as session:
-        trainer = trainer_of(session, {"epochs": 1, "learning_rate": 1e-3})
+    with opened(a_record()) as (session, trainer):
         trainer.compute_metrics = lambda prediction: {"right": 0.5, "correlation": NAN, "of": {"best": INFINITY}}
-        trainer.args.num_train_epochs = 2
         trainer.train()
         session.publish(trainer)
-    result = json.loads(store.get("tiny-reviews-0123/result.json").data)
+    result = result_of(store)
     assert result["metrics"]["correlation"] is None
     assert unnamed(result["note"], "correlation (nan)", "of.best (inf)") == []
     assert "right" not in result["note"]
     assert "correlation (nan)" in store.get("tiny-reviews-0123/model/README.md").data.decode()
-
-
-def test_a_metric_of_the_functions_own_that_is_not_finite_is_told_with_the_result(a_record):
-    with Session(a_record().parameters()) as session:
-        session.publish(torch.nn.Linear(1, 1), metrics={"loss": NAN, "rows": 7})
-    (note,) = end.here.notes
-    assert "loss (nan)" in note

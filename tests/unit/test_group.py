@@ -6,8 +6,8 @@ import time
 
 import pytest
 
-from train_func import exits
-from train_func.records import Lease, Verdict
+from train_func.wire import exits
+from train_func.wire.records import Lease, Verdict
 from train_func.worker.stop import Stop, Stopped, WithinGrace
 from train_func.worker.supervisor.connection import Connection, Host
 from train_func.worker.supervisor.coordinator import Coordinator, Order, Phase, Report, Status
@@ -70,21 +70,6 @@ def asked_to_stop(member):
     member._stop._on_signal(signal.SIGTERM, None)
 
 
-def test_the_others_wait_for_what_worker_0_claims():
-    first, *others = formed(3)
-    waits = [lambda other=other: other.hear(Phase.PREPARE).lease for other in others]
-    assert at_once(*waits, lambda: first.tell(lease=Lease(attempt=7)) and None)[:2] == [Lease(attempt=7)] * 2
-
-
-def test_who_waits_learns_that_another_worker_has_failed():
-    first, second = running(2)
-    waits, _ = at_once(lambda: first.hear(Phase.FINISH, status=Status.ENDED), lambda: second.fail(verdict(1)))
-    assert waits.verdict == verdict(1)
-    with pytest.raises(PeersLost) as lost:
-        second.look()
-    assert lost.value.verdict == verdict(1)
-
-
 def test_a_worker_that_waits_hears_a_signal():
     first, _ = running(2)
     waits, _ = at_once(lambda: first.hear(Phase.FINISH, status=Status.ENDED), lambda: asked_to_stop(first))
@@ -111,34 +96,6 @@ def test_all_begin_another_round_together_and_hear_nothing_of_the_one_before():
     assert members[1].hear(Phase.PREPARE).lease == Lease(attempt=8)
 
 
-def test_where_one_leaves_there_is_no_other_round():
-    first, second, third = running(3)
-    third.fail(verdict(2, exits.KILLED))
-    assert at_once(first.begin_again, second.begin_again, lambda: third.leave(0.0)) == [False, False, None]
-
-
-@pytest.mark.parametrize(
-    ("end", "begins"),
-    [
-        ({"status": Status.PUBLISHED}, False),
-        ({"status": Status.FAILED, "verdict": verdict(0, exits.UNREACHABLE)}, True),
-    ],
-    ids=["publishes", "fails"],
-)
-def test_a_worker_that_could_try_again_waits_while_worker_0_publishes(end, begins):
-    first, second = finishing(2)
-    second.fail(verdict(1, exits.UNREACHABLE))
-    outcomes = []
-    waiting = threading.Thread(target=lambda: outcomes.append(second.begin_again()))
-    waiting.start()
-    waiting.join(0.3)
-    assert not outcomes
-    assert first.tell(**end)
-    assert first.begin_again() is begins
-    waiting.join(LIMIT)
-    assert outcomes == [begins]
-
-
 def test_worker_0_leaves_last():
     first, second, third = finishing(3)
     left = []
@@ -151,13 +108,6 @@ def test_worker_0_leaves_last():
     third.leave(LIMIT)
     waiting.join(LIMIT)
     assert left
-
-
-def test_worker_0_waits_no_longer_than_it_is_told_for_those_who_do_not_leave():
-    first, _ = finishing(2)
-    begun = time.monotonic()
-    first.leave(0.3)
-    assert 0.3 <= time.monotonic() - begun < LIMIT
 
 
 CALLS = {
@@ -174,17 +124,6 @@ def test_a_coordinator_that_has_gone_is_a_lost_peer_and_no_fault_of_the_supervis
 
     with pytest.raises(PeersLost):
         call(Member(ask, Report(1, "pod 1"), "127.0.0.1", Stop()))
-
-
-def test_a_coordinator_that_was_started_again_has_another_group():
-    new, lead = Coordinator(2), Report(0, "its next pod")
-    new.report(lead)
-    second = Member(
-        Connection("127.0.0.1", Host(new, KEY, 0).port, KEY).report, Report(1, "pod 1"), "127.0.0.1", Stop()
-    )
-    with pytest.raises(PeersLost):
-        second.hear(Phase.START, status=Status.PREPARED)
-    assert new.report(lead).round == 0
 
 
 def test_a_worker_that_is_busy_reports_all_the_same():

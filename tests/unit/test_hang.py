@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import pytest
 
-from train_func import Run, exits
+from train_func import Run
 from train_func.worker.rank.marks import Mark, Phase
 from train_func.worker.supervisor.hangs import Judge, RankState
 
@@ -94,12 +94,6 @@ def test_an_evaluation_is_judged_by_its_own_batches_from_the_first_on():
     assert watch.until_hang()[0].mark.phase is Phase.EVALUATION
 
 
-def test_another_training_of_the_same_process_has_a_first_step_of_its_own():
-    watch = Watch().steps()
-    watch.ranks[0].at(watch.now, Phase.STEP, num_steps=0)
-    assert watch.wait(500) is None
-
-
 def test_a_rank_that_waits_for_another_is_not_named():
     watch = Watch(2).steps()
     watch.ranks[0].at(watch.now, Phase.EXCHANGE)
@@ -141,12 +135,6 @@ def test_a_stopped_process_is_named_before_those_that_wait_for_it():
     assert seconds <= LIMIT
 
 
-def test_a_stopped_process_is_named_wherever_it_is():
-    watch = Watch()
-    watch.ranks[0].is_stopped = True
-    assert watch.until_hang()[0].is_stopped
-
-
 def test_a_process_that_goes_on_in_time_was_not_hanging():
     watch = Watch().steps()
     watch.ranks[0].is_stopped = True
@@ -168,10 +156,3 @@ def test_a_machine_that_stood_still_is_no_hang(is_stopped):
         rank.is_stopped = False
     watch.steps()
     assert watch.until_hang()[1] <= LIMIT + LOOK
-
-
-def test_the_verdict_is_retryable_and_has_its_cause():
-    verdict = Watch().steps().until_hang()[0].verdict(worker=3)
-    assert (verdict.exit_code, verdict.cause, verdict.worker) == (exits.HANG, "hang", 3)
-    assert verdict.retryable
-    assert verdict.root_cause

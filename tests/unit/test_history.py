@@ -9,12 +9,12 @@ import torch
 
 from tests.messages import unnamed
 from tests.recorded_jobs import a_record
-from train_func import events
-from train_func.client.stored_run import history, joined_history
+from train_func.client.history import joined_history, read_rows
 from train_func.errors import StorageFailed
-from train_func.layout import RunKeys
-from train_func.metrics import Row, from_csv, row_of, to_csv
 from train_func.storage import open_store
+from train_func.wire import events
+from train_func.wire.layout import RunKeys
+from train_func.wire.metrics import Row, from_csv, row_of, to_csv
 from train_func.worker.rank.values import reported
 from train_func.worker.supervisor.uploads import History
 
@@ -57,7 +57,7 @@ def test_rows_are_read_as_they_were_written():
 def test_a_file_that_is_no_history_is_refused(store, data):
     store.put(KEYS.metrics_csv(1), data)
     with pytest.raises(StorageFailed, match=r"\bmetrics\.csv\b") as refused:
-        history(store, a_record())
+        read_rows(store, a_record().keys)
     assert refused.value.reason == "damaged"
 
 
@@ -72,7 +72,7 @@ def kept(store, told, **options):
 
 def test_what_was_reported_is_in_the_store(store):
     kept(store, [progress(1), events.Note(text="no row"), evaluated(7, accuracy=0.25), progress(40)])
-    assert history(store, a_record()) == [
+    assert read_rows(store, a_record().keys) == [
         {"step": 1, "timestamp": at(1), "attempt": 1, "epoch": 0.025, "loss": 1, "rows_per_second": 7.5},
         {"step": 7, "timestamp": at(7), "attempt": 1, "epoch": 0.175, "eval_accuracy": 0.25},
         {"step": 40, "timestamp": at(40), "attempt": 1, "epoch": 1, "loss": 0.025, "rows_per_second": 7.5},
@@ -85,33 +85,33 @@ def test_a_loss_that_diverges_is_shown_and_kept(store):
     said = events.line(events.Reported(step=step, metrics=metrics, time=at(3)))
     assert unnamed(events.readable(said), "loss=nan", "norm=inf", "low=-inf") == []
     kept(store, [events.parse(said)])
-    (row,) = history(store, a_record())
+    (row,) = read_rows(store, a_record().keys)
     assert math.isnan(row.pop("loss"))
     assert row == {"step": 3, "timestamp": at(3), "attempt": 1, "norm": math.inf, "low": -math.inf}
 
 
 def test_a_metric_that_no_cell_holds_costs_no_other_one(store):
     kept(store, [evaluated(7, accuracy=0.25, odd=None, shape=[8, 2])])
-    assert [row["eval_accuracy"] for row in history(store, a_record())] == [0.25]
+    assert [row["eval_accuracy"] for row in read_rows(store, a_record().keys)] == [0.25]
 
 
 def test_metrics_called_like_the_columns_of_every_row_leave_those_alone(store):
     metrics = {"attempt": 0.5, "timestamp": 7.0, "loss": 0.25}
     kept(store, [events.Reported(step=3, metrics=metrics, time=at(3))])
-    assert history(store, a_record()) == [{"step": 3, "timestamp": at(3), "attempt": 1, "loss": 0.25}]
+    assert read_rows(store, a_record().keys) == [{"step": 3, "timestamp": at(3), "attempt": 1, "loss": 0.25}]
 
 
 def test_a_run_without_history_has_an_empty_one(store):
-    assert history(store, a_record()) == []
+    assert read_rows(store, a_record().keys) == []
     store.put(KEYS.lease, b"{}")
-    assert history(store, a_record()) == []
+    assert read_rows(store, a_record().keys) == []
 
 
 def test_a_file_that_is_long_is_followed_by_the_next(store):
     kept(store, [progress(step) for step in range(1, 102)], longest_file=500)
     assert len(store.names(KEYS.metrics)) > 5
     assert all(entry.size < 800 for entry in store.list(f"{KEYS.metrics}/"))
-    assert [row["step"] for row in history(store, a_record())] == list(range(1, 102))
+    assert [row["step"] for row in read_rows(store, a_record().keys)] == list(range(1, 102))
 
 
 class Away:
@@ -129,7 +129,7 @@ class Away:
 
 def test_a_store_that_is_away_fails_nothing_and_has_all_of_it_later(store):
     kept(Away(store, 7), [progress(step) for step in range(1, 41)])
-    assert [row["step"] for row in history(store, a_record())] == list(range(1, 41))
+    assert [row["step"] for row in read_rows(store, a_record().keys)] == list(range(1, 41))
 
 
 def test_a_store_that_never_answers_keeps_no_reader_waiting():

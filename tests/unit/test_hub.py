@@ -15,7 +15,7 @@ import pytest
 from tests.messages import unnamed
 from tests.tiny_hub import Repository, tiny_hub
 from tests.tiny_model import write_tiny_model
-from train_func import exits
+from train_func.wire import exits
 
 PROGRAM = """
 import json, sys
@@ -35,8 +35,8 @@ import json, sys
 from pathlib import Path
 from train_func import Run, TextClassification
 from train_func.errors import InvalidInput, StorageFailed
-from train_func.exits import exit_of
-from train_func.records import RunRecord
+from train_func.wire.exits import exit_of
+from train_func.wire.records import RunRecord
 from train_func.storage import open_store
 from train_func.worker.inputs.named import bring
 from train_func.worker.loading import Loading
@@ -217,24 +217,6 @@ def test_the_commit_that_a_run_names_is_used_while_the_hub_is_away_though_a_late
     (offline,) = ask(address, tmp_path, at_first)
     assert "data" not in faults(offline)
     assert offline["facts"]["num_train"] == online["facts"]["num_train"] > 9
-
-
-@pytest.mark.slow
-def test_a_model_that_was_only_checked_is_not_taken_for_downloaded(repositories, ask, tmp_path):
-    with tiny_hub(repositories) as address:
-        ask(address, tmp_path, GOOD)
-    (offline,) = ask(address, tmp_path, GOOD)
-    assert "part" in faults(offline)["model"]
-
-
-@pytest.mark.slow
-def test_a_name_that_does_not_resolve_is_known_within_seconds(ask, tmp_path):
-    began = time.monotonic()
-    ask("http://no-such-host.invalid", tmp_path)  # nothing
-    start = time.monotonic() - began
-    (report,) = ask("http://no-such-host.invalid", tmp_path, GOOD)
-    assert time.monotonic() - began - start < 20 + 3 * start  # a busy machine takes long to start anything
-    assert unnamed(faults(report)["data"], "ConnectError", "no file or folder of that name is here") == []
 
 
 def codes_in_a_pod(address, home):

@@ -7,12 +7,12 @@ from datasets import Dataset
 from PIL import Image
 from transformers import ViTImageProcessorPil
 
+from tests.distributed import small
 from tests.messages import unnamed
 from tests.tiny_images import encoded, image_of
 from train_func.errors import InvalidInput
 from train_func.worker.tasks.image_decoding import LEAST_AREA, ImageCollator, cut_out, decode, shape_of
 from train_func.worker.training.loader import PlanLoader, seed_for
-from train_func.worker.training.plan import build_plan
 from train_func.worker.training.steps import micro_batch_of
 from train_func.worker.training.weighing import Items
 
@@ -71,15 +71,6 @@ def test_held_out_images_are_as_the_processor_makes_them_at_every_place(processo
         assert torch.equal(batch_at(collator, *place), expected)
 
 
-def test_a_batch_has_classes_where_its_rows_have(processor):
-    collator = ImageCollator(processor, augment=True)
-    batch = collator(stored(5))
-    assert batch["labels"].tolist() == [0, 1, 2, 0, 1]
-    assert batch["labels"].dtype == torch.int64
-    assert batch["pixel_values"].dtype == torch.float32
-    assert "labels" not in collator([{"pixel_values": row["pixel_values"]} for row in stored(5)])
-
-
 @pytest.mark.parametrize("size", [(40, 40), (101, 7), (1, 300), (1, 1), (640, 480)])
 def test_a_part_of_any_image_has_the_shape_of_the_model_and_shows_enough_of_it(size):
     column = np.arange(size[0], dtype=np.uint8) % 250
@@ -110,28 +101,6 @@ def test_a_processor_that_keeps_the_proportions_of_images_is_refused():
     assert caught.value.cause == "model"
 
 
-def test_an_image_that_is_bad_all_the_same_is_named_in_the_batch(processor):
-    rows = [{"pixel_values": {"bytes": b"none", "path": "bars/003.png"}, "label": 0}]
-    with pytest.raises(InvalidInput, match=r"bars/003\.png"):
-        ImageCollator(processor, augment=True)(rows)
-
-
-def test_an_image_that_its_camera_held_sideways_is_turned(processor):
-    image = image_of(0)[0].resize((40, 20))
-    exif = Image.Exif()
-    exif[0x0112] = 6
-    turned = encoded(image.transpose(Image.Transpose.ROTATE_270))
-    import io
-
-    file = io.BytesIO()
-    image.save(file, "PNG", exif=exif)
-    made = [
-        ImageCollator(processor, augment=False)([{"pixel_values": {"bytes": data, "path": None}}])["pixel_values"]
-        for data in (file.getvalue(), turned)
-    ]
-    assert torch.equal(*made)
-
-
 @pytest.mark.parametrize("columns", [["label"], ["label", "x"]])
 def test_rows_without_images_are_refused_with_what_forward_has_to_take(processor, columns):
     with pytest.raises(InvalidInput) as refused:
@@ -142,15 +111,7 @@ def test_rows_without_images_are_refused_with_what_forward_has_to_take(processor
 
 def batches_of(processor, rows, num_workers):
     """Those of a plan of one epoch."""
-    plan = build_plan(
-        Dataset.from_list(rows),
-        seed=5,
-        num_epochs=1,
-        batch_size=4,
-        micro_batch_size=2,
-        num_micro_batches=2,
-        world_size=1,
-    )
+    plan = small.plan(Dataset.from_list(rows), 4, 2, 2)
     collator = ImageCollator(processor, augment=True)
     loader = PlanLoader(plan, collator, num_workers=num_workers, pin_memory=False)
     return [micro_batch_of(place, batch, Items()).batch for place, batch in loader]

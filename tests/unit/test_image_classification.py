@@ -1,7 +1,6 @@
 """Images with classes: found, read, checked, divided, kept as they are in their files, and named where they are bad."""
 
 import io
-import json
 
 import datasets
 import numpy as np
@@ -16,7 +15,6 @@ from tests.tiny_images import CLASSES, encoded, image_of, rows_of, write_image_f
 from train_func import ImageClassification, Run
 from train_func.errors import InvalidInput
 from train_func.worker import read
-from train_func.worker.check import report_of
 from train_func.worker.tasks.image_classification import ImageClassifier
 
 
@@ -187,19 +185,6 @@ def test_an_image_that_cannot_be_used_is_named_before_any_worker_starts(half, tm
     assert unnamed(fault[1], "training", "2 of 40", "bars/003.png", "dots/001.png", "row 2") == []
 
 
-def test_all_faults_are_told_at_once(half, tmp_path):
-    rows = rows_of(40)
-    rows[3]["image"] = b"none"
-    rows[5]["label"] = None
-    other = tmp_path / "other"
-    other.mkdir()
-    bad = table_of([{"image": "a.png", "label": "bars"}] * 9, other)
-    (tmp_path / "model").mkdir()
-    found = half(table_of(rows, tmp_path), held_out=bad, model=str(tmp_path / "model")).check()
-    told = "\n".join(message for _, message in found.faults)
-    assert unnamed(told, "row 4", "'label'", "string", "config.json") == []
-
-
 @pytest.mark.parametrize(
     ("make", "facts"),
     [
@@ -211,16 +196,6 @@ def test_all_faults_are_told_at_once(half, tmp_path):
 def test_a_folder_without_classes_is_refused(half, tmp_path, make, facts):
     (fault,) = half(str(make(tmp_path))).check().faults
     assert unnamed(fault[1], "dataset=", *facts) == []
-
-
-def test_one_class_or_one_without_training_rows_is_refused(half, tmp_path):
-    rows = rows_of(40)
-    (fault,) = half(table_of([{**row, "label": "a"} for row in rows], tmp_path)).check().faults
-    assert unnamed(fault[1], "'label'", "'a'", "one class") == []
-    other = write_image_folder(tmp_path / "other", 9, seed=1)
-    two = [row for row in rows if row["label"] != "dots"]
-    (fault,) = half(table_of(two, tmp_path), held_out=str(other)).check().faults
-    assert unnamed(fault[1], "'dots'", "no training row") == []
 
 
 @pytest.mark.parametrize("kind", ["PNG", "BMP", "TIFF"])
@@ -262,13 +237,6 @@ def test_a_class_whose_files_are_no_images_is_refused_by_its_name(half, tmp_path
     assert unnamed(fault[1], "dots", ".heic") == []
 
 
-def test_equal_images_of_two_classes_are_told(half, tmp_path):
-    rows = rows_of(40)
-    twin = {"image": rows[0]["image"], "label": "dots"}
-    notes = half(table_of([*rows, twin, *[twin] * 3], tmp_path), held_out=0.1).check().notes
-    assert any("different labels" in note for note in notes)
-
-
 def test_a_model_without_its_image_processor_is_refused(half, tmp_path):
     folder = write_tiny_resnet(tmp_path / "bare")
     (folder / "preprocessor_config.json").unlink()
@@ -305,17 +273,6 @@ def test_any_image_classifier_of_transformers_gets_a_new_head_and_takes_the_batc
     assert model.config.id2label == dict(enumerate(CLASSES))
 
 
-def test_the_check_says_what_there_is(half, tmp_path):
-    found = half(folder_of(tmp_path, 41)).check()
-    assert found.faults == []
-    assert unnamed(found.summary, "33 rows", "8 held out", "3 classes", "bars", "majority") == []
-    run = Run(task=ImageClassification(model=None, dataset=folder_of(tmp_path, 41), size=24))
-    report = report_of(json.loads(json.dumps(run.to_dict())), None, tmp_path / "cache")
-    assert report["faults"] == []
-    assert report["facts"]["labels"] == list(CLASSES)
-    assert set(report["inputs"]) == {"dataset"}
-
-
 def test_rows_of_a_folder_can_be_looked_at(tmp_path):
     rows = read(folder_of(tmp_path, 7))
     assert rows.num_rows == 7
@@ -328,11 +285,8 @@ def test_rows_of_a_folder_can_be_looked_at(tmp_path):
         ({"image": "label"}, ["image and label are both 'label'"]),
         ({"model": None}, ["size=None"]),
         ({"size": 32}, ["size=32", "'m'"]),
-        ({"model": None, "size": 2}, ["size=2"]),
         ({"model": None, "size": 32, "model_revision": "v1"}, ["model_revision='v1'"]),
         ({"augment": "no"}, ["augment='no'"]),
-        ({"labels": ("O",)}, ["labels=('O',)"]),
-        ({"held_out": 2}, ["held_out=2"]),
     ],
 )
 def test_fields_that_cannot_work_make_no_task(fields, facts):

@@ -1,11 +1,8 @@
 """A folder of images: what counts as one, what is behind links, and what is refused because it would be lost."""
 
-import os
-
-import datasets
-
 from tests.messages import unnamed
-from tests.tiny_images import encoded, image_of, write_image_folder
+from tests.tiny_images import write_image_folder
+from tests.unit.test_image_classification import bytes_of
 from train_func import ImageClassification
 from train_func.worker.tasks.image_classification import ImageClassifier
 
@@ -18,12 +15,6 @@ def half(folder, tmp_path, **fields):
 def folder_in(path):
     path.mkdir(parents=True, exist_ok=True)
     return path
-
-
-def bytes_of(rows):
-    """By row_id."""
-    sides = [side.cast_column("image", datasets.Image(decode=False)) for side in (rows.train, rows.held_out)]
-    return {row["row_id"]: row["image"]["bytes"] for side in sides for row in side}
 
 
 def test_images_behind_links_are_used_and_a_link_that_leads_back_is_refused(tmp_path):
@@ -55,18 +46,6 @@ def test_images_and_classes_that_are_links_to_nothing_are_named(tmp_path):
     (folder / "plain").symlink_to(tmp_path / "nowhere")
     faults = "\n".join(fault for _, fault in half(folder, tmp_path).check().faults)
     assert unnamed(faults, "plain", "links") == []
-
-
-def test_names_that_no_store_takes_are_refused_for_an_image_and_told_for_what_is_left_out(tmp_path):
-    folder = write_image_folder(tmp_path / "images", 40)
-    (folder / "bars/004.txt").write_text("of mine")
-    os.rename(folder / "bars/004.txt", os.fsencode(folder / "bars") + b"/caf\xe9.txt")  # noqa: PTH104
-    assert "caf\\xe9.txt" in "\n".join(half(folder, tmp_path).check().notes)
-    os.rename(folder / "bars/003.png", os.fsencode(folder / "bars") + b"/caf\xe9.png")  # noqa: PTH104
-    (folder / "bars/a\nb.png").write_bytes(encoded(image_of(99)[0]))
-    ((cause, fault),) = half(folder, tmp_path).check().faults
-    assert cause == "data"
-    assert unnamed(fault, "2 images", "bars/caf\\xe9.png", "control character") == []
 
 
 def test_folders_named_as_splits_are_splits_and_others_with_them(tmp_path):

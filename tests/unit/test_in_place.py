@@ -1,6 +1,5 @@
 """A model is put in place under a name by one client at a time, is fetched whole meanwhile, and can be taken back."""
 
-import json
 import threading
 from dataclasses import replace
 from pathlib import Path
@@ -9,26 +8,24 @@ from tempfile import TemporaryDirectory
 import pandas as pd
 import pytest
 
-from tests.stored_runs import put_run, whole_model
+from tests.stored_runs import put_run, put_submission, whole_model
 from tests.turns import Scheduled, Turns
 from tests.unit.test_checkpoint_damage import MEMORY
 from train_func import InvalidInput, JobNotFound, Local, Run, StorageFailed, attach, remove, runs, withdraw
-from train_func.client import in_place as places
 from train_func.client.cli import main
-from train_func.client.in_place import in_place, names_of, promote
-from train_func.client.remove import Removal
-from train_func.layout import ModelKeys, RunKeys
-from train_func.result import FileEntry, Result, write_sums
+from train_func.client.model.promote import in_place, promote, vacate
 from train_func.storage import find, open_store
+from train_func.wire.layout import ModelKeys, RunKeys
+from train_func.wire.result import FileEntry, Result, write_sums
 
 MODEL = ModelKeys("reviews").model
 
 
-def put_model(store, lr, *, name=None, accuracy=0.5, held_out="h", generation=1, share=0.5):
+def put_model(store, lr, *, name=None, accuracy=0.5, held_out="h", generation=1):
     """A run that has published two files, of which one names the learning rate."""
     run = Run(name=name, parameters={"lr": lr})
     record = replace(put_run(store, run, generation=generation), held_out_sha256=held_out)
-    store.put(record.keys.run, json.dumps(record.to_dict()).encode())
+    put_submission(store, record)
     files = {"model.safetensors": f"weights {lr} {generation}".encode(), f"only-{lr}": b""}
     folder, sums = record.keys.attempt(1).model, {}
     with TemporaryDirectory() as scratch:
@@ -37,9 +34,7 @@ def put_model(store, lr, *, name=None, accuracy=0.5, held_out="h", generation=1,
             path.write_bytes(data)
             sums[name] = FileEntry(len(data), store.upload(f"{folder}/{name}", path))
             store.upload(f"{record.keys.model}/{name}", path)
-    result = Result.write(
-        1, generation, {"metrics": {"accuracy": accuracy, "eval_loss": accuracy, "share": share}}, sums
-    )
+    result = Result.write(1, generation, {"metrics": {"accuracy": accuracy, "eval_loss": accuracy}}, sums)
     store.put(record.keys.result, result)
     store.put(f"{record.keys.model}/SHA256SUMS", write_sums(Result.read(result, "").sums))
     store.put(f"{record.keys.model}/manifest.json", result)
@@ -74,7 +69,6 @@ def test_an_earlier_run_that_is_promoted_again_takes_its_place_back(store, tmp_p
         assert weights(attach("reviews").fetch()) == weights(whole_model(store, MODEL, tmp_path / "copy"))
     held = in_place(store, "reviews")
     assert (held.number, held.run) == (3, first.name)
-    assert [of["run"] for of in held.earlier] == [second.name, first.name]
     assert not list((tmp_path / "copy").glob("only-0.2"))
 
 
@@ -127,14 +121,6 @@ def test_only_a_better_model_is_promoted_where_that_is_asked_for(store, better, 
     assert in_place(store, "reviews").run == (after if is_better else before).name
 
 
-@pytest.mark.parametrize("better", ["share", "-share"])
-def test_a_command_promotes_the_greater_or_the_lower_one(store, better):
-    before, after = put_model(store, 0.1, share=0.1), put_model(store, 0.2, share=0.9)
-    for record in (before, after):
-        main(["promote", record.name, "reviews", f"--better={better}"])
-    assert in_place(store, "reviews").run == (before if better == "-share" else after).name
-
-
 @pytest.mark.parametrize("better", ["loss", "eval_loss", "", "-"])
 def test_a_loss_that_is_to_be_great_is_refused_and_so_is_no_metric(store, better):
     with pytest.raises(InvalidInput):
@@ -170,59 +156,11 @@ def test_what_can_be_no_name_is_refused(store, name):
     assert store.names("models") == []
 
 
-SHORTENED = ("resnet", "resnet-good", "resnet-good-{}")
-
-
-@pytest.mark.parametrize("name", SHORTENED)
-@pytest.mark.parametrize("before", ["never", "withdrawn"])
-def test_a_name_by_which_another_run_is_found_is_refused_and_goes_on_finding_it(store, name, before):
-    other, record = put_model(store, 0.2, name="resnet-good"), put_model(store, 0.1)
-    name = name.format(other.name.rpartition("-")[2][:4])
-    if before == "withdrawn":
-        promote(store, other, name)
-        withdraw(name)
-    with pytest.raises(InvalidInput) as refused:
-        promote(store, record, name)
-    assert other.name in str(refused.value)
-    assert attach(name).name == other.name
-
-
-@pytest.mark.parametrize("name", SHORTENED)
-def test_a_run_is_promoted_under_the_beginning_of_its_own_name_and_another_takes_that_place(store, name):
-    own, record = put_model(store, 0.2, name="resnet-good"), put_model(store, 0.1)
-    name = name.format(own.name.rpartition("-")[2][:4])
-    for each in (own, record):
-        assert promote(store, each, name)[0]
-        assert attach(name).name == each.name
-
-
-@pytest.mark.parametrize("runs_there", [("tiny-bert-good",), ("goodness",), ("good-one", "good-two")])
-def test_a_name_by_which_no_one_run_is_found_is_taken(store, runs_there):
-    for name in runs_there:
-        put_run(store, Run(name=name))
-    assert promote(store, put_model(store, 0.1), "good")[0]
-
-
-def test_a_name_under_which_a_damaged_record_lies_is_taken_again_whatever_run_begins_so(store):
-    put_run(store, Run(name="reviews-of-films"))
-    store.put(ModelKeys("reviews").in_place, b"{")
-    assert promote(store, put_model(store, 0.1), "reviews")[0]
-
-
 def test_a_metric_that_one_of_the_runs_has_not_is_refused_with_those_there_are(store):
     promote(store, put_model(store, 0.1), "reviews")
     with pytest.raises(InvalidInput) as refused:
         promote(store, put_model(store, 0.2), "reviews", better="f1")
     assert all(of in str(refused.value) for of in ("accuracy", "eval_loss", "f1"))
-
-
-def test_a_metric_that_the_run_has_not_is_refused_also_where_its_model_is_in_place_already(store):
-    record = put_model(store, 0.1)
-    promote(store, record, "reviews")
-    with pytest.raises(InvalidInput) as refused:
-        attach(record.name).promote("reviews", better="acc")
-    assert all(of in str(refused.value) for of in ("'acc'", "accuracy", "eval_loss"))
-    assert promote(store, record, "reviews", better="accuracy")[0]
 
 
 def test_the_command_tells_by_its_exit_code_whether_the_model_is_in_place(store, capsys):
@@ -258,7 +196,6 @@ def test_a_run_whose_model_is_in_place_is_not_removed(store):
         remove(first.name, on=Local())
     assert "reviews" in str(refused.value)
     promote(store, second, "reviews")
-    assert (names_of(store, first.name), names_of(store, second.name)) == ([], ["reviews"])
     remove(first.name, on=Local())
     assert weights(attach("reviews").fetch()) == "weights 0.2 1"
 
@@ -269,8 +206,8 @@ def test_a_name_that_is_withdrawn_leads_to_no_run_and_leaves_no_file_and_the_run
         promote(store, record, "reviews")
     withdraw("reviews")
     assert second.name in capsys.readouterr().out
-    assert (in_place(store, "reviews"), names_of(store, second.name)) == (None, [])
-    assert store.names("models/reviews") == ["in-place.json"]
+    assert in_place(store, "reviews") is None
+    assert store.names("models/reviews") == ["promotions/"]
     with pytest.raises(JobNotFound):
         attach("reviews")
     assert weights(attach(second.name).fetch()) == "weights 0.2 1"
@@ -278,44 +215,14 @@ def test_a_name_that_is_withdrawn_leads_to_no_run_and_leaves_no_file_and_the_run
     remove(second.name)
 
 
-def test_a_withdrawn_name_goes_on_counting_and_remembers_what_was_in_place(store, tmp_path):
+def test_a_withdrawn_name_goes_on_counting(store, tmp_path):
     first, second = put_model(store, 0.1, accuracy=0.9), put_model(store, 0.2, accuracy=0.1)
     promote(store, first, "reviews")
     withdraw("reviews")
     assert promote(store, second, "reviews", better="accuracy")[0]  # nothing is there to be better than
     held = in_place(store, "reviews")
-    assert (held.number, held.run, [of["run"] for of in held.earlier]) == (3, second.name, [first.name])
+    assert (held.number, held.run) == (3, second.name)
     assert weights(whole_model(store, MODEL, tmp_path / "copy")) == "weights 0.2 1"
-
-
-def test_a_name_in_place_that_is_given_where_a_run_is_expected_is_told_with_its_run_and_the_way_out(store):
-    record = put_model(store, 0.1)
-    promote(store, record, "reviews")
-    with pytest.raises(JobNotFound) as refused:
-        remove("reviews")
-    assert all(of in str(refused.value) for of in ("'reviews'", record.name, "withdraw('reviews')"))
-
-
-def test_names_in_place_are_among_the_nearest_of_a_name_that_leads_to_no_run(store):
-    record = put_model(store, 0.1)
-    for name in ("reviews", "newest"):
-        promote(store, record, name)
-    store.put(ModelKeys("damaged").in_place, b"{")
-    withdraw("newest")
-    with pytest.raises(JobNotFound) as refused:
-        attach("revews")
-    assert all(of in str(refused.value) for of in ("'revews'", record.name, "'reviews'"))
-    assert "newest" not in str(refused.value)
-
-
-def test_a_name_that_was_withdrawn_is_told_with_the_run_that_it_led_to(store):
-    record = put_model(store, 0.1)
-    promote(store, record, "reviews")
-    withdraw("reviews")
-    for ask in (attach, remove):
-        with pytest.raises(JobNotFound) as refused:
-            ask("reviews")
-        assert all(of in str(refused.value) for of in ("withdrawn", record.name))
 
 
 def test_of_an_unknown_name_the_command_tells_its_own_option_that_names_a_store(store, capsys):
@@ -343,7 +250,7 @@ def test_a_model_that_another_client_puts_in_place_meanwhile_is_not_withdrawn(st
 
     store.__class__ = Overtaken
     with pytest.raises(StorageFailed) as refused:
-        places.withdraw(store, "reviews")
+        vacate(store, "reviews")
     assert refused.value.reason == "conflict"
     assert in_place(open_store(store.address), "reviews").run == second.name
 
@@ -366,84 +273,20 @@ def test_the_table_of_runs_shows_what_is_in_place_under_which_name(store, capsys
     assert "newest" not in shown
 
 
-def test_a_name_that_cannot_be_read_hides_no_run(store, capsys):
+@pytest.mark.parametrize("content", [b"{", b'{"format": 99}'])
+def test_a_record_that_cannot_be_read_is_named_and_keeps_runs_from_removal(store, content):
     record = put_model(store, 0.1)
-    store.put(ModelKeys("reviews").in_place, b"{")
-    assert record.name in set(runs()["name"])
-    assert "in-place.json" in capsys.readouterr().out
-
-
-def test_a_damaged_record_keeps_runs_from_removal_until_a_model_is_put_in_place_again(store):
-    first, second = put_model(store, 0.1), put_model(store, 0.2)
-    store.put(ModelKeys("reviews").in_place, b'{"format": 1, "name"')
-    for refused in (
-        lambda: remove(first.name),
-        lambda: places.withdraw(store, "reviews"),
-        lambda: promote(store, second, "reviews", better="accuracy"),
+    promote(store, record, "reviews")
+    store.put(ModelKeys("reviews").promotion(2), content)
+    for ask in (
+        lambda: remove(record.name),
+        lambda: attach("reviews"),
+        lambda: vacate(store, "reviews"),
+        lambda: promote(store, record, "reviews"),
     ):
-        with pytest.raises(StorageFailed) as failure:
-            refused()
-        assert failure.value.reason == "damaged"
-    assert promote(store, second, "reviews")[0]
-    assert weights(attach("reviews").fetch()) == "weights 0.2 1"
-    remove(first.name)
-
-
-def test_a_record_of_another_format_is_not_replaced(store):
-    store.put(ModelKeys("reviews").in_place, b'{"format": 2}')
-    with pytest.raises(StorageFailed):
-        promote(store, put_model(store, 0.1), "reviews")
-    assert store.get(ModelKeys("reviews").in_place).data == b'{"format": 2}'
-
-
-@pytest.mark.parametrize("before", [None, "in place"])
-def test_a_run_that_is_removed_while_it_is_promoted_leaves_in_place_what_was(store, tmp_path, before):
-    first, second = put_model(store, 0.1), put_model(store, 0.2)
-    if before:
-        promote(store, first, "reviews")
-
-    class Overtaken(type(store)):
-        def put(self, key, data, **condition):
-            if second.name in {name.rstrip("/") for name in self.names("")}:
-                remove(second.name)
-            return super().put(key, data, **condition)
-
-    store.__class__ = Overtaken
-    with pytest.raises(InvalidInput):
-        promote(store, second, "reviews")
-    held = in_place(store, "reviews")
-    assert held is None if before is None else held.run == first.name
-    if before:
-        assert weights(whole_model(store, MODEL, tmp_path / "copy")) == "weights 0.1 1"
-    promote(store, first, "reviews")
-    assert weights(attach("reviews").fetch()) == "weights 0.1 1"
-
-
-def test_a_run_that_is_promoted_while_it_is_removed_keeps_its_model(store):
-    record = put_model(store, 0.1)
-    removal = Removal.of(record.name, Local())
-
-    class Overtaken(type(store)):
-        def delete(self, key):
-            if key == record.keys.result:
-                promote(open_store(self.address), record, "reviews")
-            super().delete(key)
-
-    removal.store.__class__ = Overtaken
-    with pytest.raises(InvalidInput):
-        removal.carry_out()
-    removal.store.__class__ = type(store)
-    assert weights(attach("reviews").fetch()) == "weights 0.1 1"
-    withdraw("reviews")
-    remove(record.name)
-    assert record.name not in {name.rstrip("/") for name in store.names("")}
-
-
-def test_a_record_of_another_format_is_refused_by_its_name(store):
-    store.put(ModelKeys("reviews").in_place, b'{"format": 2}')
-    with pytest.raises(StorageFailed) as refused:
-        in_place(store, "reviews")
-    assert (refused.value.reason, "in-place.json" in str(refused.value)) == ("damaged", True)
+        with pytest.raises(StorageFailed, match=r"promotions/2\.json") as refused:
+            ask()
+        assert refused.value.reason == "damaged"
 
 
 @pytest.mark.parametrize("better", [None, "accuracy"])
@@ -485,7 +328,7 @@ def _race_with_withdrawal(seed, folder):
     plain = open_store((folder / "store").as_uri())
     first, second = put_model(plain, 0.1), put_model(plain, 0.2)
     promote(plain, first, "reviews")
-    acts = {1: lambda store: promote(store, second, "reviews")[0], 2: lambda store: places.withdraw(store, "reviews")}
+    acts = {1: lambda store: promote(store, second, "reviews")[0], 2: lambda store: vacate(store, "reviews")}
     ended = _at_once(seed, plain.address, acts)
     held = in_place(plain, "reviews")
     assert [*ended.values()].count("conflict") <= 1
@@ -507,13 +350,9 @@ def _race(seed, folder, better):
 
     ended = _at_once(seed, plain.address, {number: promoting(record) for number, record in records.items()})
     held = in_place(plain, "reviews")
-    if better:
-        assert held.run == records[2].name
-        assert ended[2] is True
-    else:
-        assert ended[1 if held.run == records[1].name else 2] is True
-        assert {*ended.values()} <= {True, "conflict"}
-        assert [*ended.values()].count(True) == held.number
+    assert ended[1 if held.run == records[1].name else 2] is True
+    assert {*ended.values()} <= {True, "conflict", *([False] if better else [])}
+    assert [*ended.values()].count(True) == held.number
     assert find(plain, f"{MODEL}/manifest.json").data == plain.get(RunKeys(held.run).result).data
     assert (
         weights(whole_model(plain, MODEL, folder / "copy"))

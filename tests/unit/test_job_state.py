@@ -1,17 +1,17 @@
 """One word for a job: from its conditions while it is there, from the store when a cluster has forgotten it."""
 
-import json
+from dataclasses import replace
 
 import pytest
 
-from tests.messages import unnamed
+from tests.stored_runs import put_end, put_submission
 from train_func.client.backend import provisional
 from train_func.client.status import Condition, JobStatus
 from train_func.client.stored_run import state_in_store, state_of
-from train_func.errors import StorageFailed
-from train_func.records import EndRecord, Lease
 from train_func.run import Run
 from train_func.storage import open_store
+from train_func.wire.layout import AttemptKeys
+from train_func.wire.records import EndRecord
 
 
 def status(*conditions: tuple[str, str], reason: str = "", interrupted: bool = False) -> JobStatus:
@@ -50,33 +50,21 @@ def test_a_job_that_was_cancelled_has_succeeded_where_its_model_was_published_al
     for key in (MARK | RESULT) if kept else MARK:
         store.put(f"{record.keys.prefix}/{key}", b"{}")
     there = status(("Running", "False"), ("Failed", "True"), reason="Cancelled")
-    assert [state_of(there, published=lambda: kept), state_in_store(store, record)] == [word] * 2
+    assert [state_of(there, published=lambda: kept), state_in_store(store, record.keys)] == [word] * 2
 
 
-RESULT, MARK = {"result.json": b"{}"}, {"cancelled.json": b"{}"}
+RESULT, MARK = {"result.json": b"{}"}, {"cancelled/0.json": b"{}"}
 
 
-def attempt(number: int, *, formed: bool | None = None, **codes: int) -> dict[str, bytes]:
-    """Lease and end records; ``w0=1``: worker 0 ended with exit code 1; ``formed``: whether its group did, if known."""
-    ends = {
-        f"attempts/{number}/worker-{worker[1:]}.json": an_end(number, int(worker[1:]), code)
-        for worker, code in codes.items()
-    }
-    lease = Lease(attempt=number, formed=bool(formed)).to_json()
-    return ({} if formed is None else {f"attempts/{number}/lease.json": lease}) | ends
+def attempt(number: int, **codes: int) -> dict[str, bytes]:
+    """What counts of end records; ``w0=1``: worker 0 ended with exit code 1."""
+    folder = AttemptKeys(f"attempts/{number}")
+    ends = [an_end(number, int(worker[1:]), code) for worker, code in codes.items()]
+    return {folder.lease: b"{}", **{folder.end_mark(end.facts): b"" for end in ends}}
 
 
-def an_end(number: int, worker: int, code: int, submitted: str = "") -> bytes:
-    end = EndRecord(attempt=number, worker=worker, exit_code=code, cause=None, message="", submitted=submitted)
-    return end.to_json()
-
-
-def formed(number: int, **codes: int) -> dict[str, bytes]:
-    return attempt(number, formed=True, **codes)
-
-
-def unformed(number: int, **codes: int) -> dict[str, bytes]:
-    return attempt(number, formed=False, **codes)
+def an_end(number: int, worker: int, code: int, submitted: str = "") -> EndRecord:
+    return EndRecord(attempt=number, worker=worker, exit_code=code, cause=None, message="", submitted=submitted)
 
 
 @pytest.mark.parametrize(
@@ -85,28 +73,26 @@ def unformed(number: int, **codes: int) -> dict[str, bytes]:
         ({}, "Absent"),
         (RESULT, "Succeeded"),
         (RESULT | MARK, "Succeeded"),
-        (RESULT | formed(1, w0=70, w1=70), "Failed"),  # by what its function did after it had published
-        (RESULT | formed(1, w0=147, w1=145), "Succeeded"),
+        (RESULT | attempt(1, w0=70, w1=70), "Failed"),  # by what its function did after it had published
+        (RESULT | attempt(1, w0=147, w1=145), "Succeeded"),
         (MARK, "Cancelled"),
         (MARK | attempt(1, w0=65), "Cancelled"),
         (attempt(1, w0=65), "Failed"),
         (attempt(1, w0=145, w1=70), "Failed"),
         (attempt(1, w0=143, w1=143), "Absent"),
         (attempt(1), "Absent"),
-        (formed(1, w0=70) | formed(2), "Absent"),
         (attempt(9, w0=143) | attempt(10, w0=70), "Failed"),
         (attempt(1, w0=0, w1=0), "Succeeded"),
         (attempt(1, w1=0), "Absent"),
         (attempt(1, w0=0, w1=143) | attempt(2, w1=146), "Succeeded"),  # worker 1 began again, and found no peer
         (attempt(1, w0=0, w1=143) | attempt(2, w1=146) | attempt(3, w1=71), "Succeeded"),
         (attempt(1, w0=0, w1=70), "Failed"),
-        (formed(1, w0=0, w1=145) | unformed(2, w1=146), "Succeeded"),
-        (formed(1, w0=0, w1=145) | formed(2, w0=70, w1=70), "Failed"),  # worker 0 was lost before all were done
-        (formed(1, w0=0, w1=145) | formed(2, w0=70, w1=70) | unformed(3, w1=146), "Failed"),
-        (formed(1, w0=0, w1=145) | formed(2), "Absent"),
-        (formed(1, w0=70, w1=70) | unformed(2, w1=146), "Failed"),
-        (formed(1, w0=70) | formed(2, w0=0, w1=0), "Succeeded"),
-        (formed(1, w0=143) | unformed(2, w0=143) | unformed(3, w0=77), "Failed"),
+        (attempt(1, w0=0, w1=145) | attempt(2, w1=146), "Succeeded"),
+        (attempt(1, w0=0, w1=145) | attempt(2, w0=70, w1=70), "Failed"),  # worker 0 was lost before all were done
+        (attempt(1, w0=0, w1=145) | attempt(2, w0=70, w1=70) | attempt(3, w1=146), "Failed"),
+        (attempt(1, w0=70, w1=70) | attempt(2, w1=146), "Failed"),
+        (attempt(1, w0=70) | attempt(2, w0=0, w1=0), "Succeeded"),
+        (attempt(1, w0=143) | attempt(2, w0=143) | attempt(3, w0=77), "Failed"),
     ],
 )
 def test_of_a_job_that_is_gone_the_store_tells_what_became(tmp_path, kept, word):
@@ -115,7 +101,7 @@ def test_of_a_job_that_is_gone_the_store_tells_what_became(tmp_path, kept, word)
     for key, value in kept.items():
         store.put(f"{record.keys.prefix}/{key}", value)
     store.put(f"{record.keys.prefix}/attempts/1/model/worker-0.json", b"not a record")
-    assert state_in_store(store, record) == word
+    assert state_in_store(store, record.keys) == word
 
 
 def test_what_became_of_an_earlier_submission_is_not_what_became_of_the_newest(tmp_path):
@@ -123,28 +109,16 @@ def test_what_became_of_an_earlier_submission_is_not_what_became_of_the_newest(t
     record = provisional(Run(workers=2), store.address)
 
     def submit(moment):
-        store.put(record.keys.run, json.dumps({"submitted": moment}).encode())
+        put_submission(store, replace(record, submitted=moment))
 
     def end(number, worker, code):
-        store.put(record.keys.attempt(number).end(worker), an_end(number, worker, code, "2026-11-21T14:00:00"))
+        put_end(store, record, an_end(number, worker, code, "2026-11-21T14:00:00"))
 
     submit("2026-11-21T14:00:00")
     end(1, 0, 70)
-    assert state_in_store(store, record) == "Failed"
-    end(1, 0, 0)
-    end(2, 1, 146)
-    assert state_in_store(store, record) == "Succeeded"
+    assert state_in_store(store, record.keys) == "Failed"
+    end(2, 0, 0)
+    end(3, 1, 146)
+    assert state_in_store(store, record.keys) == "Succeeded"
     submit("2026-11-21T15:00:00")
-    assert state_in_store(store, record) == "Absent"
-
-
-def test_a_record_of_another_format_is_refused_by_its_name(tmp_path):
-    store = open_store((tmp_path / "store").as_uri())
-    record = provisional(Run(workers=2), store.address)
-    end = json.loads(an_end(1, 0, 0))
-    for format in (None, 2):
-        store.put(record.keys.attempt(1).end(0), json.dumps({**end, "format": format}).encode())
-        with pytest.raises(StorageFailed) as refused:
-            state_in_store(store, record)
-        assert refused.value.reason == "damaged"
-        assert unnamed(refused.value, record.keys.attempt(1).end(0), f"format {format}") == []
+    assert state_in_store(store, record.keys) == "Absent"

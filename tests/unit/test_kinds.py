@@ -3,7 +3,7 @@
 import pytest
 
 from tests.recorded_jobs import RecordedJob, looked
-from train_func.client.diagnose.starting import refusals
+from train_func.client.diagnose.reasons import refusals
 from train_func.client.kinds import KINDS, reading
 
 TIMES = "2026-11-21T14:10:39Z", "2026-11-21T14:10:40Z", "2026-11-21T14:10:41Z"
@@ -69,6 +69,6 @@ def test_a_job_whose_pods_a_webhook_refuses_without_naming_them_is_given_up_with
     job = RecordedJob("pod_security")
     for found in job.recorded["events"]:
         found["message"] = WEBHOOK if found["reason"] == "FailedCreatePod" else found["message"]
-    _, monitor, given_up = looked(job, workers=2)
+    _, monitor, given_up = looked(job, 40, workers=2)
     assert given_up is not None
     assert "no team label" in str(monitor.failure())

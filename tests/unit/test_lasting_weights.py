@@ -5,17 +5,11 @@ from pathlib import Path
 
 import pytest
 import torch
-from datasets import Dataset
-from datasets.distributed import split_dataset_by_node
-from safetensors.torch import load_file
 from transformers import TrainerCallback
 
-from tests.unit.test_session import a_record, home, model_folder, reviews, store, trainer_of
-from train_func.worker import Session, Trainer
+from tests.tiny_session import opened
 from train_func.worker.checkpoint import saver
 from train_func.worker.checkpoint.state import State
-
-__all__ = ["a_record", "home", "model_folder", "reviews", "store"]  # fixtures
 
 LIMIT = 60.0  # seconds
 
@@ -79,13 +73,7 @@ class Hooked(torch.nn.Module):
         return self.inner(*args, **kwargs)
 
 
-class Subclass(Trainer):
-    def training_step(self, model, *args, **kwargs):
-        self.writer.write(model)
-        return super().training_step(model, *args, **kwargs)
-
-
-@pytest.mark.parametrize("where", ["on_epoch_begin", "on_step_begin", "on_train_end", "forward", "training_step"])
+@pytest.mark.parametrize("where", ["on_epoch_begin", "on_step_begin", "on_train_end", "forward"])
 def test_a_checkpoint_whose_weights_are_written_to_while_it_is_copied_is_of_one_moment(
     a_record, store, monkeypatch, where
 ):
@@ -112,12 +100,8 @@ def test_a_checkpoint_whose_weights_are_written_to_while_it_is_copied_is_of_one_
     monkeypatch.setattr(saver, "_copy", slowly)
     monkeypatch.setattr(saver.Saver, "wait_copied", wait_copied)
     monkeypatch.setattr(saver.Saver, "begin", begin)
-    with Session(a_record(checkpoint_every=0).parameters()) as session:
-        trainer = trainer_of(session, {"epochs": 2, "learning_rate": 1e-3})
-        trainer.writer = writer
+    with opened(a_record(checkpoint_every=0)) as (_, trainer):
         trainer.add_callback(saves := LetsEachSaveEnd(store, writer))
-        if where == "training_step":
-            trainer.__class__ = Subclass
         if where.startswith("on_"):
             trainer.add_callback(callback_at(where, writer))
         if where == "forward":
@@ -132,36 +116,3 @@ def test_a_checkpoint_whose_weights_are_written_to_while_it_is_copied_is_of_one_
 
 def weights_in(state):
     return {name: of for name, of in state.whole()["model"].items() if of.is_floating_point()}
-
-
-def test_a_frozen_average_that_a_loop_writes_to_is_saved_as_of_one_moment(a_record, store, monkeypatch):
-    moments, written, copy = [], threading.Event(), saver._copy
-
-    def slowly(source, target):
-        if threading.current_thread() is not threading.main_thread():
-            assert written.wait(LIMIT)
-        return copy(source, target)
-
-    monkeypatch.setattr(saver, "_copy", slowly)
-    rows = Dataset.from_dict({"x": [[float(number)] for number in range(40)]})
-    with Session(a_record(checkpoint_every=0).parameters()) as session:
-        model, average = torch.nn.Linear(1, 1), torch.nn.Linear(1, 1).requires_grad_(False)
-        optimizer = torch.optim.SGD(model.parameters(), lr=1e-4)
-        session.checkpoint(model, optimizer, average=average)
-        for step in session.steps(split_dataset_by_node(session.plan(rows), 0, 1)):
-            average.weight.data.add_(1)
-            written.set()
-            for batch, weight in step:
-                (weight * model(batch["x"].float()).square().mean()).backward()
-            optimizer.step()
-            optimizer.zero_grad()
-            average.weight.data.mul_(0.5)
-            moments.append(average.weight.clone())
-            written.clear()
-        written.set()
-    folder = Path(store.address.removeprefix("file://")) / "tiny-reviews-0123/checkpoints"
-    saved = [load_file(path) for path in folder.rglob("frozen.safetensors")]
-    assert saved
-    for tensors in saved:
-        (weight,) = (of for of in tensors.values() if of.shape == (1, 1))
-        assert any(torch.equal(weight, moment) for moment in moments)

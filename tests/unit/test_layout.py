@@ -2,13 +2,14 @@
 
 import pytest
 
-from train_func import layout
-from train_func.layout import AttemptFile, RunKeys
+from train_func.wire import layout
+from train_func.wire.layout import AttemptFile, RunKeys
 
 
 def test_the_first_generation_lies_under_the_name_and_later_ones_beside_it():
     first, second = RunKeys("a-run"), RunKeys("a-run", 2)
-    assert (first.run, second.run) == ("a-run/run.json", "a-run/generations/2/run.json")
+    assert first.submission(3) == "a-run/submissions/3.json"
+    assert second.submission(1) == "a-run/generations/2/submissions/1.json"
     assert second.result == "a-run/generations/2/result.json"
     assert first.model == second.model == "a-run/model"
 

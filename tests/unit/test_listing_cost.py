@@ -5,17 +5,17 @@ import os
 import pytest
 
 from tests.s3_servers import only_these, s3_server
-from tests.stored_runs import put_run
+from tests.stored_runs import put_end, put_run
 from tests.tcp_proxy import tcp_proxy
 from train_func import Local, attach
-from train_func.client import identity
+from train_func.client import stored_run
 from train_func.client.backend import provisional
 from train_func.client.runs import stored_runs
 from train_func.client.stored_run import state_in_store
 from train_func.errors import InvalidInput, JobNotFound
-from train_func.records import EndRecord
 from train_func.run import Run
 from train_func.storage import open_store
+from train_func.wire.records import EndRecord, SubmissionRecord
 from train_func.worker.inputs.locate import Wanted, stored
 from train_func.worker.publish.publication import _newer
 
@@ -65,10 +65,12 @@ def fill(store, num_objects):
     for number in range(num_objects):
         for folder in ("attempts/1/model", "generations/2/attempts/1/model"):
             store.put(f"{RECORD.name}/{folder}/{'long' * 20}-{number}", b"x")
-    for key in ("run.json", "generations/2/run.json", "generations/2/result.json"):
-        store.put(f"{RECORD.name}/{key}", b"{}")
+    place = {"backend": "Local", "place": "here", "identity": {}, "found_by": {}, "options": {}, "manifest": {}}
+    submission = SubmissionRecord(run=RECORD, cells={}, **place).to_json()
+    for key in ("submissions/1.json", "generations/2/submissions/1.json", "generations/2/result.json"):
+        store.put(f"{RECORD.name}/{key}", submission)
     end = EndRecord(attempt=1, worker=0, exit_code=64, cause="input", message="")
-    store.put(f"{RECORD.name}/attempts/1/worker-0.json", end.to_json())
+    put_end(store, RECORD, end)
     return store
 
 
@@ -78,11 +80,11 @@ def attach_to_unknown(store):
 
 
 def generation(store):
-    assert identity.newest_generation(store, RECORD.name) == 2
+    assert stored_run.newest_generation(store, RECORD.name) == 2
 
 
 def state(store):
-    assert state_in_store(store, RECORD) == "Failed"
+    assert state_in_store(store, RECORD.keys) == "Failed"
 
 
 def newer(store):
@@ -122,9 +124,9 @@ def test_the_table_of_runs_asks_the_store_a_few_times_for_each(server, monkeypat
                 store.put(f"{record.name}/attempts/1/metrics/{number}", b"x")
         count = Count(proxy)
         found, _ = stored_runs("", Local(store=store.address))
-    assert [run.state for run in found] == ["Succeeded"] * NUM_RUNS
-    # The names of all, and of models in place; of each its listing, its record, its result, a lease, and two ends.
-    assert count.requests == 2 + NUM_RUNS * (4 + 2)
+    assert [run["state"] for run in found] == ["Succeeded"] * NUM_RUNS
+    # The names of all, and of models in place; of each its listing, its record and its result.
+    assert count.requests == 2 + NUM_RUNS * 3
 
 
 @pytest.mark.parametrize("question", QUESTIONS)

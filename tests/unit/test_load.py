@@ -10,11 +10,11 @@ from tests.messages import unnamed
 from tests.runs import a_run
 from tests.tiny_model import write_tiny_model
 from train_func.client.backend import provisional
-from train_func.client.load import check_loadable, ready
+from train_func.client.model.load import check_loadable, ready
 from train_func.errors import InvalidInput
-from train_func.layout import PIPELINE
-from train_func.result import FileEntry, Result
 from train_func.run import Run
+from train_func.wire.layout import PIPELINE
+from train_func.wire.result import FileEntry, Result
 
 
 @pytest.fixture(scope="module")

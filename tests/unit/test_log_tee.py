@@ -4,8 +4,8 @@ import json
 import subprocess
 import sys
 
-from train_func import events
-from train_func.worker.supervisor.log import BoundedLog, last_state
+from train_func.wire import events
+from train_func.worker.supervisor.log import BoundedLog
 
 
 def test_a_short_log_is_kept_as_it_is():
@@ -26,29 +26,15 @@ def test_a_long_log_keeps_its_beginning_and_its_end_and_names_the_gap():
     assert kept[11:] == lines[-7:]
 
 
-def test_a_line_longer_than_everything_is_counted_and_left_out():
-    log = BoundedLog(head=10, tail=10)
-    log.add(b"x" * 40 + b"\n")
-    log.add(b"end\n")
-    gap, end = log.render().splitlines()
-    assert (the_gap(gap), end) == ((1, 41), b"end")
-
-
 def the_gap(line):
     gap = events.parse(line.decode())
     return gap.num_lines, gap.num_bytes
 
 
-def test_of_a_progress_bar_the_last_drawing_is_kept():
-    assert last_state(b"\r 10%\r 50%\r100%") == b"100%"
-    assert last_state(b"from Windows\r") == b"from Windows"
-    assert last_state(b"plain") == b"plain"
-
-
 PROGRAM = """
 import json, os, subprocess, sys, threading
 from train_func.errors import StorageFailed
-from train_func.events import Note
+from train_func.wire.events import Note
 from train_func.worker.supervisor.log import LogTee
 
 puts = []
@@ -94,7 +80,7 @@ def test_everything_goes_to_stdout_at_once_and_to_the_store_when_it_is_there():
 def test_a_secret_that_is_a_part_of_a_number_or_of_a_pods_name_leaves_the_events_readable():
     program = """
 import os
-from train_func.events import Reported, WorkerStarts
+from train_func.wire.events import Reported, WorkerStarts
 from train_func.worker import masks
 from train_func.worker.supervisor.log import LogTee
 masks.begin({"TRAIN_FUNC_SECRETS": "PIN USER", "PIN": "20261125", "USER": "team-of-alice"})
@@ -116,7 +102,7 @@ def test_no_line_of_a_rank_ends_its_stream_and_everything_before_the_end_is_read
     """Also while a process that the rank has left behind goes on writing."""
     program = """
 import fcntl, os, subprocess, termios
-from train_func.events import Note
+from train_func.wire.events import Note
 from train_func.worker.supervisor.log import LogTee
 log_tee = LogTee()
 with open(log_tee.rank_output(0), "wb", buffering=0) as output:
@@ -139,44 +125,10 @@ os._exit(0)
     assert str(events.parse(done.stdout.splitlines()[-1])) == "note: the end"
 
 
-def test_streams_of_ranks_that_have_ended_leave_no_descriptor_open():
-    program = """
-import os
-from train_func.events import Note
-from train_func.worker.supervisor.log import LogTee
-log_tee = LogTee()
-nums = []
-for attempt in range(3):
-    log_tee.rank_output(0)
-    log_tee.rank_events(0)
-    log_tee.ranks_ended()
-    nums.append(len(os.listdir("/proc/self/fd")))
-assert len({*nums}) == 1, nums
-log_tee.close(Note(text="the end"), 0.5)
-"""
-    subprocess.run([sys.executable, "-u", "-c", program], check=True, timeout=300)
-
-
-def test_what_was_printed_before_a_flush_is_kept_by_it():
-    program = """
-import os
-from train_func.worker.supervisor.log import LogTee
-log_tee, puts = LogTee(interval=1000.0), []
-log_tee.begin(puts.append)
-for number in range(20_000):
-    print(f"line {number}")
-log_tee.flush(60)
-os.write(log_tee._real.fileno(), puts[-1].splitlines()[-1])
-os._exit(0)
-"""
-    done = subprocess.run([sys.executable, "-u", "-c", program], stdout=subprocess.PIPE, text=True, timeout=300)
-    assert done.stdout.endswith("line 19999\nline 19999")
-
-
 def test_a_store_that_never_answers_blocks_no_writer():
     program = """
 import threading, time
-from train_func.events import Note
+from train_func.wire.events import Note
 from train_func.worker.supervisor.log import LogTee
 log_tee = LogTee()
 log_tee.begin(lambda log: threading.Event().wait())
@@ -191,19 +143,3 @@ import os; os._exit(0)
     *lines, _, seconds = done.stdout.splitlines()
     assert lines == [f"line {number}" for number in range(20_000)]
     assert 0.5 <= float(seconds) < 30
-
-
-def test_the_end_waits_for_nothing_once_everything_is_kept():
-    program = """
-import os
-from train_func.events import Note
-from train_func.worker.supervisor.log import LogTee
-log_tee, puts = LogTee(interval=1000.0), []
-log_tee.begin(puts.append)
-print("the last line")
-log_tee.close(Note(text="the end"), 100_000.0)
-print(len(puts[-1].splitlines()), flush=True)
-os._exit(0)
-"""
-    done = subprocess.run([sys.executable, "-c", program], stdout=subprocess.PIPE, text=True, timeout=300)
-    assert done.stdout.splitlines()[-1] == "2"

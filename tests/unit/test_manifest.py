@@ -3,7 +3,6 @@
 TRAIN_FUNC_REWRITE_GOLDEN=1 rewrites them.
 """
 
-import base64
 import json
 import os
 from pathlib import Path
@@ -11,21 +10,18 @@ from pathlib import Path
 import pytest
 import yaml
 from kubeflow.training import ApiClient, KubeflowOrgV1PyTorchJob
-from kubernetes.client import V1ConfigMap
 
 from tests.messages import unnamed
 from train_func.client import quantity
-from train_func.client.expansion import escape, expand
-from train_func.client.kinds.pod import config_map
+from train_func.client.job_spec import SecretKey
 from train_func.client.kinds.pytorchjob import PYTORCHJOB
-from train_func.client.placement import Placement, SecretKey
+from train_func.client.placement import Placement, job_spec
 from train_func.errors import InvalidInput
-from train_func.records import RunRecord
 from train_func.run import Run
 from train_func.tasks import TextClassification
+from train_func.wire.records import RunRecord
 
 GOLDEN = Path(__file__).parents[1] / "golden"
-FILES = ["run.json", "cells.json", "source.py"]
 
 
 def record(*, store: str = "file:///srv/store", generation: int = 1, **fields: object) -> RunRecord:
@@ -88,7 +84,7 @@ CASES = {
 
 @pytest.mark.parametrize("name", CASES)
 def test_the_whole_manifest_is_that_of_the_golden_file(name):
-    rendered = PYTORCHJOB.render(*CASES[name], FILES)
+    rendered = PYTORCHJOB.render(job_spec(*CASES[name]))
     path = GOLDEN / f"{name}.yaml"
     if os.environ.get("TRAIN_FUNC_REWRITE_GOLDEN") == "1":
         path.write_text(yaml.safe_dump(rendered, sort_keys=False, width=120))
@@ -108,15 +104,15 @@ def through(kind: type, value: object) -> object:
 
 @pytest.mark.parametrize("name", CASES)
 def test_the_sdk_knows_every_field(name):
-    rendered = PYTORCHJOB.render(*CASES[name], FILES)
+    rendered = PYTORCHJOB.render(job_spec(*CASES[name]))
     assert through(KubeflowOrgV1PyTorchJob, rendered) == rendered
 
 
 def test_rendering_is_pure():
-    first, second = (PYTORCHJOB.render(*CASES["gpu"], FILES) for _ in range(2))
+    first, second = (PYTORCHJOB.render(job_spec(*CASES["gpu"])) for _ in range(2))
     assert first == second
     first["spec"]["pytorchReplicaSpecs"]["Worker"]["template"]["spec"]["containers"].clear()
-    assert PYTORCHJOB.render(*CASES["gpu"], FILES) == second
+    assert PYTORCHJOB.render(job_spec(*CASES["gpu"])) == second
 
 
 def pod_of(rendered: dict) -> dict:
@@ -124,74 +120,15 @@ def pod_of(rendered: dict) -> dict:
 
 
 def test_nothing_in_it_is_what_pod_security_restricted_forbids():
-    pod = pod_of(PYTORCHJOB.render(*CASES["s3_store"], FILES))
+    pod = pod_of(PYTORCHJOB.render(job_spec(*CASES["s3_store"])))
     container = pod["containers"][0]
     assert pod["securityContext"]["runAsNonRoot"] is True
     assert pod["securityContext"]["runAsUser"] > 0
     assert pod["securityContext"]["seccompProfile"] == {"type": "RuntimeDefault"}
     assert container["securityContext"]["allowPrivilegeEscalation"] is False
     assert container["securityContext"]["capabilities"] == {"drop": ["ALL"]}
-    assert all(set(volume) - {"name"} <= {"configMap", "emptyDir"} for volume in pod["volumes"])
+    assert all(set(volume) - {"name"} <= {"emptyDir"} for volume in pod["volumes"])
     assert not {"hostNetwork", "hostPID", "hostIPC", "initContainers"} & set(pod)
-
-
-def test_every_volume_is_mounted_and_every_mount_has_a_volume():
-    pod = pod_of(PYTORCHJOB.render(*CASES["local_two_workers"], FILES))
-    mounts = [mount["name"] for mount in pod["containers"][0]["volumeMounts"]]
-    assert sorted(mounts) == sorted(volume["name"] for volume in pod["volumes"])
-
-
-def test_the_operator_adds_no_init_container_because_there_is_no_master():
-    assert set(PYTORCHJOB.render(*CASES["gpu"], FILES)["spec"]["pytorchReplicaSpecs"]) == {"Worker"}
-
-
-@pytest.mark.parametrize(("gpu", "ranks"), [(0, "1"), (1, "1"), (4, "4")])
-def test_a_worker_has_as_many_ranks_as_gpus_and_one_without(gpu, ranks):
-    rendered = PYTORCHJOB.render(record(), Placement(image="i", cpu=1, gpu=gpu), FILES)
-    assert rendered["spec"]["nprocPerNode"] == ranks
-
-
-def test_a_file_store_asks_for_no_store_secret_but_for_the_optional_hub_token():
-    text = json.dumps(PYTORCHJOB.render(*CASES["local_two_workers"], FILES))
-    assert "myminio" not in text
-    assert '"hf-secrets", "key": "HF_TOKEN", "optional": true' in text
-
-
-def test_the_config_map_carries_bytes_unchanged():
-    files = {
-        "source.py": "print('\u2028 ärger', \"$HOME `x` $(Y) \\\\b\")\r\n".encode(),
-        "run.json": b"{}",
-        "odd": bytes(range(256)),
-    }
-    placement = Placement(image="i", cpu=1, namespace="alice", queue="research")
-    rendered = config_map(PYTORCHJOB.render(record(generation=2), placement, FILES), files)
-    assert rendered["metadata"]["name"] == "bert-base-yelp-0123456789-g2"
-    assert rendered["metadata"]["namespace"] == "alice"
-    sent = through(V1ConfigMap, rendered)
-    assert sent == rendered
-    got = {name: text.encode() for name, text in sent["data"].items()}
-    got |= {name: base64.b64decode(text) for name, text in sent["binaryData"].items()}
-    assert got == files
-
-
-@pytest.mark.parametrize("text", ["", "plain", "$", "$$", "$(HOME)", "$$(HOME)", "a$(", "100$", "$5 and $$5", "$()$x"])
-def test_an_escaped_text_arrives_as_it_was(text):
-    assert expand(escape(text), {"HOME": "/root", "": "nothing", "x": "y"}) == text
-
-
-@pytest.mark.parametrize(
-    ("text", "expanded"),
-    [
-        ("$(HOME)/x", "/root/x"),
-        ("$(ABSENT)/x", "$(ABSENT)/x"),
-        ("$$(HOME)", "$(HOME)"),
-        ("$$$(HOME)", "$/root"),
-        ("$HOME ${HOME}", "$HOME ${HOME}"),
-        ("$(HOME", "$(HOME"),
-    ],
-)
-def test_variables_are_expanded_as_kubernetes_does(text, expanded):
-    assert expand(text, {"HOME": "/root"}) == expanded
 
 
 @pytest.mark.parametrize(
@@ -212,14 +149,14 @@ def test_what_is_no_quantity_is_refused(text):
 def test_a_placement_reports_all_faults_at_once():
     with pytest.raises(InvalidInput) as caught:
         Placement(
-            image="two words",
+            image="i:1",
             cpu=0,
             memory="8GB",
             gpu=-1,
             grace_seconds=True,
             environment={"a-b": "x", "PET_NNODES": "3", "API_KEY": "0123456789abcdef"},
         )
-    given = "cpu=0", "gpu=-1", "grace_seconds=True", "memory='8GB'", "image='two words'"
+    given = "cpu=0", "gpu=-1", "grace_seconds=True", "memory='8GB'"
     variables = "environment['a-b']", "environment['PET_NNODES']", "environment['API_KEY']"
     assert tuple(fault.split(":")[0] for fault in caught.value.faults) == (*given, *variables)
     assert unnamed(caught.value.faults[0], "0.01", 1024, "'500m'") == []

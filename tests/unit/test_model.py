@@ -1,10 +1,7 @@
 """Tokenizer and model load from a folder, a package or a store, with a head that only the seed decides."""
 
 import json
-import os
 import shutil
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -15,7 +12,7 @@ from transformers import AutoModelForSequenceClassification
 from tests.halves import find_text_model, load_classifier
 from tests.messages import unnamed
 from tests.s3_servers import s3_server
-from tests.tiny_model import VOCABULARY, write_tiny_model
+from tests.tiny_model import VOCABULARY
 from train_func import TextClassification
 from train_func.errors import InvalidInput
 from train_func.storage import open_store
@@ -23,14 +20,9 @@ from train_func.storage import open_store
 LABELS = ("bad", "so so", "good")
 
 
-@pytest.fixture(scope="module")
-def written(tmp_path_factory):
-    return write_tiny_model(tmp_path_factory.mktemp("model") / "tiny")
-
-
 @pytest.fixture
-def folder(written, tmp_path):
-    return Path(shutil.copytree(written, tmp_path / "tiny"))
+def folder(tiny_bert, tmp_path):
+    return Path(shutil.copytree(tiny_bert, tmp_path / "tiny"))
 
 
 def a_task(model, **fields):
@@ -76,35 +68,6 @@ def test_the_head_is_new_and_only_the_seed_decides_it(folder, tmp_path):
     assert not torch.equal(first.classifier.weight, other.classifier.weight)
     assert torch.equal(first.bert.embeddings.word_embeddings.weight, other.bert.embeddings.word_embeddings.weight)
     assert float(first.classifier.weight.detach().std()) > 0
-
-
-PROGRAM = """
-import sys
-from pathlib import Path
-from safetensors.torch import save_file
-from train_func import TextClassification
-from tests.halves import find_text_model, load_classifier
-found = find_text_model(TextClassification(model=sys.argv[1], dataset="any"), None, Path(sys.argv[2]))
-model, _ = load_classifier(found, ("a", "b"), 42)
-save_file(model.state_dict(), sys.argv[3])
-"""
-
-
-@pytest.mark.slow
-def test_a_process_with_another_hash_seed_and_more_threads_loads_the_same_weights(folder, tmp_path):
-    weights = load_file(folder / "model.safetensors")
-    save_file({name: w for name, w in weights.items() if "pooler" not in name}, folder / "model.safetensors")
-    here = loaded(folder, tmp_path, labels=("a", "b"), seed=42).state_dict()
-    seed = "1" if os.environ.get("PYTHONHASHSEED") != "1" else "2"
-    threads = str(torch.get_num_threads() + 1)
-    subprocess.run(
-        [sys.executable, "-c", PROGRAM, str(folder), str(tmp_path), str(tmp_path / "other.safetensors")],
-        env={"PYTHONHASHSEED": seed, "OMP_NUM_THREADS": threads, "PYTHONPATH": "."},
-        check=True,
-    )
-    there = load_file(tmp_path / "other.safetensors")
-    assert here.keys() == there.keys()
-    assert all(torch.equal(here[name], there[name]) for name in here)
 
 
 def test_the_encoder_is_exact_float32_whatever_it_was_saved_in(folder, tmp_path):
@@ -215,10 +178,6 @@ POINTER = "version https://git-lfs.github.com/spec/v1\noid sha256:0\nsize 1\n"
 def test_a_folder_that_cannot_be_loaded_is_refused_with_file_or_field(folder, tmp_path, damage, fields, facts):
     damage(folder)
     assert unnamed(refusal(folder, tmp_path, **fields), folder, *facts) == []
-
-
-def test_a_file_is_no_folder_of_a_model(folder, tmp_path):
-    assert unnamed(refusal(folder / "config.json", tmp_path), folder / "config.json", "is a file") == []
 
 
 @pytest.mark.parametrize(

@@ -3,8 +3,8 @@
 import pytest
 import torch
 
-from train_func.records import Numerics
 from train_func.storage import open_store
+from train_func.wire.records import Numerics
 from train_func.worker.training.numerics import BFLOAT16, numerics_here, record_first
 
 

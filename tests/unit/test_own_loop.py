@@ -9,9 +9,10 @@ import pytest
 import torch
 from accelerate import Accelerator
 from datasets import Dataset
-from peft import LoraConfig, get_peft_model
 from transformers import BatchEncoding, LlamaConfig, LlamaForCausalLM
 
+from tests.distributed import small
+from tests.distributed.weighing import state_of
 from tests.messages import unnamed
 from train_func import InvalidInput
 from train_func.worker.rank import reporting
@@ -38,10 +39,8 @@ def told(monkeypatch):
     return told
 
 
-def plan_of(rows, batch_size=3):
-    return build_plan(
-        rows, seed=1, num_epochs=1, batch_size=batch_size, micro_batch_size=2, num_micro_batches=2, world_size=1
-    )
+def plan_of(rows):
+    return small.plan(rows, 3, 2, 2, seed=1)
 
 
 def saved(state):
@@ -67,43 +66,6 @@ def test_an_optimizer_that_accelerate_has_prepared_is_kept_and_restored():
     other, again, _ = trained()
     assert torch.equal(other.weight, model.weight)
     assert again.state_dict()["state"][0]["step"] == 1
-
-
-def test_of_a_model_with_adapters_all_but_the_weights_that_stay_frozen_is_kept_and_restored():
-    kept = {}
-
-    def begin(made):
-        kept["made"] = made
-        return SimpleNamespace(restore=lambda device: kept.get("restored"))
-
-    def loop(seed=0):
-        torch.manual_seed(seed)
-        layers = [torch.nn.Linear(4, 4), torch.nn.Linear(4, 2), torch.nn.Linear(2, 2)]
-        model = get_peft_model(torch.nn.Sequential(*layers), LoraConfig(target_modules=["0"]))
-        model.base_model.model[1].requires_grad_(True)  # is trained in full, and frozen later
-        return model, OwnState(begin, {"0": model}, torch.device("cpu"))
-
-    model, state = loop()
-    for of in model.parameters():
-        if of.requires_grad:
-            of.data.add_(1)
-    model.base_model.model[1].requires_grad_(False)
-    kept["restored"] = saved(state)
-    names = kept["restored"].training["objects"]["0"]
-    assert {name.partition("model.model.")[2] for name in names} == {
-        "0.lora_A.default.weight",
-        "0.lora_B.default.weight",
-        "1.weight",
-        "1.bias",
-    }
-    made = kept["made"]
-    again, _ = loop()
-    assert kept["made"] == made
-    assert all(torch.equal(value, model.state_dict()[name]) for name, value in again.state_dict().items())
-    assert not again.base_model.model[1].weight.requires_grad
-    kept.pop("restored")
-    loop(seed=1)
-    assert kept["made"] != made  # adapters go on from their own base alone
 
 
 SAVED = {"rows": list(range(NUM_ROWS)), "batch_size": 3, "num_epochs": 2, "seed": 1}
@@ -169,15 +131,6 @@ def test_a_batch_has_a_tensor_for_each_column_of_numbers_in_any_format(form, ext
         if weight:
             seen += batch["text"]
     assert sorted(seen) == COLUMNS["text"]
-
-
-def test_without_a_format_a_batch_is_as_with_that_of_torch():
-    plain, formatted = (batches(Dataset.from_dict(COLUMNS).with_format(form)) for form in (None, "torch"))
-    for (one, _), (other, _) in zip(plain, formatted, strict=True):
-        assert {name: getattr(of, "dtype", None) for name, of in one.items()} == {
-            name: getattr(of, "dtype", None) for name, of in other.items()
-        }
-        assert all(torch.equal(one[name], other[name]) for name in ("x", "grid", "y", "label"))
 
 
 def test_a_collate_of_the_function_gets_the_rows_as_they_are():
@@ -287,35 +240,10 @@ def test_the_weights_of_a_step_are_shares_of_the_labels_that_the_loss_looks_at(s
         assert [weight for weight, _ in found] == pytest.approx([of / total for _, of in found])
 
 
-@pytest.mark.parametrize("shifts", [True, False])
-def test_a_micro_batch_in_which_no_label_counts_gives_a_loss_that_is_a_number(shifts):
-    def first_label_only(features):
-        ids = torch.tensor([[3, 1, 2] for _ in features])
-        labels = torch.full_like(ids, -100)
-        labels[:, 0 if shifts else 1] = 1 if shifts or features[0]["label"] else -100
-        return {"input_ids": ids, "labels": labels}
-
-    for step in own_loop.steps(
-        plan_of(Dataset.from_dict(COLUMNS)), torch.device("cpu"), first_label_only, shifts_labels=shifts
-    ):
-        for batch, weight in step:
-            labels = batch["labels"][:, int(shifts) :]
-            logits = torch.zeros(*labels.shape, 5, requires_grad=True)
-            loss = weight * torch.nn.functional.cross_entropy(logits.flatten(0, 1), labels.flatten())
-            assert torch.isfinite(loss)
-
-
-def state_of(model):
-    """What session.checkpoint makes of a model; nothing is saved."""
-    nothing = {"decide": lambda *of, is_over: None, "before_update": lambda: None, "close": lambda: None}
-    keeping = SimpleNamespace(restore=lambda device: None, votes=list, **nothing)
-    return OwnState(lambda made: keeping, {"model": model}, torch.device("cpu"))
-
-
 def loop_over(layer):
     """The steps of two epochs of a loop whose checkpoint keeps this layer."""
     rows = Dataset.from_dict({"x": [[float(i), 1.0] for i in range(NUM_ROWS)]})
-    plan = build_plan(rows, seed=1, num_epochs=2, batch_size=4, micro_batch_size=2, num_micro_batches=2, world_size=1)
+    plan = small.plan(rows, 4, 2, 2, seed=1, num_epochs=2)
     return own_loop.steps(plan, torch.device("cpu"), None, state_of(layer))
 
 
@@ -343,23 +271,6 @@ def test_labels_that_a_loop_has_shifted_itself_are_refused_where_only_the_model_
     assert steps == []
 
 
-@pytest.mark.parametrize("num_masked", [0, 1, 2])
-def test_labels_that_are_the_tokens_are_shifted_where_the_model_tells_it_also_of_answers_alone(num_masked):
-    def answers(features):
-        ids = tokens_of(features)
-        labels = ids.clone()
-        for row, feature in enumerate(features):
-            labels[row, : num_masked + feature["label"] % 2] = -100
-        return {"input_ids": ids, "labels": labels}
-
-    for step in own_loop.steps(
-        plan_of(Dataset.from_dict(COLUMNS)), torch.device("cpu"), answers, state_of(language_model())
-    ):
-        counts = [(weight, (batch["labels"][:, 1:] >= 0).sum().item()) for batch, weight in step if weight]
-        total = sum(count for _, count in counts)
-        assert [weight for weight, _ in counts] == pytest.approx([count / total for _, count in counts])
-
-
 def test_a_step_that_is_left_before_its_end_is_refused_where_statistics_are_to_be_merged():
     def go_on(layer):
         for step in loop_over(layer):
@@ -372,17 +283,3 @@ def test_a_step_that_is_left_before_its_end_is_refused_where_statistics_are_to_b
     assert refused.value.cause == "code"
     with pytest.raises(InvalidInput, match="Epoch 1"):  # told of as rows that were left out
         go_on(torch.nn.Linear(2, 1))
-
-
-def test_the_statistics_of_whole_steps_are_merged():
-    layer = torch.nn.BatchNorm1d(2)
-    for step in loop_over(layer):
-        for batch, _ in step:
-            layer(batch["x"])
-    assert int(layer.num_batches_tracked) == 6  # one row in each epoch stands alone, and has no variance
-
-
-def test_a_loop_refuses_layers_whose_statistics_depend_on_the_ranks():
-    with pytest.raises(InvalidInput, match="SyncBatchNorm") as refused:
-        next(loop_over(torch.nn.SyncBatchNorm(2)))
-    assert refused.value.cause == "code"

@@ -9,10 +9,9 @@ from tests.runs import a_run
 from tests.tiny_model import write_tiny_model
 from train_func import Cluster, InvalidInput, Local, Run, SecretKey, SourceRefused
 from train_func.client.cluster.uploads import upload_inputs
-from train_func.client.identity import record_of
+from train_func.client.local.local import Local as ThisMachine
 from train_func.client.source import Source, pack
-from train_func.client.submit import checked
-from train_func.client.twin.local import Local as Twin
+from train_func.client.submit import check_inputs, record_of
 from train_func.pipeline import arguments
 from train_func.pipeline.parameters import MAX_BYTES, backend_of, options_of, prepare_run, run_of
 from train_func.pipeline.steps import train
@@ -50,7 +49,7 @@ class Carrying(Local):
     """Brings files to the store, as a cluster does, from where this machine reads them too."""
 
     def prepare(self, record, inputs, num_model_bytes, store):
-        return upload_inputs(record.run, inputs, store, Cluster().timings)
+        return upload_inputs(record.run, inputs, store)
 
 
 def test_a_run_whose_files_were_carried_to_the_store_is_the_same_run(tmp_path):
@@ -65,11 +64,9 @@ def test_a_run_whose_files_were_carried_to_the_store_is_the_same_run(tmp_path):
     store = open_store(backend.store_address())
     addresses = [prepared.task.model, prepared.task.dataset, prepared.inputs["more"]]
     assert [of for of in addresses if not of.startswith(f"{store.address}/inputs/")] == []
-    _, again = checked(backend, prepared)
+    _, again = check_inputs(backend, prepared)
     assert again.held_out_sha256 == facts.held_out_sha256
-    names = {
-        record_of(run, source, found, store, fresh=False).name for run, found in ((asked, facts), (prepared, again))
-    }
+    names = {record_of(run, source, found, store).name for run, found in ((asked, facts), (prepared, again))}
     assert len(names) == 1
 
 
@@ -171,4 +168,4 @@ def test_what_is_no_run_is_refused_before_anything_starts(run):
     source = pack(only_meets, parameters={}).to_json()
     with pytest.raises(InvalidInput):
         train(run, source, None, None, None, "Local")
-    assert Twin().jobs() == []
+    assert ThisMachine().jobs() == []

@@ -10,11 +10,11 @@ from tests.runs import a_run
 from tests.stored_runs import put_run
 from tests.unit.test_in_place import put_model
 from train_func import InvalidInput, JobFailed, Run, StorageFailed, attach
-from train_func.client.in_place import in_place
+from train_func.client.model.promote import in_place
 from train_func.client.stored_run import mark_cancelled
-from train_func.events import now
 from train_func.pipeline import jobs, steps
 from train_func.storage import open_store
+from train_func.wire.events import now
 from train_func.worker.tasks.protocol import Rows
 
 SUBMITTED, BEFORE, AFTER = (f"2026-01-02T03:0{minute}:05.000+00:00" for minute in (4, 3, 5))
@@ -54,7 +54,7 @@ def test_the_generation_that_was_trained_is_promoted_while_a_newer_one_is_in_tra
 def test_what_has_ended_for_good_since_the_pipeline_run_began_is_not_tried_again(store, began, is_refused, code, cause):
     record = put_run(store, Run(), code=code, submitted=SUBMITTED)
     if cause == "cancelled":
-        store.put(record.keys.cancelled, json.dumps({"time": SUBMITTED}).encode())
+        store.put(record.keys.cancelled(1), json.dumps({"time": SUBMITTED}).encode())
     job = attach(record.name)
     with pytest.raises(JobFailed) if is_refused else contextlib.nullcontext() as refused:
         jobs.check_retry(job, store, began)
@@ -67,7 +67,7 @@ def test_what_has_ended_for_good_since_the_pipeline_run_began_is_not_tried_again
 def test_a_job_that_was_submitted_before_the_pipeline_run_and_cancelled_during_it_is_not_tried_again(store):
     record = put_run(store, Run(), code=None, submitted=SUBMITTED)
     began = now()
-    mark_cancelled(store, record)
+    mark_cancelled(store, record.keys)
     with pytest.raises(JobFailed):
         jobs.check_retry(attach(record.name), store, began)
 

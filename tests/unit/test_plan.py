@@ -11,8 +11,6 @@ from datasets.distributed import split_dataset_by_node
 from train_func.errors import InvalidInput
 from train_func.worker.training import plan as plan_module
 from train_func.worker.training.plan import (
-    PAD_TO,
-    WINDOW,
     assign_to_ranks,
     build_plan,
     costs_of,
@@ -80,15 +78,6 @@ def test_every_batch_is_cut_into_the_asked_number_of_micro_batches(num_rows, bat
     assert counts.tolist() == [min(num_parts, len(batch)) for batch in batches(cut)]
 
 
-@pytest.mark.parametrize("num_rows, batch_size, micro_batch_size, num_parts", UGLY)
-def test_epochs_are_cut_together_as_each_of_them_alone(num_rows, batch_size, micro_batch_size, num_parts):
-    settings = lengths(num_rows), batch_size, micro_batch_size, num_parts
-    for epoch, cut in zip([0, 1, 5], cut_epochs(1, [0, 1, 5], *settings), strict=True):
-        alone = cut_epoch(1, epoch, *settings)
-        assert cut.rows.tolist() == alone.rows.tolist()
-        assert (cut.bounds.tolist(), cut.step_of.tolist()) == (alone.bounds.tolist(), alone.step_of.tolist())
-
-
 def test_the_order_depends_on_the_seed_and_the_epoch_only():
     def rows(seed, epoch):
         return cut_epoch(seed, epoch, lengths(101), 16, 4, 4).rows.tolist()
@@ -113,25 +102,6 @@ def test_rows_of_similar_length_meet_and_batches_of_all_lengths_follow_each_othe
     assert abs(np.corrcoef(means[:-1], means[1:])[0, 1]) < 0.4
 
 
-def test_windows_keep_chance_in_which_rows_meet():
-    tokens = np.arange(3 * WINDOW * 4)
-    first = cut_epoch(1, 0, tokens, 4, 4, 1)
-    gaps = [np.ptp(tokens[rows]) for rows in micro_batches(first)]
-    assert np.median(gaps) > 4  # sorted as a whole the four would be neighbours
-
-
-def test_the_costliest_micro_batch_is_as_cheap_as_can_be():
-    tokens = np.asarray([80, 8, 8, 8, 8, 8, 8, 8])
-    cut = cut_epoch(1, 0, tokens, 8, 8, 2)
-    assert sorted(len(rows) for rows in micro_batches(cut)) == [1, 7]
-    assert sorted(costs_of(cut, tokens)) == [56, 80]
-
-
-def test_costs_count_the_padding():
-    cut = cut_epoch(1, 0, np.asarray([9, 2]), 2, 2, 1)
-    assert costs_of(cut, np.asarray([9, 2])).tolist() == [2 * 2 * PAD_TO]
-
-
 @pytest.mark.parametrize("world_size", [1, 2, 3, 4, 7])
 def test_micro_batches_are_dealt_once_each_and_ranks_have_like_work(world_size):
     tokens = lengths(800)
@@ -146,13 +116,6 @@ def test_micro_batches_are_dealt_once_each_and_ranks_have_like_work(world_size):
     if 12 % world_size == 0:
         work = np.where(assigned >= 0, costs_of(cut, tokens)[assigned], 0).sum(axis=2)
         assert (work.max(axis=0) / work.mean(axis=0)).mean() < 1.1
-
-
-def test_empty_micro_batches_stand_before_the_real_ones():
-    assigned = assign_to_ranks(cut_epoch(1, 0, lengths(40), 16, 4, 4), lengths(40), 3, 2)
-    empty = assigned < 0
-    assert empty.any()
-    assert not (empty[:, :, 1] & ~empty[:, :, 0]).any()
 
 
 @pytest.mark.parametrize(
@@ -208,16 +171,6 @@ def test_rows_may_be_selected_shuffled_or_formatted_before_they_are_planned():
     rows = rows_of_length([3, 4, 5, 6]).shuffle(seed=1).select([3, 1]).with_format("numpy")
     assert lengths_of(rows).tolist() == [len(row) for row in rows["input_ids"]]
     assert row_ids_of(rows).tolist() == [row["row_id"] for row in rows]
-
-
-def test_rows_without_tokens_all_cost_the_same():
-    assert lengths_of(Dataset.from_dict({"pixels": [[1, 2], [3, 4]]})).tolist() == [1, 1]
-
-
-def test_positions_say_which_part_it_is():
-    plan = plan_of(40, 2)
-    second = split_dataset_by_node(plan, 1, 2)
-    assert positions_of(second).tolist() == list(range(len(plan) // 2, len(plan)))
 
 
 @pytest.mark.parametrize("given", [None, [1, 2], rows_of_length([1, 2])])

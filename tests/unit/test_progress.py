@@ -3,7 +3,7 @@
 import pytest
 
 from tests.recorded_jobs import Clock
-from train_func.metrics import row_of
+from train_func.wire.metrics import row_of
 from train_func.worker.rank import reporting
 from train_func.worker.training.progress import Progress
 
@@ -59,29 +59,12 @@ def test_a_training_has_the_same_rows_on_a_fast_machine_and_on_a_slow_one_and_no
     assert min(num_steps, 500) <= len(rows[0]) <= 1_002
 
 
-def test_a_line_between_two_rows_has_the_mean_since_the_line_before_and_takes_nothing_from_the_rows(clock, told):
-    trained(Progress(num_steps=5_000, clock=clock), clock, range(1, 8))
-    assert [(one.step, one.loss, one.is_line, one.is_row) for one in told] == [
-        (1, 1, True, True),
-        (4, 3, True, False),
-        (5, 3.5, False, True),
-        (7, 6, True, False),
-    ]
-
-
 def test_more_rows_are_there_where_they_are_asked_for_and_never_fewer(clock, told):
     for logging_steps, step in ((2, 2), (500, 5)):
         told.clear()
         progress = Progress(num_steps=5_000, logging_steps=logging_steps, clock=clock)
         trained(progress, clock, range(1, 31), 0.001)
         assert [one.step for one in told if one.is_row] == [1, *range(step, 31, step)]
-
-
-def test_rows_of_the_history_alone_are_not_printed(clock, capsys):
-    trained(Progress(num_steps=7, clock=clock), clock, range(1, 8))
-    assert [line.split()[1] for line in capsys.readouterr().out.splitlines()] == [
-        f"step={step}/7" for step in (1, 4, 7)
-    ]
 
 
 def test_evaluations_do_not_count_as_training(clock, told):
@@ -93,10 +76,3 @@ def test_evaluations_do_not_count_as_training(clock, told):
     clock.seconds += 2
     shown.step(2, 1.0, 16, 1.0)
     assert [one.rows_per_second for one in told] == [8, 8]
-
-
-def test_long_waits_are_told_in_hours(clock, told):
-    shown = Progress(num_steps=3601, clock=clock)
-    clock.seconds += 2
-    shown.step(1, 0.5, 16, 1.0)
-    assert str(told[0]).endswith(" eta=2:00:00")

@@ -38,15 +38,6 @@ def test_a_supervisor_reads_what_another_process_marks():
     shared.close()
 
 
-def test_without_memory_nothing_is_marked_and_nothing_fails():
-    marks.mark(Phase.STEP)
-    marks.step_done(1)
-    marks.touch()
-    with marks.within(Phase.STEP), marks.exchange():
-        pass
-    marks.mark(Phase.OUTSIDE)
-
-
 def test_a_phase_within_another_ends_with_a_sign_of_progress_in_the_outer_one(shared):
     marks.mark(Phase.BETWEEN)
     with marks.within(Phase.SAVING):
@@ -54,17 +45,6 @@ def test_a_phase_within_another_ends_with_a_sign_of_progress_in_the_outer_one(sh
     outer = shared.read()
     assert [inner.phase, outer.phase] == [Phase.SAVING, Phase.BETWEEN]
     assert outer.number > inner.number
-
-
-@pytest.mark.parametrize(
-    ("phase", "within"),
-    [(Phase.STEP, Phase.EXCHANGE), (Phase.OUTSIDE, Phase.OUTSIDE), (Phase.SAVING, Phase.SAVING)],
-)
-def test_an_exchange_is_one_only_where_progress_is_watched(shared, phase, within):
-    marks.mark(phase)
-    with marks.exchange():
-        assert shared.read().phase is within
-    assert shared.read().phase is phase
 
 
 def test_another_thread_is_no_sign_of_life_of_the_one_that_trains(shared):
@@ -78,19 +58,8 @@ def test_another_thread_is_no_sign_of_life_of_the_one_that_trains(shared):
     assert shared.read().number == number + 1
 
 
-def test_a_new_training_counts_its_steps_from_the_beginning(shared):
-    marks.step_done(9)
-    marks.begin()
-    assert (shared.read().num_steps, shared.read().phase) == (0, Phase.OUTSIDE)
-
-
 def test_a_mark_that_is_being_written_is_not_read_as_none(shared):
     marks.step_done(9)
     assert shared.read().step == 9
     marks._own.memory[:] = bytes(len(marks._own.memory))  # as struct begins to write
     assert (shared.read().step, shared.read().phase) == (9, Phase.BETWEEN)
-
-
-def test_a_training_that_goes_on_is_behind_its_step_from_the_beginning(shared):
-    marks.begin(7)
-    assert (shared.read().step, shared.read().num_steps) == (7, 0)

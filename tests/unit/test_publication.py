@@ -11,17 +11,17 @@ import pytest
 from tests.job_folder import write_job_folder
 from tests.messages import unnamed
 from tests.runs import a_run
-from train_func import Run, exits
-from train_func.records import Verdict
+from tests.stored_runs import put_submission
+from train_func import Run
 from train_func.storage import open_store
+from train_func.wire import exits
 from train_func.worker.environment import Environment
 from train_func.worker.publish.publication import Publication
 from train_func.worker.rank.end import Outcome, RankEnd
 from train_func.worker.stop import RESERVE, Stop
-from train_func.worker.supervisor.attempt import PAUSE, SHORTEST, Attempt
-from train_func.worker.supervisor.budget import Account
-from train_func.worker.supervisor.coordinator import Coordinator, Phase, Report
-from train_func.worker.supervisor.group import Member, PeersLost
+from train_func.worker.supervisor.attempt import SHORTEST, Attempt
+from train_func.worker.supervisor.coordinator import Coordinator, Report
+from train_func.worker.supervisor.group import Member
 from train_func.worker.supervisor.log import LogTee
 from train_func.worker.supervisor.main import Supervisor
 from train_func.worker.supervisor.verdict import stopped
@@ -46,7 +46,8 @@ def a_group_that_goes_on():
 
 def environment_of(worker, folder):
     return Environment(
-        job_dir=folder / "job",
+        store="",
+        submission="",
         work_dir=folder,
         temporary_dir=folder,
         worker=worker,
@@ -178,7 +179,7 @@ def test_files_of_the_function_named_like_its_source_are_published_as_they_are_a
     pending, store, record, capsys
 ):
     store.put(record.keys.source, b"the source")
-    store.put(record.keys.cells, b"the cells")
+    put_submission(store, record, cells={"the": "cells"})
     own = {"source.py": "mine", "cells.json": "[]"}
     pending.add(writes(**own))
     pending.report({})
@@ -186,7 +187,7 @@ def test_files_of_the_function_named_like_its_source_are_published_as_they_are_a
     for name, text in own.items():
         assert store.get(f"{record.keys.model}/{name}").data == text.encode()
     said = capsys.readouterr().out
-    assert unnamed(said, "source.py", record.keys.source, "cells.json", record.keys.cells) == []
+    assert unnamed(said, "source.py", record.keys.source, "cells.json") == []
 
 
 def test_folders_of_the_function_named_like_files_that_are_added_stay(pending, store, published):
@@ -199,40 +200,6 @@ def test_folders_of_the_function_named_like_files_that_are_added_stay(pending, s
     store.put("a-run/source/source.py", b"the source")
     pending.report({})
     assert published(pending)[1] == {"source.py/inner", "run.json/inner", "versions.json"}
-
-
-class Notes:
-    """A store that notes, at each upload beside the model, whether the run has its result."""
-
-    def __init__(self, store, result):
-        self.address, self._store, self._result, self.found = store.address, store, result, {}
-
-    def __getattr__(self, name):
-        return getattr(self._store, name)
-
-    def upload(self, key, path, **options):
-        if "/output/" in key or "/trackers/" in key:
-            self.found[key] = bool(self._store.list(self._result))
-        return self._store.upload(key, path, **options)
-
-
-def test_the_result_comes_before_the_files_that_are_kept_beside_it(supervisor, tmp_path):
-    attempt = supervisor._attempt
-    attempt.lease = attempt._attempts.claim()
-    for name in ("outputs/0/manifest.json", "outputs/1/left.bin", "trackers/mlflow.db"):
-        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
-        (tmp_path / name).write_text("kept")
-    attempt._store = store = Notes(attempt._store, "a-run/result.json")
-    ends = [RankEnd(rank, 0, None, False, rank) for rank in (0, 1)]
-    attempt.finish(a_group_that_goes_on(), ends)
-    assert store.found == dict.fromkeys(
-        [
-            "a-run/attempts/1/output/rank-0/manifest.json",
-            "a-run/attempts/1/output/rank-1/left.bin",
-            "a-run/attempts/1/trackers/mlflow.db",
-        ],
-        True,
-    )
 
 
 def test_of_a_link_what_it_leads_to_is_published_or_it_is_named(tmp_path, pending, published):
@@ -259,8 +226,8 @@ def test_a_function_that_leaves_nothing_has_a_result_all_the_same(tmp_path, pend
 
 
 @pytest.fixture
-def formed(tmp_path):
-    """Both workers of a formed group, whose run may have one attempt."""
+def last_attempt(tmp_path):
+    """Both workers of a group in the only attempt of their run."""
     record = write_job_folder(
         tmp_path / "job", "def train_func(): ...", store=(tmp_path / "store").as_uri(), max_attempts=1
     )
@@ -268,7 +235,7 @@ def formed(tmp_path):
 
     def attempt(worker):
         stop = Stop()
-        environment = replace(environment_of(worker, tmp_path / str(worker)), job_dir=tmp_path / "job")
+        environment = environment_of(worker, tmp_path / str(worker))
         log_tee = SimpleNamespace(begin=lambda *given: None, flush=lambda seconds: None)
         made = Attempt(environment, record, open_store(record.store), log_tee, stop)
         made._member = Member(group.report, Report(worker, f"pod {worker}"), "127.0.0.1", stop)
@@ -276,13 +243,7 @@ def formed(tmp_path):
 
     while 0 in [group.report(Report(worker, f"pod {worker}")).round for worker in range(2)]:
         pass
-    return attempt(0), attempt(1)
-
-
-@pytest.fixture
-def last_attempt(formed):
-    """The two in the only attempt of their run."""
-    first, second = formed
+    first, second = attempt(0), attempt(1)
     first.lease = second.lease = first._attempts.claim()
     return first, second
 
@@ -339,77 +300,6 @@ def test_publishing_leaves_of_the_grace_period_what_is_kept_for_records(supervis
         assert store.left["a-run/attempts/1/worker-0.json"] > SHORTEST
     finally:
         ended.set()
-
-
-def test_there_is_a_pause_before_another_attempt_while_none_makes_progress(supervisor, monkeypatch):
-    pauses, attempt = [], supervisor._attempt
-    monkeypatch.setattr(attempt._stop, "pause", pauses.append)
-
-    def hear(phase, **says):
-        if phase is Phase.PREPARE:
-            raise PeersLost("a worker has gone")
-
-    for num_charged in (1, 2, 3):
-        attempt._before = Verdict(exits.KILLED, "killed", "rank 0 was killed", 0)
-        account = Account(num_charged, num_charged, 100, None)
-        monkeypatch.setattr(attempt._attempts, "account", lambda account=account: account)
-        with pytest.raises(PeersLost):
-            attempt.run(SimpleNamespace(hear=hear, look=lambda: None), None)
-    assert pauses == [PAUSE, PAUSE]
-
-
-def test_no_number_is_taken_for_a_group_that_has_ended(supervisor):
-    def look():
-        raise PeersLost("worker 1 was stopped")
-
-    attempt = supervisor._attempt
-    with pytest.raises(PeersLost):
-        attempt.run(SimpleNamespace(hear=lambda phase, **says: None, look=look), None)
-    assert not [entry for entry in attempt._store.list("a-run/attempts/") if "lease" in entry.key]
-
-
-@pytest.mark.parametrize("when", ["the number is taken", "the number is told"])
-def test_a_number_that_is_taken_while_another_worker_is_stopped_is_not_charged(formed, when):
-    first, second = formed
-
-    def stop():
-        assert second.close(stopped(1, "SIGTERM")).exit_code == exits.STOPPED
-        first._member.tell()
-
-    class Taking:
-        def __init__(self, store):
-            self._store = store
-
-        def __getattr__(self, name):
-            return getattr(self._store, name)
-
-        def put(self, key, data, **conditions):
-            self._store.put(key, data, **conditions)
-            if when == "the number is taken" and key.endswith("/lease.json"):
-                stop()
-
-    def start(source):
-        stop()
-        first._member.look()
-
-    attempts = first._attempts
-    attempts._store = Taking(store := attempts._store)
-    with pytest.raises(PeersLost) as lost:
-        first.run(first._member, SimpleNamespace(start=start))
-    attempts._store = store
-    assert lost.value.verdict.exit_code == exits.STOPPED
-    verdict = Verdict(exits.PEER, "peer", "worker 1 has ended", 0, root_cause=False)
-    assert first.close(verdict, lost.value.verdict).exit_code == exits.PEER
-    assert attempts.account().num_charged == 0
-
-
-def test_the_same_pods_begin_no_other_attempt_behind_one_that_may_have_a_result(supervisor):
-    attempt = supervisor._attempt
-    attempt._root = attempt._verdict = Verdict(exits.UNREACHABLE, "store", "the store is away", 0)
-    attempt._member = SimpleNamespace(begin_again=lambda: True)
-    assert attempt.next() is not None
-    attempt.finishes = True
-    assert attempt.next() is None
 
 
 def test_no_question_to_a_silent_store_makes_a_worker_late_that_was_asked_to_stop(supervisor):

@@ -10,17 +10,11 @@ import pytest
 from tests.messages import unnamed
 from tests.stored_runs import Sent
 from train_func.errors import StorageFailed
-from train_func.records import Lease, RunRecord
 from train_func.run import Run
-from train_func.storage import open_store
-from train_func.worker.publish.publication import complete, publish
+from train_func.wire.records import Lease, RunRecord
+from train_func.worker.publish.publication import complete, publish_files
 
 REPORT = {"step": 9, "num_steps": 9, "metrics": {"accuracy": 0.5}, "audit": {"world_size": 2}}
-
-
-@pytest.fixture
-def store(tmp_path):
-    return open_store((tmp_path / "store").as_uri())
 
 
 def record(generation=1):
@@ -75,7 +69,7 @@ class Mortal:
 
 
 def test_the_model_folder_holds_the_files_the_manifest_and_the_sums(store, make_folder):
-    publish(store, record(), 3, make_folder("one"), REPORT)
+    publish_files(store, record(), 3, make_folder("one"), REPORT)
     assert keys(store) == {"config.json", "deep/model.safetensors", "manifest.json", "SHA256SUMS"}
     manifest = json.loads(store.get("m-d-0123/model/manifest.json").data)
     assert manifest == json.loads(store.get("m-d-0123/result.json").data)
@@ -88,7 +82,7 @@ def test_the_model_folder_holds_the_files_the_manifest_and_the_sums(store, make_
 
 
 def test_the_sums_are_what_sha256sum_checks(store, make_folder, tmp_path):
-    publish(store, record(), 1, make_folder("one"), REPORT)
+    publish_files(store, record(), 1, make_folder("one"), REPORT)
     for name in keys(store):
         (tmp_path / "fetched" / name).parent.mkdir(parents=True, exist_ok=True)
         store.download(f"m-d-0123/model/{name}", tmp_path / "fetched" / name)
@@ -101,9 +95,9 @@ def test_the_sums_are_what_sha256sum_checks(store, make_folder, tmp_path):
 
 
 def test_a_second_attempt_is_told_who_won_and_changes_nothing(store, make_folder):
-    publish(store, record(), 1, make_folder("one"), REPORT)
+    publish_files(store, record(), 1, make_folder("one"), REPORT)
     with pytest.raises(StorageFailed) as lost:
-        publish(store, record(), 2, make_folder("two"), REPORT)
+        publish_files(store, record(), 2, make_folder("two"), REPORT)
     assert unnamed(lost.value, "Attempt 2", "m-d-0123", "attempt 1") == []
     assert lost.value.reason == "conflict"
     assert store.get("m-d-0123/model/deep/model.safetensors").data == b"one"
@@ -111,8 +105,8 @@ def test_a_second_attempt_is_told_who_won_and_changes_nothing(store, make_folder
 
 def test_publishing_the_same_again_is_no_conflict(store, make_folder):
     folder = make_folder("one")
-    publish(store, record(), 1, folder, REPORT)
-    publish(store, record(), 1, folder, REPORT)
+    publish_files(store, record(), 1, folder, REPORT)
+    publish_files(store, record(), 1, folder, REPORT)
     assert complete(store, record())
 
 
@@ -126,7 +120,7 @@ def test_a_publisher_that_dies_anywhere_leaves_no_half_model_and_is_finished(sto
         generation = num_writes + 1
         own = record(generation)
         try:
-            publish(Mortal(store, num_writes), own, 1, folder, REPORT)
+            publish_files(Mortal(store, num_writes), own, 1, folder, REPORT)
             break
         except Dies:
             has_result = bool(keys(store, own.keys.result))
@@ -138,7 +132,7 @@ def test_a_publisher_that_dies_anywhere_leaves_no_half_model_and_is_finished(sto
 
 
 def test_what_is_published_is_sent_once_and_its_copy_is_the_stores_own(store, make_folder):
-    publish(sent := Sent(store), record(), 1, make_folder("one"), REPORT)
+    publish_files(sent := Sent(store), record(), 1, make_folder("one"), REPORT)
     assert sent.calls == ["upload", "upload"]
     sent.calls.clear()
     store.delete("m-d-0123/model/manifest.json")
@@ -153,23 +147,23 @@ def test_an_attempt_publishes_nothing_once_a_later_one_has_begun(store, make_fol
     store.put(made.keys.attempt(3).lease, replace(lease, attempt=3, formed=True).to_json())
     for attempt in (1, 2):
         with pytest.raises(StorageFailed) as fenced:
-            publish(store, made, attempt, folder, REPORT)
+            publish_files(store, made, attempt, folder, REPORT)
         assert (fenced.value.reason, unnamed(str(fenced.value), "attempt 3")) == ("conflict", [])
     assert not store.list(made.keys.result)
-    publish(store, made, 3, folder, REPORT)
+    publish_files(store, made, 3, folder, REPORT)
     assert store.list(made.keys.result)
 
 
 def test_files_of_an_earlier_generation_do_not_stay(store, make_folder):
-    publish(store, record(1), 1, make_folder("one", **{"extra.json": "{}"}), REPORT)
-    publish(store, record(2), 1, make_folder("two"), REPORT)
+    publish_files(store, record(1), 1, make_folder("one", **{"extra.json": "{}"}), REPORT)
+    publish_files(store, record(2), 1, make_folder("two"), REPORT)
     assert "extra.json" not in keys(store)
     assert store.get("m-d-0123/model/deep/model.safetensors").data == b"two"
 
 
 def test_an_older_generation_that_is_late_leaves_the_folder_alone(store, make_folder):
-    publish(store, record(2), 1, make_folder("two"), REPORT)
-    publish(store, record(1), 1, make_folder("one"), REPORT)
+    publish_files(store, record(2), 1, make_folder("two"), REPORT)
+    publish_files(store, record(1), 1, make_folder("one"), REPORT)
     assert complete(store, record(1))
     assert json.loads(store.get("m-d-0123/model/manifest.json").data)["generation"] == 2
     assert store.get("m-d-0123/model/deep/model.safetensors").data == b"two"
@@ -178,7 +172,7 @@ def test_an_older_generation_that_is_late_leaves_the_folder_alone(store, make_fo
 def test_a_damaged_copy_of_the_winner_is_not_published(store, make_folder):
     folder = make_folder("one")
     with pytest.raises(Dies):
-        publish(Mortal(store, 3), record(), 1, folder, REPORT)  # dies right after the result
+        publish_files(Mortal(store, 3), record(), 1, folder, REPORT)  # dies right after the result
     store.put("m-d-0123/attempts/1/model/config.json", b"other")
     with pytest.raises(StorageFailed, match=r"\bconfig\.json of attempt 1\b") as found:
         complete(store, record())

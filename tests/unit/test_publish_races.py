@@ -8,12 +8,13 @@ from tempfile import TemporaryDirectory
 
 import pytest
 
+from tests.stored_runs import whole_model
 from tests.turns import Scheduled, Turns, at_call
 from tests.unit.test_checkpoint_damage import MEMORY, record_in
-from train_func.client.fetch import fetch
+from train_func.client.model.fetch import fetch
 from train_func.errors import StorageFailed
 from train_func.storage import open_store
-from train_func.worker.publish.publication import complete, publish
+from train_func.worker.publish.publication import complete, publish_files
 
 SEEDS = 100
 REPORT = {"step": 9, "num_steps": 9, "metrics": {"accuracy": 0.5}, "audit": {"world_size": 2}}
@@ -34,7 +35,7 @@ def publishes(store, record, folder, attempt, generation, ended):
     """As the worker that has trained; says how it ended."""
     own = replace(record, generation=generation)
     try:
-        publish(store, own, attempt, folder / f"of-{attempt}-{generation}", REPORT)
+        publish_files(store, own, attempt, folder / f"of-{attempt}-{generation}", REPORT)
         ended[attempt, generation] = "published"
     except StorageFailed as failure:
         ended[attempt, generation] = failure.reason
@@ -43,11 +44,15 @@ def publishes(store, record, folder, attempt, generation, ended):
 
 
 def check(record, folder, second, ended):
-    """What two publishers have left: ``fetch`` verifies every byte of it."""
+    """What two publishers have left: ``fetch`` and ``sha256sum`` verify every byte of it."""
     store = open_store(record.store)
     generation = 2 if second == (1, 2) else 1
     won = json.loads(store.get(replace(record, generation=generation).keys.result).data)
-    got = fetch(store, record.keys, folder / "fetched")
+    got = fetch(store, replace(record, generation=generation).keys, folder / "fetched")
+    copy = whole_model(store, record.keys.model, folder / "copy")
+    assert [path.read_bytes() for path in sorted(got.iterdir())] == [
+        path.read_bytes() for path in sorted(copy.iterdir())
+    ]
     assert json.loads((got / "manifest.json").read_text()) == won
     names = {path.name for path in got.iterdir()} - {"manifest.json", "SHA256SUMS"}
     assert names == {"config.json", "model.safetensors", f"only-{generation}.json"}

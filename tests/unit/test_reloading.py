@@ -1,7 +1,6 @@
 """The model that is loaded from the published files is the one that was trained and measured."""
 
 import json
-import os
 from types import SimpleNamespace
 
 import pytest
@@ -21,13 +20,12 @@ from tests.tiny_llama import write_questions, write_tiny_llama
 from tests.tiny_model import write_tiny_model
 from train_func.errors import InvalidInput
 from train_func.published_model import loaded
-from train_func.records import RunRecord
 from train_func.run import Run
-from train_func.storage import open_store
 from train_func.tasks import CausalLM
+from train_func.wire.records import RunRecord
 from train_func.worker import Session, Trainer
-from train_func.worker.rank import end
 
+pytestmark = pytest.mark.usefixtures("plain_process")
 NAME = "a-run-0123"
 TEXTS = ("tasty fresh friendly", "terrible cold rude")
 
@@ -52,16 +50,6 @@ def llama(tmp_path_factory):
         return Run(task=task, epochs=1, learning_rate=1e-2)
 
     return make
-
-
-@pytest.fixture
-def store(tmp_path, monkeypatch):
-    for name in list(os.environ):
-        if name.startswith("TRAIN_FUNC_") and name != "TRAIN_FUNC_TEST_DATA":
-            monkeypatch.delenv(name)
-    monkeypatch.setenv("TRAIN_FUNC_HOME", str(tmp_path / "home"))
-    monkeypatch.setattr(end, "here", end.Sessions())
-    return open_store((tmp_path / "store").as_uri())
 
 
 def record_of(run, store):
@@ -166,17 +154,21 @@ def test_what_a_model_computes_of_padding_says_nothing_of_it(llama, store, paddi
         assert published(store)["metrics"]
 
 
+def of_another_base(model):
+    with torch.no_grad():
+        for name, of in model.named_parameters():
+            if "down_proj" in name and "lora" not in name:
+                of.mul_(-3)
+    return model
+
+
 def test_adapters_that_were_trained_on_a_quantised_base_are_published_with_a_note_and_their_metrics(
     llama, store, capsys
 ):
     def quantised(model):
         base = model.get_base_model()
         base.is_quantized, base.hf_quantizer = True, SimpleNamespace(is_trainable=True)  # as transformers marks it
-        with torch.no_grad():
-            for name, of in model.named_parameters():
-                if "down_proj" in name and "lora" not in name:
-                    of.mul_(-3)
-        return model
+        return of_another_base(model)
 
     train(llama(lora_rank=4), store, before=quantised)
     assert published(store)["metrics"]["rows"] == 4
@@ -184,15 +176,8 @@ def test_adapters_that_were_trained_on_a_quantised_base_are_published_with_a_not
 
 
 def test_a_base_that_is_not_the_one_of_the_adapters_is_refused_before_the_first_step(llama, store):
-    def changed(model):
-        with torch.no_grad():
-            for name, of in model.named_parameters():
-                if "down_proj" in name and "lora" not in name:
-                    of.mul_(-3)
-        return model
-
     with pytest.raises(InvalidInput):
-        train(llama(lora_rank=4), store, before=changed)
+        train(llama(lora_rank=4), store, before=of_another_base)
 
 
 @pytest.mark.parametrize("start", ["pissa_niter_2", "olora"])

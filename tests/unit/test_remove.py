@@ -2,22 +2,20 @@
 
 import dataclasses
 import hashlib
-import json
 
 import pytest
 
 from tests.messages import unnamed
 from tests.runs import a_run
-from tests.stored_runs import put_checkpoint, put_run, store_address
+from tests.stored_runs import put_checkpoint, put_run, put_submission, store_address
 from train_func import Local, Run, attach, remove, runs
-from train_func.client.remove import ROUNDS, Removal
+from train_func.client.remove import Removal
 from train_func.client.status import Condition, JobStatus
-from train_func.client.submission import SubmissionRecord
 from train_func.errors import InvalidInput, JobNotFound, StorageFailed
-from train_func.layout import MODEL_MANIFEST, SUMS, wheel_key
-from train_func.result import FileEntry, Result, write_sums
 from train_func.storage import open_store
 from train_func.text import sized
+from train_func.wire.layout import MODEL_MANIFEST, SUMS, wheel_key
+from train_func.wire.result import FileEntry, Result, write_sums
 
 SHARED, OWN = "a" * 64, "b" * 64
 
@@ -99,8 +97,6 @@ def fetched(store, backend, *, to=None, **fields):
     result = Result.write(1, 1, {"metrics": {}, "returned": {}}, {"weights": FileEntry(7, sums["weights"])})
     sums[MODEL_MANIFEST] = hashlib.sha256(result).hexdigest()
     store.put(record.keys.result, result)
-    for key, content in ((SUMS, write_sums(sums)), (MODEL_MANIFEST, result)):
-        store.put(f"{record.keys.model}/{key}", content)
     return record, attach(record.name, on=backend).fetch(to=to)
 
 
@@ -158,9 +154,7 @@ def test_inputs_go_when_no_other_run_names_them(store, backend):
 
 def test_inputs_stay_that_an_earlier_generation_of_another_run_names(store, backend):
     gone, other = with_input(store, "gone", SHARED), with_input(store, "other", SHARED)
-    plain = json.loads(store.get(other.keys.run).data)
-    store.put(dataclasses.replace(other, generation=2).keys.run, json.dumps({**plain, "generation": 2}).encode())
-    store.put(other.keys.run, json.dumps({"name": other.name}).encode())
+    put_submission(store, dataclasses.replace(other, generation=2))
     remove(gone.name, on=backend)
     assert f"inputs/{SHARED}/rows.csv" in keys_of(store)
 
@@ -168,21 +162,12 @@ def test_inputs_stay_that_an_earlier_generation_of_another_run_names(store, back
 def test_wheels_go_when_no_other_run_names_them(store, backend):
     records = [put_run(store, Run(name=name)) for name in ("gone", "last")]
     for record in records:
-        plain = json.loads(store.get(record.keys.run).data)
-        store.put(record.keys.run, json.dumps({**plain, "wheels": {"own.whl": OWN}}).encode())
+        put_submission(store, dataclasses.replace(record, wheels={"own.whl": OWN}))
     store.put(wheel_key("own.whl", OWN), b"wheel")
     remove(records[0].name, on=backend)
     assert wheel_key("own.whl", OWN) in keys_of(store)
     remove(records[1].name, on=backend)
     assert keys_of(store) == set()
-
-
-def test_an_input_stays_that_a_run_submitted_during_the_removal_names(store, backend):
-    gone = with_input(store, "gone", SHARED)
-    removal = Removal.of(gone.name, backend)
-    with_input(store, "new", SHARED)
-    removal.carry_out()
-    assert f"inputs/{SHARED}/rows.csv" in keys_of(store)
 
 
 class Stops(Exception):
@@ -192,7 +177,6 @@ class Stops(Exception):
 @pytest.mark.parametrize("code", [0, 65])
 def test_wherever_it_is_interrupted_no_half_result_is_left_and_it_can_go_on(tmp_path, monkeypatch, code):
     """After every number of deletions: fetched is the whole model or none, and success means that there is a result."""
-    monkeypatch.setattr("train_func.client.remove.AT_ONCE", 1)
     num_files = None
     for allowed in range(100):
         store = open_store((tmp_path / f"store-{allowed}").as_uri())
@@ -208,7 +192,6 @@ def test_wherever_it_is_interrupted_no_half_result_is_left_and_it_can_go_on(tmp_
             remove(record.name, on=backend)
         monkeypatch.undo()
         monkeypatch.setenv("TRAIN_FUNC_HOME", str(tmp_path / "home"))
-        monkeypatch.setattr("train_func.client.remove.AT_ONCE", 1)
         left = keys_of(store)
         assert len(whole - left) == allowed
         job = attach(record.name, on=backend)
@@ -226,11 +209,12 @@ def test_wherever_it_is_interrupted_no_half_result_is_left_and_it_can_go_on(tmp_
 def stop_after(monkeypatch, store, allowed):
     delete, left = type(store).delete, [allowed]
 
-    def deleted(self, key):
-        if left[0] == 0:
-            raise Stops
-        left[0] -= 1
-        delete(self, key)
+    def deleted(self, *keys):
+        for key in keys:
+            if left[0] == 0:
+                raise Stops
+            left[0] -= 1
+            delete(self, key)
 
     monkeypatch.setattr(type(store), "delete", deleted)
 
@@ -281,7 +265,7 @@ def put_resuming(store, other, **fields):
     """A run that was submitted to go on from the checkpoints of the other."""
     record = put_run(store, Run(name="b", epochs=7), code=None, **fields)
     resumes = dataclasses.replace(record, resumes=other.name, resumes_generation=other.generation)
-    store.put(record.keys.run, json.dumps(resumes.to_dict()).encode())
+    put_submission(store, resumes)
     return record
 
 
@@ -314,10 +298,7 @@ def test_jobs_that_have_ended_are_deleted(store, job):
 
 def test_a_run_of_a_backend_that_cannot_be_asked_stays_and_that_backend_is_named(store, backend):
     record = put_run(store, Run(name="a"), code=None)
-    elsewhere = SubmissionRecord(
-        backend="Gone", place="a lab", identity={"lab": "1"}, found_by={"namespace": "lab"}, options={}
-    )
-    store.put(record.keys.submission, elsewhere.to_json())
+    put_submission(store, record, backend="Gone", place="a lab", identity={"lab": "1"}, found_by={"namespace": "lab"})
     before = keys_of(store)
     with pytest.raises(InvalidInput) as refused:
         remove(record.name, on=backend)
@@ -333,13 +314,15 @@ def test_what_a_call_without_submit_has_left_can_be_removed(store, backend):
     assert keys_of(store) == set()
 
 
-@pytest.mark.parametrize("content", [b"", b"[1]", b"no JSON"])
-def test_a_run_with_damaged_records_can_be_removed(store, backend, content):
+@pytest.mark.parametrize("content", [b"", b"[1]", b"no JSON", b'{"format": 99}'])
+def test_a_run_whose_submission_cannot_be_read_may_have_a_job_somewhere_and_is_not_removed(store, backend, content):
     record = put_run(store, Run())
-    store.put(record.keys.run, content)
-    store.put(record.keys.submission, content)
-    remove(record.name, on=backend)
-    assert keys_of(store) == set()
+    store.put(record.keys.submission(2), content)
+    before = keys_of(store)
+    with pytest.raises(InvalidInput) as refused:
+        remove(record.name, on=backend)
+    assert unnamed(refused.value, record.keys.submission(2), f"{store.address}/{record.name}/") == []
+    assert keys_of(store) == before
 
 
 @pytest.mark.parametrize("name", ["", "inputs", "probes", "data", "../x", ".", "a-0123456789ab/model", None, 7])
@@ -382,20 +365,14 @@ def test_of_an_unknown_name_the_nearest_are_named(store, backend, name):
     assert unnamed(refused.value, name, near.name, store.address) == []
 
 
-def test_files_that_come_meanwhile_go_too_and_a_worker_that_goes_on_writing_is_told_of(store, backend, monkeypatch):
-    record, coming = put_run(store, Run()), [ROUNDS - 1]
-    delete = type(store).delete
+def test_a_worker_that_goes_on_writing_is_told_of(store, backend, monkeypatch):
+    record, delete = put_run(store, Run()), type(store).delete
 
-    def deleted(self, key):
-        delete(self, key)
-        if key == record.keys.run and coming[0]:
-            coming[0] -= 1
-            store.put(record.keys.run, b"again")
+    def deleted(self, *keys):
+        delete(self, *keys)
+        store.put(record.keys.attempt(1).log(0), b"again")
 
     monkeypatch.setattr(type(store), "delete", deleted)
-    remove(record.name, on=backend)
-    assert keys_of(store) == set()
-    record, coming[0] = put_run(store, Run()), ROUNDS
     with pytest.raises(StorageFailed) as refused:
         remove(record.name, on=backend)
     assert refused.value.reason == "conflict"

@@ -13,9 +13,9 @@ from transformers import TrainingArguments
 
 from tests.runs import a_run
 from tests.tiny_model import write_tiny_model
-from train_func.records import Numerics, RunRecord
 from train_func.run import RESULT_VERSION
 from train_func.storage import open_store
+from train_func.wire.records import Numerics, RunRecord
 from train_func.worker import Session, Trainer
 
 GOLDEN = Path(__file__).parents[1] / "golden/losses.json"

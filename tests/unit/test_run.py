@@ -15,10 +15,10 @@ from tests.messages import unnamed
 from tests.own_task.parity import Parity
 from tests.runs import a_run
 from train_func.errors import InvalidInput, StorageFailed
-from train_func.records import RunRecord
-from train_func.run import NAME, RECORD_KEY, Run, name_of
+from train_func.run import NAME, Run, name_of
 from train_func.tasks import Task, TextClassification
 from train_func.version import VERSION
+from train_func.wire.records import RunRecord
 
 VALID = {"model": "bert-base-cased", "dataset": "reviews.csv"}
 MADE_OF = {"function": "train_func", "source_sha256": "a", "fingerprints": {"dataset": "b", "model": "c"}}
@@ -36,37 +36,25 @@ FAULTS = [
     ({"parameters": {"x": np.float32("inf")}}, "only plain JSON travels"),
     ({"parameters": {"x": np.str_("hf_" + "a" * 34)}}, "holds a Hugging Face token"),
     ({"model": "https://me:hunter2hunter2@host/model"}, "model: holds a password in an address"),
-    ({"subset": ""}, "subset=''"),
     ({"text": "label"}, "text and label are both 'label'"),
     ({"labels": "ab"}, "a tuple of class names"),
     ({"labels": ("a", "a")}, "only once"),
     ({"labels": ("a",)}, "one class leaves nothing to learn"),
     ({"held_out": 0}, "held_out=0: a share between 0 and 1"),
-    ({"samples": 1}, "samples=1"),
-    ({"max_length": 0}, "max_length=0"),
     ({"workers": 0}, "workers=0: a whole number from 1 to 1000"),
-    ({"workers": True}, "workers=True"),
-    ({"epochs": 0}, "epochs=0"),
     ({"batch_size": 0}, "batch_size=0: a whole number from 1"),
-    ({"micro_batch_size": -1}, "micro_batch_size=-1"),
     ({"learning_rate": 1e10}, r"learning_rate=10000000000.0: a number above 0 and at most 1"),
-    ({"learning_rate": float("nan")}, "learning_rate=nan"),
     ({"learning_rate": "1e-4"}, "learning_rate='1e-4'"),
     ({"seed": -1}, "seed=-1"),
-    ({"max_attempts": 0}, "max_attempts=0"),
-    *(({"hang_after": of}, f"hang_after={of!r}") for of in (0, -1, 0.5, None, True, "60", float("nan"))),
-    ({"deadline": 0}, "deadline=0"),
+    *(({"hang_after": of}, f"hang_after={of!r}") for of in (0, 0.5, None, True, "60")),
     ({"parameters": {"x": float("inf")}}, r"parameters\['x'\] = inf \(float\): only plain JSON travels"),
     ({"parameters": {1: 2}}, "every key must be a text"),
     ({"parameters": {"epochs": 2}}, "the function receives a field of Run under that name"),
-    ({"parameters": {RECORD_KEY: 2}}, "the function receives a field of Run under that name"),
     ({"parameters": {"api_key": "abcdef0123456789"}}, "holds a literal under the name 'api_key'"),
     ({"parameters": {"a": {"b": ["hf_" + "a" * 34]}}}, "holds a Hugging Face token"),
-    ({"name": 7}, "name=7: at most 28"),
     ({"name": "My Reviews_2"}, "name='My Reviews_2': .*'my-reviews-2'"),
     ({"name": "2nd-try"}, "name='2nd-try': .*'nd-try'"),
     ({"name": "a" * 29}, f"name='{'a' * 29}': .*'{'a' * 28}'"),
-    ({"name": "äö"}, "name='äö': .*'reviews'"),
     ({"name": "hf_" + "a" * 34}, "name: holds a Hugging Face token"),
 ]
 

@@ -11,10 +11,8 @@ from tests.shelf_store import install
 from tests.tiny_hub import Repository, tiny_hub
 from train_func import Cluster, Local, Run
 from train_func.client.backend import provisional
-from train_func.client.cluster.timings import Timings
 from train_func.client.cluster.uploads import upload_inputs
-from train_func.client.identity import placed
-from train_func.client.preflight import Check
+from train_func.client.preflight import Check, with_absolute_paths
 from train_func.errors import InvalidInput
 from train_func.inputs import key_of
 from train_func.run import name_of
@@ -152,7 +150,7 @@ def test_inputs_are_in_the_name_of_a_run_by_name_and_content_and_not_by_path(pho
 def test_a_relative_path_is_named_from_the_root_and_other_addresses_stay(photos, monkeypatch):
     monkeypatch.chdir(photos.parent)
     run = Run(inputs={"photos": "photos", "base": "hf://owner/name", "big": "pvc://claim"})
-    assert placed(run).inputs == {**run.inputs, "photos": str(photos)}
+    assert with_absolute_paths(run).inputs == {**run.inputs, "photos": str(photos)}
 
 
 def test_the_check_names_everything_that_is_not_there_at_once(photos, tmp_path):
@@ -190,7 +188,7 @@ def carried(run, store, tmp_path):
     """The run, its local files in another store than its own, and its fingerprints."""
     with Check(run, store.address) as check:
         facts = check.facts()
-    return upload_inputs(run, facts.inputs, store, Timings()), facts.fingerprints
+    return upload_inputs(run, facts.inputs, store), facts.fingerprints
 
 
 @pytest.fixture

@@ -5,18 +5,18 @@ from types import SimpleNamespace
 import pandas as pd
 import pytest
 
+from tests import stored_runs
 from tests.messages import unnamed
 from tests.runs import a_run
-from tests.stored_runs import put_run, store_address
+from tests.stored_runs import put_run, put_submission, store_address
 from train_func import Local, Run, runs
 from train_func.client.cli import main
 from train_func.client.status import Condition, JobStatus
-from train_func.client.submission import SubmissionRecord
 from train_func.errors import InvalidInput
-from train_func.layout import RunKeys
-from train_func.records import EndRecord
-from train_func.result import Result
 from train_func.storage import open_store
+from train_func.wire.layout import RunKeys
+from train_func.wire.records import EndRecord
+from train_func.wire.result import Result
 
 FIRST, SECOND = "2026-01-02T03:04:05.000+00:00", "2026-03-04T05:06:07.000+00:00"
 
@@ -85,21 +85,9 @@ def test_runs_of_one_function_that_differ_in_their_source_or_packages_differ_in_
     put_run(store, Run(name="a"), source="0123456789" * 6)
     put_run(store, Run(name="b"), source="1" * 64, wheels={"humanize-4.9.0-py3-none-any.whl": "2" * 64})
     put_run(store, Run(name="c"), source="1" * 64, wheels={"humanize-4.17.0-py3-none-any.whl": "3" * 64})
-    put_run(store, Run(name="d"), source="4" * 64, function="other")
     found = table(store).sort_index()
-    assert found["source"].tolist()[:3] == ["0123456", "1111111", "1111111"]
-    assert found["packages"].tolist()[1:3] == ["humanize==4.9.0", "humanize==4.17.0"]
-    assert found.iloc[3][["source", "packages"]].isna().all()
-
-
-def test_fields_that_only_a_task_reads_are_empty_for_functions_that_do_not_differ_in_them(store):
-    for epochs in (3, 5):
-        put_run(store, a_run(model="tiny", epochs=epochs))
-        put_run(store, Run(name="own", parameters={"epochs": epochs}))
-    found = table(store)
-    assert sorted(found["epochs"].dropna()) == [3, 5] == sorted(found["parameters.epochs"].dropna())
-    assert found.loc[found["task"] == "train()", "epochs"].isna().all()
-    assert not {"learning_rate", "batch_size", "seed"} & set(found)
+    assert found["source"].tolist() == ["0123456", "1111111", "1111111"]
+    assert found["packages"].tolist()[1:] == ["humanize==4.9.0", "humanize==4.17.0"]
 
 
 def test_what_is_empty_for_all_runs_has_no_column(store):
@@ -142,7 +130,7 @@ def put_end(store, record, worker, code, cause, follows=None, attempt=1):
         submitted=record.submitted,
         root_cause=follows is None,
     )
-    store.put(record.keys.attempt(attempt).end(worker), end.to_json())
+    stored_runs.put_end(store, record, end)
 
 
 def test_the_cause_of_a_failure_is_that_of_the_worker_that_it_began_with(store):
@@ -215,11 +203,9 @@ def test_of_a_job_that_is_there_the_state_is_its_own(store):
 
 
 def test_of_a_job_of_another_backend_only_an_end_is_known(store, capsys):
-    elsewhere = SubmissionRecord(
-        backend="Cluster", place="a lab", identity={"ca": "1"}, found_by={"namespace": "lab"}, options={}
-    )
+    elsewhere = {"backend": "Cluster", "place": "a lab", "identity": {"ca": "1"}, "found_by": {"namespace": "lab"}}
     for record in (put_run(store, Run(name="ended")), put_run(store, Run(name="open"), code=None)):
-        store.put(record.keys.submission, elsewhere.to_json())
+        put_submission(store, record, **elsewhere)
     assert table(store).sort_index()["state"].tolist() == ["Succeeded", "Unknown"]
     assert unnamed(capsys.readouterr().out, record.name, "on=Cluster(namespace='lab')") == []
 
@@ -227,7 +213,7 @@ def test_of_a_job_of_another_backend_only_an_end_is_known(store, capsys):
 @pytest.mark.parametrize("content", [b"", b"{}", b"[1]", b"no JSON", b'{"format": 99}', b'{"run": 1}'])
 def test_a_record_that_cannot_be_read_is_named_and_hides_no_other(store, capsys, content):
     damaged, whole = put_run(store, Run(name="damaged")), put_run(store, Run(name="whole"))
-    store.put(damaged.keys.run, content)
+    store.put(damaged.keys.submission(2), content)
     found = table(store)
     assert found["state"].to_dict() == {whole.name: "Succeeded", damaged.name: "Unknown"}
     assert (found["size_mb"] > 0).all()
@@ -250,7 +236,7 @@ def test_a_call_without_submit_and_foreign_folders_are_named(store, capsys):
         store.put(key, b"x")
     assert [*table(store).index] == [name]
     out = capsys.readouterr().out
-    assert unnamed(out, name, "run.json", "data") == []
+    assert unnamed(out, name, "submission", "data") == []
     assert "inputs" not in out
     assert "probes" not in out
 

@@ -9,11 +9,11 @@ import pytest
 
 from tests.messages import unnamed
 from tests.stored_runs import put_run
-from tests.unit.test_submitted_at_once import Room, train_func
+from tests.unit.test_submission import Room, train_func
 from train_func import Run, remove, submit
 from train_func import tables as tables_module
+from train_func.client.local.local import Local
 from train_func.client.remove import Removal
-from train_func.client.twin.local import Local
 from train_func.errors import InvalidInput
 from train_func.storage import open_store
 
@@ -67,7 +67,7 @@ def test_a_run_that_is_submitted_when_the_last_other_one_was_removed_gets_its_ta
     tables_module.keep(store.address, name, [table])
     remove(name, on=Local(store=store.address))
     assert tables(inputs) == set()
-    job = submit(train_func, second, on=Room(store, {}, "red"))
+    job = submit(train_func, second, on=Room())
     assert tables(inputs) == {table}
     assert len(tables_module.of_run(store.address, job.name)) == 1
 
@@ -78,8 +78,14 @@ def test_a_table_that_is_held_is_saved_again_though_an_equal_one_has_gone_since(
     Run(name="second", inputs={"rows": frame.copy()})
     gc.collect()
     shutil.rmtree(inputs)
-    submit(train_func, run, on=Room(open_store((tmp_path / "store").as_uri()), {}, "red"))
+    submit(train_func, run, on=Room())
     assert tables(inputs) == {run.inputs["rows"]}
+
+
+@pytest.fixture(autouse=True)
+def address(tmp_path, monkeypatch):
+    monkeypatch.setattr(Room, "jobs_of", {})
+    monkeypatch.setattr(Room, "address", (tmp_path / "store").as_uri())
 
 
 @pytest.mark.parametrize("becomes", ["gone", "changed"])
@@ -91,23 +97,22 @@ def test_a_run_whose_table_was_removed_and_is_held_no_more_is_refused_with_what_
         del frame
     else:
         frame["x"] += 1
-    store = open_store((tmp_path / "store").as_uri())
     with pytest.raises(InvalidInput) as refused:
-        submit(train_func, run, on=Room(store, {}, "red"))
+        submit(train_func, run, on=Room())
     assert unnamed(refused.value, "rows", run.inputs["rows"], "make the Run again") == []
 
 
 def test_a_submission_notes_its_tables_and_a_refused_one_does_not(inputs, tmp_path):
     run = Run(inputs={"rows": pd.DataFrame({"x": range(7)})})
 
-    def refuse(submission):
+    def refuse():
         raise InvalidInput("no room")
 
     store = open_store((tmp_path / "store").as_uri())
     with pytest.raises(InvalidInput, match="no room"):
-        submit(train_func, run, on=Room(store, {}, "red", meanwhile=refuse))
+        submit(train_func, run, on=Room(meanwhile=refuse))
     assert not list(inputs.glob("*/run-*"))
-    job = submit(train_func, run, on=Room(store, {}, "red"))
+    job = submit(train_func, run, on=Room())
     assert len(tables_module.of_run(store.address, job.name)) == 1
 
 

@@ -80,43 +80,31 @@ def test_a_credential_under_a_telling_name_within_a_text_is_found(text, value):
 
 PROSE = r"""
 token: the id of a word
-token: identifier of a word
 token: bfloat16 vector
-token: word2vec
 token: max_length=512
 token: Qwen2.5-0.5B-Instruct
 token: Optional[str] = None
-token: str = token_of_the_user
-:param token: identifier
 password: see the wiki
 password: anna@example.com
-secret: required
 secret: 512-dimensional
 secret: sha256-hashed
-tokens: list of ids
 api_key: str
 key=lambda
-max_token=512
 max_tokens=512
 mask_token=abcd1234efgh5
 token=os.environ["X"]
-token=tokenizer.cls_token_id
 token=get_token(user)
-api_key=settings.api_key
 if token == 'abcd1234efgh'
 token::from_static
 Bearer {token}
 token={token_value}
-"token": "{token_value}"
 password=%(password)s
 token=([a-z0-9_]+)\s*
 token=${HF_TOKEN}
 HF_TOKEN=<your token>
-HF_TOKEN=your-token
 HF_TOKEN='my_jwt_token...'
 password=********
 token: ''
-token=
 """
 
 

@@ -7,7 +7,7 @@ import pytest
 
 from tests.shipping import imported, packed, ship
 from train_func.client.source import locate, pack
-from train_func.source_file import CODING, split_lines
+from train_func.wire.source_file import CODING, split_lines
 
 TEXT = '''
     """The module's own docstring stays here."""
@@ -52,7 +52,7 @@ def test_the_text_holds_the_pieces_and_nothing_else_of_the_file(source):
         body
         == inspect.cleandoc("""
         from __future__ import annotations
-        import json, os  # two at once
+        import json, os
         RATE = 0.001
         SIZES = [1, 2]
 
@@ -117,7 +117,7 @@ def test_frames_of_other_files_called_source_are_left_out(source):
 def test_a_frame_without_a_quoted_line_is_placed_by_its_number(source):
     origin = source.cells["pieces"][0]["origin"]
     assert locate(source.cells, 'File "/etc/train-func/source.py", line 5, in <module>\n') == [
-        (origin, 6, "RATE = 1e-3   # odd   spacing")
+        (origin, 6, "RATE = 1e-3")
     ]
     assert locate(source.cells, 'File "/etc/train-func/source.py", line 1, in <module>\n') == []
 

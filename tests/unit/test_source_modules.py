@@ -141,15 +141,6 @@ def test_modules_that_import_each_other_travel(project, tmp_path, monkeypatch):
     assert arrived({}) == "one_module"
 
 
-def test_a_module_imported_by_a_literal_name_travels(project, tmp_path, monkeypatch):
-    files = {
-        "main_part.py": "import importlib\ndef train_func(p): return importlib.import_module('one_module').x\n",
-        "one_module.py": "x = 3\n",
-    }
-    arrived, _ = shipped(project(files), tmp_path, monkeypatch)
-    assert arrived({}) == 3
-
-
 def test_classes_of_local_modules_can_be_pickled(project, tmp_path, monkeypatch):
     import pickle
 
@@ -175,18 +166,15 @@ def test_installed_packages_and_this_one_stay_imports(project):
     assert [piece["origin"] for piece in source.cells["pieces"]] == ["main_part.py"] * 4
 
 
-REFUSED = {
-    "undefined name": ("def f():\n    return nope\n", ("own_part.py", "line 2", "`return nope`", "'nope'")),
-    "credential": ("KEY = 'ghp_" + "a1" * 20 + "'\n", ("own_part.py", "line 1", "GitHub token")),
-}
-
-
-@pytest.mark.parametrize(("text", "facts"), REFUSED.values(), ids=REFUSED)
-def test_faults_of_a_local_module_are_found(project, text, facts):
+def test_a_credential_in_a_local_module_is_found(project):
+    files = {
+        "main_part.py": "import own_part\ndef train_func(p): return own_part\n",
+        "own_part.py": "KEY = 'ghp_" + "a1" * 20 + "'\n",
+    }
     with pytest.raises(SourceRefused) as refused:
-        pack(project({"main_part.py": "import own_part\ndef train_func(p): return own_part\n", "own_part.py": text}))
+        pack(project(files))
     (fault,) = refused.value.faults
-    assert unnamed(fault, *facts) == []
+    assert unnamed(fault, "own_part.py", "line 1", "GitHub token") == []
 
 
 def test_a_missing_module_of_a_local_one_is_found(project):
@@ -226,7 +214,7 @@ def test_a_compiled_local_module_is_refused(project, tmp_path):
     with pytest.raises(SourceRefused) as refused:
         pack(function)
     (fault,) = refused.value.faults
-    assert unnamed(fault, "line 2", "'own_fast_part'", "compiled") == []
+    assert unnamed(fault, "line 2", "'own_fast_part'", "read as Python") == []
 
 
 def test_a_local_module_that_is_not_python_is_refused(project):

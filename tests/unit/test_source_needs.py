@@ -2,7 +2,7 @@
 
 import pytest
 
-from train_func.source_file import Module, fold
+from train_func.wire.source_file import Module, fold
 from train_func.worker.rank.source import SourceNeeds
 
 

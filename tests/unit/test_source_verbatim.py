@@ -5,9 +5,8 @@ import time
 import pytest
 
 from tests.generated_sources import generated_sources, large_source
-from tests.shipping import packed, record_of, ship
-from train_func.source_file import split_lines
-from train_func.storage import open_store
+from tests.shipping import packed, ship
+from train_func.wire.source_file import split_lines
 
 
 @pytest.mark.parametrize("num_sources", [303, pytest.param(1000, marks=pytest.mark.slow)])
@@ -30,12 +29,7 @@ def test_the_generator_is_the_same_for_the_same_seed():
     assert len({generated.text for generated in generated_sources(3, 101)}) == 101
 
 
-def test_a_large_source_travels_through_the_store(tmp_path):
+def test_a_large_source_is_loaded(tmp_path):
     generated = large_source(3_000_000)
-    source = packed(tmp_path, generated.data)
-    store = open_store(f"file://{tmp_path / 'store'}")
     (tmp_path / "job").mkdir()
-    function = ship(source, tmp_path / "job", store)
-    assert store.get(record_of(source).keys.source).data == source.text.encode()
-    assert function({}) == generated.returns
-    assert list((tmp_path / "job").iterdir()) == []
+    assert ship(packed(tmp_path, generated.data), tmp_path / "job")({}) == generated.returns

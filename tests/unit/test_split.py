@@ -1,8 +1,6 @@
 """Training and held-out rows of a run: disjoint, in proportion, and the same whenever and wherever they are made."""
 
 import csv
-import importlib
-import sys
 from pathlib import Path
 
 import datasets
@@ -13,7 +11,7 @@ from tests.messages import unnamed
 from tests.runs import a_run
 from train_func.errors import InvalidInput
 from train_func.worker.tasks.text_classification import TextClassifier
-from train_func.worker.tasks.train_eval_split import allocate, stratified_sample
+from train_func.worker.tasks.train_eval_split import stratified_sample
 
 
 @pytest.fixture
@@ -83,33 +81,6 @@ def test_every_class_keeps_its_share_on_both_sides_and_the_seed_decides_which_ro
     assert first.held_out["row_id"][:] == again.held_out["row_id"][:] != other.held_out["row_id"][:]
 
 
-@pytest.mark.parametrize(
-    ("counts", "num", "leave", "share"),
-    [
-        ([400, 400], 200, 1, [100, 100]),
-        ([7, 3], 5, 0, [4, 1]),  # 3.5 and 1.5: the lower class gets the odd row
-        ([100, 1, 1], 3, 0, [1, 1, 1]),  # one each, where there are enough
-        ([100, 1, 1], 3, 1, [3, 0, 0]),  # single rows stay
-        ([100, 1, 1], 2, 0, [2, 0, 0]),
-        ([3, 3], 100, 1, [2, 2]),
-        ([0, 5, 5], 4, 0, [0, 2, 2]),
-    ],
-)
-def test_rows_are_allocated_in_proportion(counts, num, leave, share):
-    assert allocate(np.array(counts), num, leave=leave).tolist() == share
-
-
-@pytest.mark.parametrize("num_rows", [7, 40, 101])
-def test_any_allocation_adds_up_and_stays_within_what_is_there(num_rows):
-    counts = np.bincount(np.random.RandomState(num_rows).randint(0, 5, num_rows))
-    for num in range(1, num_rows + 1):
-        share = allocate(counts, num)
-        assert share.sum() == num
-        assert (share <= counts).all()
-        assert num < (counts > 0).sum() or (share[counts > 0] >= 1).all()
-        assert (np.abs(share - counts * num / num_rows) < 1).all() or (share == 1).any()
-
-
 def test_the_rows_of_a_seed_and_a_stream_never_change_and_ascend():
     codes, expected = np.arange(40) % 5, [2, 6, 7, 10, 11, 19, 25, 33]
     for other in (0, 1):
@@ -117,13 +88,6 @@ def test_the_rows_of_a_seed_and_a_stream_never_change_and_ascend():
         assert stratified_sample(codes, 8, seed=42, stream=2, leave=1).tolist() == expected
     assert stratified_sample(codes, 8, seed=42, stream=1, leave=1).tolist() != expected
     assert stratified_sample(codes, 8, seed=2**32 - 1, stream=2, leave=1).tolist() != expected
-
-
-def test_the_real_sentences_split_into_800_and_200_with_one_text_on_both_sides(sentences, prepared):
-    found = prepared(str(sentences))
-    assert (found.train.num_rows, found.held_out.num_rows, found.labels) == (800, 200, ("0", "1"))
-    assert np.bincount(found.held_out["label"][:]).tolist() == [100, 100]
-    assert any(not unnamed(note, "1 of 200", "0.5%") for note in found.notes)
 
 
 def test_a_named_split_is_held_out_with_row_ids_of_its_own(tmp_path, prepared):
@@ -234,24 +198,6 @@ def test_no_rows_are_refused_on_either_side(tmp_path, rows, refusal):
     assert f"held_out={str(empty)!r}: 0 rows" in refusal(rows(40), held_out=str(empty))
 
 
-def test_both_files_of_a_run_may_have_separators_of_their_own(tmp_path, prepared):
-    for name, separator, numbers in (("train.csv", ";", range(101)), ("held_out.csv", "|", range(101, 141))):
-        rows = [f"review {number}, as it came{separator}{number % 2}" for number in numbers]
-        (tmp_path / name).write_text("\n".join([f"text{separator}label", *rows]))
-    found = prepared(str(tmp_path / "train.csv"), held_out=str(tmp_path / "held_out.csv"))
-    assert (found.train.num_rows, found.held_out.num_rows) == (101, 40)
-    assert found.held_out["text"][0] == "review 101, as it came"
-
-
-def test_text_and_label_faults_of_both_sides_come_together(tmp_path, refusal):
-    rows = [{"text": None if i == 4 else f"food {i}", "label": i % 5 + 1} for i in range(40)]
-    datasets.Dataset.from_list(rows).to_json(tmp_path / "a.jsonl")
-    said = refusal(str(tmp_path / "a.jsonl"), labels=("a", "b", "c", "d", "e"))
-    assert "2 faults" in said
-    assert unnamed(said, "1 of 40 texts", "row 5") == []
-    assert "label range 1-5, expected 0-4" in said
-
-
 def test_a_copy_of_the_training_rows_cannot_be_held_out(rows, refusal):
     assert unnamed(refusal(rows(40), held_out=rows(40, name="copy.csv")), "40 of 40", "100.0%") == []
 
@@ -298,32 +244,3 @@ def test_stored_rows_that_were_cut_short_are_made_again(rows, prepared, tmp_path
     (path,) = (tmp_path / "cache" / "rows").rglob(name)
     path.write_bytes(path.read_bytes()[:-20])
     assert sides(prepared(rows(101))) == expected
-
-
-def test_rows_that_are_refused_are_refused_every_time(rows, refusal):
-    path = Path(rows(40))
-    path.write_text(path.read_text() + ",1\n" * 20)
-    assert refusal(str(path)) == refusal(str(path))
-
-
-OWN_HALF = """
-from train_func.worker.tasks.text_classification import TextClassifier
-
-class Half(TextClassifier):
-    def split(self, sources, findings):
-        findings.note({note!r})
-        return super().split(sources, findings)
-"""
-
-
-def test_rows_of_a_half_of_ones_own_are_made_again_when_its_module_has_changed(rows, tmp_path, monkeypatch):
-    (tmp_path / "own").mkdir()
-    monkeypatch.syspath_prepend(tmp_path / "own")
-    run, notes = a_run(dataset=rows(40)), []
-    for note in ("first", "first", "another"):
-        (tmp_path / "own" / "half_that_notes.py").write_text(OWN_HALF.format(note=note))
-        monkeypatch.delitem(sys.modules, "half_that_notes", raising=False)
-        half = importlib.import_module("half_that_notes").Half(run.task, run.seed, None, tmp_path / "cache")
-        notes.append(half.rows().notes)
-    assert notes == [["first"], ["first"], ["another"]]
-    assert len(stored(tmp_path)) == 4

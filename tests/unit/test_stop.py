@@ -4,8 +4,6 @@ import contextlib
 import multiprocessing
 import os
 import signal
-import subprocess
-import sys
 import threading
 import time
 
@@ -99,34 +97,6 @@ def test_what_a_function_does_after_its_last_step_is_interrupted_too(stop_flag):
     with pytest.raises(stop_flag.StopSignal):
         term()
     assert (done, stop_flag.has_interrupted()) == (["step"], True)
-
-
-FORKS = """
-import os, signal, time
-from train_func.worker.rank import stop_flag
-
-told = []
-
-def tell():
-    if not told:
-        told.append(os.kill(os.getpid(), signal.SIGTERM))
-
-os.register_at_fork({when}=tell)
-stop_flag.install()
-try:
-    if (child := os.fork()) == 0:
-        os._exit(0)
-    time.sleep(60)
-except stop_flag.StopSignal:
-    print(os.waitpid(child, 0)[1], signal.pthread_sigmask(signal.SIG_BLOCK, []))
-"""
-
-
-@pytest.mark.parametrize("when", ["before", "after_in_parent"])
-def test_a_signal_while_the_function_forks_ends_it_behind_the_fork(when):
-    program = [sys.executable, "-c", FORKS.format(when=when)]
-    done = subprocess.run(program, capture_output=True, text=True, timeout=120, check=True)
-    assert (done.stdout.split(), done.stderr) == (["0", "set()"], "")
 
 
 @pytest.mark.parametrize("when", ["in a step", "after the training"])

@@ -3,12 +3,11 @@
 import pytest
 
 from tests import shelf_store
-from train_func import Cluster
 from train_func.client.backend import provisional
-from train_func.client.cluster.options import store_faults
+from train_func.client.cluster.cluster import store_fault
 from train_func.client.kinds.pytorchjob import PYTORCHJOB
-from train_func.client.placement import Placement
-from train_func.client.twin import substitutes
+from train_func.client.local.worker import secret_values
+from train_func.client.placement import Placement, job_spec
 from train_func.errors import InvalidInput, StorageFailed
 from train_func.run import Run
 from train_func.storage import open_store, scheme_of
@@ -23,8 +22,12 @@ def shelf(tmp_path, monkeypatch):
     return open_store(ADDRESSES["shelf"])
 
 
+def spec_of(address, **options):
+    return job_spec(provisional(Run(workers=2), address), Placement(**options))
+
+
 def rendered(address, **options):
-    return PYTORCHJOB.render(provisional(Run(workers=2), address), Placement(**options), ())
+    return PYTORCHJOB.render(spec_of(address, **options))
 
 
 def variables(job):
@@ -42,7 +45,7 @@ def test_a_scheme_that_is_not_registered_is_refused_with_those_that_are(shelf):
 
 @pytest.mark.parametrize(("scheme", "is_shared"), [("file", False), ("s3", True), ("shelf", True)])
 def test_pods_use_a_store_that_says_other_machines_reach_it(shelf, scheme, is_shared):
-    assert (store_faults(ADDRESSES[scheme]) == []) is is_shared
+    assert (store_fault(ADDRESSES[scheme]) is None) is is_shared
 
 
 @pytest.mark.parametrize("scheme", ADDRESSES)
@@ -89,9 +92,9 @@ def test_a_variable_that_a_store_reads_is_not_the_users_to_set(shelf):
 
 
 @pytest.mark.parametrize("scheme", ADDRESSES)
-def test_the_twin_takes_for_the_stores_secret_what_this_process_has(shelf, scheme):
+def test_this_machine_takes_for_the_stores_secret_what_this_process_has(shelf, scheme):
     here = {"AWS_ACCESS_KEY_ID": "key", "AWS_SECRET_ACCESS_KEY": "secret", "SHELF_KEY": "open", "HOME": "/root"}
-    found = substitutes.secrets(rendered(ADDRESSES[scheme], image="i", cpu=1), here)
+    found = secret_values(spec_of(ADDRESSES[scheme], image="i", cpu=1), here)
     assert found == {name: here[name] for name in KEYS[scheme] if name in here}
 
 
@@ -101,12 +104,3 @@ def test_an_input_that_lies_there_is_copied_and_not_carried(shelf, tmp_path):
     path = locate(wanted, None, tmp_path / "cache")
     assert (path.name, path.read_bytes()) == ("rows.csv", b"text,label\na,1\n")
     assert LocalFiles.found(wanted, path, {"": "0"}, "0") is None
-
-
-@pytest.mark.parametrize(("workers", "is_refused"), [(1, False), (2, True)])
-def test_workers_that_would_share_no_secret_are_refused_before_any_starts(shelf, monkeypatch, workers, is_refused):
-    monkeypatch.setenv("KUBECONFIG", "/nonexistent")
-    monkeypatch.setattr(scheme_of(ADDRESSES["shelf"]), "secret_variables", {})
-    with pytest.raises(InvalidInput) as refused:
-        Cluster(image="i:1", store=ADDRESSES["shelf"]).check(Run(workers=workers))
-    assert any("secret_variables" in fault for fault in refused.value.faults) is is_refused

@@ -98,20 +98,6 @@ def test_an_index_with_a_name_is_a_column(frame):
     assert rows["number"][:] == list(range(101))
 
 
-@pytest.mark.parametrize("names", [[0, 1], [1, 0]], ids=["in order", "exchanged"])
-def test_levels_that_are_named_by_numbers_keep_their_own_values(names):
-    frame = pd.DataFrame([["good", 1, "well made"], ["bad", 0, "broken"]]).set_index(names)
-    assert read(named(frame)).to_list() == [
-        {"0": "good", "1": 1, "2": "well made"},
-        {"0": "bad", "1": 0, "2": "broken"},
-    ]
-
-
-def test_a_missing_text_stays_missing(frame):
-    frame.loc[3, "text"] = None
-    assert read(named(frame))["text"][2:5] == [ROWS[2]["text"], None, ROWS[4]["text"]]
-
-
 def test_a_dataset_keeps_its_selection_its_order_and_the_names_of_its_classes():
     features = datasets.Features(text=datasets.Value("string"), label=datasets.ClassLabel(names=list(CLASSES)))
     rows = datasets.Dataset.from_list(ROWS, features=features).shuffle(seed=7).select(range(99))
@@ -121,24 +107,6 @@ def test_a_dataset_keeps_its_selection_its_order_and_the_names_of_its_classes():
     assert (
         split_rows(TextClassification(model="m", dataset=rows), 42, None, Path(path).parent / "cache").labels == CLASSES
     )
-
-
-@pytest.mark.parametrize("kind", ["category", "str", "int8", "object"])
-def test_labels_of_every_kind_that_a_frame_keeps_are_classes(frame, kind, tmp_path):
-    names = pd.Series([CLASSES[label] for label in frame.label])
-    labels = frame.label.astype(kind) if kind == "int8" else names.astype(kind)
-    divided = split_rows(
-        TextClassification(model="m", dataset=frame.assign(label=labels)), 42, None, tmp_path / "cache"
-    )
-    assert divided.labels == (("0", "1", "2") if kind == "int8" else tuple(sorted(CLASSES)))
-    assert divided.train.num_rows + divided.held_out.num_rows == 101
-
-
-def test_the_held_out_rows_may_be_a_table_too(frame, tmp_path):
-    divided = split_rows(
-        TextClassification(model="m", dataset=frame[:61], held_out=frame[61:]), 42, None, tmp_path / "cache"
-    )
-    assert (divided.train.num_rows, divided.held_out.num_rows) == (61, 40)
 
 
 def test_a_column_that_a_frame_lacks_is_told_of_the_frame_and_not_of_its_file(frame, tmp_path):
@@ -180,28 +148,8 @@ def test_all_columns_that_cannot_be_saved_are_named_beside_the_other_faults(fram
     assert "workers=0" in said
 
 
-def test_half_a_character_is_named_with_its_column(frame):
-    said = refusal(frame.assign(text=pd.Series([f"{text} \ud83d" for text in frame.text], dtype=object)))
-    assert unnamed(said, "dataset", "'text'", r"\ud83d", "whole characters") == []
-
-
 def test_a_column_named_twice_is_refused(frame):
     assert unnamed(refusal(frame[["text", "label", "text"]]), "more than one", "'text'") == []
-
-
-@pytest.mark.parametrize(
-    "change",
-    [
-        lambda rows: rows.assign(**{"1": "a"}).assign(number=0).rename(columns={"number": 1}),
-        lambda rows: rows.assign(**{"1": "a"}).rename_axis(index=1),
-        lambda rows: rows.assign(number=0).rename(columns={"number": 1}).rename_axis(index="1"),
-        lambda rows: rows.set_index([rows.label.rename(1), rows.label.rename("1")]),
-    ],
-    ids=["two columns", "a level beside a column", "a column beside a level", "two levels"],
-)
-def test_names_that_a_file_cannot_tell_apart_are_a_column_named_twice(frame, home, change):
-    assert unnamed(refusal(change(frame)), "more than one", "'1'") == []
-    assert not list(home.rglob("*.parquet"))
 
 
 @pytest.mark.parametrize(
@@ -216,11 +164,6 @@ def test_names_that_a_file_cannot_tell_apart_are_a_column_named_twice(frame, hom
 )
 def test_what_is_no_table_of_rows_is_refused_with_the_remedy(change, remedy):
     assert remedy in refusal(change(datasets.Dataset.from_list(ROWS)))
-
-
-def test_a_home_that_takes_no_files_is_named(frame, home):
-    home.write_text("a file where a folder is expected")
-    assert f"{home}/inputs" in refusal(frame)
 
 
 def test_the_file_has_no_trace_of_the_pieces_of_a_table(frame):
@@ -243,7 +186,3 @@ def test_images_are_saved_in_small_groups_the_same_from_paths_and_from_their_con
     assert path == named(backwards.select(range(100, -1, -1)))
     assert parquet.read_table(path)["image"].to_pylist() == content
     assert parquet.ParquetFile(path).num_row_groups == 4
-
-
-def test_an_empty_frame_is_a_file_without_rows(frame):
-    assert read(named(frame[:0])).num_rows == 0

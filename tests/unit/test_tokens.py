@@ -1,8 +1,5 @@
 """Texts become token ids once per machine, unpadded, and come back from the cache as they were."""
 
-import subprocess
-import sys
-
 import datasets
 import pytest
 from transformers import AutoTokenizer
@@ -76,23 +73,3 @@ def test_a_file_cut_short_is_made_again(tokenizer, tmp_path):
     path = tmp_path / "tokens" / name
     path.write_bytes(path.read_bytes()[:-100])
     assert tokenise(rows(), tokenizer, 512, tmp_path).to_list() == expected
-
-
-PROGRAM = """
-import sys
-from pathlib import Path
-from transformers import AutoTokenizer
-from tests.unit.test_tokens import rows
-from train_func.worker.tasks.tokens import tokenise
-print(len(tokenise(rows(), AutoTokenizer.from_pretrained(sys.argv[1]), 512, Path(sys.argv[2]))))
-"""
-
-
-@pytest.mark.slow
-def test_another_process_finds_the_same_entry(tokenizer, folder, tmp_path):
-    tokenise(rows(), tokenizer, 512, tmp_path)
-    before = files(tmp_path)
-    command = [sys.executable, "-c", PROGRAM, str(folder), str(tmp_path)]
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
-    assert done.stdout.strip() == "101", done.stderr
-    assert files(tmp_path) == before

@@ -8,12 +8,12 @@ import yaml
 
 from tests.messages import unnamed
 from tests.recorded_jobs import RecordedJob, looked
-from tests.unit.test_manifest import CASES, FILES, GOLDEN
+from tests.unit.test_manifest import CASES, GOLDEN
 from train_func import Cluster, Run
-from train_func.client.cluster.tail import ended
 from train_func.client.kinds import reading
 from train_func.client.kinds.pytorchjob import PYTORCHJOB
 from train_func.client.kinds.trainjob import TRAINJOB
+from train_func.client.placement import job_spec
 from train_func.client.stored_run import state_of
 from train_func.errors import InvalidInput
 
@@ -22,7 +22,7 @@ NODE = "job-a-node-0"
 
 
 def rendered(case="s3_store"):
-    return TRAINJOB.render(*CASES[case], FILES)
+    return TRAINJOB.render(job_spec(*CASES[case]))
 
 
 def test_the_whole_manifest_is_that_of_the_golden_file():
@@ -34,20 +34,22 @@ def test_the_whole_manifest_is_that_of_the_golden_file():
 
 @pytest.mark.parametrize("case", CASES)
 def test_its_workers_are_those_of_a_pytorchjob_but_for_what_its_runtime_says(case):
-    ours, theirs = TRAINJOB.workers(rendered(case)), PYTORCHJOB.workers(PYTORCHJOB.render(*CASES[case], FILES))
-    assert ours.num == theirs.num
+    trainer, (patch,) = rendered(case)["spec"]["trainer"], rendered(case)["spec"]["runtimePatches"]
+    (node,) = patch["trainingRuntimeSpec"]["template"]["spec"]["replicatedJobs"]
+    ours = node["template"]["spec"]["template"]["spec"]
+    worker = PYTORCHJOB.render(job_spec(*CASES[case]))["spec"]["pytorchReplicaSpecs"]["Worker"]
+    theirs = worker["template"]["spec"]
+    assert trainer["numNodes"] == worker["replicas"]
     unpatched = {"activeDeadlineSeconds", "automountServiceAccountToken", "enableServiceLinks", "priorityClassName"}
-    for name in set(theirs.spec) - unpatched - {"containers", "restartPolicy"}:
-        assert ours.spec[name] == theirs.spec[name], name
+    shared = theirs.keys() - unpatched - {"containers"}
+    assert {name: ours[name] for name in shared} == {name: theirs[name] for name in shared}
+    (ours,), (theirs,) = ours["containers"], theirs["containers"]
+    ours = {**ours, **trainer, "resources": trainer["resourcesPerNode"]}
     for name in ("image", "command", "resources", "volumeMounts", "securityContext"):
-        assert ours.container[name] == theirs.container[name], name
-    own = {
-        "TRAIN_FUNC_WORKER",
-        "TRAIN_FUNC_CPUS",
-        "TRAIN_FUNC_MEMORY",
-        "PET_RDZV_CONF",
-    }  # by the label and the container of each kind
-    variables = [[one for one in workers.container["env"] if one["name"] not in own] for workers in (ours, theirs)]
+        assert ours[name] == theirs[name], name
+    # By the label and the container of each kind.
+    own = {"TRAIN_FUNC_WORKER", "TRAIN_FUNC_CPUS", "TRAIN_FUNC_MEMORY", "PET_RDZV_CONF"}
+    variables = [[one for one in container["env"] if one["name"] not in own] for container in (ours, theirs)]
     assert variables[0] == variables[1]
 
 
@@ -172,8 +174,8 @@ def test_an_eviction_keeps_the_words_of_the_cluster():
 
 
 def test_a_container_that_ended_has_not_ended_its_pod_unless_that_is_over():
-    assert not ended(TRAINJOB.pod(a_pod(0, code=145)))
-    assert ended(TRAINJOB.pod(a_pod(0, code=145, phase="Failed")))
+    assert TRAINJOB.pod(a_pod(0, code=145)).phase != "Failed"
+    assert TRAINJOB.pod(a_pod(0, code=145, phase="Failed")).phase == "Failed"
 
 
 def event(kind, name, reason, message):

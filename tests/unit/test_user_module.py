@@ -3,17 +3,18 @@
 import hashlib
 import inspect
 import pickle
-import subprocess
-import sys
 import traceback
 
 import pytest
 
+from tests.messages import unnamed
 from tests.shipping import packed, record_of, ship
 from train_func.errors import InvalidInput, StorageFailed
-from train_func.source_file import Module, fold, split_lines, unfold
 from train_func.storage import open_store
+from train_func.wire.records import SubmissionRecord
+from train_func.wire.source_file import Module, fold, split_lines, unfold
 from train_func.worker.rank import source as source_module
+from train_func.worker.submission import bring_submission
 
 TEXT = "class Box:\n    x = 1\ndef train_func(p):\n    if p:\n        raise KeyError(p)\n    return Box\n"
 
@@ -23,30 +24,35 @@ def source(tmp_path):
     return packed(tmp_path, TEXT)
 
 
-def test_a_changed_text_is_refused_with_both_hashes(source, tmp_path):
-    (tmp_path / "source.py").write_bytes(source.text.encode() + b"\n")
-    found = hashlib.sha256(source.text.encode() + b"\n").hexdigest()
-    with pytest.raises(InvalidInput, match=rf"has SHA-256 {found}, and {source.sha256} was submitted") as refused:
-        source_module.load(tmp_path, None, record_of(source))
+@pytest.fixture
+def store(source, tmp_path):
+    """A store with a submission under ``key``."""
+    store, record = open_store(f"file://{tmp_path / 'store'}"), record_of(source)
+    place = {"backend": "Local", "place": "here", "identity": {}, "found_by": {}, "options": {}, "manifest": {}}
+    store.put("key", SubmissionRecord(run=record, cells=source.cells, **place).to_json())
+    store.put(record.keys.source, source.text.encode())
+    return store
+
+
+def test_a_worker_works_on_the_text_that_was_submitted(source, store, tmp_path):
+    assert bring_submission(store, "key", tmp_path / "job") == record_of(source)
+    assert source_module.load(tmp_path / "job", record_of(source))({}).x == 1
+
+
+def test_a_changed_text_is_refused_with_both_hashes(source, store, tmp_path):
+    changed = source.text.encode() + b"\n"
+    store.put(record_of(source).keys.source, changed)
+    with pytest.raises(InvalidInput) as refused:
+        bring_submission(store, "key", tmp_path / "job")
     assert refused.value.cause == "source"
+    assert unnamed(refused.value, hashlib.sha256(changed).hexdigest(), source.sha256) == []
 
 
-def test_a_text_that_the_store_lacks_is_the_store_s_failure(source, tmp_path):
+def test_a_text_that_the_store_lacks_is_the_store_s_failure(source, store, tmp_path):
+    store.delete(record_of(source).keys.source)
     with pytest.raises(StorageFailed) as failed:
-        source_module.load(tmp_path, open_store(f"file://{tmp_path / 'store'}"), record_of(source))
-    assert failed.value.reason in {"absent", "bucket"}
-
-
-def test_a_text_of_another_format_is_no_packed_module():
-    with pytest.raises(ValueError, match="a packed module begins"):
-        unfold("import os\n")
-
-
-def test_the_store_is_asked_only_when_the_job_folder_lacks_the_text(source, tmp_path):
-    store = open_store(f"file://{tmp_path / 'store'}")
-    (tmp_path / "source.py").write_bytes(source.text.encode())
-    assert source_module.load(tmp_path, store, record_of(source))({}).x == 1
-    assert store.list("") == []
+        bring_submission(store, "key", tmp_path / "job")
+    assert failed.value.reason == "absent"
 
 
 def test_nothing_is_written_beside_a_read_only_text(source, tmp_path):
@@ -54,7 +60,7 @@ def test_nothing_is_written_beside_a_read_only_text(source, tmp_path):
     folder.mkdir()
     (folder / "source.py").write_bytes(source.text.encode())
     folder.chmod(0o555)
-    source_module.load(folder, None, record_of(source))
+    source_module.load(folder, record_of(source))
     assert [path.name for path in folder.iterdir()] == ["source.py"]
 
 
@@ -64,12 +70,10 @@ def test_functions_and_classes_of_it_can_be_pickled(source, tmp_path):
     assert pickle.loads(pickle.dumps(function({}))) is function({})
 
 
-@pytest.mark.parametrize("by_store", [False, True])
-def test_tracebacks_and_inspect_show_the_text(source, tmp_path, by_store):
+def test_tracebacks_and_inspect_show_the_text(source, tmp_path):
     folder = tmp_path / "job"
     folder.mkdir()
-    store = open_store(f"file://{tmp_path / 'store'}") if by_store else None
-    function = ship(source, folder, store)
+    function = ship(source, folder)
     with pytest.raises(KeyError) as raised:
         function({"x": 1})
     text = "".join(traceback.format_exception(raised.value))
@@ -109,15 +113,3 @@ def test_what_is_folded_is_unfolded(ending):
     for module, first in packed_text.modules[1:]:
         assert split_lines(whole)[first - 1].startswith("#|" + split_lines(module.text)[0])
     compile(whole, "source.py", "exec")
-
-
-@pytest.mark.parametrize(
-    ("module", "heavy"),
-    [
-        ("train_func.worker.rank.source", ("torch", "train_func.client", "boto3")),
-        ("train_func.client.source", ("torch", "numpy", "IPython", "boto3")),
-    ],
-)
-def test_neither_side_loads_what_it_does_not_need(module, heavy):
-    code = f"import sys, {module}; print([name for name in {heavy} if name in sys.modules])"
-    assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout == "[]\n"

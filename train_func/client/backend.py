@@ -1,18 +1,27 @@
-"""What every backend can do: where jobs execute, this machine or a cluster."""
+"""What every backend can do: where jobs execute, this machine or a cluster; and the backends there are, by name.
 
-import threading
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+Another one is a module of its own, and one line in ``BACKENDS`` or one call of ``register``.
+"""
+
+import importlib
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
-from train_func.client.kinds.kind import Operator
-from train_func.client.packages.inventory import Inventory
-from train_func.client.status import Event, JobStatus, LogCut, LogLine, Pod
+from train_func.client.status import Event, JobStatus, Snapshot
 from train_func.errors import InvalidInput
-from train_func.records import RunRecord
 from train_func.run import Run, name_of
 from train_func.storage import Store
+from train_func.wire.records import RunRecord
+
+if TYPE_CHECKING:
+    from train_func.client.kinds.kind import Operator
+    from train_func.client.packages.inventory import Inventory
+
+# The modules that have them; each is loaded when it is first used.
+BACKENDS = {"Local": "train_func.client.local.local", "Cluster": "train_func.client.cluster.cluster"}
+DEFAULT = "Local"  # of a submission that names none
 
 
 @dataclass(frozen=True)
@@ -29,25 +38,18 @@ class Input:
 class RunsAlready(InvalidInput):
     """Another client has started a job of that name at the same moment."""
 
-    has_own_files = False
-    """Whether that job was given the files of this submission: then its records are those that tell of the job."""
-
-
-Note = Callable[[str], object]  # is told in words what a person should know
-
 
 @dataclass(frozen=True)
-class Submission:
+class JobRequest:
     """A job as a backend executes it, and the options that decided that."""
 
     manifest: Mapping[str, Any]
+    """The job as the backend executes it, plain JSON."""
     options: Mapping[str, Any]
     """By name, as plain JSON values."""
     found_by: Mapping[str, Any]
-    """As the backend's own, and what it would take from its surroundings."""
+    """Options that lead to the job from anywhere, with those that the backend takes from its surroundings here."""
     ranks_per_worker: int = 1
-    set_here: Collection[str] = ()
-    """Variables of the environment in which it is submitted."""
 
 
 def provisional(run: Run, store: str) -> RunRecord:
@@ -57,45 +59,35 @@ def provisional(run: Run, store: str) -> RunRecord:
 
 
 class BoundJob(Protocol):
-    """One job of a backend by its name, whether it is there or not; it owns what observes the job."""
+    """One job of a backend by its name, whether it is there or not."""
+
+    pause: float
+    """Seconds between two looks."""
 
     @property
     def name(self) -> str:
         """Of the job."""
 
     @property
-    def operator(self) -> Operator:
-        """What executes the job."""
+    def operator(self) -> "Operator | None":
+        """What executes the job, where that is a program of a cluster."""
 
     def status(self) -> JobStatus | None:
         """The job's state, or None when there is no such job."""
 
-    def pods(self) -> list[Pod]:
-        """Every incarnation of every worker that is known, the deleted ones too, oldest first."""
+    def look(self, since: Snapshot | None = None, *, worker: int | None = None, with_logs: bool = True) -> Snapshot:
+        """What the job shows now, with the log lines that came after the look ``since``.
+
+        Without ``since`` the lines begin with the first, and a backend that does not answer raises InvalidInput.
+
+        Args:
+            since: the look before.
+            worker: read only the log of this one; without it a backend may leave out workers of a large job.
+            with_logs: read logs at all.
+        """
 
     def events(self) -> list[Event]:
         """All events, oldest first."""
-
-    def logs(
-        self, *, follow: bool, worker: int | None = None, note: Note, stop: threading.Event
-    ) -> Iterator[LogLine | LogCut]:
-        """Lines of the pods there are from their first; with ``follow`` until the job has ended and all was read.
-
-        Args:
-            follow: a large job may show some of its workers only while it is followed.
-            worker: only of this one.
-            note: is told in words what is left out, and that nothing comes because the backend is away.
-            stop: ends the following when another thread sets it.
-        """
-
-    def last_lines(self, pods: Sequence[Pod]) -> Mapping[str, str]:
-        """The last line that each of these running pods has written, by its uid; without those that are not known."""
-
-    def wait_for_change(self, seconds: float) -> None:
-        """Returns when something about the job may have changed, or after ``seconds``."""
-
-    def outage(self) -> InvalidInput | None:
-        """Why there is no news of the job although it is asked for; None while there is."""
 
     def stacks_command(self) -> str:
         """What is typed so that all ranks write where they are to their logs; empty where none is known to run."""
@@ -108,7 +100,7 @@ class BoundJob(Protocol):
 
 
 class Backend(Protocol):
-    """Where jobs execute. Credentials and environment stay inside the backend; ``registry`` names those there are."""
+    """Where jobs execute. Credentials and environment stay inside the backend."""
 
     packages: Sequence[str]
     """Requirements that the workers' environment has to fulfil; what it lacks travels as wheels."""
@@ -137,7 +129,7 @@ class Backend(Protocol):
     def models_folder(self) -> Path:
         """Where fetched models go by default."""
 
-    def inventory(self) -> Inventory | None:
+    def inventory(self) -> "Inventory | None":
         """What the workers' environment holds; None where that is not known, or is what this process has."""
 
     def check(self, run: Run) -> None:
@@ -159,10 +151,10 @@ class Backend(Protocol):
             InvalidInput: a job of the run, started now, finds no room and could not wait for it.
         """
 
-    def submission(self, record: RunRecord, files: Sequence[str]) -> Submission:
-        """The job of a run for this backend; ``files`` are the names of those that travel with it."""
+    def request(self, record: RunRecord) -> JobRequest:
+        """The job of a run for this backend."""
 
-    def submit(self, submission: Submission, files: Mapping[str, bytes]) -> BoundJob:
+    def submit(self, request: JobRequest) -> BoundJob:
         """Starts a job; raises InvalidInput when it cannot run here, RunsAlready when it runs."""
 
     def job(self, name: str) -> BoundJob:
@@ -170,3 +162,37 @@ class Backend(Protocol):
 
     def jobs(self) -> list[BoundJob]:
         """Those of train_func that are there now, by name."""
+
+
+def register(name: str, module: str) -> None:
+    """Makes the class ``name`` of a module a backend that jobs are submitted to and found again on."""
+    BACKENDS[name] = module
+
+
+def make_backend(name: str, options: Mapping[str, Any]) -> Backend:
+    """The backend of that name with these options; raises KeyError when none is registered under it."""
+    backend: Backend = getattr(importlib.import_module(BACKENDS[name]), name)(**options)
+    return backend
+
+
+def backend_or_default(on: Backend | None) -> Backend:
+    """Returns ``on``, or the default backend where it is None; raises InvalidInput where it is no backend."""
+    if on is None:
+        return make_backend(DEFAULT, {})
+    if isinstance(on, type) or not hasattr(on, "store_address"):
+        names = [on.__name__] if isinstance(on, type) else BACKENDS
+        raise InvalidInput(f"on={on!r}: a backend is expected: on={' or '.join(f'{name}()' for name in names)}")
+    return on
+
+
+def name_of_backend(backend: Backend) -> str:
+    """The name under which a backend is registered, or else that of its class."""
+    names = [kind.__name__ for kind in type(backend).__mro__]
+    return next((name for name in names if name in BACKENDS), names[0])
+
+
+def argument_of(name: str, found_by: Mapping[str, Any]) -> str:
+    """The argument of ``submit`` and ``attach`` that stands for a backend; empty for the default one."""
+    if name == DEFAULT and not found_by:
+        return ""
+    return f"on={name}({', '.join(f'{option}={value!r}' for option, value in found_by.items())})"

@@ -1,19 +1,27 @@
-"""The history of a run as a table of pandas, and its picture: a panel for each metric, over the steps."""
+"""The history of a run, read from the store as a table of pandas, and its picture: a panel for each metric."""
 
-import html
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from itertools import count
 from typing import TYPE_CHECKING, Any
 
 import pandas as pd
 from pandas.plotting import PlotAccessor
 
-from train_func.errors import InvalidInput
+from train_func.client.stored_run import attempt_numbers
+from train_func.errors import InvalidInput, StorageFailed
+from train_func.storage import Readable, find
+from train_func.wire.layout import RunKeys
+from train_func.wire.metrics import Row, from_csv
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
 COLUMNS = ("step", "timestamp", "attempt")
 _NO_METRICS = (*COLUMNS, "epoch", "rows_per_second", "eval_rows")
+NO_NUMBERS = (
+    "has reported no number: the Trainer of train_func reports its steps and evaluations, a loop of your own with "
+    "session.report(step, loss=...)"
+)
 _PREFIX = "eval_"  # of what an evaluation measures: it stands in one panel with the same metric of the training
 _MOST_MARKED = 40  # points of a curve that are marked one by one
 
@@ -23,13 +31,6 @@ class History(pd.DataFrame):
 
     A metric that a row does not have is NaN there. What is selected from it is a plain DataFrame.
     """
-
-    def __repr__(self) -> str:
-        return f"{no_numbers(self)}\n{super().__repr__()}" if self.empty else super().__repr__()
-
-    def _repr_html_(self) -> str | None:
-        table: str | None = super()._repr_html_()
-        return f"<p>{html.escape(no_numbers(self))}</p>{table}" if self.empty else table
 
     @property
     def plot(self) -> "_Plot":
@@ -49,8 +50,49 @@ class _Plot(PlotAccessor):
         return _picture(self._parent)
 
 
+def read_rows(store: Readable, keys: RunKeys) -> list[dict[str, Any]]:
+    """The rows of ``Job.history``. Raises StorageFailed (reason "damaged") when a file cannot be read."""
+    rows: dict[int, list[Row]] = {}
+    for number in attempt_numbers(store, keys):
+        attempt = keys.attempt(number)
+        rows[number] = []
+        for part in count(1):
+            key = attempt.metrics_csv(part)
+            if (stored := find(store, key)) is None:
+                break
+            try:
+                rows[number] += from_csv(stored.data)
+            except (ValueError, TypeError) as error:
+                raise StorageFailed(f"{store.address}/{key} is damaged: {error}", reason="damaged") from None
+    return [
+        {**row.values, "step": row.step, "timestamp": row.timestamp, "attempt": number}
+        for number, row in joined_history(rows)
+    ]
+
+
+def joined_history(rows: Mapping[int, Sequence[Row]]) -> list[tuple[int, Row]]:
+    """The rows with their attempts, without steps that a later attempt repeated; sorted by step and time.
+
+    An attempt that was stopped in an evaluation is followed by one that begins with that evaluation, and has no other
+    row of that step: the loss of the step stays.
+    """
+    kept: list[tuple[int, Row]] = []
+    for number in sorted(rows):
+        if rows[number]:
+            steps = [row.step for row in rows[number]]
+            first, last = min(steps), max(steps)
+            metrics = {name for row in rows[number] if row.step == first for name in row.values}
+            kept = [
+                (earlier, row)
+                for earlier, row in kept
+                if not first <= row.step <= last or (row.step == first and not row.values.keys() <= metrics)
+            ]
+        kept += [(number, row) for row in rows[number]]
+    return sorted(kept, key=lambda numbered: (numbered[1].step, numbered[1].timestamp))
+
+
 def history_of(rows: Sequence[dict[str, Any]], name: str) -> History:
-    """The rows of ``stored_run.history`` of the run of that name."""
+    """The table of these rows, of the run of that name."""
     table = pd.DataFrame(list(rows))
     table = table.reindex(columns=[*COLUMNS, *(column for column in table.columns if column not in COLUMNS)])
     table["timestamp"] = pd.to_datetime(table["timestamp"], utc=True, format="ISO8601")
@@ -70,18 +112,10 @@ def panels(history: pd.DataFrame) -> dict[str, list[str]]:
     return found
 
 
-def no_numbers(history: pd.DataFrame) -> str:
-    """That there is nothing to see, and what reports numbers."""
-    return (
-        f"{history.attrs.get('run', 'the run')} has reported no number: the Trainer of train_func reports its steps "
-        "and evaluations, a loop of your own with session.report(step, loss=...)"
-    )
-
-
 def _picture(history: History) -> "list[Axes]":
     drawn = panels(history)
     if not drawn:
-        raise InvalidInput(no_numbers(history))
+        raise InvalidInput(f"{history.attrs.get('run', 'the run')} {NO_NUMBERS}")
     try:
         import matplotlib.pyplot as plt
     except ImportError:

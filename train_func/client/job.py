@@ -1,54 +1,59 @@
-"""Job: the handle on what executes a run, the same for every backend and every kernel."""
+"""Job: the handle on what executes a run and on what it publishes, the same for every backend and every kernel."""
 
-import json
-import threading
+import math
 import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from train_func.client import registry
-from train_func.client.backend import Backend, Note
-from train_func.client.diagnose import JobMonitor, explain, patiently, separate
-from train_func.client.diagnose.diagnosis import workers
-from train_func.client.elsewhere import SILENT_SECONDS, Elsewhere, status_here
-from train_func.client.in_place_record import InPlace
-from train_func.client.job_model import JobModel
-from train_func.client.logs import AttemptLine, LogText, StoredLogs, headed, joined, of_attempt
-from train_func.client.status import Event, JobStatus
+from train_func.client.backend import Backend, backend_or_default, name_of_backend
+from train_func.client.status import Event, JobStatus, Snapshot
 from train_func.client.stored_run import (
-    FINISHED,
-    history,
+    ENDED,
+    SILENT_SECONDS,
+    Elsewhere,
+    Submission,
+    attach_expression,
+    generations,
     mark_cancelled,
     newest_checkpoint,
+    newest_generation,
+    other_backend,
     published_result,
     state_in_store,
     state_of,
-    submitted,
+    status_here,
+    submission_time,
+    whole_name,
     workers_of,
 )
-from train_func.client.waiting_notice import WaitingNotice, hinted
-from train_func.client.watch import watch
 from train_func.errors import InvalidInput, JobNotFound, StorageFailed, TrainFuncError
 from train_func.fields import whole_fault
-from train_func.records import RunRecord
-from train_func.storage import Store
+from train_func.storage import Store, open_store
 from train_func.storage.retry import call_with_timeout
-from train_func.text import shown
+from train_func.text import in_ipython, shown
+from train_func.wire.layout import RunKeys
+from train_func.wire.records import RunRecord
 
 if TYPE_CHECKING:
+    from transformers import Pipeline
+
     from train_func.client.history import History
+    from train_func.client.logs import AttemptLine, LogText
+    from train_func.client.watch import View
 
-REPR_SECONDS, LONGEST_WAIT = 3.0, 60.0  # for a job's repr; between two looks where the backend tells of every change
+REPR_SECONDS, HINT_SECONDS = 3.0, 60.0  # for a job's repr; of waiting, before it is said how to see more
 
 
-class Job(JobModel):
+class Job:
     """Made by ``submit`` and ``attach``; holds nothing that another process could not find again by name."""
 
-    def __init__(self, record: RunRecord, backend: Backend, store: Store, in_place: InPlace | None = None) -> None:
-        """``in_place``: what is in place under the name that it was attached to."""
-        super().__init__(record, backend, store, in_place)
+    def __init__(self, record: RunRecord, backend: Backend, store: Store, promoted_as: str = "") -> None:
+        """``promoted_as``: the name of its model in place, if it was attached to by that."""
+        self.record = record
+        self._backend, self._store, self._promoted_as = backend, store, promoted_as
         self._job = backend.job(record.job_name)
 
     def __repr__(self) -> str:
@@ -60,10 +65,14 @@ class Job(JobModel):
         return f"Job({self.name!r}{generation}, {state})"
 
     @property
+    def name(self) -> str:
+        """The run's name; ``attach(name)`` finds it again from any kernel."""
+        return self.record.name
+
+    @property
     def attach_expression(self) -> str:
         """What is written to get this handle in another kernel."""
-        on = registry.expression(registry.name_of(self._backend), self._backend.found_by)
-        return f"attach({self.name!r}{on and f', {on}'})"
+        return attach_expression(self.name, self._backend)
 
     @property
     def state(self) -> str:
@@ -73,16 +82,17 @@ class Job(JobModel):
         """
         status = self._status()
         if status is None:
-            return state_in_store(self._store, self.record)
-        return state_of(status, published=self._published)
+            return state_in_store(self._store, self.record.keys)
+        return state_of(status, published=self._is_published)
 
     def _status(self) -> JobStatus | None:
-        return status_here(self._job, self.record, self._store, self._backend)
+        return status_here(self._job, self.record.keys, self._store, self._backend)
 
     @property
     def manifest(self) -> dict[str, Any]:
-        """The whole manifest that was submitted."""
-        return dict(json.loads(self._store.get(self.record.keys.manifest).data))
+        """The whole manifest that was submitted; of a job of Local() the JobSpec, from which manifests are rendered."""
+        newest = Submission.newest(self._store, self.record.keys)
+        return dict(newest.manifest) if newest else {}
 
     def wait(self, timeout: float | None = None) -> str:
         """Waits until the job has finished and returns its state; what hinders it meanwhile is printed once.
@@ -91,39 +101,88 @@ class Job(JobModel):
             JobFailed: it hangs, and only a change from outside can help; the job is left as it is.
             TimeoutError: after ``timeout`` seconds; the job goes on.
         """
+        from train_func.client.diagnose import JobMonitor
+
         end = None if timeout is None else time.monotonic() + timeout
-        monitor, state, notice = JobMonitor(self.record, self._job), self.state, WaitingNotice()
-        while state not in FINISHED:
-            if state == "Absent":
-                gone = f"there is no job {self.record.job_name}; submit the run again"
-                raise JobNotFound(self._other_backend() or gone)
-            told = [str(found) for found in monitor.look() if not found.permanent]  # the error tells of those
-            if told or state == "Running":
-                notice.heard()
-            for words in told or filter(None, [notice.due(state)]):
-                self._note(words)
+        monitor, hint = JobMonitor(self.record, self._job.operator), time.monotonic() + HINT_SECONDS
+        for snapshot, state in self._views(worker=0):
+            if state in ENDED:
+                break
+            if time.monotonic() > hint:
+                self._note(f"still {state}; watch() shows how far it is")
+                hint = math.inf
+            self._refuse_absent(state)
+            for diagnosis in monitor.look(snapshot):
+                self._note(str(diagnosis))
             if failure := monitor.failure():
                 raise failure
             if end is not None and time.monotonic() > end:
                 why = "".join(f"; {diagnosis.message}" for diagnosis in monitor.current)
                 raise TimeoutError(shown(f"{self.name} is {state} after {timeout} s{why}; wait again, or cancel()"))
-            left = LONGEST_WAIT if end is None else max(0.0, end - time.monotonic())
-            self._job.wait_for_change(min(left, monitor.poll_interval))
-            state = patiently(lambda: self.state, state)
         return state
 
     def watch(self) -> str:
         """Shows state, progress and evaluations as they come, until the job has finished; returns its state.
 
-        An interrupt ends the watching, and the job goes on: in IPython it returns, in a program it raises
-        KeyboardInterrupt.
+        Of a job that had finished before only a summary is printed. An interrupt ends the watching, and the job goes
+        on: in IPython it returns, in a program it raises KeyboardInterrupt.
         """
-        stop = threading.Event()
-        told = partial(self._told, follow=True, note=lambda words: None, stop=stop)  # the monitor tells what matters
-        newest, monitor = partial(submitted, self._store, self.record), JobMonitor(self.record, self._job)
-        return watch(self, told, newest, monitor, stop, lambda: separate(self.record, self._store))
+        from train_func.client.diagnose import JobMonitor, separate
+        from train_func.client.logs import RunLogs
+        from train_func.client.watch import Display, show
 
-    def logs(self, *, follow: bool = False, worker: int | None = None, attempt: int | None = None) -> LogText:
+        display = Display(self.name, self._how_to_look)
+        monitor, logs = JobMonitor(self.record, self._job.operator), RunLogs(self.record, self._store)
+        try:
+            if (state := self.state) in ENDED:
+                self._note(f"{state}{self._last_numbers()}")
+            else:
+                newest = submission_time(self._store, self.record.keys)
+                state = show(display, self._views(), logs, monitor, newest)
+                self._refuse_absent(state)
+            if state == "Succeeded" and (words := separate(self.record, self._store)):
+                self._note(words)
+        except KeyboardInterrupt:
+            again = f"{self.attach_expression}.watch() shows it again, .cancel() stops it"
+            print(f"{self.name}: stopped watching; the job keeps running: {again}")
+            if not in_ipython():
+                raise KeyboardInterrupt(f"{self.name} keeps running") from None  # without the frames of the loop
+            return display.state or "Created"
+        return state
+
+    def _last_numbers(self) -> str:
+        from train_func.client.history import read_rows  # pandas takes long to import
+
+        newest = {name: value for row in read_rows(self._store, self.record.keys) for name, value in row.items()}
+        numbers = {name: value for name, value in newest.items() if isinstance(value, (int, float))}
+        return "".join(f", {name}={value:.4g}" for name, value in numbers.items())
+
+    def _views(self, worker: int | None = None) -> "Iterator[View]":
+        """Looks at the job without end; while there is no answer, the state is the last one."""
+        from train_func.client.watch import looks
+
+        state = ""
+        for snapshot in looks(self._job, worker):
+            status = snapshot.status
+            if not snapshot.outage or not state:
+                is_current = status is not None and not status.is_over
+                state = state_of(status, published=self._is_published) if status and is_current else self.state
+            yield snapshot, state
+
+    def _refuse_absent(self, state: str) -> None:
+        if state == "Absent":
+            gone = f"there is no job {self.record.job_name}; submit the run again"
+            raise JobNotFound(self._other_backend() or gone)
+
+    def _how_to_look(self) -> str:
+        """What a person can do about a silence; empty where there is nothing."""
+        try:
+            command = self._job.stacks_command()
+        except InvalidInput:
+            return ""
+        return command and f"`{command}` has every rank write where it is to the log: {self.attach_expression}.logs()"
+
+    def logs(self, *, follow: bool = False, worker: int | None = None, attempt: int | None = None) -> "LogText":
         """Lines of all workers from the first one on, each behind its worker; a line before those of each attempt.
 
         The last expression of a cell, it shows them.
@@ -137,23 +196,35 @@ class Job(JobModel):
             InvalidInput: no attempt had such a worker.
             JobNotFound: there is no such attempt.
         """
+        from train_func.client.diagnose.diagnosis import workers
+        from train_func.client.logs import LogText, headed, of_attempt
+
         if worker is not None and worker not in (known := workers_of(self._store, self.record)):
             raise InvalidInput(f"worker={worker!r}: {self.name} has {workers(known)}")
         if attempt is not None and (fault := whole_fault("attempt", attempt, 1)):
             raise InvalidInput(fault)
-        told = partial(self._told, follow=follow, worker=worker)
-        read = lambda: headed(told()) if attempt is None else of_attempt(told(), attempt, self.name)  # noqa: E731
+        lines = partial(self._lines, follow=follow, worker=worker)
+        read = lambda: headed(lines()) if attempt is None else of_attempt(lines(), attempt, self.name)  # noqa: E731
         return LogText(read, follow=follow)
 
-    def _told(
-        self, *, follow: bool, worker: int | None = None, note: Note | None = None, stop: threading.Event | None = None
-    ) -> Iterator[AttemptLine]:
-        """What the workers say, with the attempts they belong to; by default what is left out is printed."""
-        note, stop = note or self._note, stop or threading.Event()
-        there = self._status() is not None
-        lines = self._job.logs(follow=follow, worker=worker, note=note, stop=stop) if there else ()
-        pods = self._job.pods() if there else []
-        return joined(StoredLogs(self.record, self._store), pods, lines, worker=worker)
+    def _lines(self, *, follow: bool, worker: int | None) -> "Iterator[AttemptLine]":
+        """What the workers say, with the attempts they belong to; what is left out is printed."""
+        from train_func.client.diagnose import JobMonitor
+        from train_func.client.logs import RunLogs
+        from train_func.client.watch import looks, until_now, until_read
+
+        logs, snapshot, note = RunLogs(self.record, self._store, worker), Snapshot(), ""
+        monitor = JobMonitor(self.record, self._job.operator)
+        for snapshot, _ in until_read(self._views(worker)) if follow else until_now(looks(self._job, worker)):
+            if snapshot.note and not note:
+                note = snapshot.note
+                self._note(note)
+            yield from logs.lines(snapshot)
+            if follow:
+                for diagnosis in monitor.look(snapshot):
+                    if diagnosis.cause in ("cluster", "permission"):
+                        self._note(diagnosis.message)
+        yield from logs.finish(snapshot, is_over=follow)
 
     def events(self) -> list[Event]:
         """What happened to the job and its workers, oldest first."""
@@ -164,9 +235,12 @@ class Job(JobModel):
 
         ``job.history().plot()`` draws the metrics over the steps.
         """
-        from train_func.client.history import history_of  # pandas takes long to import
+        from train_func.client.history import NO_NUMBERS, history_of, read_rows  # pandas takes long to import
 
-        return history_of(history(self._store, self.record), self.name)
+        rows = read_rows(self._store, self.record.keys)
+        if not rows:
+            self._note(NO_NUMBERS)
+        return history_of(rows, self.name)
 
     def result(self, timeout: float | None = None) -> dict[str, Any]:
         """Waits, then returns the published metrics, and over them what the function has returned.
@@ -177,27 +251,24 @@ class Job(JobModel):
             JobFailed: naming the cause, the worker and the line of the cell.
             TimeoutError: after ``timeout`` seconds; the job goes on.
         """
+        from train_func.client.diagnose import explain, separate
+
         try:
-            with hinted(lambda: self._note("waiting for its end; watch() shows how far it is")):
-                state = self.wait(timeout)
+            state = self.wait(timeout)
         except KeyboardInterrupt:
             self._note(
                 f"stopped waiting; the job keeps running: {self.attach_expression} finds it again, .cancel() stops it"
             )
             raise
         if state != "Succeeded":
-            raise explain(self.record, self._job, self._store, self.attach_expression, registry.name_of(self._backend))
-        published = published_result(self._store, self.record)
+            backend = name_of_backend(self._backend)
+            raise explain(self.record, self._job, self._store, self.attach_expression, backend)
+        published = published_result(self._store, self.record.keys)
         if published is None:
-            self._note("it ran under an earlier version of train_func, and published nothing")
             return {}
-        found, run = {**published.metrics, **published.returned}, self.record.run
-        others = (
-            "" if found or run.task or run.workers == 1 else "rank 0 returned nothing; what others return is not kept"
-        )
-        for words in filter(None, (separate(self.record, self._store), published.note, others)):
+        for words in filter(None, (separate(self.record, self._store), published.note)):
             self._note(words)
-        return found
+        return {**published.metrics, **published.returned}
 
     def cancel(self) -> None:
         """Stops the workers; submitting the same again goes on from the newest checkpoint, whose step is printed.
@@ -211,12 +282,12 @@ class Job(JobModel):
             JobNotFound: there is no such job any more, or it runs in another place.
         """
         status = self._status()
-        if status is None and (other := Elsewhere.of(self.record, self._store, self._backend)):
+        if status is None and (other := Elsewhere.of(self.record.keys, self._store, self._backend)):
             return self._give_up(other)
         if status is not None and status.finished:
             return self._note("it had ended before; nothing was changed")
         with ThreadPoolExecutor(1) as beside:  # a store that is away must not keep the workers going
-            marked = beside.submit(mark_cancelled, self._store, self.record) if status else None
+            marked = beside.submit(mark_cancelled, self._store, self.record.keys) if status else None
             try:
                 self._job.cancel()
             except JobNotFound:
@@ -226,12 +297,12 @@ class Job(JobModel):
         try:
             if marked:
                 marked.result()
-            if self._published():
-                goes_on = "its model was trained by then and is published; submit with fresh=True to train again"
+            if self._is_published():
+                self._note(
+                    "cancelled; its model was trained by then and is published; submit with fresh=True to train again"
+                )
             else:
-                goes_on = newest_checkpoint(self._store, self.record) or "from its beginning, without a checkpoint"
-                goes_on = f"submitted again, it goes on {goes_on}"
-            self._note(f"cancelled; {goes_on}")
+                self._note(f"cancelled; {self._goes_on()}")
         except StorageFailed as failure:
             self._note(f"it is stopped; the store could not be told, so that it may be called Absent: {failure}")
 
@@ -241,13 +312,15 @@ class Job(JobModel):
             raise JobNotFound(self._other_backend())
         self._note(f"looking up to {SILENT_SECONDS:.0f} s for a sign of life of its job")
         if other.lives():
-            raise JobNotFound(f"{other}. It lives, and is stopped where it runs: {other.handle}.cancel()")
-        if state_in_store(self._store, self.record) in FINISHED:
-            self._note("it had ended before; nothing was changed")
-            return
-        mark_cancelled(self._store, self.record)
-        goes_on = newest_checkpoint(self._store, self.record) or "from its beginning, without a checkpoint"
-        self._note(f"its job on {other.submission.place} is given up; submitted again, it goes on {goes_on}")
+            raise JobNotFound(f"{other}. It lives, and is stopped where it runs: {other.submission.handle}.cancel()")
+        if state_in_store(self._store, self.record.keys) in ENDED:
+            return self._note("it had ended before; nothing was changed")
+        mark_cancelled(self._store, self.record.keys)
+        return self._note(f"its job on {other.submission.place} is given up; {self._goes_on()}")
+
+    def _goes_on(self) -> str:
+        checkpoint = newest_checkpoint(self._store, self.record.keys)
+        return f"submitted again, it goes on {checkpoint or 'from its beginning, without a checkpoint'}"
 
     def delete(self) -> None:
         """Stops the workers and removes the job from its backend, with its pods and their logs; says what stays.
@@ -265,5 +338,152 @@ class Job(JobModel):
             f"fetch() what it has published; {remove} removes the run too"
         )
 
-    def _published(self) -> bool:
+    def fetch(self, what: str = "model", *, to: str | Path | None = None) -> Path:
+        """Downloads the published model and verifies it; returns its folder.
+
+        Args:
+            what: ``"model"``; or ``"merged"``, where adapters are published: the whole model that they are adapters of,
+                with them in its weights.
+            to: the folder; by default one named after the run, where this machine keeps models.
+
+        Raises:
+            StorageFailed: no model is published yet, or a file is not what was published.
+            InvalidInput: the folder holds other files, or fetched ones that were changed since; nothing is changed.
+        """
+        from train_func.client.model.fetch import fetch
+
+        if what == "merged":
+            return self._fetch_merged(to)
+        if what != "model":
+            raise InvalidInput(f"fetch({what!r}): 'model' or 'merged' is expected; a folder is given as to=...")
+        folder = Path(to) if to is not None else self._backend.models_folder() / (self._promoted_as or self.name)
+        try:
+            return fetch(self._store, self._published_keys(), folder.expanduser().absolute())
+        except StorageFailed as failure:
+            if failure.reason != "absent":
+                raise
+            state = self.state
+            where = (self._other_backend() if state == "Absent" else "") or "result() waits for its end, or tells why"
+            raise StorageFailed(
+                f"{self.name} has published no model in {self._store.address}: it is {state}; {where}", reason="absent"
+            ) from None
+
+    def _published_keys(self) -> RunKeys:
+        """Those of the newest generation that has published; of a model in place, of the one that was promoted."""
+        if self._promoted_as:
+            return self.record.keys
+        for number in reversed(generations(self._store, self.name)):
+            keys = RunKeys(self.name, number)
+            if self._store.list(keys.result):
+                return keys
+        return self.record.keys
+
+    def _fetch_merged(self, to: str | Path | None) -> Path:
+        from train_func.client.model.load import write_merged
+        from train_func.published_model import are_adapters
+
+        adapters = self.fetch()
+        if not are_adapters(adapters):
+            raise InvalidInput(f"{self.name} has published a whole model and no adapters: fetch('model') brings it")
+        folder = Path(to) if to is not None else adapters.with_name(f"{adapters.name}-merged")
+        return write_merged(self.record, adapters, folder.expanduser().absolute(), is_ours=to is None)
+
+    def load(self) -> "Pipeline":
+        """A ready ``transformers`` pipeline of the fetched and verified model; runs no code out of its folder.
+
+        Verified means: as it was published. Every account that can write to the store can publish.
+
+        Raises:
+            InvalidInput: the run has no task, or the files are no model of it; with names and sizes of what there is.
+        """
+        from train_func.client.model.load import base_of, check_loadable, ready
+        from train_func.published_model import are_adapters
+
+        if published := published_result(self._store, self.record.keys):
+            check_loadable(self.record, published)
+        folder = self.fetch()
+        return ready(folder, base_of(self.record, folder) if are_adapters(folder) else None)
+
+    def promote(self, name: str, *, better: str | None = None) -> bool:
+        """Puts the published model in place under ``name``; returns whether it is in place now, and prints why.
+
+        ``attach(name)`` finds the run that is in place, so that its ``fetch()`` and ``load()`` give that model, also
+        while another one is put in place; its files lie under ``models/<name>/model`` in the store. To go back to an
+        earlier model is to promote its run again.
+
+        Args:
+            name: small letters, digits and hyphens, such as ``"reviews"``.
+            better: promote only where the run is better in this metric than the one in place, on the same held-out
+                rows. A minus says that a lower value is better, as in ``"-loss"``.
+
+        Raises:
+            InvalidInput: no model is published, or the run cannot be compared, also where nothing is in place yet;
+                nothing was changed.
+            StorageFailed: reason "conflict" when another client was quicker; or the store's own failure.
+        """
+        from train_func.client.model.promote import promote
+
+        is_in_place, why = promote(self._store, self.record, name, better=better)
+        self._note(why)
+        return is_in_place
+
+    def push_to_hub(self, repo: str, *, private: bool | None = None) -> str:
+        """Pushes the fetched and verified model, with its card, to a repository of the Hugging Face Hub; its address.
+
+        All published files go there as one commit, the function's source and ``run.json`` among them. The same model
+        again makes no commit. A README.md that was written or changed there stays, which is told. The token, with write
+        access, is that of HF_TOKEN or of ``hf auth login``.
+
+        Args:
+            repo: ``"owner/name"``, or ``"name"`` of the token's own account; it is made where there is none.
+            private: of a repository that is made; None: as the account has it, which is public unless changed.
+
+        Raises:
+            InvalidInput: there is no token, or no such repository can be.
+            StorageFailed: no model is published, or the Hub refuses or is away; the repository is as it was.
+        """
+        from train_func.client.model.push import check_target, push
+
+        check_target(repo)
+        address, notes = push(self.fetch(), repo, self.name, private=private)
+        for note in notes:
+            self._note(note)
+        return address
+
+    def _is_published(self) -> bool:
         return bool(self._store.list(self.record.keys.result))
+
+    def _note(self, words: str) -> None:
+        print(shown(f"{self.name}: {words}"), flush=True)
+
+    def _other_backend(self) -> str:
+        return other_backend(self._store, self.record.keys, self._backend)
+
+
+def attach(name: str, *, on: Backend | None = None) -> Job:
+    """The handle on a run that was submitted before, from any kernel.
+
+    Args:
+        name: of the run, as ``job.name`` and ``runs()`` give it; a beginning that no other run has is enough. Or the
+            name under which a model is in place: the run that has made it, which is printed.
+        on: the backend of the job, whose store has the run; by default the one that the run was submitted to, as the
+            store of ``Local()`` tells.
+
+    Raises:
+        InvalidInput: several runs are named so.
+        JobNotFound: the store of that backend holds no such run; the most similar names are listed.
+    """
+    from train_func.client.model.promote import in_place
+
+    backend = backend_or_default(on)
+    store = open_store(backend.store_address())
+    if model := in_place(store, name):
+        keys = RunKeys(model.run, model.generation)
+        print(f"{model.name}: the model in place, of the run {model.run}", flush=True)
+    else:
+        run = whole_name(store, name, "attach")
+        keys = RunKeys(run, newest_generation(store, run) or 1)
+    newest = Submission.newest(store, keys)
+    if newest is None:
+        raise JobNotFound(f"{store.address} holds no submission of {keys.name}")
+    return Job(newest.run, (None if on else newest.reachable()) or backend, store, model.name if model else "")

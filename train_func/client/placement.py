@@ -1,41 +1,35 @@
-"""Placement: where and on what hardware the workers of a run execute; one that exists is valid."""
+"""Placement: where and on what hardware the workers of a run execute, valid once it exists; it makes the JobSpec."""
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from decimal import Decimal
 from typing import Any
 
 from train_func.client import quantity
+from train_func.client.job_spec import COMMAND, JobSpec, OfWorker, SecretKey, Value
 from train_func.errors import InvalidInput
-from train_func.fields import NamedFields, field_names, whole_fault
+from train_func.fields import field_names, whole_fault
+from train_func.inputs import claims_of
 from train_func.secret import secret_under
-from train_func.storage import scheme_of, schemes
+from train_func.storage import schemes, schemes_of
+from train_func.wire.records import RunRecord
 
 LEAST_CPU, MOST_CPU = Decimal("0.01"), 1024
 _VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
-_IMAGE = re.compile(r"[A-Za-z0-9][\w.\-/:@]*")
-_OBJECT = re.compile(r"(?=.{1,253}$)[a-z0-9]([a-z0-9.-]*[a-z0-9])?")
-_LABEL = re.compile(r"([a-z0-9]([a-z0-9.-]*[a-z0-9])?/)?[A-Za-z0-9]([\w.-]{0,61}[A-Za-z0-9])?")
-_LABEL_VALUE = re.compile(r"([A-Za-z0-9]([\w.-]{0,61}[A-Za-z0-9])?)?")
-_TOLERATION = {"key", "operator", "value", "effect", "tolerationSeconds"}
+# As registries and nodes read it; what stands before the first slash is a registry only with a dot or a port.
+_HOST = r"(?=[^/]*[.:])(?:[A-Za-z0-9](?:[A-Za-z0-9.-]*[A-Za-z0-9])?|\[[0-9A-Fa-f:]+\])(?::\d+)?"
+_PART = r"[a-z0-9]+(?:(?:[._]|__|-+)[a-z0-9]+)*"
+_IMAGE = re.compile(
+    rf"(?:{_HOST}/)?{_PART}(?:/{_PART})*(?P<tag>:\w[\w.-]{{0,127}})?(?P<digest>@sha256:[0-9a-f]{{64}})?", re.ASCII
+)
 # Set by the manifest or by the operator; Kubernetes lets the last duplicate win, so a second value would be lost.
 _RESERVED = re.compile(r"TRAIN_FUNC_.*|PET_.*|PYTHONUNBUFFERED|PYTHONHASHSEED|HOME|USER|TMPDIR|HF_HOME|HF_TOKEN")
 
 
 @dataclass(frozen=True, kw_only=True)
-class SecretKey(NamedFields):
-    """A value that the cluster takes from a Secret of the namespace when the container starts."""
-
-    secret: str
-    key: str
-    optional: bool = False
-    """Whether the container starts without it."""
-
-
-@dataclass(frozen=True, kw_only=True)
 class Placement:
-    """All faults are reported at once.
+    """All faults are reported at once, but for those that the API server finds in a dry run of the job.
 
     Raises:
         InvalidInput: naming every field that cannot work, what it was and what it may be.
@@ -73,9 +67,16 @@ class Placement:
     """Further variables: plain values, or Secrets by reference."""
 
     def __post_init__(self) -> None:
-        faults = [*_faults(self), *environment_faults(self.environment)]
-        if faults:
-            raise InvalidInput(faults)
+        amounts = {name: getattr(self, name) for name in ("memory", "disk")}
+        faults = [
+            cpu_fault(self.cpu),
+            whole_fault("gpu", self.gpu, 0),
+            whole_fault("grace_seconds", self.grace_seconds, 1),
+            *(memory_fault(value, name) for name, value in amounts.items() if value is not None),
+            *environment_faults(self.environment),
+        ]
+        if found := [fault for fault in faults if fault]:
+            raise InvalidInput(found)
 
     @property
     def ranks(self) -> int:
@@ -92,22 +93,33 @@ class Placement:
             "node_selector": dict(self.node_selector),
             "tolerations": [dict(one) for one in self.tolerations],
         }
-        given = self.environment.items()
-        shown = {name: value if isinstance(value, str) else f"of Secret {value.secret}" for name, value in given}
-        return {**options, **{f"environment[{name!r}]": value for name, value in shown.items()}}
+        for name, value in self.environment.items():
+            options[f"environment[{name!r}]"] = value if isinstance(value, str) else f"of Secret {value.secret}"
+        return options
 
-    def client_environment(self, store: str, kind: str) -> dict[str, str | SecretKey]:
-        """Variables by which a pod that submits runs finds these again."""
-        named = {"IMAGE": self.image, "NAMESPACE": self.namespace, "STORE_SECRET": self.store_secret}
-        plain = {
-            f"TRAIN_FUNC_{name}": value for name, value in {**named, "STORE": store, "KIND": kind}.items() if value
+    def secrets(self, addresses: Iterable[str]) -> dict[str, SecretKey]:
+        """Variables whose values are keys of Secrets: those of the stores at these addresses, and the Hub's token."""
+        store_keys = {
+            name: SecretKey(secret=self.store_secret, key=key.key, optional=key.optional)
+            for scheme in schemes_of(addresses)
+            for name, key in scheme.secret_variables.items()
         }
-        keys = {
-            name: SecretKey(secret=self.store_secret, key=found.key, optional=found.optional)
-            for name, found in scheme_of(store).secret_variables.items()
-        }
-        token = SecretKey(secret=self.hub_secret, key="HF_TOKEN", optional=True)
-        return {**plain, **self.store_settings, **keys, "HF_TOKEN": token}
+        return {**store_keys, "HF_TOKEN": SecretKey(secret=self.hub_secret, key="HF_TOKEN", optional=True)}
+
+
+def image_fault(image: object) -> str | None:
+    """Why no node could pull ``image``, or would pull now one and now another; None when it is sane."""
+    if image is None:
+        return "image: none is given; give Cluster(image='registry/name:tag') or set TRAIN_FUNC_IMAGE"
+    found = _IMAGE.fullmatch(str(image))
+    if found and (found["tag"] or found["digest"]):
+        return None
+    why = "it has no tag, so that every node may pull another one; " if found else ""
+    scheme = f", without {image.partition('://')[0]}://" if isinstance(image, str) and "://" in image else ""
+    return (
+        f"image={image!r}: {why}'registry/name:tag' or 'registry/name@sha256:...' is expected{scheme}: a name of small "
+        "letters, the tag of at most 128 letters, digits, '.', '_' and '-', the digest of 64 hexadecimal digits"
+    )
 
 
 def cpu_fault(value: object) -> str | None:
@@ -132,82 +144,84 @@ def memory_fault(value: object, name: str = "memory") -> str | None:
     return None if enough else f"{name}={value!r}: a Kubernetes quantity of at least 1Mi is expected, such as '8Gi'"
 
 
-def _faults(placement: Placement) -> list[str]:
-    image = "a container image is expected, such as 'registry/name:tag'"
-    optional = ("namespace", "cache", "queue", "priority_class", "service_account")
-    found = [
-        cpu_fault(placement.cpu),
-        whole_fault("gpu", placement.gpu, 0),
-        whole_fault("grace_seconds", placement.grace_seconds, 1),
-        memory_fault(placement.memory) if placement.memory is not None else None,
-        memory_fault(placement.disk, "disk") if placement.disk is not None else None,
-        None if _fits(_IMAGE, placement.image) else f"image={placement.image!r}: {image}",
-        *(_name_fault(name, getattr(placement, name)) for name in ("store_secret", "hub_secret")),
-        *(_name_fault(name, value) for name in optional if (value := getattr(placement, name)) is not None),
-        None if isinstance(placement.spot, bool) else f"spot={placement.spot!r}: True or False is expected",
-    ]
-    names = [*_selector_faults(placement.node_selector), *_toleration_faults(placement.tolerations)]
-    return [*filter(None, found), *names]
+def environment_faults(environment: object) -> list[str]:
+    """What is wrong with further variables of the workers."""
+    if not isinstance(environment, Mapping):
+        return [f"environment={environment!r}: a dict of variables is expected"]
+    faults = []
+    for name, value in environment.items():
+        given = f"environment[{name!r}]"
+        if not isinstance(name, str) or not _VARIABLE.fullmatch(name):
+            faults.append(f"{given}: a name of letters, digits and _ is expected")
+        elif any(pattern.fullmatch(name) for pattern in (_RESERVED, *(scheme.own_variables for scheme in schemes()))):
+            faults.append(f"{given}: set by train_func or by the operator itself; choose another name")
+        elif isinstance(value, SecretKey):
+            continue
+        elif not isinstance(value, str):
+            faults.append(f"{given}={value!r}: a text is expected, or SecretKey(secret=..., key=...)")
+        elif secret := secret_under(name, value):
+            faults.append(f"{given}: holds {secret}; give SecretKey(secret=..., key=...) instead")
+    return faults
 
 
-def _name_fault(field_name: str, value: object) -> str | None:
-    if _fits(_OBJECT, value):
-        return None
-    return f"{field_name}={value!r}: the name of one in the cluster is expected: small letters, digits, '-' and '.'"
-
-
-def _selector_faults(given: object) -> list[str]:
-    if not isinstance(given, Mapping):
-        return [
-            f"node_selector={given!r}: a dict of node labels is expected, such as {{'kubernetes.io/arch': 'amd64'}}"
-        ]
-    return [
-        f"node_selector[{label!r}]={value!r}: a label of nodes and its value, both text, are expected"
-        for label, value in given.items()
-        if not (_fits(_LABEL, label) and _fits(_LABEL_VALUE, value))
-    ]
-
-
-def _fits(pattern: re.Pattern[str], value: object) -> bool:
-    return isinstance(value, str) and pattern.fullmatch(value) is not None
-
-
-def _toleration_faults(given: object) -> list[str]:
-    wanted = "{'key': 'team', 'operator': 'Equal', 'value': 'ml', 'effect': 'NoSchedule'}"
-    if not isinstance(given, (list, tuple)):
-        return [f"tolerations={given!r}: a list of dicts is expected, such as [{wanted}]"]
-    return [
-        f"tolerations[{number}]={toleration!r}: a dict such as {wanted} is expected"
-        for number, toleration in enumerate(given)
-        if not (isinstance(toleration, Mapping) and toleration and _tolerates(toleration))
-    ]
-
-
-def _tolerates(toleration: Mapping[str, Any]) -> bool:
-    effects = (None, "NoSchedule", "PreferNoSchedule", "NoExecute")
-    return (
-        not set(toleration) - _TOLERATION
-        and toleration.get("operator", "Equal") in ("Equal", "Exists")
-        and toleration.get("effect") in effects
+def job_spec(record: RunRecord, placement: Placement) -> JobSpec:
+    """The job of a run at a place."""
+    return JobSpec(
+        name=record.job_name,
+        labels={"train-func/run": record.name, "train-func/generation": str(record.generation)},
+        namespace=placement.namespace,
+        image=placement.image,
+        workers=record.run.workers,
+        ranks=placement.ranks,
+        command=COMMAND,
+        environment=_environment(record, placement),
+        cpu=str(placement.cpu),
+        memory=placement.memory,
+        disk=placement.disk,
+        gpu=placement.gpu,
+        cache=placement.cache,
+        claims=tuple(claims_of(record.run.inputs)),
+        grace_seconds=placement.grace_seconds,
+        deadline=record.run.deadline,
+        max_attempts=record.run.max_attempts,
+        spot=placement.spot,
+        node_selector=dict(placement.node_selector),
+        tolerations=tuple(dict(toleration) for toleration in placement.tolerations),
+        priority_class=placement.priority_class,
+        service_account=placement.service_account,
+        queue=placement.queue,
     )
 
 
-def environment_faults(given: object) -> list[str]:
-    """What is wrong with further variables of the workers."""
-    if not isinstance(given, Mapping):
-        return [f"environment={given!r}: a dict of variables is expected"]
-    return [fault for name, value in given.items() if (fault := _variable_fault(name, value))]
-
-
-def _variable_fault(name: object, value: object) -> str | None:
-    if not isinstance(name, str) or not _VARIABLE.fullmatch(name):
-        return f"environment[{name!r}]: a name of letters, digits and _ is expected"
-    if any(pattern.fullmatch(name) for pattern in (_RESERVED, *(scheme.own_variables for scheme in schemes()))):
-        return f"environment[{name!r}]: set by train_func or by the operator itself; choose another name"
-    if isinstance(value, SecretKey):
-        return None
-    if not isinstance(value, str):
-        return f"environment[{name!r}]={value!r}: a text is expected, or SecretKey(secret=..., key=...)"
-    if found := secret_under(name, value):
-        return f"environment[{name!r}]: holds {found}; give SecretKey(secret=..., key=...) instead"
-    return None
+def _environment(record: RunRecord, placement: Placement) -> dict[str, Value]:
+    """What every worker gets, by name; nothing in a value is expanded."""
+    addresses = [record.store, *record.run.inputs.values()]
+    secrets = placement.secrets(addresses)
+    keys = {name: key for scheme in schemes_of(addresses) for name, key in scheme.secret_variables.items()}
+    user_secrets = [name for name, value in placement.environment.items() if isinstance(value, SecretKey)]
+    hidden = [name for name in (*secrets, *user_secrets) if name not in keys or keys[name].is_hidden]
+    return {
+        "TRAIN_FUNC_SUBMISSION": record.keys.submission(record.submission),
+        "TRAIN_FUNC_SUBMITTED": record.submitted,
+        "TRAIN_FUNC_WORK_DIR": OfWorker("work"),
+        "TRAIN_FUNC_CACHE_DIR": OfWorker("cache"),
+        "TRAIN_FUNC_TERMINATION_FILE": OfWorker("termination"),
+        "TRAIN_FUNC_STORE": record.store,
+        "TRAIN_FUNC_IMAGE": placement.image,
+        "TRAIN_FUNC_GRACE_SECONDS": str(placement.grace_seconds),
+        "PYTHONHASHSEED": "0",  # so that a set has the same order in all workers, and in every attempt
+        "HOME": OfWorker("work"),
+        "USER": "train-func",  # the user's number has no name in most images, and torch asks for one
+        "TMPDIR": OfWorker("tmp"),
+        "HF_HOME": OfWorker("hub"),
+        **({"TRAIN_FUNC_CLAIMS_DIR": OfWorker("claims")} if claims_of(record.run.inputs) else {}),
+        "TRAIN_FUNC_WORKER": OfWorker("number"),
+        "TRAIN_FUNC_POD": OfWorker("pod"),
+        "TRAIN_FUNC_POD_UID": OfWorker("uid"),
+        "TRAIN_FUNC_CPUS": OfWorker("cpus"),
+        "TRAIN_FUNC_MEMORY": OfWorker("memory"),  # that of the node where there is no limit
+        **placement.store_settings,
+        **secrets,
+        **placement.environment,
+        "TRAIN_FUNC_SECRETS": " ".join(hidden),  # whose values the worker shows nowhere
+    }

@@ -1,24 +1,35 @@
-"""Finds what cannot work before anything starts: data, model and store, all faults at once.
+"""Finds what cannot work before anything starts: function, packages, data, model and store, all faults at once.
 
-The check runs in a process of its own (``python -m train_func.worker check``), so that the notebook's
+Data and model are looked at in a process of its own (``python -m train_func.worker check``), so that the notebook's
 process needs neither torch nor datasets for it, and can ask other things meanwhile.
 """
 
 import contextlib
 import json
+import re
 import subprocess
 import sys
-from collections.abc import Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Self
+from typing import TYPE_CHECKING, Any, Self
 
-from train_func.client.backend import Input
+from train_func import tables
+from train_func.client.backend import Backend, Input
+from train_func.client.source import Source, pack
 from train_func.errors import InvalidInput
+from train_func.inputs import key_of
 from train_func.run import Run
+from train_func.storage import Store, open_store
+from train_func.storage.retry import begin
+from train_func.wire.layout import PROBES
+
+if TYPE_CHECKING:
+    from train_func.client.packages.requirements import Resolution
 
 END_SECONDS = 0.4  # for a process that was killed; with the limit of a store's probe it fits into the 5 promised
-LIMIT_SECONDS = 900  # a large Hub data set may have to be downloaded first
+LIMIT_SECONDS = 3600  # a large Hub data set or model may have to be downloaded first
+_SPLIT = re.compile(r"\w+(\.\w+)*")  # as `datasets` names them
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -42,73 +53,146 @@ class Facts:
     """Of the held-out rows; empty where nothing tells which they are."""
 
 
-class Check:
-    """The check of a run's data, model and store address, begun when this is made; leaving ``with`` ends it."""
+class Question:
+    """A question to the worker's half of this package, in a process of its own; leaving ``with`` ends that."""
 
-    def __init__(self, run: Run, store: str) -> None:
-        self._process = self._begun(run, store) if run.task or run.inputs else None
-
-    def _begun(self, run: Run, store: str) -> "subprocess.Popen[str]":
-        process = subprocess.Popen(
-            [sys.executable, "-m", "train_func.worker", "check"],
+    def __init__(self, command: str, about: str, **request: object) -> None:
+        """``about``: what is asked for, as messages call it."""
+        self._about = about
+        self._process = subprocess.Popen(
+            [sys.executable, "-m", "train_func.worker", command],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
             text=True,
         )
-        assert process.stdin is not None
+        assert self._process.stdin is not None
         with contextlib.suppress(BrokenPipeError):  # it has ended: its exit code and its words tell why
-            request = {"run": run.to_dict(), "store": store, "path": sys.path}  # where a task of the user's own lies
-            process.stdin.write(json.dumps(request) + "\n")
-            process.stdin.flush()
-        return process
+            self._process.stdin.write(json.dumps(request) + "\n")
+            self._process.stdin.flush()
 
     def __enter__(self) -> Self:
         return self
 
     def __exit__(self, *error: object) -> None:
-        if self._process is None:
-            return
         self._process.kill()
         with contextlib.suppress(subprocess.TimeoutExpired):  # one that waits for a hung mount ends with that
             self._process.communicate(timeout=END_SECONDS)
 
-    def facts(self) -> Facts:
-        """Waits for its end; raises InvalidInput with every fault. Without a task and inputs there is nothing."""
-        if self._process is None:
-            return Facts()
-        report = self._report(self._process)
-        faults = report["faults"]
-        if faults:
+    def answer(self) -> dict[str, Any]:
+        """Waits for it; raises InvalidInput with every fault that was found."""
+        try:
+            out, err = self._process.communicate(timeout=LIMIT_SECONDS)
+        except subprocess.TimeoutExpired:
+            raise InvalidInput(
+                f"{self._about} did not end within {LIMIT_SECONDS} s; files of the Hub that have arrived are kept: try "
+                "again, or download data and model first, and name their folders",
+                cause="data",
+            ) from None
+        lines, code = out.strip().splitlines(), self._process.returncode
+        if code != 0 or not lines:
+            evidence = "\n".join((err.strip() or out.strip()).splitlines()[-15:])
+            raise InvalidInput(f"{self._about} itself failed (exit code {code}):\n{evidence}")
+        answer: dict[str, Any] = json.loads(lines[-1])
+        if faults := answer.get("faults"):
             raise InvalidInput([fault["message"] for fault in faults], cause=faults[0]["cause"])
+        return answer
+
+
+class Check(Question):
+    """The check of a run's data and model, and of what its store holds of them."""
+
+    def __init__(self, run: Run, store: str) -> None:
+        # The path leads to the module of a task of the user's own.
+        super().__init__("check", "the check of data and model", run=run.to_dict(), store=store, path=sys.path)
+
+    def facts(self) -> Facts:
+        """Waits for it; raises InvalidInput with every fault that was found."""
+        report = self.answer()
         facts = report["facts"]
         return Facts(
-            fingerprints=facts["fingerprints"],
-            num_model_bytes=facts["num_model_bytes"],
+            fingerprints=facts.pop("fingerprints"),
+            num_model_bytes=facts.pop("num_model_bytes"),
             notes=tuple(report["notes"]),
             summary=report["summary"],
             inputs={
-                name: Input(Path(found["path"]), found["files"], found["sha256"])
-                for name, found in report["inputs"].items()
+                name: Input(Path(entry["path"]), entry["files"], entry["sha256"])
+                for name, entry in report["inputs"].items()
             },
             commits=report["commits"],
-            about={name: of for name, of in facts.items() if name not in ("fingerprints", "num_model_bytes")},
+            about=facts,
             held_out_sha256=report["held_out_sha256"],
         )
 
-    def _report(self, process: "subprocess.Popen[str]") -> dict[str, Any]:
-        try:
-            out, err = process.communicate(timeout=LIMIT_SECONDS)
-        except subprocess.TimeoutExpired:
-            raise InvalidInput(
-                f"the check of data and model did not end within {LIMIT_SECONDS} s; "
-                "download the data and the model first, and name their folders",
-                cause="data",
-            ) from None
-        lines = out.strip().splitlines()
-        if process.returncode != 0 or not lines:
-            evidence = "\n".join((err.strip() or out.strip()).splitlines()[-15:])
-            code = process.returncode
-            raise InvalidInput(f"the check of data and model itself failed (exit code {code}):\n{evidence}")
-        report: dict[str, Any] = json.loads(lines[-1])
-        return report
+
+def pack_function(
+    function: Callable[..., object] | Source, run: Run, backend: Backend
+) -> "tuple[Source, Resolution | None]":
+    """The function, and the packages that travel with it; None where it finds what this process has, or unknown ones.
+
+    Raises SourceRefused and InvalidInput as ``submit`` does.
+    """
+    modules, values = (run.task.modules, None) if run.task else ((), run.parameters)
+    inventory = begin(backend.inventory)  # a registry may be silent for seconds, which no fault of the source waits for
+
+    def is_there(module: str) -> bool:
+        from train_func.client.packages.requirements import is_present
+
+        return is_present(module, backend.packages, inventory.result)
+
+    source = function if isinstance(function, Source) else pack(function, modules, values, is_there=is_there)
+    if not backend.packages and inventory.result() is None:
+        return source, None
+    from train_func.client.packages.requirements import check
+
+    return source, check(backend.packages, inventory.result(), source.imports)
+
+
+def check_inputs(backend: Backend, run: Run) -> tuple[Store, Facts]:
+    """The store, and what is known of data and model; raises what ``submit`` raises, and creates nothing."""
+    tables.save_again(input_addresses(run))
+    fault = None
+    try:
+        address = backend.store_address()
+    except InvalidInput as error:
+        fault = error
+    if fault:
+        backend.check(run)  # tells this together with everything else
+        raise fault
+    if not (run.task or run.inputs):
+        backend.check(run)
+        return _probed(address), Facts()
+    with Check(with_absolute_paths(run), address) as check:
+        backend.check(run)
+        return _probed(address), check.facts()
+
+
+def _probed(address: str) -> Store:
+    store = open_store(address)
+    store.probe(PROBES)
+    return store
+
+
+def input_addresses(run: Run) -> dict[str, str]:
+    """The addresses of the inputs: those of the task by its field, those of the run by key."""
+    fields = {name: getattr(run.task, name) for name in run.task.inputs} if run.task else {}
+    addresses = {name: address for name, address in fields.items() if isinstance(address, str)}
+    return {**addresses, **{key_of(name): address for name, address in run.inputs.items()}}
+
+
+def with_absolute_paths(run: Run, files: Collection[str] = ()) -> Run:
+    """The run with its local files named from the root, each by one path, however it was written.
+
+    A field that may name a split keeps what can be one, unless the check has found it among the ``files``.
+    """
+    addresses = input_addresses(run)
+    for name in set(run.task.splits) - set(files) if run.task else ():
+        if _SPLIT.fullmatch(addresses.get(name, "")):
+            del addresses[name]
+    for name, address in addresses.items():
+        path = Path(address).expanduser()
+        if path.exists():
+            real = path.resolve()
+            # The ending of a file decides how it is read; a link in the Hub's cache leads to a file without one.
+            addresses[name] = str(real if real.is_dir() or real.suffix == path.suffix else path.absolute())
+    return run.with_inputs(addresses)

@@ -1,71 +1,43 @@
 """The runs that a store holds, as a table: what each asked for, how it ended, its metrics, the size of its files."""
 
+import json
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, field, replace
 from textwrap import shorten
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
-from train_func.client import registry
-from train_func.client.asked import differences
-from train_func.client.backend import Backend, BoundJob
-from train_func.client.elsewhere import status_here
-from train_func.client.identity import newest_generation, stored
-from train_func.client.in_place import all_in_place
-from train_func.client.in_place_record import InPlace
-from train_func.client.stored_run import cause_of_failure, state_in_store, state_of
-from train_func.client.submission import SubmissionRecord
+from train_func.client.backend import Backend, BoundJob, backend_or_default
+from train_func.client.model.promote import all_in_place
+from train_func.client.stored_run import (
+    Submission,
+    cause_of_failure,
+    newest_generation,
+    published_result,
+    state_in_store,
+    state_of,
+    status_here,
+)
 from train_func.errors import InvalidInput, StorageFailed
-from train_func.layout import SHARED
-from train_func.records import RunRecord
-from train_func.result import Result
-from train_func.run import NAME
+from train_func.fields import field_names
+from train_func.run import NAME, Run
 from train_func.storage import Entry, Object, Store, open_store
+from train_func.tasks import KIND
 from train_func.text import listed, shown
+from train_func.wire.layout import SHARED, RunKeys
+from train_func.wire.records import RunRecord
 
 if TYPE_CHECKING:
     import pandas as pd
 
-MOST_LETTERS = 48  # of a remark
+MOST_LETTERS = 48  # of a note
 AT_ONCE = 8  # runs that are read at the same moment
 ALWAYS = ("name", "task", "submitted", "state", "workers")  # columns that the table has, empty or not
 UNKNOWN = "Unknown"
+METRIC = "metrics."  # begins the columns of results
+_LETTERS = 7  # of the hash of a source
+_OPTIONAL = ("parameters.", "inputs.", "packages")  # a run that lacks one of these differs from one that has it
 
-
-@dataclass(frozen=True, kw_only=True)
-class StoredRun:
-    """One run of a store; of its generations the newest."""
-
-    name: str
-    num_bytes: int
-    """Of all files in its folder: every attempt, every generation, the model."""
-    record: RunRecord | None = None
-    """None where none can be read."""
-    state: str = UNKNOWN
-    """As ``Job.state``."""
-    metrics: Mapping[str, Any] = field(default_factory=dict)
-    """What was published and returned, as far as it is a number, a truth or a text."""
-    in_place: Sequence[str] = ()
-    """The names under which its model is in place, of an earlier generation with its number."""
-    cause: str = ""
-    """Of its failure, in one word; empty where it has not failed, or left no record of why."""
-    remark: str = ""
-    """What a user of the result has to know beside it, in a few words; ``result()`` prints all of it."""
-    note: str = ""
-    """Why something is not known."""
-
-    @property
-    def task(self) -> str:
-        """The kind of its task; without one, its function."""
-        if self.record is None:
-            return ""
-        task = self.record.run.task
-        return task.kind.rpartition(":")[2].rpartition(".")[2] if task else f"{self.record.function}()"
-
-    @property
-    def submitted(self) -> str:
-        """When, ISO, UTC; empty where that is not known."""
-        return self.record.submitted if self.record else ""
+Row = dict[str, Any]  # cells by column
 
 
 def runs(name: str = "", *, on: Backend | None = None) -> "pd.DataFrame":
@@ -89,73 +61,69 @@ def runs(name: str = "", *, on: Backend | None = None) -> "pd.DataFrame":
     """
     import pandas as pd  # takes long to import
 
-    found, notes = stored_runs(name, registry.given(on))
+    rows, notes = stored_runs(name, backend_or_default(on))
     for note in notes:
         print(f"note: {note}")
-    asked = iter(differences([run.record for run in found if run.record]))
-    rows = [
-        {
-            "name": run.name,
-            "task": run.task,
-            "submitted": run.submitted or None,
-            "state": run.state,
-            "workers": run.record and run.record.run.workers,
-            "cause": run.cause or None,
-            "in_place": ", ".join(run.in_place) or None,
-            **(next(asked) if run.record else {}),
-            **{f"metrics.{metric}": value for metric, value in run.metrics.items()},
-        }
-        for run in found
-    ]
-    told = {*ALWAYS, *(column for row in rows for column, value in row.items() if not _is_empty(value))}
-    known = sorted(dict.fromkeys(column for row in rows for column in row), key=lambda one: one.startswith("metrics."))
-    table = pd.DataFrame(rows, columns=[column for column in dict.fromkeys([*ALWAYS, *known]) if column in told])
+    sizes = [round(row.pop("num_bytes") / 1e6, 3) for row in rows]
+    remarks = [row.pop("note") for row in rows]
+    filled = {*ALWAYS, *(column for row in rows for column, value in row.items() if not _is_empty(value))}
+    columns = dict.fromkeys([*ALWAYS, *(column for row in rows for column in row)])
+    table = pd.DataFrame(rows, columns=sorted(filter(filled.__contains__, columns), key=lambda c: c.startswith(METRIC)))
     for column in set(table) - {*ALWAYS}:
         if table[column].map(lambda value: _is_empty(value) or type(value) is int).all():
             table[column] = table[column].astype("Int64")  # which an empty cell would make floats
     table["submitted"] = pd.to_datetime(table["submitted"], utc=True, format="ISO8601", errors="coerce")
     table["workers"] = table["workers"].astype("Int64")
-    table = table.assign(size_mb=[round(run.num_bytes / 1e6, 3) for run in found])
-    return table.assign(note=[run.remark for run in found]) if any(run.remark for run in found) else table
+    table = table.assign(size_mb=sizes)
+    return table.assign(note=remarks) if any(remarks) else table
 
 
 def _is_empty(value: Any) -> bool:
     return value is None or value == "" or value != value
 
 
-def stored_runs(begin: str, backend: Backend) -> tuple[list[StoredRun], list[str]]:
+class _Run(NamedTuple):
+    row: Row
+    record: RunRecord | None
+    """None where none can be read."""
+    problem: str = ""
+    """Why something is not known."""
+
+
+def stored_runs(begin: str, backend: Backend) -> tuple[list[Row], list[str]]:
     """The runs whose names begin so, newest first, and what is to be said of what cannot be read.
 
-    The requests to the store are two, one for each name of a model in place, and for each run its listing, its record,
-    its result, and of its newest attempt the lease and the end of each worker.
+    The requests to the store are a few for each name of a model in place, and for each run its listing, its record and
+    its result.
     """
     if not isinstance(begin, str):
         raise InvalidInput(f"name={begin!r}: how the names of the runs begin is expected, such as 'reviews'")
     store = open_store(backend.store_address())
-    folders = [name.removesuffix("/") for name in store.names("") if name.endswith("/")]
     jobs = {job.name: job for job in backend.jobs()}
-    held, notes = all_in_place(store)
+    in_place = all_in_place(store)
+    folders = [name.removesuffix("/") for name in store.names("") if name.endswith("/")]
+    names = [name for name in folders if NAME.fullmatch(name) and name.startswith(begin)]
     with ThreadPoolExecutor(AT_ONCE) as pool:
-        names = [name for name in folders if NAME.fullmatch(name) and name.startswith(begin)]
-        found = [run for run in pool.map(lambda name: _stored_run(store, name, backend, jobs), names) if run]
-    found = [replace(run, in_place=_names(held, run)) for run in found]
-    found.sort(key=lambda run: (run.submitted, run.name), reverse=True)
-    notes += [f"{run.name}: {run.note}" for run in found if run.note]
-    if called := [run.name for run in found if not run.record and not run.note]:
+        found = [run for run in pool.map(lambda name: _read_run(store, name, backend, jobs), names) if run]
+    found.sort(key=lambda run: (run.row["submitted"] or "", run.row["name"]), reverse=True)
+    for run, cells in zip(found, differences([run.record for run in found]), strict=True):
+        newest = run.record.generation if run.record else 0
+        places = [
+            model.name if model.generation == newest else f"{model.name} (generation {model.generation})"
+            for model in in_place
+            if model.run == run.row["name"]
+        ]
+        run.row.update(in_place=", ".join(places) or None, **cells)
+    notes = [f"{run.row['name']}: {run.problem}" for run in found if run.problem]
+    if called := [run.row["name"] for run in found if not run.record and not run.problem]:
         notes.append(
-            f"no run.json in {listed(called)}: these functions were called without submit, or a part of the run is "
+            f"no submission in {listed(called)}: these functions were called without submit, or a part of the run is "
             "lost; remove(name) frees what they keep"
         )
     foreign = [name for name in folders if not NAME.fullmatch(name) and name not in SHARED]
     if foreign and not begin:
         notes.append(f"{store.address} also holds folders that are no runs: {listed(foreign)}")
-    return found, [shown(note) for note in notes]
-
-
-def _names(held: Sequence[InPlace], run: StoredRun) -> list[str]:
-    newest = run.record.generation if run.record else 0
-    own = (of for of in held if of.run == run.name)
-    return [of.name if of.generation == newest else f"{of.name} (generation {of.generation})" for of in own]
+    return [run.row for run in found], [shown(note) for note in notes]
 
 
 class _Listing:
@@ -184,52 +152,78 @@ class _Listing:
         return [entry for entry in self._entries if entry.key.startswith(prefix)]
 
 
-def _stored_run(store: Store, name: str, backend: Backend, jobs: Mapping[str, BoundJob]) -> StoredRun | None:
-    """None when its folder has gone since it was listed."""
+def _read_run(store: Store, name: str, backend: Backend, jobs: Mapping[str, BoundJob]) -> _Run | None:
+    """Reads what the store holds of a run; None where its folder has gone since it was listed."""
     listing = _Listing(store, name)
     if not listing.list(""):
         return None
-    generation = newest_generation(listing, name)
-    if generation == 0:
-        return StoredRun(name=name, num_bytes=listing.num_bytes)
-    record, state, cause, metrics, remark, note = None, UNKNOWN, "", dict[str, Any](), "", ""
+    row: Row = {"name": name, "task": "", "submitted": None, "state": UNKNOWN, "workers": None, "cause": None}
+    row |= {"num_bytes": listing.num_bytes, "note": ""}
+    keys, record = RunKeys(name, newest_generation(listing, name) or 1), None
     try:
-        record = stored(listing, name, generation)
-        state, cause, note = _state(listing, record, backend, jobs.get(record.job_name))
-        if listing.list(record.keys.result):
-            key = record.keys.result
-            result = Result.read(listing.get(key).data, f"{store.address}/{key}")
-            remark = shorten(result.note, MOST_LETTERS, placeholder=" ...")
-            metrics = {
-                name: value
-                for name, value in {**result.metrics, **result.returned}.items()
-                if isinstance(value, (int, float, str))
-            }
+        submission = Submission.newest(listing, keys)
+        if submission is None:
+            return _Run(row, None)
+        record, job = submission.run, jobs.get(keys.job_name)
+        task = record.run.task
+        row["task"] = task.kind.rpartition(":")[2].rpartition(".")[2] if task else f"{record.function}()"
+        row |= {"submitted": record.submitted or None, "workers": record.run.workers}
+        status = status_here(job, keys, listing, backend) if job else None
+        if status:
+            row["state"] = state_of(status, published=lambda: bool(listing.list(keys.result)))
+        else:
+            row["state"] = state_in_store(listing, keys)
+        if row["state"] == "Failed":
+            is_late = status is not None and status.is_over_deadline
+            row["cause"] = "deadline" if is_late else cause_of_failure(listing, keys) or None
+        if row["state"] == "Absent" and not submission.is_at(backend):
+            row["state"] = UNKNOWN
+            return _Run(
+                row, record, f"it was submitted to {submission.place}: there, {submission.handle} is its handle"
+            )
+        if result := published_result(listing, keys):
+            values = {**result.metrics, **result.returned}
+            row |= {f"{METRIC}{name}": value for name, value in values.items() if isinstance(value, (int, float, str))}
+            row["note"] = shorten(result.note, MOST_LETTERS, placeholder=" ...")
     except (InvalidInput, StorageFailed) as error:
         if isinstance(error, StorageFailed) and error.reason not in ("damaged", "absent"):
             raise
-        note = str(error)
-    return StoredRun(
-        name=name,
-        num_bytes=listing.num_bytes,
-        record=record,
-        state=state,
-        cause=cause,
-        metrics=metrics,
-        remark=remark,
-        note=note,
-    )
+        return _Run(row, record, str(error))
+    return _Run(row, record)
 
 
-def _state(listing: _Listing, record: RunRecord, backend: Backend, job: BoundJob | None) -> tuple[str, str, str]:
-    """The state of the job, the cause of its failure, and why the state is not known."""
-    if job and (status := status_here(job, record, listing, backend)):
-        state = state_of(status, published=lambda: bool(listing.list(record.keys.result)))
-        if state == "Failed" and status.is_over_deadline:
-            return state, "deadline", ""
-    else:
-        state = state_in_store(listing, record)
-        if state == "Absent" and (kept := SubmissionRecord.read(listing, record.keys)) and not kept.is_at(backend):
-            where = f"it was submitted to {kept.place}: there, runs({kept.expression}) tells its state"
-            return UNKNOWN, "", where
-    return state, cause_of_failure(listing, record) if state == "Failed" else "", ""
+def differences(records: Sequence[RunRecord | None]) -> list[dict[str, Any]]:
+    """For each run the cells of the columns in which those differ that have the column."""
+    asked = [_asked(record) if record else {} for record in records]
+    values: dict[str, list[str]] = {}
+    for cells in asked:
+        for column, value in cells.items():
+            values.setdefault(column, []).append(repr(value))
+    num_known = sum(map(bool, asked))
+    different = [
+        column
+        for column, given in values.items()
+        if len(set(given)) > 1 or (column.startswith(_OPTIONAL) and len(given) < num_known)
+    ]
+    return [{column: cells[column] for column in different if column in cells} for cells in asked]
+
+
+def _asked(record: RunRecord) -> dict[str, Any]:
+    """What was asked for, by the column that shows it."""
+    run = record.run
+    task = run.task.to_dict() if run.task else {}
+    flat = {f"task.{name}": value for name, value in task.items() if name != KIND}
+    for name in field_names(Run):
+        value = getattr(run, name)
+        if isinstance(value, Mapping):
+            flat |= {f"{name}.{key}": own for key, own in value.items()}
+        elif name not in ("task", "workers", "name"):
+            flat[name] = value
+    if record.wheels:
+        flat["packages"] = ", ".join("==".join(wheel.split("-")[:2]) for wheel in sorted(record.wheels))
+    plain = (int, float, str, type(None))
+    return {
+        "generation": record.generation,
+        "source": record.source_sha256[:_LETTERS],
+        **{name: value if isinstance(value, plain) else json.dumps(value) for name, value in flat.items()},
+    }

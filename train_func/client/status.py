@@ -1,9 +1,11 @@
 """What a backend reports of a job: its conditions, pods, events and lines, in one shape for every kind of backend."""
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
 from datetime import datetime
 from typing import Literal
 
+from train_func.errors import InvalidInput
 from train_func.text import shown
 
 
@@ -42,14 +44,10 @@ class JobStatus:
         """Succeeded or Failed holds; nothing changes any more."""
         return self.condition("Succeeded") is not None or self.condition("Failed") is not None
 
-
-@dataclass(frozen=True)
-class Deletion:
-    """Of a pod that is still there."""
-
-    due: datetime
-    """When its grace period is over, by the backend's clock."""
-    grace_seconds: float
+    @property
+    def is_over(self) -> bool:
+        """It has finished, or nothing executes it any more."""
+        return self.finished or self.interrupted
 
 
 @dataclass(frozen=True)
@@ -74,10 +72,10 @@ class Pod:
     namespace: str = ""
     node: str = ""
     """The node that it is on; empty while it has none, or where a backend has no nodes."""
-    deletion: Deletion | None = None
-    """Of a pod that is deleted and still there."""
-    is_unheard: bool = False
-    """Whether it runs, as far as is known, on a node that the cluster has not heard from for a while."""
+    pid: int | None = None
+    """Of its supervisor, while that is a process of this machine."""
+    unheard_since: datetime | None = None
+    """When the cluster has heard last of a pod that runs as far as is known; None of one whose node answers."""
 
 
 @dataclass(frozen=True)
@@ -131,8 +129,51 @@ class LogLine:
 
 
 @dataclass(frozen=True)
-class LogCut:
-    """A pod is gone, and it is not known here whether it had written more; a worker's own copy is in the store."""
+class LogPosition:
+    """How far the log of one pod was read."""
 
-    worker: int
-    pod_uid: str
+    offset: int = 0
+    """Bytes of a file that were read."""
+    recent: tuple[str, ...] = ()
+    """Time stamps of the last seconds' lines: a log is asked for again from there."""
+    num_recent_bytes: int = 0
+    """Of those lines, which come again."""
+    failures: int = 0
+    """Requests in a row that were not answered."""
+    is_complete: bool = False
+    """Nothing more is read: the pod has ended and was read to its end, or cannot be read any more."""
+
+
+@dataclass(frozen=True)
+class Snapshot:
+    """Everything that one look at a job has shown; whatever is displayed, waited for or explained is drawn from it."""
+
+    status: JobStatus | None = None
+    """None where there is no such job."""
+    pods: tuple[Pod, ...] = ()
+    """Every incarnation of every worker that is known, also of earlier looks, oldest first."""
+    events: tuple[Event, ...] = ()
+    """Those that the backend has, oldest first."""
+    lines: tuple[LogLine, ...] = ()
+    """Of the workers' logs, since the look before."""
+    positions: Mapping[str, LogPosition] = field(default_factory=dict)
+    """How far each log was read, by the pod's uid."""
+    lost: frozenset[str] = frozenset()
+    """Uids of pods whose further lines only the store can have."""
+    has_more: bool = False
+    """Whether there were more lines than one look reads."""
+    note: str = ""
+    """Which logs are left out."""
+    outage: InvalidInput | None = None
+    """Why this look got no answer: all else is then that of the look before."""
+
+    def of_this_job(self) -> "Snapshot":
+        """The snapshot without what befell an earlier job of that name.
+
+        A cluster keeps events for an hour, and whoever watches the pods that it has seen.
+        """
+        created = self.status.created if self.status else None
+        if created is None:
+            return self
+        pods = tuple(pod for pod in self.pods if not (pod.deleted and pod.ended and pod.ended < created))
+        return replace(self, pods=pods, events=tuple(event for event in self.events if event.time >= created))

@@ -1,68 +1,272 @@
-"""What the store holds of a run: how its workers ended, the state of a job that is gone, the history of metrics."""
+"""A run as its store holds it: its submissions, how its workers ended, what it has published, where its job may run.
 
+A job that was submitted to another home, machine or cluster, and cannot be asked from here, is unknown, and unknown is
+not gone: its run is neither submitted nor removed here until a person gives the job up. That takes a job that has shown
+no sign of life in the store for a while.
+"""
+
+import contextlib
+import difflib
 import json
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import replace
+import re
+import time
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
 from datetime import UTC, datetime
-from itertools import groupby
-from typing import Any, Protocol
+from typing import TYPE_CHECKING
 
+from train_func.client.backend import Backend, BoundJob, argument_of, make_backend, name_of_backend
 from train_func.client.status import JobStatus
-from train_func.errors import StorageFailed
-from train_func.exits import retryable
-from train_func.layout import RunKeys
-from train_func.metrics import Row, from_csv
-from train_func.records import EndRecord, Lease, RunRecord
-from train_func.result import Result
+from train_func.errors import InvalidInput, JobNotFound, StorageFailed, TrainFuncError
+from train_func.run import NAME
 from train_func.storage import Readable, Store, find
+from train_func.text import listed
+from train_func.wire.exits import retryable
+from train_func.wire.layout import END_MARK, RunKeys, later_generations, newest_number
+from train_func.wire.records import BEAT_SECONDS, EndRecord, RunRecord, SignOfLife, SubmissionRecord, digest_of
+
+if TYPE_CHECKING:
+    from train_func.wire.result import Result
 
 FOLLOWERS = ("peer", "preemption")  # causes that another worker's failure brings about
-FINISHED = ("Succeeded", "Failed", "Cancelled", "Interrupted")
-NO_MODEL = {  # by state of a run that has published none: what to do
-    **dict.fromkeys(("Created", "Running", "Restarting"), "wait() until it has finished"),
-    "Suspended": "it continues when its queue, or the user who suspended it, resumes it",
-    **dict.fromkeys(("Cancelled", "Interrupted", "Absent"), "submit it again: it goes on from its newest checkpoint"),
-    "Failed": "result() tells why",
-    "Succeeded": "its function called no session.publish(...) and left no files in the folder TRAIN_FUNC_OUTPUT",
-}
+WITHOUT_RESULT = ("Failed", "Cancelled", "Interrupted")
+ENDED = ("Succeeded", *WITHOUT_RESULT)  # states of a job
+SILENT_SECONDS = 4 * BEAT_SECONDS  # without another sign of life, after which a job counts as silent
+LOOK_SECONDS = 0.5
+SIMILAR, MOST = 5, 20  # names that an error shows: of those that a store holds, of those that a beginning may mean
+_POSSIBLE = re.compile(r"\w[\w.-]*")  # what may be meant as a name
 
 
-class OfRun(Protocol):
-    """A generation of a run: its record, or what stands for one that cannot be read."""
+@dataclass(frozen=True, kw_only=True)
+class Submission(SubmissionRecord):
+    """One as a client sees it: it leads to the job."""
+
+    @classmethod
+    def newest(cls, store: Readable, keys: RunKeys) -> "Submission | None":
+        """That of a generation of a run; None where the store has none.
+
+        Raises StorageFailed (reason "damaged") where it is none that this version reads.
+        """
+        while number := newest_number(store.names(keys.submissions)):
+            key = keys.submission(number)
+            try:
+                return cls.from_json(store.get(key).data, f"{store.address}/{key}")
+            except StorageFailed as failure:
+                if failure.reason != "absent":  # else its client took it back just now
+                    raise
+        return None
+
+    def is_at(self, backend: Backend) -> bool:
+        """Whether its job is where the jobs of ``backend`` are."""
+        if self.backend != name_of_backend(backend):
+            return False
+        there = backend.identity
+        kind = next((kind for kind in there if kind in self.identity), None)
+        return kind is not None and there[kind] == self.identity[kind]
 
     @property
-    def keys(self) -> RunKeys:
-        """Where in the store it keeps everything."""
+    def handle(self) -> str:
+        """What is written there to have the handle on the job."""
+        return f"attach({self.run.name!r}, {argument_of(self.backend, self.found_by) or f'on={self.backend}()'})"
+
+    def reachable(self) -> Backend | None:
+        """The backend whose job it is; None where its options lead to another place from here, or to none."""
+        with contextlib.suppress(TrainFuncError, KeyError, TypeError, ImportError):
+            backend = make_backend(self.backend, self.found_by)
+            return backend if self.is_at(backend) else None
+        return None
 
 
-def submitted(store: Readable, record: OfRun) -> str:
-    """Time of the newest submission, ISO; empty where the store has no record of the run."""
-    found = find(store, record.keys.run)
-    return str(json.loads(found.data).get("submitted", "")) if found else ""
+def run_names(store: Store) -> list[str]:
+    """Those of the folders of a store that are runs; one listing."""
+    folders = (folder.removesuffix("/") for folder in store.names("") if folder.endswith("/"))
+    return [name for name in folders if NAME.fullmatch(name)]
 
 
-def all_ends(store: Readable, record: OfRun) -> list[EndRecord]:
-    """Every end record of the newest submission, oldest attempt first."""
-    return ends(store, record, (entry.key for entry in store.list(f"{record.keys.attempts}/")))
+def generations(store: Readable, name: str) -> list[int]:
+    """The numbers that a generation of the run may have, in ascending order."""
+    return [1, *later_generations(store.names(RunKeys(name).generations))]
 
 
-def ends(store: Readable, record: OfRun, keys: Iterable[str]) -> list[EndRecord]:
-    """The end records among these keys that belong to the newest submission, oldest attempt first.
+def newest_generation(store: Readable, name: str) -> int:
+    """The newest generation of a run that was submitted; 0 when the store has none."""
+    numbers = reversed(generations(store, name))
+    return next((number for number in numbers if store.names(RunKeys(name, number).submissions)), 0)
 
-    Raises StorageFailed (reason "damaged") where another version of this package wrote one.
+
+def stored_record(store: Readable, keys: RunKeys) -> RunRecord:
+    """The record of a run that was submitted before.
+
+    Raises:
+        StorageFailed: (reason "damaged") it is no record of a run that this version reads.
+        InvalidInput: the Run in it is invalid.
     """
-    newest = submitted(store, record)
-    named = [key for key in keys if (file := record.keys.attempt_file(key)) and file.is_end]
-    found = [EndRecord.from_json(store.get(key).data, f"{store.address}/{key}") for key in named]
-    own = [end for end in found if not newest or end.submitted in ("", newest)]
+    submission = Submission.newest(store, keys)
+    if submission is None:
+        raise StorageFailed(f"{store.address}/{keys.submissions} holds no submission", reason="absent")
+    return submission.run
+
+
+def whole_name(store: Store, name: object, function: str, *, without_digits: bool = True) -> str:
+    """The name of the run that is meant: its whole name, or a beginning that no other run has.
+
+    Args:
+        store: that holds it.
+        name: as a user gives it.
+        function: that was called, such as ``attach``.
+        without_digits: whether a beginning without a digit of the hash is enough.
+
+    Raises:
+        InvalidInput: it is no name, or several runs are named so.
+        JobNotFound: none is; the most similar names are listed.
+    """
+    if not isinstance(name, str) or not _POSSIBLE.fullmatch(name):
+        raise InvalidInput(f"{function} was given {name!r}; the name of a run is expected, such as job.name")
+    if NAME.fullmatch(name) and store.names(name):  # without a look at all the others
+        return name
+    runs = run_names(store)
+    names = [run for run in runs if run.startswith(name)]
+    whole = [run for run in names if without_digits or len(name) > run.rindex("-") + 1]
+    if len(whole) == 1:
+        return whole[0]
+    if len(whole) > 1:
+        more = "give one of these names, or more of it"
+        raise InvalidInput(f"{function}({name!r}): {len(whole)} runs are named so: {listed(whole, MOST)}; {more}")
+    if names:
+        raise JobNotFound(
+            f"{function}({name!r}): the first digits of the last part of a name are expected too; {store.address} "
+            f"holds {listed(names, MOST)}"
+        )
+    nearest = ", ".join(difflib.get_close_matches(name, runs, SIMILAR, cutoff=0))
+    here = f"it holds: {nearest or 'none'}" if len(runs) <= SIMILAR else f"of its {len(runs)} the nearest: {nearest}"
+    raise JobNotFound(
+        f"{store.address} holds no run {name!r}; {here}. Another store is named by {function}(..., on=Local(store=...))"
+        ", on=Cluster(store=...), TRAIN_FUNC_STORE or TRAIN_FUNC_HOME (--store of the command)"
+    )
+
+
+def submission_time(store: Readable, keys: RunKeys) -> str:
+    """Time of the newest submission, ISO; empty where the store has no record of the run."""
+    newest = Submission.newest(store, keys)
+    return newest.run.submitted if newest else ""
+
+
+def published_result(store: Readable, keys: RunKeys) -> "Result | None":
+    """What a generation has published; None when that is nothing."""
+    from train_func.wire.result import Result
+
+    manifest = find(store, keys.result)
+    return Result.read(manifest.data, f"{keys.result} in {store.address}") if manifest else None
+
+
+def newest_checkpoint(store: Readable, keys: RunKeys) -> str:
+    """Behind which step the run goes on, in words; empty where it has no checkpoint.
+
+    Workers verify the checkpoint, and take the one before where it is damaged.
+    """
+    ids = filter(None, (keys.checkpoint_id(entry.key) for entry in store.list(f"{keys.checkpoints}/")))
+    newest = max((checkpoint for checkpoint in ids if checkpoint.step), default=None)
+    if newest is None:
+        return ""
+    return f"behind step {newest.step}{f' of its training {newest.training + 1}' if newest.training else ''}"
+
+
+def goes_on_in(store: Readable, record: RunRecord) -> str:
+    """What the next attempt of the run goes on from, in words; empty where it begins at the first step.
+
+    That is the newest checkpoint of the run, or else of the run that it resumes. After a result nothing is left to do.
+    """
+    if store.list(record.keys.result):
+        return "with the publication of what is trained"
+    if (own := newest_checkpoint(store, record.keys)) or not record.resumes:
+        return own
+    checkpoint = newest_checkpoint(store, RunKeys(record.resumes, record.resumes_generation))
+    return checkpoint and f"{checkpoint} of {record.resumes}"
+
+
+def attempt_numbers(store: Readable, keys: RunKeys) -> list[int]:
+    """The numbers of the attempts in the store, in ascending order."""
+    names = (name.removesuffix("/") for name in store.names(keys.attempts))
+    return sorted(int(name) for name in names if name.isdecimal())
+
+
+def workers_of(store: Readable, record: RunRecord) -> list[int]:
+    """The numbers of the workers that the run has now, or that an earlier attempt has left a record or log of."""
+    files = (record.keys.attempt_file(entry.key) for entry in store.list(f"{record.keys.attempts}/"))
+    numbers = {file.worker for file in files if file and file.worker is not None}
+    return sorted(numbers.union(range(record.run.workers)))
+
+
+def all_ends(store: Readable, keys: RunKeys, damaged: list[str] | None = None) -> list[EndRecord]:
+    """Every end record of the newest submission, oldest attempt first.
+
+    Args:
+        store: of the run.
+        keys: of the run.
+        damaged: takes why a record cannot be read, which hides only itself; without it, that raises StorageFailed.
+    """
+    newest = submission_time(store, keys)
+    records = []
+    for entry in store.list(f"{keys.attempts}/"):
+        file = keys.attempt_file(entry.key)
+        if not file or not file.is_end:
+            continue
+        try:
+            records.append(EndRecord.from_json(store.get(entry.key).data, f"{store.address}/{entry.key}"))
+        except StorageFailed as failure:
+            if damaged is None or failure.reason != "damaged":
+                raise
+            damaged.append(str(failure))
+    own = [end for end in records if not newest or end.submitted in ("", newest)]
     return sorted(own, key=lambda end: (end.attempt, end.ended))
+
+
+def _marked_ends(store: Readable, keys: RunKeys) -> Iterator[EndRecord]:
+    """What counts of the ends of the newest submission, oldest attempt first, as the names of objects tell it."""
+    newest = submission_time(store, keys)
+    own = {digest_of(newest), digest_of("")}
+    for number in attempt_numbers(store, keys):
+        for name in store.names(keys.attempt(number).prefix):
+            end = EndRecord.of_facts(number, name.removeprefix(END_MARK)) if name.startswith(END_MARK) else None
+            if end and (not newest or end.submitted in own):
+                yield end
+
+
+def refused_checkpoints(ends: Sequence[EndRecord]) -> str:
+    """The run of whose checkpoints none could be gone on from, as the newest of these ends tells; mostly empty."""
+    errors = (error for end in reversed(ends) for _, error in end.errors)
+    return next((error.checkpoints_of for error in errors if error.checkpoints_of), "")
+
+
+def own_failures(ends: Iterable[EndRecord]) -> list[EndRecord]:
+    """Failed ends of the newest attempt in which a worker failed by itself, or else of the newest that failed.
+
+    That which the attempt's end began with comes first, if it is there.
+    """
+    failed = [end for end in ends if end.exit_code != 0]
+    failed = [end for end in failed if end.cause not in FOLLOWERS] or failed
+    newest = max((end.attempt for end in failed), default=0)
+    last = [end for end in failed if end.attempt == newest]
+    return sorted(last, key=lambda end: end.follows is not None or not end.root_cause)
+
+
+def cause_of_failure(store: Readable, keys: RunKeys) -> str:
+    """In one word, as the workers have recorded it; empty where none has."""
+    return next((end.cause or "" for end in own_failures(_marked_ends(store, keys))), "")
+
+
+def mark_cancelled(store: Store, keys: RunKeys) -> None:
+    """Records that the job was cancelled, for when the job itself is gone."""
+    newest = newest_number(store.names(keys.submissions))
+    store.put(keys.cancelled(newest), json.dumps({"time": datetime.now(UTC).isoformat()}).encode())
 
 
 def state_of(status: JobStatus, *, published: Callable[[], bool]) -> str:
     """One word for the state of a job: its newest true condition.
 
     Args:
-        published: whether the store holds the final manifest; a job that was cancelled, or that has lost its
+        status: of the job.
+        published: whether the store holds the result; a job that was cancelled, or that has lost its
             controller, has then succeeded.
     """
     if status.condition("Succeeded"):
@@ -76,152 +280,127 @@ def state_of(status: JobStatus, *, published: Callable[[], bool]) -> str:
     return next((state for state in ("Suspended", "Restarting", "Running") if status.condition(state)), "Created")
 
 
-def published_result(store: Readable, record: RunRecord) -> Result | None:
-    """What the run has published; None when that is nothing."""
-    found = find(store, record.keys.result)
-    return Result.read(found.data, f"{record.keys.result} in {store.address}") if found else None
+def state_in_store(store: Readable, keys: RunKeys) -> str:
+    """What became of a job that is gone from its backend: cancelled, deleted, or past its time to live.
 
-
-def newest_checkpoint(store: Readable, record: RunRecord) -> str:
-    """Behind which step the run goes on, in words; empty where it has no checkpoint.
-
-    Workers verify the checkpoint, and take the one before where it is damaged.
+    A function may fail after it has published, and end well without having published anything. The newest attempt that
+    worker 0 took part in tells; of a later one, in which workers waited for it, a permanent failure alone counts.
     """
-    entries = store.list(f"{record.keys.checkpoints}/")
-    ids = filter(None, (record.keys.checkpoint_id(entry.key) for entry in entries))
-    newest = max((checkpoint for checkpoint in ids if checkpoint.step), default=None)
-    if newest is None:
-        return ""
-    return f"behind step {newest.step}{f' of its training {newest.training + 1}' if newest.training else ''}"
-
-
-def goes_on_in(store: Readable, record: RunRecord) -> str:
-    """The same; where the run has none, of the run with whose checkpoints it is to go on.
-
-    Where it has a result, there is nothing left to train.
-    """
-    if store.list(record.keys.result):
-        return "with the publication of what is trained"
-    if (own := newest_checkpoint(store, record)) or not record.resumes:
-        return own
-    other = replace(record, name=record.resumes, generation=record.resumes_generation)
-    found = newest_checkpoint(store, other)
-    return found and f"{found} of {other.name}"
-
-
-def refused_checkpoints(ends: Sequence[EndRecord]) -> str:
-    """The run of whose checkpoints none could be gone on from, as the newest of these ends tells; mostly empty."""
-    errors = (error for end in reversed(ends) for _, error in end.errors)
-    return next((error.checkpoints_of for error in errors if error.checkpoints_of), "")
-
-
-def own_failures(ends: Sequence[EndRecord]) -> list[EndRecord]:
-    """Failed ends of the newest attempt in which a worker failed by itself, or else of the newest that failed.
-
-    That which the attempt's end began with comes first, if it is there.
-    """
-    failed = [end for end in ends if end.exit_code != 0]
-    failed = [end for end in failed if end.cause not in FOLLOWERS] or failed
-    newest = max((end.attempt for end in failed), default=0)
-    return sorted((end for end in failed if end.attempt == newest), key=lambda end: end.follows is not None)
-
-
-def cause_of_failure(store: Readable, record: OfRun) -> str:
-    """In one word, as the workers of the newest attempt have recorded it; empty where none has."""
-    own = own_failures(_newest_ends(store, record))
-    return (own[0].cause or "") if own else ""
-
-
-def mark_cancelled(store: Store, record: OfRun) -> None:
-    """Records that the job was cancelled, for when the job itself is gone."""
-    store.put(record.keys.cancelled, json.dumps({"time": datetime.now(UTC).isoformat()}).encode())
-
-
-def state_in_store(store: Readable, record: OfRun) -> str:
-    """What became of a job that is gone from its backend: cancelled, deleted, or past its time to live."""
-    there = {f"{record.keys.prefix}/{name}" for name in store.names(record.keys.prefix)}
-    is_published = record.keys.result in there
-    if record.keys.cancelled in there:
+    is_published = bool(store.list(keys.result))
+    newest = newest_number(store.names(keys.submissions))
+    if f"{newest}.json" in store.names(keys.cancellations):
         return "Succeeded" if is_published else "Cancelled"
-    # A function may fail after it has published, and end well without having published anything.
-    for _, over in groupby(_newest_ends(store, record), key=lambda end: end.attempt):
-        codes = [(end.worker, end.exit_code) for end in over]
-        if any(code and not retryable(code) for _, code in codes):
-            return "Failed"
-        if (0, 0) in codes:
-            return "Succeeded"
+    ends = list(_marked_ends(store, keys))
+    last = max((end.attempt for end in ends if end.worker == 0), default=0)
+    failed = {end.attempt for end in ends if end.exit_code != 0 and not retryable(end.exit_code)}
+    if last not in failed and any((end.attempt, end.worker, end.exit_code) == (last, 0, 0) for end in ends):
+        return "Succeeded"
+    if max(failed, default=-1) >= last:
+        return "Failed"
     return "Succeeded" if is_published else "Absent"
 
 
-def _newest_ends(store: Readable, record: OfRun) -> list[EndRecord]:
-    """The ends in the newest attempt whose group has formed, and those in later attempts whose group has not.
-
-    Each attempt is listed by itself: a listing of all would grow with what else they hold.
-    """
-    numbers = attempt_numbers(store, record)
-    formed = next((number for number in reversed(numbers) if _has_formed(store, record.keys.attempt(number).lease)), 0)
-    folders = [record.keys.attempt(number).prefix for number in numbers if number >= formed]
-    keys = [f"{folder}/{name}" for folder in folders for name in store.names(folder)]
-    return ends(store, record, keys)
-
-
-def attempt_numbers(store: Readable, record: OfRun) -> list[int]:
-    """The numbers of the attempts in the store, in ascending order."""
-    names = (name.removesuffix("/") for name in store.names(record.keys.attempts))
-    return sorted(int(name) for name in names if name.isdecimal())
+def status_here(job: BoundJob, keys: RunKeys, store: Readable, here: Backend) -> JobStatus | None:
+    """The status of the job; None where it is being deleted, or has ended and the run was submitted elsewhere since."""
+    status = job.status()
+    if status is None or status.deleting:
+        return None
+    if not status.is_over:
+        return status
+    newest = Submission.newest(store, keys)
+    return status if newest is None or newest.is_at(here) else None
 
 
-def workers_of(store: Readable, record: RunRecord) -> list[int]:
-    """The numbers of the workers that the run has now, or that an earlier attempt has left a record or log of."""
-    files = (record.keys.attempt_file(entry.key) for entry in store.list(f"{record.keys.attempts}/"))
-    found = {file.worker for file in files if file and file.worker is not None}
-    return sorted(found.union(range(record.run.workers)))
+@dataclass(frozen=True)
+class Elsewhere:
+    """The newest submission of a run, to a place that is not the one of ``here``."""
 
+    keys: RunKeys
+    store: Store
+    here: Backend
+    submission: Submission
+    job: BoundJob | None
+    """None where it cannot be asked from here."""
+    why: str
+    """The error that came when it was asked; empty where none did."""
 
-def _has_formed(store: Readable, lease: str) -> bool:
-    found = find(store, lease)
-    return found is not None and Lease.from_json(found.data, f"{store.address}/{lease}").formed
-
-
-def history(store: Readable, record: RunRecord) -> list[dict[str, Any]]:
-    """The rows of ``Job.history``. Raises StorageFailed (reason "damaged") when a file cannot be read."""
-    rows = {number: _rows(store, record, number) for number in attempt_numbers(store, record)}
-    return [
-        {**row.values, "step": row.step, "timestamp": row.timestamp, "attempt": number}
-        for number, row in joined_history(rows)
-    ]
-
-
-def joined_history(rows: Mapping[int, Sequence[Row]]) -> list[tuple[int, Row]]:
-    """The rows with their attempts, without steps that a later attempt repeated; sorted by step and time.
-
-    An attempt that was stopped in an evaluation is followed by one that begins with that evaluation, and has no other
-    row of that step: the loss of the step stays.
-    """
-    kept: list[tuple[int, Row]] = []
-    for number in sorted(rows):
-        if rows[number]:
-            steps = [row.step for row in rows[number]]
-            first, last = min(steps), max(steps)
-            metrics = {name for row in rows[number] if row.step == first for name in row.values}
-            kept = [
-                (earlier, row)
-                for earlier, row in kept
-                if not first <= row.step <= last or (row.step == first and not row.values.keys() <= metrics)
-            ]
-        kept += [(number, row) for row in rows[number]]
-    return sorted(kept, key=lambda found: (found[1].step, found[1].timestamp))
-
-
-def _rows(store: Readable, record: RunRecord, number: int) -> list[Row]:
-    keys = record.keys.attempt(number)
-    there = set(store.names(keys.metrics))
-    found: list[Row] = []
-    part = 1
-    while (key := keys.metrics_csv(part)).removeprefix(f"{keys.metrics}/") in there:
+    @classmethod
+    def of(cls, keys: RunKeys, store: Store, here: Backend) -> "Elsewhere | None":
+        """None where the run was submitted to ``here``, or no record says where."""
+        newest = Submission.newest(store, keys)
+        if newest is None or newest.is_at(here):
+            return None
+        job, why = None, ""
         try:
-            found += from_csv(store.get(key).data)
-        except (ValueError, TypeError) as error:
-            raise StorageFailed(f"{store.address}/{key} is damaged: {error}", reason="damaged") from None
-        part += 1
-    return found
+            backend = newest.reachable()
+            if backend:
+                job = backend.job(keys.job_name)
+                job.status()
+        except TrainFuncError as error:
+            job, why = None, f" ({error})"
+        return cls(keys, store, here, newest, job, why)
+
+    def may_run(self) -> bool:
+        """Whether it is not known to have ended."""
+        if self.job is not None:
+            status = self.job.status()
+            return status is not None and not (status.is_over or status.deleting)
+        return state_in_store(self.store, self.keys) not in ENDED or self.lives()
+
+    def lives(self) -> bool:
+        """Whether it gives another sign of life while this is waited for; False at once where there was none."""
+        first = newest = self._sign_of_life()
+        end = time.monotonic() + SILENT_SECONDS
+        while newest and not newest.is_over and newest == first and time.monotonic() < end:
+            time.sleep(LOOK_SECONDS)
+            newest = self._sign_of_life()
+        return newest is not None and not newest.is_over and newest != first
+
+    def _sign_of_life(self) -> SignOfLife | None:
+        sign = find(self.store, self.keys.alive)
+        return SignOfLife.from_json(sign.data, f"{self.store.address}/{self.keys.alive}") if sign else None
+
+    def __str__(self) -> str:
+        what = f"{self.keys.name} was submitted to {self.submission.place} at {self.submission.run.submitted}"
+        if self.job is not None:
+            return f"{what}, and has not ended there: {self.submission.handle} is its handle"
+        life = self._sign_of_life()
+        last = f"Its last sign of life, of {life.pod}, is of {life.time}" if life else "It has given no sign of life"
+        return f"{what}, and whether it runs there cannot be asked from here{self.why}. {last}"
+
+    @property
+    def remedy(self) -> str:
+        """What to do where it may run, and is not to."""
+        if self.job is not None:
+            return f"stop it there first: {self.submission.handle}.cancel()"
+        return (
+            f"look at it, or stop it, there: {self.submission.handle}. Where that place is gone for good, "
+            f"{attach_expression(self.keys.name, self.here)}.cancel() gives the job up from here, unless it still "
+            "gives signs of life"
+        )
+
+
+def refuse_elsewhere(keys: RunKeys, backend: Backend, store: Store) -> None:
+    """Of two jobs of one run, in two places, only one could publish, and each would replace the other's records.
+
+    Raises InvalidInput where a job of the run may run in another place, StorageFailed where its record is damaged.
+    """
+    other = Elsewhere.of(keys, store, backend)
+    if other and other.may_run():
+        raise InvalidInput(f"{other}; to run it here, {other.remedy}")
+
+
+def other_backend(store: Store, keys: RunKeys, backend: Backend) -> str:
+    """Where else the job of the run may be, in words; empty when it was submitted to ``backend``."""
+    newest = Submission.newest(store, keys)
+    if newest is None:
+        return f"there is no job {keys.job_name} here, and no record says where the run was submitted: submit it again"
+    if newest.is_at(backend):
+        return ""
+    return f"{keys.name} was submitted to {newest.place}: there, {newest.handle} is its handle"
+
+
+def attach_expression(name: str, backend: Backend) -> str:
+    """What is written to get the handle on a run of this backend."""
+    on = argument_of(name_of_backend(backend), backend.found_by)
+    return f"attach({name!r}{on and f', {on}'})"

@@ -1,42 +1,43 @@
 """Submits a function as a run, or attaches to one that was submitted before."""
 
-import json
+import time
 from collections.abc import Callable, Mapping
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
-from functools import partial
-from typing import Any
+from importlib.metadata import packages_distributions, version
+from typing import TYPE_CHECKING, Any
 
 from train_func import tables
-from train_func.client import registry
-from train_func.client.attach import attached, is_leaving, of_other
-from train_func.client.backend import Backend, RunsAlready
-from train_func.client.claim import Claim
-from train_func.client.elsewhere import refuse_elsewhere
-from train_func.client.identity import (
-    addresses_of,
-    check_ranks,
-    placed,
-    record_of,
-)
+from train_func.client import backend as backends
+from train_func.client.backend import Backend, RunsAlready, backend_or_default, name_of_backend
 from train_func.client.job import Job
-from train_func.client.packages import carry
-from train_func.client.packages.wheels import Resolved
-from train_func.client.preflight import Check, Facts
-from train_func.client.source import Source, pack
-from train_func.client.stored_run import FINISHED, goes_on_in
-from train_func.client.submission import SubmissionRecord
-from train_func.client.unfinished import resumed
-from train_func.client.variables import left_behind
-from train_func.errors import InvalidInput, StorageFailed, TrainFuncError
-from train_func.layout import CELLS, INPUTS, PROBES, RUN, SOURCE
-from train_func.records import RunRecord
-from train_func.run import Run
-from train_func.storage import Store, open_store
-from train_func.storage.retry import begin
+from train_func.client.preflight import Facts, check_inputs, input_addresses, pack_function, with_absolute_paths
+from train_func.client.source import Source
+from train_func.client.stored_run import (
+    ENDED,
+    WITHOUT_RESULT,
+    Submission,
+    attach_expression,
+    goes_on_in,
+    newest_checkpoint,
+    newest_generation,
+    refuse_elsewhere,
+    stored_record,
+    whole_name,
+)
+from train_func.errors import InvalidInput, JobNotFound, StorageFailed, TrainFuncError
+from train_func.run import Run, name_of
+from train_func.storage import Store, find
 from train_func.text import counted, shown
+from train_func.wire.layout import RunKeys, newest_number
+from train_func.wire.records import Numerics, RunRecord, SubmissionRecord
 
-LARGEST_CONFIG_MAP = 900_000  # bytes; Kubernetes allows 1 MiB with everything around it
+if TYPE_CHECKING:
+    from train_func.client.packages.requirements import Resolution
+
+OTHER_SECONDS = 60.0  # longest wait for the job of another client that submits the same run
+LOOK_SECONDS = 0.5
+OF_PLAN = ("epochs", "batch_size", "seed")  # fields of Run: a place in one plan is none in another
 
 
 def submit(
@@ -56,81 +57,131 @@ def submit(
         run: what is asked for; by default one worker, without parameters.
         on: the backend, ``Local()`` by default.
         fresh: train again from the beginning, as the next generation of the run.
-        resume: the name of a run that has ended, as of the function before it was fixed: the first training goes on
-            from the newest checkpoint of that run, and later attempts from those of this one.
+        resume: the name of a run that has ended, as of the function before it was fixed: as long as this run has no
+            checkpoint of its own, its attempts go on from the newest one of that run.
 
     Raises:
         SourceRefused: the function cannot travel; every reason with its cell and line.
         InvalidInput: data, model or options cannot work; every fault at once.
         StorageFailed: the store is away, denies, or is not there.
     """
-    return started(function, run, registry.given(on), fresh=fresh, resume=resume)
+    return Request.check(function, run, backend_or_default(on)).submit(fresh=fresh, resume=resume)
 
 
-def started(
-    function: Callable[..., object] | Source,
-    run: Run | None,
-    backend: Backend,
-    *,
-    fresh: bool = False,
-    resume: str | None = None,
-    before_again: Callable[[Job, Store], None] | None = None,
-) -> Job:
-    """As ``submit``; ``before_again`` gets the job of a run that has ended without a result, and may refuse another."""
-    asked = checked_run(run)
-    run = backend.adapted(asked)
-    source, packages = packed(function, run, backend)
-    store, facts = checked(backend, run)
-    record = record_of(run, source, facts, store, fresh=fresh, packages=packages)
-    claim = Claim(store, record.keys)
-    job = Job(record, backend, store)
-    earlier = Job(replace(record, generation=record.generation - 1), backend, store) if record.generation > 1 else None
-    if fresh and earlier:
-        _refuse_beside(earlier, backend)
-    state = "Deleted" if is_leaving(job, backend) else job.state
-    if claim.is_first and state in FINISHED:
-        state = "Absent"  # one that was removed from the store, or is a new generation, leaves nothing to attach to
-    if not fresh and state not in ("Absent", "Deleted", *FINISHED[1:]):
-        return attached(record, backend, store, state)
-    if before_again and state != "Absent":
-        before_again(job, store)
-    record = resumed(record, resume, backend, store, is_known=not claim.is_first, fresh=fresh)
-    refuse_elsewhere(earlier.record if fresh and earlier else record, backend, store)
-    asks = backend.submission(record, ())
-    check_ranks(store, record, asks.ranks_per_worker)
-    prepared = backend.prepare(record, facts.inputs, facts.num_model_bytes, store)
-    if not fresh and state != "Absent":
-        print(f"{job.name}: already submitted, and it is {state}; it is tried again")
-    carry.upload(packages.wheels, store)
-    _tell(*facts.notes, left_behind(source.text, asks.manifest, asks.set_here))
-    goes_on = goes_on_in(store, record)
-    carry_again = partial(_carry_again, backend, store, packages, facts, is_moved=prepared != record.run)
-    # A branch of the Hub may move: what was checked, and named the run, is what every attempt loads.
-    record = replace(record, run=prepared.with_inputs(facts.commits))
-    if not _start(record, source, backend, store, claim, carry_again):
-        return of_other(record, backend, store)
-    print(shown(f"{record.name}: submitted, {_summary(record, facts, goes_on)}"))
-    if run.max_attempts != asked.max_attempts:
-        _tell(
-            f"max_attempts={run.max_attempts}, not {asked.max_attempts}: a failure ends a job there; a worker that is "
-            "deleted or evicted is replaced, and the training goes on"
+@dataclass(frozen=True)
+class Request:
+    """A function and its Run, packed and checked; nothing is created yet."""
+
+    max_attempts: int
+    """As the caller has given it; the backend may need another number."""
+    source: Source
+    packages: "Resolution | None"
+    facts: Facts
+    backend: Backend
+    store: Store
+    record: RunRecord
+    """Of the newest generation of the run."""
+
+    @classmethod
+    def check(cls, function: Callable[..., object] | Source, run: object, backend: Backend) -> "Request":
+        """Packs the function, and checks it and its Run; raises what ``submit`` raises."""
+        run = check_run(run)
+        adapted = backend.adapted(run)
+        source, packages = pack_function(function, adapted, backend)
+        store, facts = check_inputs(backend, adapted)
+        record = record_of(adapted, source, facts, store, packages)
+        return cls(run.max_attempts, source, packages, facts, backend, store, record)
+
+    @property
+    def job(self) -> Job:
+        """The job of the newest generation, whether there is one or not."""
+        return Job(self.record, self.backend, self.store)
+
+    def submit(self, *, fresh: bool = False, resume: str | None = None) -> Job:
+        """Starts the job, or attaches to that of the same run; as the function ``submit``."""
+        if fresh and resume is not None:
+            raise InvalidInput(f"fresh=True trains from the beginning, resume={resume!r} does not; give one of them")
+        record, backend, store, facts = self.record, self.backend, self.store, self.facts
+        number = newest_number(store.names(record.keys.submissions))
+        state = self.job.state if number else "Absent"
+        if not fresh and state not in ("Absent", *WITHOUT_RESULT):
+            return attach_to(record, backend, store, state)
+        if state not in ("Absent", *ENDED):  # of two generations at once, no handle would lead to the older one
+            raise InvalidInput(
+                f"fresh=True: generation {record.generation} of {record.name} is {state}; wait for it, or stop it "
+                f"first: {self.job.attach_expression}.cancel()"
+            )
+        refuse_elsewhere(record.keys, backend, store)
+        if resume is not None:
+            record = resume_from(resume, record, backend, store)
+        elif fresh and number:
+            record, number = replace(record, generation=record.generation + 1), 0
+        run = backend.prepare(record, facts.inputs, facts.num_model_bytes, store)
+        if state != "Absent" and not fresh:
+            print(f"{record.name}: already submitted, and it is {state}; it is tried again")
+        # A branch of the Hub may move: what was checked, and named the run, is what every attempt loads.
+        now = datetime.now(UTC).isoformat(timespec="milliseconds")
+        record = replace(record, run=run.with_inputs(facts.commits), submission=number + 1, submitted=now)
+        goes_on = goes_on_in(store, record)
+        request = backend.request(record)
+        check_ranks(store, record, request.ranks_per_worker)
+        if self.packages:
+            self.packages.upload(store)
+        for note in facts.notes:
+            print(shown(f"note: {note}"))
+        if not self._start(record, request):
+            return await_other(record, backend, store)
+        generation = f"generation {record.generation}" if record.generation > 1 else ""
+        summary = (generation, counted(run.workers, "worker"), facts.summary, goes_on and f"goes on {goes_on}")
+        print(shown(f"{record.name}: submitted, {', '.join(filter(None, summary))}"))
+        if run.max_attempts != self.max_attempts:
+            print(
+                f"note: max_attempts={run.max_attempts}, not {self.max_attempts}: a failure ends a job there; a worker "
+                "that is deleted or evicted is replaced, and the training goes on"
+            )
+        if record.generation > self.record.generation:
+            backend.job(self.record.job_name).delete()  # it has finished, and no handle leads to it any more
+        return Job(record, backend, store)
+
+    def _start(self, record: RunRecord, request: backends.JobRequest) -> bool:
+        """Whether the job was started; False when another client has submitted the same run meanwhile."""
+        backend, store, key = self.backend, self.store, record.keys.submission(record.submission)
+        submission = SubmissionRecord(
+            run=record,
+            cells=self.source.cells,
+            manifest=request.manifest,
+            backend=name_of_backend(backend),
+            place=backend.place,
+            identity=backend.identity,
+            found_by=request.found_by,
+            options=request.options,
         )
-    if fresh and earlier:
-        backend.job(earlier.record.job_name).delete()  # it has finished, and no handle leads to it any more
-    return Job(record, backend, store)
+        store.put(record.keys.source, self.source.text.encode())  # the same bytes from every client of the run
+        try:
+            store.put(key, submission.to_json(), if_absent=True)
+        except StorageFailed as failure:
+            if failure.reason != "conflict":
+                raise
+            return False
+        try:
+            backend.submit(request)
+        except RunsAlready:
+            store.delete(key)  # no job has it
+            return False
+        except TrainFuncError as failure:
+            if failure.cause != "cluster":  # then the job may have come although no answer did
+                store.delete(key)
+            raise
+        except KeyboardInterrupt:
+            stops = f"{attach_expression(record.name, backend)}.cancel() stops it"
+            print(f"{record.name}: interrupted while it was created; if it is there, it goes on: {stops}")
+            raise
+        tables.keep(record.store, record.name, input_addresses(record.run).values())
+        return True
 
 
-def packed(function: Callable[..., object] | Source, run: Run, backend: Backend) -> tuple[Source, Resolved]:
-    """The function, and the packages that travel with it; raises SourceRefused and InvalidInput as ``submit`` does."""
-    modules, values = (run.task.modules, None) if run.task else ((), run.parameters)
-    inventory = begin(backend.inventory)  # a registry may be silent for seconds, which no fault of the source waits for
-    is_there = carry.presence(backend.packages, inventory.result)
-    source = function if isinstance(function, Source) else pack(function, modules, values, is_there=is_there)
-    return source, carry.check(backend.packages, inventory.result(), source.imports)
-
-
-def checked_run(run: object) -> Run:
-    """What a caller has given as the run; by default one worker. Raises InvalidInput for all else."""
+def check_run(run: object) -> Run:
+    """Returns the Run that a caller has given, by default one worker; raises InvalidInput for all else."""
     if run is None:
         return Run()
     if isinstance(run, Run):
@@ -138,111 +189,121 @@ def checked_run(run: object) -> Run:
     raise InvalidInput(f"submit was given {type(run).__name__} as the run; a Run(task=...) is expected")
 
 
-def _tell(*notes: str) -> None:
-    for note in filter(None, notes):
-        print(shown(f"note: {note}"))
-
-
-def _summary(record: RunRecord, facts: Facts, goes_on: str) -> str:
-    generation = f"generation {record.generation}" if record.generation > 1 else ""
-    found = (generation, counted(record.run.workers, "worker"), facts.summary, goes_on and f"goes on {goes_on}")
-    return ", ".join(filter(None, found))
-
-
-def _refuse_beside(earlier: Job, backend: Backend) -> None:
-    """A handle finds one generation by name: of two that train at once the older one could not be stopped."""
-    if (state := earlier.state) not in (*FINISHED, "Absent") and not is_leaving(earlier, backend):
-        raise InvalidInput(
-            f"fresh=True: generation {earlier.record.generation} of {earlier.name} is {state}; wait for it, or stop it "
-            f"first: {earlier.attach_expression}.cancel()"
-        )
-
-
-def checked(backend: Backend, run: Run) -> tuple[Store, Facts]:
-    """The store, and what is known of data and model, which takes a process of its own seconds to find out.
-
-    Raises what ``submit`` raises; nothing is created.
-    """
-    tables.save_again(addresses_of(run))
-    fault = None
-    try:
-        address = backend.store_address()
-    except InvalidInput as found:
-        fault = found
-    if fault:
-        backend.check(run)  # tells this together with everything else
-        raise fault
-    with Check(placed(run), address) as check:
-        backend.check(run)
-        store = open_store(address)
-        store.probe(PROBES)
-        return store, check.facts()
-
-
-def _carry_again(
-    backend: Backend, store: Store, packages: Resolved, facts: Facts, record: RunRecord, *, is_moved: bool
-) -> None:
-    """Makes sure of the run's files in the store: until its record named them, another client may have removed them."""
-    carry.upload(packages.wheels, store)
-    there = ((len(store.list(f"{INPUTS}/{found.sha256}/")), len(found.files)) for found in facts.inputs.values())
-    if is_moved and any(num < expected for num, expected in there):
-        backend.prepare(record, facts.inputs, facts.num_model_bytes, store)
-
-
-def _start(
-    record: RunRecord,
-    source: Source,
-    backend: Backend,
-    store: Store,
-    claim: Claim,
-    carry_again: Callable[[RunRecord], None],
-) -> bool:
-    """Whether the job was started; False when another client, which submits the same run, is about to."""
-    record = replace(record, submitted=datetime.now(UTC).isoformat(timespec="milliseconds"))
-    files = {RUN: _dump(record.to_dict()), CELLS: _dump(source.cells), SOURCE: source.text.encode()}
-    store.put(record.keys.source, files[SOURCE])  # the same bytes from every client that submits the run
-    if sum(map(len, files.values())) > LARGEST_CONFIG_MAP:
-        del files[SOURCE]
-    keys, submission = record.keys, backend.submission(record, list(files))
-    records = {
-        keys.run: files[RUN],
-        keys.submission: SubmissionRecord.of(backend, submission).to_json(),
-        keys.manifest: _dump(submission.manifest),
-        keys.cells: files[CELLS],
+def record_of(run: Run, source: Source, facts: Facts, store: Store, packages: "Resolution | None" = None) -> RunRecord:
+    """The record of what is asked for, as the newest generation that the store has of it."""
+    run = with_absolute_paths(run, facts.fingerprints)
+    modules = {module.partition(".")[0] for module in run.task.modules} if run.task else set()
+    installed = modules.intersection(source.imports) - {"train_func"}  # a local module is part of the source
+    distributions = packages_distributions() if installed else {}
+    of_task = {name: version(name) for module in installed for name in distributions.get(module, ())}
+    content: dict[str, Any] = {
+        "function": source.function,
+        "source_sha256": source.sha256,
+        "fingerprints": facts.fingerprints,
     }
-    if not claim.write(records):
-        return False
-    try:
-        kept = tables.keep(record.store, record.name, addresses_of(record.run).values())
-    except OSError as failure:
-        claim.undo()
+    name = name_of(run, **content, packages={**of_task, **(packages.versions if packages else {})})
+    return RunRecord(
+        run=run,
+        name=name,
+        generation=max(newest_generation(store, name), 1),
+        store=store.address,
+        wheels={wheel.path.name: wheel.sha256 for wheel in (packages.wheels if packages else ())},
+        module=source.module,
+        held_out_sha256=facts.held_out_sha256,
+        **content,
+    )
+
+
+def attach_to(record: RunRecord, backend: Backend, store: Store, state: str, by: str = "") -> Job:
+    """Attaches to the job that was submitted before; prints what of run and options it was not submitted with."""
+    before = Submission.newest(store, record.keys)
+    assert before  # its job is there, or its end
+    job = Job(before.run, backend, store)
+    folder = f"{record.store}/{record.keys.prefix}"
+    done = f"it was already done, and its run is kept in {folder}" if state == "Succeeded" else f"it is {state}"
+    print(f"{job.name}: {by or done}; attached to it (fresh=True trains again)")
+    was = {**before.run.run.budget(), "train_func": before.run.package_version}
+    now = {**record.run.budget(), "train_func": record.package_version}
+    remedy = ""
+    if state != "Succeeded":
+        was, now = {**was, **before.options}, {**now, **backend.request(job.record).options}
+        remedy = f"; for these stop it first, then submit again: {job.attach_expression}.cancel()"
+    if names := changed(was, now):
+        values = [", ".join(f"{name}={given.get(name)}" for name in names) for given in (was, now)]
+        print(shown(f"note: submitted with {values[0]}; you asked for {values[1]}{remedy}"))
+    return job
+
+
+def changed(before: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:
+    """The names under which two have different values."""
+    return [name for name in {**before, **now} if before.get(name) != now.get(name)]
+
+
+def await_other(record: RunRecord, backend: Backend, store: Store) -> Job:
+    """Attaches to the job of the client that was quicker, as soon as there is one.
+
+    Raises:
+        InvalidInput: it is in another place.
+        JobNotFound: there is none after a while.
+    """
+    job = Job(record, backend, store)
+    print(f"{job.name}: another client submits the same run; waiting up to {OTHER_SECONDS:.0f} s for its job")
+    end = time.monotonic() + OTHER_SECONDS
+    while (state := job.state) in ("Absent", *WITHOUT_RESULT) and time.monotonic() < end:
+        refuse_elsewhere(record.keys, backend, store)
+        time.sleep(LOOK_SECONDS)
+    if state == "Absent":
+        raise JobNotFound(f"{job.name}: the other client that submitted the run started no job; submit it again")
+    return attach_to(record, backend, store, state, by=f"already submitted by another client and {state}")
+
+
+def resume_from(name: str, record: RunRecord, backend: Backend, store: Store) -> RunRecord:
+    """The record with the run from whose checkpoints it goes on, as long as it has none of its own.
+
+    Raises:
+        JobNotFound: the store has no such run.
+        InvalidInput: that has not ended, has no checkpoint, or another plan; or ``record`` has checkpoints of its own.
+    """
+    whole = whole_name(store, name, "submit")
+    if whole == record.name:
+        raise InvalidInput(f"resume={whole!r} is the run itself: it goes on from its own checkpoints without that")
+    other = stored_record(store, RunKeys(whole, newest_generation(store, whole) or 1))
+    source = other.keys
+    if other.resumes and not newest_checkpoint(store, source):  # it was to go on from another one itself
+        source = RunKeys(other.resumes, other.resumes_generation)
+    resumed = replace(record, resumes=source.name, resumes_generation=source.generation)
+    if own := newest_checkpoint(store, record.keys):
+        before = stored_record(store, record.keys)
+        if before.resumes == source.name:
+            return resumed
         raise InvalidInput(
-            f"the DataFrame of {record.name} cannot be kept in {tables.tables_folder()}: {failure}; see to room and "
-            "rights there, or name another folder by TRAIN_FUNC_HOME"
-        ) from None
-    try:
-        carry_again(record)
-        backend.submit(submission, files)
-    except RunsAlready as refused:
-        if not refused.has_own_files:
-            claim.undo()
-        return False
-    except TrainFuncError as failure:
-        if failure.cause != "cluster":  # then the job may have come, with these records, although no answer did
-            claim.undo()
-            for note in kept:
-                note.unlink(missing_ok=True)
-        raise
-    except KeyboardInterrupt:
-        back = Job(record, backend, store).attach_expression
-        print(f"{record.name}: interrupted while it was submitted; if it is there it goes on: {back}.cancel() stops it")
-        raise
-    try:
-        claim.confirm()
-    except StorageFailed as failure:
-        print(shown(f"note: {record.name} is submitted; whether its records are its own is unknown: {failure}"))
-    return True
+            f"resume={name!r}: {record.name} has a checkpoint of its own, {own}, and goes on from that: submit "
+            f"without resume. To go on from the other run instead, remove({record.name!r}) first"
+        )
+    if (state := Job(other, backend, store).state) not in (*ENDED, "Absent"):
+        raise InvalidInput(f"resume={whole!r}: that run is {state}; wait for its end, or stop it first")
+    refuse_elsewhere(other.keys, backend, store)
+    if not newest_checkpoint(store, source):
+        raise InvalidInput(
+            f"resume={whole!r}: that run has no checkpoint: it saved none, or has succeeded, and keeps none then. "
+            "Submit without resume"
+        )
+    if names := [field for field in OF_PLAN if getattr(other.run, field) != getattr(record.run, field)]:
+        was, now = (", ".join(f"{name}={getattr(run, name)}" for name in names) for run in (other.run, record.run))
+        raise InvalidInput(
+            f"resume={whole!r}: its checkpoint is of a training with {was}, and this Run has {now}. Give the Run "
+            "the same, or submit without resume, which trains from the beginning"
+        )
+    return resumed
 
 
-def _dump(value: Mapping[str, Any]) -> bytes:
-    return json.dumps(value, indent=1, ensure_ascii=False).encode()
+def check_ranks(store: Store, record: RunRecord, ranks_per_worker: int) -> None:
+    """Raises InvalidInput where there are more ranks than rows, or micro-batches, of a global batch."""
+    workers = record.run.workers
+    num_ranks = workers * ranks_per_worker
+    fault = record.run.ranks_fault(num_ranks) if record.run.task else None
+    if cut := find(store, record.keys.numerics):  # by its first attempt
+        fault = fault or Numerics.from_json(cut.data, record.keys.numerics).idle_ranks_fault(num_ranks)
+    if fault:
+        gpus = f"workers={workers} with {counted(ranks_per_worker, 'GPU')} each: " if ranks_per_worker > 1 else ""
+        raise InvalidInput(f"{gpus}{fault}")

@@ -13,7 +13,7 @@ from urllib.parse import urlsplit, urlunsplit
 from kfp import compiler, dsl
 
 from train_func.client.cluster.cluster import Cluster
-from train_func.client.placement import SecretKey
+from train_func.client.job_spec import SecretKey
 from train_func.errors import InvalidInput
 from train_func.fields import brief
 from train_func.pipeline import steps

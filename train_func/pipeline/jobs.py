@@ -8,19 +8,18 @@ import math
 import os
 from typing import Any
 
-from train_func.client.attach import attach
 from train_func.client.backend import Backend
-from train_func.client.identity import stored
-from train_func.client.job import Job
-from train_func.client.stored_run import all_ends, state_in_store, submitted
+from train_func.client.job import Job, attach
+from train_func.client.stored_run import all_ends, stored_record, submission_time
 from train_func.errors import Cause, InvalidInput, JobFailed
 from train_func.storage import Store, find, open_store
 from train_func.text import listed
+from train_func.wire.layout import RunKeys, newest_number
 from train_func.worker.inputs.cache import machine_cache
 from train_func.worker.tasks.protocol import Classifies, worker_half
 
 # Another try without a change would only repeat these; what befell the workers or the cluster is tried again.
-FINAL: tuple[Cause, ...] = ("cancelled", "input", "source", "data", "model", "code", "memory", "deadline")
+FINAL: tuple[Cause, ...] = ("cancelled", "input", "source", "data", "model", "code", "divergence", "memory", "deadline")
 
 
 def job_of(name: str, generation: int, backend: Backend) -> Job:
@@ -28,20 +27,22 @@ def job_of(name: str, generation: int, backend: Backend) -> Job:
     if not generation:
         return attach(name, on=backend)
     store = open_store(backend.store_address())
-    return Job(stored(store, name, generation), backend, store)
+    return Job(stored_record(store, RunKeys(name, generation)), backend, store)
 
 
 def check_retry(job: Job, store: Store, began: str) -> None:
     """Raises JobFailed where the job was cancelled, or has failed for good, since the pipeline run ``began``."""
-    times = [submitted(store, job.record), *(end.ended for end in all_ends(store, job.record))]
-    if cancelled := find(store, job.record.keys.cancelled):
+    keys = job.record.keys
+    times = [submission_time(store, keys), *(end.ended for end in all_ends(store, keys))]
+    if cancelled := find(store, keys.cancelled(newest_number(store.names(keys.submissions)))):
         times.append(json.loads(cancelled.data)["time"])
     if not began or max(times) < began:  # all are of one zone and in ISO format, whose order is that of time
         return
     try:
-        if state_in_store(store, job.record) == "Cancelled":
+        state = job.state
+        if state == "Cancelled":
             raise JobFailed(f"{job.name} was cancelled", cause="cancelled")
-        if job.state == "Failed":
+        if state == "Failed":
             job.result()
     except JobFailed as failure:
         if failure.cause in FINAL:

@@ -8,17 +8,21 @@ from typing import Any
 from packaging.requirements import Requirement
 from packaging.specifiers import SpecifierSet
 
-from train_func.client import registry
-from train_func.client.backend import Backend, provisional
+from train_func.client.backend import (
+    BACKENDS,
+    Backend,
+    backend_or_default,
+    make_backend,
+    name_of_backend,
+    provisional,
+)
 from train_func.client.cluster.cluster import Cluster
 from train_func.client.cluster.kubeconfig import in_a_pod
-from train_func.client.comparison import Comparison
-from train_func.client.identity import placed
-from train_func.client.in_place import check_name
+from train_func.client.job_spec import SecretKey
+from train_func.client.model.promote import Metric, check_name
 from train_func.client.packages.inventory import normalised
-from train_func.client.placement import SecretKey
-from train_func.client.preflight import Facts
-from train_func.client.submit import checked, checked_run, packed
+from train_func.client.preflight import Facts, check_inputs, pack_function, with_absolute_paths
+from train_func.client.submit import check_run
 from train_func.errors import InvalidInput, SourceRefused
 from train_func.fields import brief
 from train_func.run import Run
@@ -40,8 +44,8 @@ def arguments(function: Callable[..., object], run: Run | None = None, *, on: Ba
 
     Raises what ``submit`` raises, and SourceRefused where the function and its Run are too large for parameters.
     """
-    backend, run = registry.given(on), checked_run(run)
-    source, packages = packed(function, run, backend)
+    backend, run = backend_or_default(on), check_run(run)
+    source, packages = pack_function(function, run, backend)
     prepared, _ = prepare_run(run, backend)
     texts = {"run": json.dumps(prepared.to_dict()), "source": source.to_json()}
     if (num_bytes := len(json.dumps(texts))) > MAX_BYTES:
@@ -49,14 +53,15 @@ def arguments(function: Callable[..., object], run: Run | None = None, *, on: Ba
             f"{source.function} and its Run are {sized(num_bytes)} as parameters of a pipeline, and at most "
             f"{sized(MAX_BYTES)} travel so: install the modules that it uses in the image, or keep its data in a file"
         )
-    return {**texts, "where": registry.name_of(backend), "options": options_of(backend, packages.given)}
+    options = options_of(backend, packages.versions if packages else None)
+    return {**texts, "where": name_of_backend(backend), "options": options}
 
 
 def prepare_run(run: Run, backend: Backend) -> tuple[Run, Facts]:
     """The run with its files where the workers read them, and what is known of them; raises what ``submit`` raises."""
     run = backend.adapted(run)
-    store, facts = checked(backend, run)
-    run = placed(run, facts.fingerprints)
+    store, facts = check_inputs(backend, run)
+    run = with_absolute_paths(run, facts.fingerprints)
     try:
         run = backend.prepare(provisional(run, store.address), facts.inputs, facts.num_model_bytes, store)
     except InvalidInput as refused:
@@ -80,7 +85,7 @@ def options_of(backend: Backend, versions: Mapping[str, str] | None = None) -> s
     given: dict[str, Any] = {}
     for option in fields(backend):  # type: ignore[arg-type]  # every backend of this package is a dataclass
         value = getattr(settled, option.name)
-        if option.name != "timings" and value not in (None, option.default, {}, (), []):
+        if value not in (None, option.default, {}, (), []):
             given[option.name] = value
     if versions and "packages" in given:
         given["packages"] = [_pinned(text, versions) for text in given["packages"]]
@@ -89,15 +94,15 @@ def options_of(backend: Backend, versions: Mapping[str, str] | None = None) -> s
 
 def backend_of(where: str, options: str) -> Backend:
     """The backend that a step's parameters name; raises InvalidInput."""
-    if where not in registry.BACKENDS:
-        raise InvalidInput(f"where={brief(where)}: one of {', '.join(registry.BACKENDS)} is expected")
+    if where not in BACKENDS:
+        raise InvalidInput(f"where={brief(where)}: one of {', '.join(BACKENDS)} is expected")
     given = _object("options", options)
     if in_a_pod():
         given.pop("context", None)  # of the kubeconfig of the machine where the pipeline was called
     if isinstance(variables := given.get("environment"), dict):
         secrets = {name: SecretKey(**value) for name, value in variables.items() if isinstance(value, dict)}
         given["environment"] = {**variables, **secrets}
-    return registry.make(where, given)
+    return make_backend(where, given)
 
 
 def check_promotion(run: Run, promote_as: str, better: str) -> None:
@@ -105,7 +110,7 @@ def check_promotion(run: Run, promote_as: str, better: str) -> None:
     if promote_as:
         check_name(promote_as)
     if better:
-        Comparison.by(better)
+        Metric.of(better)
     if better and not run.task:
         raise InvalidInput(
             f"better={brief(better)}: a run without a task holds no rows out on which models can be compared; "

@@ -33,8 +33,8 @@ def prepare(
     """
     import json
 
-    from train_func.events import now
     from train_func.pipeline import parameters
+    from train_func.wire.events import now
 
     began, asked = now(), parameters.run_of(run)
     parameters.check_promotion(asked, promote_as, better)
@@ -72,20 +72,20 @@ def train(
         manifest_sha256: of the manifest of that model.
     """
     import hashlib
-    from functools import partial
     from pathlib import Path
 
     from train_func.client.source import Source
-    from train_func.client.submit import started
+    from train_func.client.submit import Request
     from train_func.pipeline import jobs, parameters
-    from train_func.storage import open_store
 
-    asked, backend = parameters.run_of(run), parameters.backend_of(where, options)
-    job = started(Source.from_json(source), asked, backend, before_again=partial(jobs.check_retry, began=began))
+    backend = parameters.backend_of(where, options)
+    request = Request.check(Source.from_json(source), parameters.run_of(run), backend)
+    jobs.check_retry(request.job, request.store, began)
+    job = request.submit()
     job.watch()
     jobs.log_numbers(metrics, job.result())
     Path(history.path).write_text(jobs.picture(job))
-    store, keys = open_store(backend.store_address()), job.record.keys
+    store, keys = request.store, job.record.keys
     manifest = store.get(keys.result).data
     address, sha256 = f"{store.address}/{keys.model}", hashlib.sha256(manifest).hexdigest()
     Path(model.path).write_bytes(manifest)

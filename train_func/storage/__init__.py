@@ -51,7 +51,7 @@ def scheme_of(address: str) -> type[Scheme]:
     if not isinstance(address, str):
         raise refused(repr(address), f"a store's address is a text; {_allowed()}")
     name, separator, _ = address.partition("://")
-    if separator and (target := _BUILT_IN.get(name) or _installed().get(name)):
+    if separator and (target := _target(name)):
         return _load(target)
     if not separator and not is_address(address):
         path = Path(address or ".").expanduser().absolute()
@@ -60,28 +60,31 @@ def scheme_of(address: str) -> type[Scheme]:
 
 
 def schemes() -> list[type[Scheme]]:
-    """All that are registered."""
+    """Returns the classes of all registered stores."""
     return [_load(target) for target in {**_installed(), **_BUILT_IN}.values()]
 
 
 def schemes_of(addresses: Iterable[str]) -> list[type[Scheme]]:
-    """Those of the addresses that are one of a store, each once."""
+    """Returns the classes of the stores that the addresses name, each once."""
     names = dict.fromkeys(address.partition("://")[0] for address in addresses if "://" in address)
-    targets = (_BUILT_IN.get(name) or _installed().get(name) for name in names)
-    return [_load(target) for target in targets if target]
+    return [_load(target) for target in map(_target, names) if target]
 
 
 def is_address(text: str) -> bool:
-    """Whether ``text`` begins as an address does, of a registered scheme or of another."""
+    """Returns whether ``text`` begins as an address does, of a registered scheme or of another."""
     scheme, colon, rest = text.partition(":")
-    return bool(colon) and (rest.startswith("//") or scheme in _BUILT_IN or scheme in _installed())
+    return bool(colon) and (rest.startswith("//") or _target(scheme) is not None)
+
+
+def _target(scheme: str) -> str | None:
+    return _BUILT_IN.get(scheme) or _installed().get(scheme)
 
 
 def _installed() -> dict[str, str]:
-    """What the packages of this Python register, by scheme."""
+    """Returns what the packages of this Python register, by scheme."""
     from importlib.metadata import entry_points  # not needed for the schemes of this package
 
-    return {found.name: found.value for found in entry_points(group=ENTRY_POINTS)}
+    return {entry.name: entry.value for entry in entry_points(group=ENTRY_POINTS)}
 
 
 def _load(target: str) -> type[Scheme]:

@@ -6,6 +6,7 @@ import hashlib
 import os
 import secrets
 from collections.abc import Callable, Iterator
+from io import BufferedReader
 from pathlib import Path
 from typing import BinaryIO
 
@@ -14,43 +15,61 @@ from train_func.failpoint import reach
 from train_func.storage.store import ignore
 
 CHUNK = 1 << 20  # bytes
-_REASONS: dict[int, tuple[StorageReason, str]] = {
-    errno.ENOENT: ("absent", "the path is not there (any more)"),
-    errno.EACCES: ("denied", "give this user the permission, or choose a folder of its own"),
-    errno.EPERM: ("denied", "give this user the permission, or choose a folder of its own"),
-    errno.EROFS: ("denied", "the file system is read-only; choose a folder on a writable one"),
-    errno.ENOSPC: ("full", "the disk is full; free space, or choose a folder on another disk"),
-    errno.EDQUOT: ("full", "the disk quota is used up; free space, or choose a folder on another disk"),
-    errno.EFBIG: ("full", "the file is larger than this process or file system may write; raise that limit"),
-    errno.ENOTDIR: ("address", "a name on the way is a file, so nothing can lie below it; choose another key"),
-    errno.EISDIR: ("address", "other objects lie below this name; choose another key"),
-    errno.EEXIST: ("address", "a name on the way is a file, so nothing can lie below it; choose another key"),
-    errno.ENAMETOOLONG: ("address", "the path is too long for this file system; choose a shorter one"),
-    errno.ENOLCK: ("denied", "this file system cannot lock files (flock); choose a folder on one that can"),
-    errno.ENOTSUP: ("denied", "this file system cannot link or lock files; choose a folder on one that can"),
-}
+_AWAY: tuple[StorageReason, str] = "unreachable", "the disk or its server does not answer as it should"
+_REASONS: tuple[tuple[StorageReason, str, set[int]], ...] = (
+    ("absent", "the path is not there (any more)", {errno.ENOENT}),
+    (
+        "denied",
+        "give this user the permission, or choose another folder",
+        {errno.EACCES, errno.EPERM, errno.EROFS, errno.ENOLCK, errno.ENOTSUP},
+    ),
+    ("full", "free space or raise that limit, or choose another disk", {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}),
+    (
+        "address",
+        "choose another key: no object lies below another one",
+        {errno.ENOTDIR, errno.EEXIST, errno.EISDIR, errno.ENAMETOOLONG},
+    ),
+)
 
 
 @contextlib.contextmanager
-def temporary(folder: Path, taken: Path | None = None) -> Iterator[BinaryIO]:
+def disk_faults(action: str) -> Iterator[None]:
+    """Turns an OSError of the block into StorageFailed; ``action`` says what was tried: "put of 'a/b' in file:///c"."""
+    try:
+        yield
+    except StorageFailed:  # an OSError too
+        raise
+    except OSError as error:
+        rows = ((reason, remedy) for reason, remedy, numbers in _REASONS if error.errno in numbers)
+        reason, remedy = next(rows, _AWAY)
+        raise StorageFailed(f"{action}: {error}; {remedy}", reason=reason) from error
+
+
+def open_source(path: Path, action: str) -> BufferedReader:
+    """Opens the local file to be stored; raises StorageFailed (reason "absent") when it is none."""
+    with disk_faults(action):
+        if path.is_dir():
+            raise StorageFailed(f"{action}: {path} is a folder; hand over its files one by one", reason="absent")
+        return path.open("rb")
+
+
+@contextlib.contextmanager
+def temporary(folder: Path, link_to: Path | None = None) -> Iterator[BinaryIO]:
     """A new file in ``folder``, to be written, settled and placed; removed if it was not.
 
-    Instead of a new one a link to the file ``taken``, where the file system allows it.
+    It is a link to the file ``link_to`` where the file system allows that.
     """
     path = folder / f".{secrets.token_hex(8)}.part"
-    with path.open("rb") if taken and _is_linked(taken, path) else path.open("xb+") as file:
+    mode = "xb+"
+    if link_to:
+        with contextlib.suppress(OSError):  # another file system, or one without links
+            os.link(link_to, path)
+            mode = "rb"
+    with path.open(mode) as file:
         try:
-            yield file
+            yield file  # type: ignore[misc]
         finally:
             path.unlink(missing_ok=True)
-
-
-def _is_linked(source: Path, target: Path) -> bool:
-    try:
-        os.link(source, target)
-    except OSError:  # on another file system, or on one without links; a copy says what else is wrong
-        return False
-    return True
 
 
 def settle(file: BinaryIO) -> None:
@@ -60,28 +79,22 @@ def settle(file: BinaryIO) -> None:
     os.fsync(file.fileno())
 
 
-def place(file: BinaryIO, target: Path, *, exclusive: bool = False) -> None:
-    """Makes a settled ``file`` appear at ``target``, for good when this returns.
-
-    Raises FileExistsError with ``exclusive`` when something is there; the choice is one step for all processes.
-    """
-    if exclusive:
-        os.link(file.name, target)
-    else:
-        Path(file.name).replace(target)
+def place(file: BinaryIO, target: Path) -> None:
+    """Makes a settled ``file`` appear at ``target``; for good when the folder is synced too."""
+    Path(file.name).replace(target)
     reach("file placed")
-    sync_folder(target.parent)
 
 
 @contextlib.contextmanager
-def replacing(path: Path, asked: str) -> Iterator[BinaryIO]:
+def replacing(path: Path, action: str) -> Iterator[BinaryIO]:
     """A new file that takes the place of ``path`` when the block has ended well; faults as ``disk_faults``."""
-    with disk_faults(asked):
+    with disk_faults(action):
         make_folders(path.parent)
         with temporary(path.parent) as file:
             yield file
             settle(file)
             place(file, path)
+        sync_folder(path.parent)
 
 
 def make_folders(folder: Path) -> None:
@@ -108,32 +121,11 @@ def copy(source: BinaryIO, target: BinaryIO, copied: Callable[[int], object] = i
     Where ``target`` is a link to ``source``, it is read only.
     """
     digest = hashlib.sha256()
-    is_there = os.path.sameopenfile(source.fileno(), target.fileno())
+    is_linked = os.path.sameopenfile(source.fileno(), target.fileno())
     while chunk := source.read(CHUNK):
-        if not is_there:
+        if not is_linked:
             target.write(chunk)
         reach("chunk written")
         digest.update(chunk)
         copied(len(chunk))
     return digest.hexdigest()
-
-
-@contextlib.contextmanager
-def disk_faults(asked: str) -> Iterator[None]:
-    """Turns an OSError of the block into StorageFailed; ``asked`` says what was wanted: "put of 'a/b' in file:///c"."""
-    try:
-        yield
-    except StorageFailed:  # an OSError too, and already told
-        raise
-    except OSError as error:
-        number = error.errno or 0
-        reason, remedy = _REASONS.get(number, ("unreachable", "the disk or its server does not answer as it should"))
-        raise StorageFailed(f"{asked}: {error}; {remedy}", reason=reason) from error
-
-
-def open_source(path: Path, asked: str) -> BinaryIO:
-    """The local file to be stored, open for reading; raises StorageFailed (reason "absent") when it is none."""
-    with disk_faults(asked):
-        if path.is_dir():
-            raise StorageFailed(f"{asked}: {path} is a folder; hand over its files one by one", reason="absent")
-        return path.open("rb")

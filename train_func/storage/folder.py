@@ -26,24 +26,17 @@ from train_func.storage.store import (
 
 LOCK_SECONDS = 15.0  # a lock is held for milliseconds, unless its holder is stopped
 STALE_SECONDS = 24 * 3600  # unfinished files of crashed writers go after so long
-PLACING_ROUNDS = 20
 
 
 class FolderStore(Scheme):
-    """Objects are plain files; locks and unfinished files lie apart, under ``.train_func``."""
+    """Objects are plain files; the lock and unfinished files lie apart, under ``.train_func``."""
 
     example = "file:///absolute/folder"
     is_shared = False
 
-    def __init__(self, root: Path, *, lock_seconds: float = LOCK_SECONDS) -> None:
+    def __init__(self, root: Path) -> None:
         self.address = root.as_uri()
         self._root = root
-        self._lock_seconds = lock_seconds
-        asked = f"store {self.address}"
-        try:
-            retry.call_with_timeout(retry.PROBE_SECONDS, lambda: self._refuse_missing_parent(asked))
-        except TimeoutError:  # a look at a hung mount never ends
-            raise retry.silent(asked) from None
 
     @classmethod
     def open(cls, address: str) -> "FolderStore":
@@ -53,12 +46,12 @@ class FolderStore(Scheme):
     @classmethod
     def local_path(cls, address: str) -> Path:
         """See Scheme; percent signs are decoded, as ``Path.as_uri`` writes them."""
-        given = unquote(address.removeprefix("file://"))
-        if not given.startswith("/"):
-            uri = Path(given or ".").absolute().as_uri()
+        path = unquote(address.removeprefix("file://"))
+        if not path.startswith("/"):
+            uri = Path(path or ".").absolute().as_uri()
             raise refused(address, f"the folder must be absolute, with three slashes: {uri!r}")
-        parts = [part for part in given.split("/") if part]
-        if ".." in parts or "." in parts or "\0" in given:
+        parts = [part for part in path.split("/") if part]
+        if ".." in parts or "." in parts or "\0" in path:
             raise refused(address, "write the folder without '.', '..' and NUL")
         if not parts:
             raise refused(address, "the root of the file system cannot be a store; name a folder in it")
@@ -84,64 +77,69 @@ class FolderStore(Scheme):
     ) -> str:
         with disk.open_source(path, f"upload of {path} to {key!r} in {self.address}") as source:
             self._sweep()
-            taken = path if is_given_away else None
-            return self._write("upload", key, lambda file: disk.copy(source, file, sent), taken=taken)
+            link_to = path if is_given_away else None
+            return self._write("upload", key, lambda file: disk.copy(source, file, sent), link_to=link_to)
 
     def get(self, key: str) -> Object:
-        with self._reading("get", key) as path:
-            data = path.read_bytes()
+        with self._reading("get", key) as file:
+            data = file.read()
         return Object(data, hashlib.sha256(data).hexdigest())
 
     def download(self, key: str, path: Path) -> str:
-        with self._reading("download", key) as source_path:
-            source = source_path.open("rb")
-        with source, disk.replacing(path, f"download of {key!r} from {self.address} to {path}") as file:
+        with (
+            self._reading("download", key) as source,
+            disk.replacing(path, f"download of {key!r} from {self.address} to {path}") as file,
+        ):
             return disk.copy(source, file)
 
-    def copy(self, source: str, target: str, size: int) -> str:
+    def copy(self, source: str, target: str) -> str:
         """See Store; a link where the file system has them: no writer changes the bytes of an object."""
-        with self._reading("copy", source) as path:
-            file = path.open("rb")
-        with file:
-            return self._write("copy", target, lambda copied: disk.copy(file, copied), taken=path)
-
-    def names(self, folder: str) -> list[str]:
-        above = folder_prefix(folder)
-        asked = f"names in {folder!r} in {self.address}"
-        self._refuse_missing_parent(asked)
-        with disk.disk_faults(asked):
-            found = self._scan(self._root / above, above)
-            return sorted(f"{item.name}/" if _is_folder(item) else item.name for item in found if self._holds(item))
+        with self._reading("copy", source) as file:
+            return self._write("copy", target, lambda copied: disk.copy(file, copied), link_to=self._root / source)
 
     def checksum(self, key: str) -> str | None:
         """See Store; read from the bytes that are there."""
-        with self._reading("get", key) as path, path.open("rb") as file:
-            return hashlib.file_digest(file, "sha256").hexdigest()
+        with self._reading("get", key) as file:
+            return hashlib.file_digest(file, "sha256").hexdigest()  # type: ignore[arg-type]
+
+    def names(self, folder: str) -> list[str]:
+        above = folder_prefix(folder)
+        with self._faults(f"names in {folder!r}"):
+            try:
+                items = [*os.scandir(self._root / above)]
+            except (FileNotFoundError, NotADirectoryError):
+                return []
+            folders = [item.name for item in items if item.is_dir() and (above or item.name != RESERVED)]
+            names = [f"{name}/" for name in folders if any(self._keys(f"{above}{name}/"))]
+            return sorted([*names, *(item.name for item in items if item.is_file())])
 
     def list(self, prefix: str) -> list[Entry]:
         check_prefix(prefix)
-        asked = f"list of {prefix!r} in {self.address}"
-        self._refuse_missing_parent(asked)
-        folder, _, begin = prefix.rpartition("/")
-        with disk.disk_faults(asked):
-            found = self._walk(self._root / folder, f"{folder}/" if folder else "", begin)
-            return sorted(found, key=lambda entry: entry.key)
+        entries = []
+        with self._faults(f"list of {prefix!r}"):
+            for key in self._keys(prefix):
+                with contextlib.suppress(FileNotFoundError):  # deleted since
+                    entries.append(Entry(key, (self._root / key).stat().st_size))
+        return sorted(entries, key=lambda entry: entry.key)
 
-    def delete(self, key: str) -> None:
+    def delete(self, *keys: str) -> None:
         """See Store; folders that it empties go too."""
-        with self._faults("delete", key):
+        for key in keys:
+            check_key(key)
+        for key in keys:
             path = self._root / key
-            if not path.is_file():
-                return
-            with self._lock(key):
-                path.unlink(missing_ok=True)
+            with self._faults(f"delete of {key!r}"):
+                if not path.is_file():
+                    continue
+                with self._lock():
+                    path.unlink(missing_ok=True)
+                    with contextlib.suppress(OSError):  # the first that is not empty ends it
+                        for folder in path.relative_to(self._root).parents[:-1]:
+                            (self._root / folder).rmdir()
                 disk.sync_folder(path.parent)
-            with contextlib.suppress(OSError):  # the first that is not empty ends it
-                for folder in path.relative_to(self._root).parents[:-1]:
-                    (self._root / folder).rmdir()
 
     def probe(self, prefix: str) -> None:
-        retry.probe(self, prefix, f"folder {self._root}")
+        retry.probe(self, prefix)
 
     def _write(
         self,
@@ -151,133 +149,106 @@ class FolderStore(Scheme):
         *,
         if_absent: bool = False,
         if_version: str | None = None,
-        taken: Path | None = None,
+        link_to: Path | None = None,
     ) -> str:
-        with self._faults(operation, key):
-            self._refuse_missing_parent(f"{operation} of {key!r} in {self.address}")
-            with disk.temporary(self._inner("unfinished"), taken) as file:
-                result = write(file)
-                disk.settle(file)
-                with self._lock(key):
-                    if if_version is not None:
-                        self._refuse_other_version(key, if_version)
-                    self._place(file, key, exclusive=if_absent)
+        check_key(key)
+        with self._faults(f"{operation} of {key!r}"), disk.temporary(self._unfinished(), link_to) as file:
+            target, result = self._root / key, write(file)
+            disk.settle(file)
+            with self._lock():
+                self._check_conditions(key, if_absent=if_absent, if_version=if_version)
+                disk.make_folders(target.parent)
+                disk.place(file, target)
+            disk.sync_folder(target.parent)
             return result
 
-    def _place(self, file: BinaryIO, key: str, *, exclusive: bool) -> None:
-        """Again when a delete removes the emptied folder at the same moment, which may fail any step here."""
-        target = self._root / key
-        for left in reversed(range(PLACING_ROUNDS)):
-            try:
-                disk.make_folders(target.parent)
-                disk.place(file, target, exclusive=exclusive)
-                break
-            except FileExistsError as error:
-                if error.filename2 is not None and not target.is_dir():
-                    raise self._conflict(key, "it is there already") from None
-                # Also where folders and files stand in each other's place.
-                if not left or target.is_dir() or any(path.is_file() for path in target.parents):
-                    raise
-            except FileNotFoundError:
-                if not left:
-                    raise
-
-    def _refuse_other_version(self, key: str, wanted: str) -> None:
-        try:
-            found = hashlib.sha256((self._root / key).read_bytes()).hexdigest()
-        except FileNotFoundError:
-            raise self._conflict(key, f"it is gone; version {wanted} was to be replaced") from None
-        if found != wanted:
-            raise self._conflict(key, f"it is version {found} now; version {wanted} was to be replaced")
-
-    def _conflict(self, key: str, why: str) -> StorageFailed:
-        return StorageFailed(
-            f"conditional put of {key!r} in {self.address}: {why}; another writer was first, read it again",
-            reason="conflict",
-        )
+    def _check_conditions(self, key: str, *, if_absent: bool, if_version: str | None) -> None:
+        if not if_absent and if_version is None:
+            return
+        path = self._root / key
+        version = hashlib.sha256(path.read_bytes()).hexdigest() if path.is_file() else None
+        if version != if_version:
+            now, expected = (f"version {each}" if each else "no object" for each in (version, if_version))
+            raise StorageFailed(
+                f"conditional put of {key!r} in {self.address}: {now} is there, {expected} was expected; another "
+                "writer was first, read it again",
+                reason="conflict",
+            )
 
     @contextlib.contextmanager
-    def _lock(self, key: str) -> Iterator[None]:
-        """Lets one writer at a time compare and replace ``key``, over all processes."""
-        path = self._inner("locks") / hashlib.sha256(key.encode()).hexdigest()[:2]
-        held = lock.take(path, self._lock_seconds, lock.SHARED)
-        if held is None:
+    def _lock(self) -> Iterator[None]:
+        """Lets one writer at a time, of all processes, compare and place an object, or remove one and its folders."""
+        path = self._unfinished().with_name("lock")
+        descriptor = lock.take(path, LOCK_SECONDS, lock.SHARED)
+        if descriptor is None:
             raise StorageFailed(
-                f"put or delete of {key!r} in {self.address}: another process has held the lock {path} for "
-                f"{self._lock_seconds:.0f} s; see which (fuser {path}) and whether it is stopped",
+                f"put or delete in {self.address}: another process has held the lock {path} for {LOCK_SECONDS:.0f} s; "
+                f"see which (fuser {path}) and whether it is stopped",
                 reason="unreachable",
             )
         try:
             yield
         finally:
-            lock.release(held)
+            lock.release(descriptor)
 
-    def _inner(self, name: str) -> Path:
-        folder = self._root / RESERVED / name
+    def _unfinished(self) -> Path:
+        folder = self._root / RESERVED / "unfinished"
         disk.make_folders(folder)
         return folder
 
     def _sweep(self) -> None:
-        """Removes what crashed writers left; a process that still writes to a file has touched it since."""
+        """Removes what crashed writers left; a process that still writes to a file has touched it since.
+
+        A file with another name is as old as that one, and takes no room.
+        """
         oldest = time.time() - STALE_SECONDS
         with contextlib.suppress(OSError):
             for path in (self._root / RESERVED / "unfinished").iterdir():
-                if path.stat().st_mtime < oldest:
+                facts = path.stat()
+                if facts.st_nlink == 1 and facts.st_mtime < oldest:
                     path.unlink(missing_ok=True)
 
-    def _walk(self, folder: Path, above: str, begin: str = "") -> Iterator[Entry]:
-        """Every object in the folder; ``begin`` is how the names directly in it begin."""
-        for item in self._scan(folder, above):
-            if not item.name.startswith(begin):
-                continue
-            if _is_folder(item):
-                yield from self._walk(folder / item.name, f"{above}{item.name}/")
-            else:
-                with contextlib.suppress(FileNotFoundError):  # deleted since
-                    yield Entry(f"{above}{item.name}", item.stat().st_size)
+    def _keys(self, prefix: str) -> Iterator[str]:
+        """Yields the keys that begin with ``prefix``, and reads no folder whose keys cannot."""
 
-    def _scan(self, folder: Path, above: str) -> Iterator["os.DirEntry[str]"]:
-        try:
-            found = os.scandir(folder)
-        except (FileNotFoundError, NotADirectoryError):
-            return
-        with found:
-            yield from (item for item in found if above or item.name != RESERVED)
+        def fail(error: OSError) -> None:
+            if not isinstance(error, (FileNotFoundError, NotADirectoryError)):  # deleted since
+                raise error
 
-    def _holds(self, item: "os.DirEntry[str]") -> bool:
-        """Whether it is an object, or a folder with one somewhere in it."""
-        return not _is_folder(item) or any(self._walk(Path(item.path), "folder/"))
+        top = self._root / prefix.rpartition("/")[0]
+        for path, folders, names in os.walk(top, onerror=fail):
+            above = Path(path).relative_to(self._root)
+            if path == str(top):
+                keys = {name: (above / name).as_posix() for name in folders}
+                folders[:] = [name for name, key in keys.items() if key.startswith(prefix) and key != RESERVED]
+            yield from (key for name in names if (key := (above / name).as_posix()).startswith(prefix))
 
     @contextlib.contextmanager
-    def _faults(self, operation: str, key: str) -> Iterator[None]:
+    def _reading(self, operation: str, key: str) -> Iterator[BinaryIO]:
+        """Opens the file of an object."""
         check_key(key)
-        with disk.disk_faults(f"{operation} of {key!r} in {self.address}"):
-            yield
-
-    @contextlib.contextmanager
-    def _reading(self, operation: str, key: str) -> Iterator[Path]:
-        with self._faults(operation, key):
+        with self._faults(f"{operation} of {key!r}"), contextlib.ExitStack() as opened:
             try:
-                yield self._root / key
+                file = opened.enter_context((self._root / key).open("rb"))
             except (FileNotFoundError, NotADirectoryError, IsADirectoryError):
-                self._refuse_missing_parent(f"{operation} of {key!r} in {self.address}")
                 raise StorageFailed(
                     f"{operation} of {key!r} in {self.address}: no object has that key; "
                     f"list({key.rpartition('/')[0]!r}) shows which there are",
                     reason="absent",
                 ) from None
+            yield file
 
-    def _refuse_missing_parent(self, asked: str) -> None:
-        with disk.disk_faults(asked):
+    @contextlib.contextmanager
+    def _faults(self, action: str) -> Iterator[None]:
+        """Turns errors of the disk into those of the store; a folder that is not mounted is never made."""
+        action = f"{action} in {self.address}"
+        with disk.disk_faults(action):
             if self._root.exists() and not self._root.is_dir():
-                raise StorageFailed(f"{asked}: that is a file, not a folder", reason="address")
+                raise StorageFailed(f"{action}: that is a file, not a folder", reason="address")
             if not self._root.parent.is_dir():
                 raise StorageFailed(
-                    f"{asked}: the folder {self._root.parent} does not exist; make it (mkdir -p), "
+                    f"{action}: the folder {self._root.parent} does not exist; make it (mkdir -p), "
                     "mount its volume, or correct the store's address",
                     reason="bucket",
                 )
-
-
-def _is_folder(item: "os.DirEntry[str]") -> bool:
-    return item.is_dir(follow_symlinks=False)
+            yield

@@ -1,17 +1,28 @@
-"""A store under a prefix of a bucket on an S3 server; this file alone reads the environment."""
+"""A store under a prefix of a bucket on an S3 server.
+
+boto3 does the work: botocore tries again what a busy or absent server leaves open, within the limits below, and
+s3transfer sends, brings and copies large objects in parts. The SHA-256 of a whole object lies in its metadata, because
+no server can tell it for an object sent in parts.
+"""
 
 import contextlib
+import functools
 import hashlib
 import os
+import random
 import re
-from collections.abc import Callable, Iterator, Mapping
+import secrets
+import shutil
+import threading
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Literal, TypeVar
 
 from train_func.errors import StorageFailed
+from train_func.failpoint import reach
 from train_func.storage import retry
-from train_func.storage.s3_files import copy, download, put_whole, recorded, stored_checksum, upload, verify
-from train_func.storage.s3_server import LIMIT_SECONDS, Server
+from train_func.storage.disk import CHUNK, disk_faults, open_source, replacing
 from train_func.storage.store import (
     Entry,
     FromSecret,
@@ -20,20 +31,27 @@ from train_func.storage.store import (
     check_key,
     check_prefix,
     endpoint_fault,
-    find,
     folder_prefix,
     ignore,
     key_fault,
     refused,
 )
 
-PROBE_TRY_SECONDS = 1.5  # with one connect time-out more it knows why before the probe's limit
+CONNECT_SECONDS = 2.0
+READ_SECONDS = 5.0
+ATTEMPTS = 8  # of one request: a server that refuses connections is asked for about 3 s, a silent one for 40 s
+REPEATS = 3  # of what arrived damaged or was cut: damaged on the way it comes right, damaged at rest it never does
+PART = 8 << 20  # bytes; larger objects go in parts
+SENDERS = 4  # threads of one transfer
+SHA256, WRITER = "sha256", "writer"  # of the whole object, in its metadata
 KEY, SECRET_KEY, TOKEN = "AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY", "AWS_SESSION_TOKEN"
 _BUCKET = re.compile(r"[a-z0-9][a-z0-9.-]{1,61}[a-z0-9]")
 
+T = TypeVar("T")
+
 
 class S3Store(Scheme):
-    """Objects of a bucket; versions are ETags."""
+    """Objects of a bucket; versions are ETags. The first request connects, and all threads share the client."""
 
     example = "s3://bucket/prefix"
     endpoint_variables = ("AWS_ENDPOINT_URL_S3", "AWS_ENDPOINT_URL")
@@ -44,14 +62,18 @@ class S3Store(Scheme):
         TOKEN: FromSecret("sessionToken", optional=True),
     }
 
-    def __init__(self, server: Server) -> None:
-        self.address = server.address
-        self._server = server
+    def __init__(
+        self, bucket: str, prefix: str, *, endpoint: str | None, region: str | None, attempts: int | None = None
+    ) -> None:
+        self.address = f"s3://{bucket}/{prefix}".removesuffix("/")
+        self._bucket, self._prefix = bucket, f"{prefix}/" if prefix else ""
+        self._endpoint, self._region, self._attempts = endpoint, region, attempts or ATTEMPTS
+        self._connecting = threading.Lock()
 
     @classmethod
     def open(cls, address: str) -> "S3Store":
         """See Scheme; takes endpoint and region from the environment now, the credentials with the first request."""
-        return cls(Server(*bucket_of(address), endpoint=_endpoint(), region=_region(os.environ)))
+        return cls(*bucket_of(address), endpoint=_endpoint(), region=_region(os.environ))
 
     @classmethod
     def split(cls, address: str) -> tuple[str, str]:
@@ -63,8 +85,8 @@ class S3Store(Scheme):
     def worker_settings(cls, environ: Mapping[str, str], endpoint: str | None = None) -> dict[str, str]:
         """See Scheme: endpoint and region."""
         here = next((environ[name] for name in cls.endpoint_variables if environ.get(name)), None)
-        given = {"AWS_ENDPOINT_URL_S3": endpoint or here, "AWS_REGION": _region(environ)}
-        return {name: value for name, value in given.items() if value}
+        settings = {"AWS_ENDPOINT_URL_S3": endpoint or here, "AWS_REGION": _region(environ)}
+        return {name: value for name, value in settings.items() if value}
 
     @classmethod
     def secret_values(cls, environ: Mapping[str, str]) -> dict[str, str]:
@@ -77,114 +99,308 @@ class S3Store(Scheme):
         if credentials is None:
             return {}
         keys = credentials.get_frozen_credentials()
-        found = {KEY: keys.access_key, SECRET_KEY: keys.secret_key, TOKEN: keys.token}
-        return {name: value for name, value in found.items() if value}
+        values = {KEY: keys.access_key, SECRET_KEY: keys.secret_key, TOKEN: keys.token}
+        return {name: value for name, value in values.items() if value}
 
     def put(self, key: str, data: bytes, *, if_absent: bool = False, if_version: str | None = None) -> str:
         """See Store; the version is the ETag."""
         check_key(key)
-        condition = {"IfNoneMatch": "*"} if if_absent else {}
-        condition |= {"IfMatch": if_version} if if_version is not None else {}
-        tries = self._server.tries()
+        # The server verifies the checksum; by the writer a put knows its own success, whose answer was lost.
+        metadata = {SHA256: hashlib.sha256(data).hexdigest(), WRITER: secrets.token_hex(8)}
+        request = {**self._object(key), "Body": data, "Metadata": metadata, "ChecksumAlgorithm": "SHA256"}
+        request |= {"IfNoneMatch": "*"} if if_absent else {}
+        request |= {"IfMatch": if_version} if if_version is not None else {}
+        reach("object put begun")
         try:
-            return put_whole(self._server, "put", key, data, condition, tries)
-        except StorageFailed as failed:
-            # An earlier try whose answer was lost may have been this put's own success.
-            if failed.reason == "conflict" and tries.num > 1 and (found := find(self, key)) and found.data == data:
-                return found.version
-            if failed.reason == "absent" and if_version is not None:
-                raise StorageFailed(f"{failed}; version {if_version} was to be replaced", reason="conflict") from failed
+            version = str(self._ask("put", key, lambda client: client.put_object(**request)["ETag"]))
+        except StorageFailed as failure:
+            version_of_own = self._written_by(metadata[WRITER], key) if failure.reason == "conflict" else None
+            if version_of_own:
+                return version_of_own
+            if failure.reason == "absent" and if_version is not None:
+                raise StorageFailed(f"{failure}; version {if_version} was to be replaced", reason="conflict") from None
             raise
+        reach("object put")
+        return version
+
+    def get(self, key: str) -> Object:
+        check_key(key)
+
+        def get_object(client: Any) -> Object:
+            answer = client.get_object(**self._object(key))
+            with _body_read():
+                data = answer["Body"].read()
+            _verify(_recorded(answer), hashlib.sha256(data).hexdigest())
+            return Object(data, str(answer["ETag"]))
+
+        return self._ask("get", key, get_object)
 
     def upload(
         self, key: str, path: Path, *, sent: Callable[[int], object] = ignore, is_given_away: bool = False
     ) -> str:
-        """See Store; above 8 MiB in parts."""
+        """See Store; above 8 MiB in parts. The server verifies the SHA-256 of each request."""
         check_key(key)
-        return upload(self._server, key, path, sent)
+        message = f"upload of {path} to {key!r} in {self.address}"
+        with disk_faults(message):
+            with open_source(path, message) as source:
+                if os.fstat(source.fileno()).st_size <= PART:
+                    self.put(key, data := source.read())
+                    sent(len(data))
+                    return hashlib.sha256(data).hexdigest()
+                sha256 = hashlib.file_digest(source, "sha256").hexdigest()
 
-    def get(self, key: str) -> Object:
-        check_key(key)
-        return self._server.ask("get", key, lambda client: self._whole(client, key))
+            def send(num_bytes: int) -> None:
+                sent(num_bytes)
+                reach("part sent")
+
+            options = {"Metadata": {SHA256: sha256}, "ChecksumAlgorithm": "SHA256"}
+            reach("upload begun")
+            self._ask("upload", key, lambda client: self._send(client, "upload", str(path), key, options, sent=send))
+            reach("upload completed")
+            return sha256
 
     def download(self, key: str, path: Path) -> str:
-        """See Store; goes on where a broken connection ended."""
+        """See Store; a part whose connection breaks is asked for again, and the whole is verified."""
         check_key(key)
-        return download(self._server, key, path)
+        with replacing(path, f"download of {key!r} from {self.address} to {path}") as file:
 
-    def copy(self, source: str, target: str, size: int) -> str | None:
-        """See Store; above 64 MiB in parts, so that no request takes long."""
-        check_key(source)
+            def receive(client: Any) -> str:
+                file.seek(0)
+                file.truncate()
+                answer = client.get_object(**self._object(key))
+                if answer["ContentLength"] <= PART or _recorded(answer) is None:
+                    with _body_read():  # botocore verifies one whole answer by the server's own checksum
+                        shutil.copyfileobj(answer["Body"], file, CHUNK)
+                else:
+                    answer["Body"].close()
+                    with _manager(client) as manager:
+                        manager.download(self._bucket, self._prefix + key, file).result()
+                file.flush()
+                file.seek(0)
+                sha256 = hashlib.file_digest(file, "sha256").hexdigest()  # type: ignore[arg-type]
+                _verify(_recorded(answer), sha256)
+                return sha256
+
+            return self._ask("download", key, receive)
+
+    def copy(self, source: str, target: str) -> str | None:
+        """See Store; in parts, so that no request takes long."""
         check_key(target)
-        return copy(self._server, source, target, size)
+        reach("copy begun")
+        sha256 = self.checksum(source)
+        options = {"MetadataDirective": "REPLACE", "Metadata": {SHA256: sha256}} if sha256 else {}
+        self._ask("copy", source, lambda client: self._send(client, "copy", self._object(source), target, options))
+        reach("object copied")
+        return sha256
+
+    def checksum(self, key: str) -> str | None:
+        check_key(key)
+        return self._ask("get", key, lambda client: _recorded(self._first_byte(client, key)))
 
     def names(self, folder: str) -> list[str]:
         """See Store; the server leaves out what lies deeper."""
         prefix = folder_prefix(folder)
-        start = len(self._server.prefix + prefix)
-        found: set[str] = set()
-        for page in self._pages(prefix, Delimiter="/"):
-            found |= {item["Prefix"][start:] for item in page.get("CommonPrefixes", ())}
-            found |= {item["Key"][start:] for item in page.get("Contents", ())}
-        return sorted(found - {""})  # an object that stands for the folder itself
-
-    def checksum(self, key: str) -> str | None:
-        check_key(key)
-        return stored_checksum(self._server, key, "get")
+        pages = self._pages(prefix, Delimiter="/")
+        keys = [item["Prefix"] for page in pages for item in page.get("CommonPrefixes", ())]
+        keys += [item["Key"] for page in pages for item in page.get("Contents", ())]
+        return sorted({key.removeprefix(self._prefix + prefix) for key in keys} - {""})
 
     def list(self, prefix: str) -> list[Entry]:
         check_prefix(prefix)
-        items = [item for page in self._pages(prefix) for item in page.get("Contents", ())]
-        root = self._server.prefix
-        found = (
-            Entry(item["Key"].removeprefix(root), int(item["Size"]), str(item["ETag"]))
-            for item in items
+        entries = (
+            Entry(item["Key"].removeprefix(self._prefix), int(item["Size"]), str(item["ETag"]))
+            for page in self._pages(prefix)
+            for item in page.get("Contents", ())
             if not item["Key"].endswith("/")
         )
-        return sorted(found, key=lambda entry: entry.key)
+        return sorted(entries, key=lambda entry: entry.key)
 
-    def delete(self, key: str) -> None:
-        check_key(key)
-        self._server.ask("delete", key, lambda client: client.delete_object(**self._server.object(key)))
+    def delete(self, *keys: str) -> None:
+        """See Store; a thousand objects in one request."""
+        for key in keys:
+            check_key(key)
+        for first in range(0, len(keys), 1000):
+            batch = keys[first : first + 1000]
+            self._ask("delete", batch[0], functools.partial(self._delete_batch, batch))
 
     def probe(self, prefix: str) -> None:
-        with contextlib.suppress(Exception):  # the probe meets it again, and has words for it
-            # First, because boto3 takes seconds on a busy machine, and the server is not silent then.
-            retry.call_with_timeout(LIMIT_SECONDS, self._server.client)
-        retry.probe(S3Store(self._server.hurried(PROBE_TRY_SECONDS)), prefix, self._server.place)
+        """See Store; with two attempts, so that the server's fault is told in time."""
+        place = self._bucket, self._prefix.removesuffix("/")
+        hurried = S3Store(*place, endpoint=self._endpoint, region=self._region, attempts=2)
+        hurried._ask("probe", prefix, lambda client: None)  # a busy machine loads boto3 for seconds
+        retry.probe(hurried, prefix)
 
-    def _pages(self, prefix: str, **options: str) -> Iterator[dict[str, Any]]:
-        request = {"Bucket": self._server.bucket, "Prefix": self._server.prefix + prefix, **options}
-        while True:
-            page = self._server.ask("list", prefix, lambda client: client.list_objects_v2(**request))
-            yield page
-            if not page.get("IsTruncated"):
-                return
-            request["ContinuationToken"] = page["NextContinuationToken"]
+    def _object(self, key: str) -> dict[str, str]:
+        return {"Bucket": self._bucket, "Key": self._prefix + key}
 
-    def _whole(self, client: Any, key: str) -> Object:
-        answer = client.get_object(**self._server.object(key))
-        data = answer["Body"].read()
-        verify(recorded(answer), hashlib.sha256(data).hexdigest())
-        return Object(data, str(answer["ETag"]))
+    def _ask(self, operation: str, key: str, call: Callable[[Any], T]) -> T:
+        """Returns ``call(client)``; raises StorageFailed where botocore's own attempts have not helped."""
+        started = time.monotonic()
+        for left in reversed(range(REPEATS)):
+            try:
+                return call(self._client)
+            except Exception as error:
+                from train_func.storage.s3_faults import KNOWN, read_fault
+
+                if not isinstance(error, KNOWN):
+                    raise
+                fault = read_fault(error)
+                if fault.is_repeated and left:
+                    continue
+                what = f"{self.address}, server {self._endpoint or 'of Amazon S3'}: {fault.what}"
+                tried = f" (tried for {time.monotonic() - started:.1f} s)" if fault.reason == "unreachable" else ""
+                raise StorageFailed(
+                    f"{operation} of {key!r} in {what}{tried}. "
+                    f"{fault.remedy(operation, self._bucket, self._prefix + key)}",
+                    reason=fault.reason,
+                    fault=what,
+                    is_unknown_host=fault.is_unknown_host,
+                ) from None  # its traceback would bury the words
+        raise AssertionError("the loop returns or raises")
+
+    @property
+    def _client(self) -> Any:
+        with self._connecting:
+            return self._connected
+
+    @functools.cached_property
+    def _connected(self) -> Any:
+        import boto3  # 0.4 s: only a process that talks to a server pays for it
+        from botocore.config import Config
+        from botocore.retries import standard
+
+        # A training has seeded the generator of the process: botocore's pauses must not draw from it.
+        if not isinstance(standard.ExponentialBackoff, functools.partial):
+            chance = random.SystemRandom().random
+            standard.ExponentialBackoff = functools.partial(standard.ExponentialBackoff, random=chance)
+        session = boto3.session.Session()
+        return session.client(
+            "s3",
+            endpoint_url=self._endpoint,
+            region_name=self._region or session.region_name or "us-east-1",
+            config=Config(
+                connect_timeout=CONNECT_SECONDS,
+                read_timeout=READ_SECONDS,
+                retries={"mode": "standard", "total_max_attempts": self._attempts},
+                s3={"addressing_style": "path" if self._endpoint else "auto"},
+                request_checksum_calculation="when_required",  # every upload asks for SHA-256 itself
+                max_pool_connections=16,
+            ),
+        )
+
+    def _send(
+        self,
+        client: Any,
+        kind: Literal["upload", "copy"],
+        source: Any,
+        key: str,
+        options: Mapping[str, Any],
+        *,
+        sent: Callable[[int], object] = ignore,
+    ) -> None:
+        """Makes the object under ``key``; ends where ``sent`` raises. What fails leaves no parts on the server."""
+        from s3transfer.subscribers import BaseSubscriber
+
+        failures = list[BaseException]()
+
+        class Progress(BaseSubscriber):
+            def on_progress(self, future: Any, bytes_transferred: int, **kwargs: Any) -> None:
+                try:
+                    sent(bytes_transferred)
+                except BaseException as failure:
+                    failures.append(failure)
+                    future.cancel()
+
+        with _manager(client) as manager:
+            transfer = getattr(manager, kind)(source, self._bucket, self._prefix + key, options, [Progress()])
+            try:
+                transfer.result()
+            except client.exceptions.NoSuchUpload:  # it is complete, where the first answer to its end was lost
+                if _recorded(self._first_byte(client, key)) != options.get("Metadata", {}).get(SHA256, "none"):
+                    raise
+            except BaseException:
+                if failures:
+                    raise failures[0] from None
+                raise
+
+    def _written_by(self, writer: str, key: str) -> str | None:
+        """Returns the version of the object, if that writer has put it there."""
+        try:
+            head = self._ask("get", key, lambda client: self._first_byte(client, key))
+        except StorageFailed:  # gone again, or not to be read
+            return None
+        return str(head["ETag"]) if head["Metadata"].get(WRITER) == writer else None
+
+    def _first_byte(self, client: Any, key: str) -> Any:
+        """Returns the metadata of an object; an answer to HEAD would say no reason."""
+        try:
+            answer = client.get_object(**self._object(key), Range="bytes=0-0")
+        except client.exceptions.ClientError as error:
+            if error.response["Error"]["Code"] != "InvalidRange":  # the object is empty
+                raise
+            answer = client.get_object(**self._object(key))
+        answer["Body"].close()
+        return answer
+
+    def _pages(self, prefix: str, **options: str) -> Sequence[Any]:
+        request = {"Bucket": self._bucket, "Prefix": self._prefix + prefix, **options}
+        return self._ask("list", prefix, lambda client: [*client.get_paginator("list_objects_v2").paginate(**request)])
+
+    def _delete_batch(self, keys: Sequence[str], client: Any) -> None:
+        if len(keys) == 1:
+            client.delete_object(**self._object(keys[0]))
+            return
+        objects = [{"Key": self._prefix + key} for key in keys]
+        answer = client.delete_objects(Bucket=self._bucket, Delete={"Objects": objects, "Quiet": True})
+        for error in answer.get("Errors", ()):
+            raise client.exceptions.ClientError({"Error": error, "ResponseMetadata": {}}, "DeleteObjects")
+
+
+def _manager(client: Any) -> Any:
+    from s3transfer.manager import TransferConfig, TransferManager
+
+    config = TransferConfig(
+        multipart_threshold=PART + 1,
+        multipart_chunksize=PART,
+        max_request_concurrency=SENDERS,
+        num_download_attempts=REPEATS,
+    )
+    return TransferManager(client, config)
+
+
+@contextlib.contextmanager
+def _body_read() -> Iterator[None]:
+    """Within, a pause is a broken answer: botocore repeats a request whose answer does not begin, and no other."""
+    from botocore.exceptions import ReadTimeoutError, ResponseStreamingError
+
+    try:
+        yield
+    except ReadTimeoutError as error:
+        raise ResponseStreamingError(error=error) from error
+
+
+def _recorded(answer: Mapping[str, Any]) -> str | None:
+    """The SHA-256 (hex) that was stored beside an object, None when another program stored it."""
+    sha256 = answer.get("Metadata", {}).get(SHA256)
+    return str(sha256) if sha256 else None
+
+
+def _verify(recorded: str | None, arrived: str) -> None:
+    from train_func.storage.s3_faults import Damaged
+
+    if recorded not in (None, arrived):
+        raise Damaged(f"SHA-256 {arrived} arrived, {recorded} was stored")
 
 
 def bucket_of(address: str) -> tuple[str, str]:
     """Bucket and prefix ("" or ``a/b``) of an address."""
     bucket, _, prefix = address.removeprefix("s3://").partition("/")
-    if "@" in bucket:
-        raise refused(
-            address,
-            "no user, key or password belongs into an address; give AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY "
-            "in the environment (in a cluster: by a Secret)",
-        )
-    if not bucket:
-        raise refused(address, "the bucket is missing: s3://bucket or s3://bucket/prefix")
     if not _BUCKET.fullmatch(bucket):
         raise refused(
             address,
-            f"{bucket!r} is no bucket name: 3 to 63 small letters, digits, dots and hyphens; "
-            "the server's host and port belong into AWS_ENDPOINT_URL_S3",
+            "s3://bucket/prefix is expected, the bucket with 3 to 63 small letters, digits, dots and hyphens. The "
+            "server's host and port belong into AWS_ENDPOINT_URL_S3, user and password into AWS_ACCESS_KEY_ID and "
+            "AWS_SECRET_ACCESS_KEY (in a cluster: a Secret)",
         )
     prefix = prefix.strip("/")
     if fault := (key_fault(prefix) if prefix else None) or ("it holds '?' or '#'" if set("?#") & set(prefix) else None):

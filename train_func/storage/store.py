@@ -32,7 +32,7 @@ class Object:
 
 
 def ignore(num_bytes: int) -> None:
-    """For a caller that needs no progress."""
+    """Does nothing, for a caller that needs no progress."""
 
 
 class Readable(Protocol):
@@ -67,7 +67,7 @@ class Store(Readable, Protocol):
         With ``if_absent`` only when the key is new, with ``if_version`` only when the object is still that version
         (reason "conflict" otherwise; of several writers at once one wins). Versions are made of the content: an
         object that goes back to earlier bytes has its earlier version again, so a pointer should count.
-        When the answer to a write was lost and the same bytes are found under the key, the write has succeeded.
+        A write whose answer was lost has succeeded where the object is found to be its own.
         """
 
     def upload(
@@ -76,31 +76,27 @@ class Store(Readable, Protocol):
         """Stores the file at ``path``; returns the SHA-256 (hex) of its bytes.
 
         ``is_given_away``: its bytes do not change any more; a store on the same disk then takes it without a copy.
-        ``sent`` is told of every piece that has arrived how many bytes it has, from any thread. What it raises before
-        the last piece ends the upload, and the object stays as it was.
+        ``sent`` is told of every piece how many bytes it has, from any thread; of one that is sent again first the same
+        number below zero. What it raises before the last piece ends the upload, and the object stays as it was.
         """
 
     def download(self, key: str, path: Path) -> str:
         """Writes the object to ``path``, which changes only when all of it has arrived; returns its SHA-256 (hex)."""
 
-    def copy(self, source: str, target: str, size: int) -> str | None:
-        """Makes ``target`` the object that is under ``source``, which has ``size`` bytes, without sending it here.
+    def copy(self, source: str, target: str) -> str | None:
+        """Makes ``target`` the object that is under ``source`` without sending it here.
 
         Returns the SHA-256 (hex) of what was copied, as ``checksum`` does; the same is recorded of ``target``.
         """
 
     def checksum(self, key: str) -> str | None:
-        """SHA-256 (hex) of the object, without sending it: as recorded when it was stored, None when none was recorded.
+        """SHA-256 (hex) of the object, as recorded when it was stored; None when none was recorded."""
 
-        Of an empty object it need not be known.
-        """
-
-    def delete(self, key: str) -> None:
-        """Removes the object; when there is none, nothing happens."""
+    def delete(self, *keys: str) -> None:
+        """Removes these objects, in no order; where there is none, nothing happens."""
 
     def probe(self, prefix: str) -> None:
-        """Puts, gets and deletes a small object under ``prefix``; done or failed within 5 seconds, and 10 where
-        nothing answers at all.
+        """Puts, gets and deletes a small object under ``prefix``; done or failed within 5 seconds.
 
         Raises StorageFailed, reason "unsupported", where the conditions of ``put`` are not heeded.
         """
@@ -169,11 +165,6 @@ class Scheme:
         return {}
 
     @classmethod
-    def group_variables(cls) -> list[str]:
-        """Those of ``secret_variables`` by which the workers of a job on a cluster know one another."""
-        return sorted(name for name, found in cls.secret_variables.items() if found.is_hidden and not found.optional)
-
-    @classmethod
     def secret_values(cls, environ: Mapping[str, str]) -> dict[str, str]:
         """What this process has for ``secret_variables``; those that it lacks are left out."""
         return {name: environ[name] for name in cls.secret_variables if name in environ}
@@ -196,13 +187,13 @@ def check_prefix(prefix: str) -> None:
 
 
 def folder_prefix(folder: str) -> str:
-    """How the keys of what lies in a folder begin; "" is the store's own folder."""
+    """Returns how the keys of what lies in a folder begin; "" is the store's own folder."""
     check_prefix(folder)
     return f"{folder.removesuffix('/')}/" if folder else ""
 
 
 def key_fault(key: str) -> str | None:
-    """What is wrong with a key, or None."""
+    """Returns what is wrong with a key, or None."""
     parts = key.split("/")
     if key.startswith("/"):
         return "it is absolute"
@@ -224,12 +215,12 @@ def key_fault(key: str) -> str | None:
 
 
 def without_password(address: str) -> str:
-    """The address with everything before an ``@`` hidden."""
+    """Hides everything before an ``@`` in the address."""
     return re.sub(r"//[^/]*@", "//***@", address)
 
 
 def endpoint_fault(name: str, endpoint: str) -> str | None:
-    """Why no server can be there, or None; ``name`` is the setting that says so."""
+    """Returns why no server can be there, or None; ``name`` is the setting that holds the endpoint."""
     parts = urlsplit(endpoint)
     if parts.scheme in ("http", "https") and parts.hostname and "@" not in parts.netloc:
         return None
@@ -240,5 +231,5 @@ def endpoint_fault(name: str, endpoint: str) -> str | None:
 
 
 def refused(address: str, why: str) -> StorageFailed:
-    """The failure of an address that no store can have."""
+    """Returns the failure of an address that no store can have."""
     return StorageFailed(f"store address {without_password(address)!r}: {why}", reason="address")

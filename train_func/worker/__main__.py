@@ -8,8 +8,8 @@ from train_func.worker.rank import stacks
 from train_func.worker.stop import Stop
 
 USAGE = """usage: python -u -m train_func.worker run     supervise the ranks of one pod, as its process 1
-       python -u -m train_func.worker template  import what ranks import, and fork them; the supervisor starts it
-       python -u -m train_func.worker rank    be one rank; the supervisor starts it where the template cannot
+       python -u -m train_func.worker template import what ranks import, and fork them; the supervisor starts it
+       python -u -m train_func.worker rank     be one rank; the supervisor starts it where the template cannot
        python -m train_func.worker check      read {"run": ..., "store": ...} from stdin, report what is wrong with it
        python -m train_func.worker base       read {"model": ..., ...} from stdin, bring the model of adapters here
 """

@@ -12,9 +12,9 @@ import platform
 from importlib.metadata import PackageNotFoundError, version
 
 from train_func.errors import StorageFailed
-from train_func.records import AttemptSetup, Lease, Numerics, RunRecord
 from train_func.storage import Store, find
 from train_func.version import VERSION
+from train_func.wire.records import AttemptSetup, Lease, Numerics, RunRecord
 
 PACKAGES = ("torch", "transformers", "datasets", "accelerate", "tokenizers", "safetensors")
 

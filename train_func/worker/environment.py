@@ -18,7 +18,6 @@ DEFAULT_JOIN_SECONDS = 600.0  # for the group to form, where the job does not sa
 class Environment:
     """The place and the part of one worker."""
 
-    job_dir: Path
     work_dir: Path
     temporary_dir: Path
     worker: int
@@ -35,6 +34,8 @@ class Environment:
     """Host and port of worker 0."""
     rendezvous_id: str
     join_timeout: float = DEFAULT_JOIN_SECONDS
+    image: str = ""
+    """Of the worker; empty where it has none."""
     cache_dir: Path
     """Which other pods may share."""
     memory: int | None = None
@@ -43,13 +44,17 @@ class Environment:
     """In which the claims are mounted that the run reads; None where it reads none."""
     group_key: bytes = field(default=b"", repr=False)
     """What the workers of the submission know and no other program does; empty where there is one worker."""
-    submission: bytes = field(default=b"", repr=False)
-    """The record of the run from which the key was made."""
+    store: str
+    """Its address."""
+    submission: str
+    """The key of the record of the submission in it."""
+    submitted: str = ""
+    """The time of the submission."""
 
     @property
-    def is_superseded(self) -> bool:
-        """Whether the job folder has the record of another submission by now, and other workers another key."""
-        return bool(self.submission) and _submission(self.job_dir) not in (b"", self.submission)
+    def job_dir(self) -> Path:
+        """Where ranks find the record of the run and the source."""
+        return self.work_dir / "job"
 
     @property
     def num_threads(self) -> int:
@@ -88,14 +93,12 @@ def read_environment(environ: Mapping[str, str]) -> Environment:
     if not join_timeout.isdecimal():
         faults.append(f"PET_RDZV_CONF: join_timeout={join_timeout}: whole seconds are expected")
         join_timeout = "0"
-    job_dir, work_dir = Path(text("TRAIN_FUNC_JOB_DIR")), Path(text("TRAIN_FUNC_WORK_DIR"))
-    submission = _submission(job_dir)
+    work_dir, submission = Path(text("TRAIN_FUNC_WORK_DIR")), text("TRAIN_FUNC_SUBMISSION")
     secrets = _secrets(environ)
     if num_workers > 1 and not secrets:
         faults.append(f"{GROUP_SECRET} is not set, and the store has no secret by which workers know one another")
-    group_key = hmac.digest("\0".join(secrets).encode(), b"group of workers\0" + submission, "sha256")
+    group_key = hmac.digest("\0".join(secrets).encode(), f"group of workers\0{submission}".encode(), "sha256")
     environment = Environment(
-        job_dir=job_dir,
         work_dir=work_dir,
         temporary_dir=Path(environ.get("TMPDIR") or work_dir / "tmp"),
         worker=whole(0, "TRAIN_FUNC_WORKER", "PET_NODE_RANK"),
@@ -108,11 +111,14 @@ def read_environment(environ: Mapping[str, str]) -> Environment:
         endpoint=endpoint,
         rendezvous_id=text("PET_RDZV_ID", "PET_MASTER_ADDR"),  # it has the name of the job
         join_timeout=float(join_timeout),
+        image=environ.get("TRAIN_FUNC_IMAGE", ""),
         cache_dir=machine_cache(environ),
         memory=whole(1, "TRAIN_FUNC_MEMORY") if "TRAIN_FUNC_MEMORY" in environ else None,
         claims_dir=Path(claims) if (claims := environ.get("TRAIN_FUNC_CLAIMS_DIR")) else None,
         group_key=group_key if num_workers > 1 else b"",
+        store=text("TRAIN_FUNC_STORE"),
         submission=submission,
+        submitted=environ.get("TRAIN_FUNC_SUBMITTED", ""),
     )
     if environment.worker >= num_workers > 0:
         faults.append(f"TRAIN_FUNC_WORKER={environment.worker}: below the {num_workers} workers of PET_NNODES")
@@ -130,11 +136,5 @@ def _secrets(environ: Mapping[str, str]) -> list[str]:
     if secret := environ.get(GROUP_SECRET):
         return [secret]
     schemes = schemes_of([environ.get("TRAIN_FUNC_STORE", "")])
-    return [environ[name] for scheme in schemes for name in scheme.group_variables() if environ.get(name)]
-
-
-def _submission(job_dir: Path) -> bytes:
-    try:
-        return (job_dir / "run.json").read_bytes()
-    except OSError:  # which is said where it is read as a record
-        return b""
+    keys = [item for scheme in schemes for item in sorted(scheme.secret_variables.items())]
+    return [environ[name] for name, key in keys if key.is_hidden and not key.optional and environ.get(name)]

@@ -10,9 +10,9 @@ from datasets import Dataset
 
 from train_func.errors import Cause, InvalidInput
 from train_func.inputs import key_of, variable_of
-from train_func.layout import PIPELINE
-from train_func.records import RunRecord
 from train_func.storage import Store
+from train_func.wire.layout import PIPELINE
+from train_func.wire.records import RunRecord
 from train_func.worker.inputs.model import ModelUse, find_model
 from train_func.worker.inputs.named import bring, find, link
 from train_func.worker.publish.card import TaskPart, fields_of

@@ -25,11 +25,11 @@ from datasets import Dataset
 from torch import nn
 
 from train_func.errors import InvalidInput
-from train_func.events import Reported, Stage
-from train_func.layout import RUN, home
-from train_func.records import Numerics, RunRecord
 from train_func.run import RECORD_KEY
 from train_func.storage import Store, open_store
+from train_func.wire.events import Reported, Stage
+from train_func.wire.layout import RUN, home
+from train_func.wire.records import Numerics, RunRecord
 from train_func.worker.checkpoint.checkpointing import Checkpointing
 from train_func.worker.inputs.cache import machine_cache
 from train_func.worker.loading import Loading

@@ -6,8 +6,8 @@ from functools import partial
 from typing import Any, TypeVar, cast
 
 from train_func.errors import StorageFailed
-from train_func.events import WaitsForStore
 from train_func.storage import Store
+from train_func.wire.events import WaitsForStore
 from train_func.worker.rank import reporting
 from train_func.worker.stop import Stop
 
@@ -66,13 +66,7 @@ class _Patient:
                 if now > self._next_notice:
                     self._next_notice = now + TELL
                     reporting.say(
-                        WaitsForStore(
-                            seconds_left=self._until - now,
-                            fault=failure.fault,
-                            is_unknown_host=failure.is_unknown_host,
-                            message=str(failure),
-                            purpose=self._purpose,
-                        )
+                        WaitsForStore(seconds_left=self._until - now, message=str(failure), purpose=self._purpose)
                     )
             else:
                 self._until = None

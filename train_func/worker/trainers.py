@@ -17,8 +17,8 @@ from transformers import DataCollatorWithPadding
 from transformers.trainer_callback import TrainerCallback
 
 from train_func.errors import InvalidInput
-from train_func.records import RunRecord
 from train_func.storage import Store
+from train_func.wire.records import RunRecord
 from train_func.worker.attempt_records import versions
 from train_func.worker.loading import Loading
 from train_func.worker.publish import model as model_module

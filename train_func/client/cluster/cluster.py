@@ -9,34 +9,31 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlsplit
 
-from train_func.client.backend import BoundJob, Input, Submission, provisional
+from train_func.client.backend import BoundJob, Input, JobRequest, provisional
 from train_func.client.cluster import objects, preflight, uploads
 from train_func.client.cluster.access import Access
 from train_func.client.cluster.cluster_job import ClusterJob
-from train_func.client.cluster.kubeconfig import connect
-from train_func.client.cluster.options import endpoint_faults, image_fault, store_faults
-from train_func.client.cluster.timings import Timings
+from train_func.client.cluster.kubeconfig import connect, is_loopback
+from train_func.client.job_spec import SecretKey
 from train_func.client.kinds import DEFAULT, KINDS, Kind
-from train_func.client.kinds.pod import FILES, config_map
-from train_func.client.packages.image_list import inventory_of
-from train_func.client.packages.inventory import Inventory
-from train_func.client.packages.wheels import requirement_faults
-from train_func.client.placement import Placement, SecretKey
-from train_func.errors import InvalidInput
-from train_func.fields import NamedFields
-from train_func.layout import home
-from train_func.records import RunRecord
+from train_func.client.packages.inventory import Inventory, inventory_of
+from train_func.client.packages.requirements import requirement_faults
+from train_func.client.placement import Placement, image_fault, job_spec
+from train_func.errors import InvalidInput, StorageFailed
+from train_func.fields import NamedFields, field_names
 from train_func.run import Run
-from train_func.storage import Store, scheme_of
-from train_func.storage.s3 import S3Store
+from train_func.storage import Store, open_store, scheme_of
+from train_func.storage.store import endpoint_fault, without_password
 from train_func.text import shown
+from train_func.wire.layout import home
+from train_func.wire.records import RunRecord
 
 CPU, MEMORY = 2, "8Gi"
 GRACE_SECONDS = 30
 SPOT_GRACE_SECONDS = 15  # GKE gives a node 30 s, and the pods that are not the system's half of them
-_unlisted: set[str] = set()  # images of which it was said that their packages are not known
-UNNAMED, UNNAMED_STORE = "unnamed:0", S3Store.example  # where a setting is missing, so that all else can be asked
+UNNAMED, UNNAMED_STORE = "unnamed:0", "s3://bucket/prefix"  # where a setting is missing, so that all else can be asked
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -91,29 +88,27 @@ class Cluster(NamedFields):
     """From SIGTERM to SIGKILL; default: 30, and 15 with ``spot``, because some clouds leave a pod no more."""
     kind: str | None = None
     """Of the jobs, a name out of ``kinds.KINDS``; default: TRAIN_FUNC_KIND, else that of the Training Operator."""
-    timings: Timings = field(default=Timings(), repr=False)
-    """Limits and pauses of what is asked of the cluster."""
 
     def __post_init__(self) -> None:
-        faults: list[str] = []
+        faults: list[str | None] = []
         try:
             self._placement(UNNAMED, self.namespace)
-        except InvalidInput as found:
-            faults += found.faults
+        except InvalidInput as refusal:
+            faults += refusal.faults
         faults += requirement_faults(self.packages)
-        faults += [fault] if self.image is not None and (fault := image_fault(self.image)) else []
-        faults += store_faults(self.store) if self.store is not None else []
-        faults += endpoint_faults("s3_endpoint", self.s3_endpoint) if self.s3_endpoint is not None else []
-        if faults:
-            raise InvalidInput(faults)
+        faults.append(image_fault(self.image) if self.image is not None else None)
+        faults.append(store_fault(self.store) if self.store is not None else None)
+        faults.append(reach_fault("s3_endpoint", self.s3_endpoint) if self.s3_endpoint is not None else None)
+        if any(faults):
+            raise InvalidInput([fault for fault in faults if fault])
 
     @property
     def found_by(self) -> Mapping[str, Any]:
         """What leads to the jobs and is not left to the kubeconfig."""
-        given = {"context": self.context, "namespace": self._given("namespace"), "store": self.store}
+        options = {"context": self.context, "namespace": self._given("namespace"), "store": self.store}
         if self._kind is not DEFAULT:
-            given["kind"] = self._kind.name
-        return {name: value for name, value in given.items() if value}
+            options["kind"] = self._kind.name
+        return {name: value for name, value in options.items() if value}
 
     @property
     def place(self) -> str:
@@ -130,25 +125,25 @@ class Cluster(NamedFields):
 
     def store_address(self) -> str:
         """Address of the store that runs here use."""
-        address: str | None = self._given("store")
-        if address is None or store_faults(address):
-            raise InvalidInput([self._by_setting(fault) for fault in store_faults(address)])
-        return address
+        address = self._given("store")
+        if fault := store_fault(address):
+            raise InvalidInput(self._by_setting(fault))
+        return str(address)
 
     def models_folder(self) -> Path:
         """Where fetched models go by default."""
         return home(os.environ) / "models"
 
     def inventory(self) -> Inventory | None:
-        """What the image holds, as it lists it itself; where that cannot be known a note says so, once."""
+        """Returns what the image holds; where that is not known a note says so."""
         image = self._given("image")
         if image_fault(image):
             return None  # which check tells
-        found = inventory_of(image, os.environ)
-        if found is None and image not in _unlisted:
-            _unlisted.add(image)
-            print(shown(f"note: which packages image {image!r} has is not known; imports are not compared with them"))
-        return found
+        inventory = inventory_of(image, os.environ, lambda: open_store(self.store_address()))
+        if inventory is None:
+            unknown = f"which packages image {image!r} has is not known before its workers have listed them"
+            print(shown(f"note: {unknown}; imports are not compared"))
+        return inventory
 
     def check(self, run: Run) -> None:
         """Asks the cluster everything that can be known before anything is created.
@@ -157,22 +152,17 @@ class Cluster(NamedFields):
             InvalidInput: with every finding at once.
         """
         faults = self._faults()
-        if run.workers > 1 and not scheme_of(address := self._store_or_unnamed()).group_variables():
-            faults.append(
-                f"store={address!r}: its scheme has no secret_variables, by which {run.workers} workers would know one "
-                "another; take workers=1, or another store"
-            )
         try:
             access = self._access()
             placement = self._placement(self._image_or_unnamed(), access.namespace)
-        except InvalidInput as found:
-            raise InvalidInput([*faults, *found.faults], cause="input" if faults else found.cause) from None
-        manifest = self._kind.render(provisional(run, self._store_or_unnamed()), placement, FILES)
+        except InvalidInput as refusal:
+            raise InvalidInput([*faults, *refusal.faults], cause="input" if faults else refusal.cause) from None
+        spec = job_spec(provisional(run, self._store_or_unnamed()), placement)
         try:
-            for note in preflight.check(access, manifest, also=faults):
+            for note in preflight.check(access, spec, also=faults):
                 print(shown(f"note: {note}"))
-        except InvalidInput as found:
-            raise InvalidInput([self._by_setting(fault) for fault in found.faults], cause=found.cause) from None
+        except InvalidInput as refusal:
+            raise InvalidInput([self._by_setting(fault) for fault in refusal.faults], cause=refusal.cause) from None
 
     def client_environment(self) -> dict[str, str | SecretKey]:
         """Variables by which a pod that submits runs finds image, store and namespace; keys by reference.
@@ -182,15 +172,19 @@ class Cluster(NamedFields):
         """
         if faults := self._faults():
             raise InvalidInput(faults)
-        placement = self._placement(self._image_or_unnamed(), self._given("namespace"))
-        return placement.client_environment(self._store_or_unnamed(), self._kind.name)
+        image, namespace, store = (self._given(option) for option in ("image", "namespace", "store"))
+        placement = self._placement(image, namespace)
+        named = {"IMAGE": image, "NAMESPACE": namespace, "STORE_SECRET": placement.store_secret, "STORE": store}
+        named |= {"KIND": self._kind.name}
+        plain = {f"TRAIN_FUNC_{name}": value for name, value in named.items() if value}
+        return {**plain, **placement.store_settings, **placement.secrets([store])}
 
     def settled(self) -> "Cluster":
-        """With what the environment here says of the workers' size, for a process that has another environment."""
+        """Returns a copy with the workers' size from the environment here, for a process with another environment."""
         return replace(self, cpu=self._given("cpu"), memory=self._given("memory"))
 
     def adapted(self, run: Run) -> Run:
-        """The run with as many attempts as a job of the kind can have."""
+        """Returns the run with as many attempts as a job of the kind can have."""
         most = self._kind.most_attempts
         return run if most is None or run.max_attempts <= most else replace(run, max_attempts=most)
 
@@ -202,28 +196,28 @@ class Cluster(NamedFields):
         """
         if self.cache is None:
             uploads.check_room(inputs, self.disk)
-        return uploads.upload_inputs(record.run, inputs, store, self.timings)
+        return uploads.upload_inputs(record.run, inputs, store)
 
-    def submission(self, record: RunRecord, files: Sequence[str]) -> Submission:
-        """The job of a run for this cluster; ``files`` are the names in its ConfigMap."""
+    def request(self, record: RunRecord) -> JobRequest:
+        """The job of a run for this cluster."""
         if faults := self._faults():
             raise InvalidInput(faults)
         namespace = self._access().namespace
         placement = self._placement(self._image_or_unnamed(), namespace)
         found_by = {**self.found_by, "namespace": namespace}
         options = {"kind": self._kind.name, **placement.options, "s3_endpoint": self._endpoint()[1]}
-        manifest = self._kind.render(record, placement, files)
-        return Submission(manifest, options, found_by, placement.ranks, frozenset(os.environ))
+        spec = job_spec(record, placement)
+        return JobRequest(self._kind.render(spec), options, found_by, spec.ranks)
 
-    def submit(self, submission: Submission, files: Mapping[str, bytes]) -> BoundJob:
+    def submit(self, request: JobRequest) -> BoundJob:
         """Creates the job; a finished one of that name is removed first.
 
         Raises:
             InvalidInput: the cluster refuses.
             RunsAlready: another client has created it.
         """
-        manifest = submission.manifest
-        objects.create(self._access(), manifest, config_map(manifest, files))
+        manifest = request.manifest
+        objects.create(self._access(), manifest)
         return self.job(manifest["metadata"]["name"])
 
     def job(self, name: str) -> ClusterJob:
@@ -231,77 +225,98 @@ class Cluster(NamedFields):
         return ClusterJob(name, self._access)
 
     def jobs(self) -> list[BoundJob]:
-        """Those in the namespace that train_func has made, by name."""
+        """Returns the jobs in the namespace that train_func has made, by name."""
         return [self.job(name) for name in objects.names(self._access())]
 
     def _access(self) -> Access:
-        return connect(self.context, self._given("namespace"), self._kind, self.timings)
+        return connect(self.context, self._given("namespace"), self._kind)
 
     @property
     def _kind(self) -> Kind:
-        given = self._given("kind", DEFAULT.name)
-        if given not in KINDS:
-            raise InvalidInput(self._by_setting(f"kind={given!r}: one of {', '.join(KINDS)} is expected"))
-        return KINDS[given]
+        name = self._given("kind", DEFAULT.name)
+        if name not in KINDS:
+            raise InvalidInput(self._by_setting(f"kind={name!r}: one of {', '.join(KINDS)} is expected"))
+        return KINDS[name]
 
     def _given(self, option: str, default: Any = None) -> Any:
-        """An option, or where it is not given, what the environment says."""
+        """Returns an option, or what the environment says where it is not given."""
         return getattr(self, option) or os.environ.get(f"TRAIN_FUNC_{option.upper()}") or default
 
     def _faults(self) -> list[str]:
-        """What is missing or cannot work of the options and the environment together."""
-        faults = [self._by_setting(fault) for fault in store_faults(self._given("store"))]
-        if fault := image_fault(self._given("image")):
-            faults.append(self._by_setting(fault))
+        """Returns what is missing or cannot work, of the options and the environment together."""
         name, endpoint = self._endpoint()
-        return faults + (endpoint_faults(name, endpoint) if endpoint else [])
+        faults = [store_fault(self._given("store")), image_fault(self._given("image"))]
+        faults.append(reach_fault(name, endpoint) if endpoint else None)
+        return [self._by_setting(fault) for fault in faults if fault]
 
     def _store_or_unnamed(self) -> str:
         address = self._given("store")
-        return UNNAMED_STORE if address is None or store_faults(address) else address
+        return UNNAMED_STORE if store_fault(address) else str(address)
 
     def _image_or_unnamed(self) -> str:
-        image: str | None = self._given("image")
-        return UNNAMED if image is None or image_fault(image) else image
+        image = self._given("image")
+        return UNNAMED if image_fault(image) else str(image)
 
     def _endpoint(self) -> tuple[str, str | None]:
-        """Where the workers find the store, and which setting says so."""
+        """Returns which setting says where the workers find the store, and what it says."""
         if self.s3_endpoint:
             return "s3_endpoint", self.s3_endpoint
         names = ("TRAIN_FUNC_S3_ENDPOINT", *scheme_of(self._store_or_unnamed()).endpoint_variables)
         return next(((name, os.environ[name]) for name in names if os.environ.get(name)), ("s3_endpoint", None))
 
     def _by_setting(self, fault: str) -> str:
-        """A fault, by the name that its option has in the environment when it was taken from there."""
+        """Renames the option of a fault to its variable, where the value came from the environment."""
         option, _, rest = fault.partition("=")
         variable = f"TRAIN_FUNC_{option.upper()}"
         return f"{variable}={rest}" if not getattr(self, option, None) and os.environ.get(variable) else fault
 
     def _placement(self, image: str, namespace: str | None) -> Placement:
         grace_seconds = SPOT_GRACE_SECONDS if self.spot else GRACE_SECONDS
+        scheme = scheme_of(self._store_or_unnamed())
+        settled: dict[str, Any] = {
+            "image": image,
+            "namespace": namespace,
+            "cpu": self._given("cpu", CPU) if self.cpu is None else self.cpu,
+            "memory": self._given("memory", MEMORY) if self.memory is None else self.memory,
+            "grace_seconds": grace_seconds if self.grace_seconds is None else self.grace_seconds,
+            "store_secret": self._given("store_secret", "myminio"),
+            "store_settings": scheme.worker_settings(os.environ, self._endpoint()[1]),
+        }
+        names = set(field_names(Placement)) - settled.keys()
         try:
-            placement = Placement(
-                image=image,
-                namespace=namespace,
-                cpu=self._given("cpu", CPU) if self.cpu is None else self.cpu,
-                memory=self._given("memory", MEMORY) if self.memory is None else self.memory,
-                gpu=self.gpu,
-                disk=self.disk,
-                cache=self.cache,
-                grace_seconds=grace_seconds if self.grace_seconds is None else self.grace_seconds,
-                spot=self.spot,
-                node_selector=self.node_selector,
-                tolerations=self.tolerations,
-                queue=self.queue,
-                service_account=self.service_account,
-                priority_class=self.priority_class,
-                store_secret=self._given("store_secret", "myminio"),
-                hub_secret=self.hub_secret,
-                store_settings=scheme_of(self._store_or_unnamed()).worker_settings(os.environ, self._endpoint()[1]),
-                environment=self.environment,
-            )
-        except InvalidInput as found:
-            raise InvalidInput([self._by_setting(fault) for fault in found.faults]) from None
+            placement = Placement(**settled, **{name: getattr(self, name) for name in names})
+        except InvalidInput as refusal:
+            raise InvalidInput([self._by_setting(fault) for fault in refusal.faults]) from None
         if faults := self._kind.faults(placement):
             raise InvalidInput(faults)
         return placement
+
+
+def store_fault(address: str | None) -> str | None:
+    """Returns why pods could not keep a run there; None when they could."""
+    remedy = "give Cluster(store='s3://bucket/prefix') or set TRAIN_FUNC_STORE"
+    if not address:
+        return f"store: none is given, and pods and this process need one that both reach; {remedy}"
+    try:
+        scheme = scheme_of(address)
+        scheme.split(address)
+    except StorageFailed as error:
+        return f"store: {error}"
+    if scheme.is_shared:
+        return None
+    return (
+        f"store={without_password(address)!r}: the pods of a cluster do not see this machine's folders; a store that "
+        f"both reach is expected, such as an S3 server: {remedy}, and AWS_ENDPOINT_URL_S3 when it is not Amazon's"
+    )
+
+
+def reach_fault(name: str, endpoint: str) -> str | None:
+    """Returns why pods could not find a server there, or None; ``name`` is the setting that holds the endpoint."""
+    host = urlsplit(str(endpoint)).hostname or ""
+    if not is_loopback(host) and host != "0.0.0.0":
+        return endpoint_fault(name, str(endpoint))
+    return (
+        f"{name}={without_password(endpoint)!r}: in a pod that is the pod itself, not this machine; give the server's "
+        "name inside the cluster, as Cluster(s3_endpoint='http://myminio:9000') or TRAIN_FUNC_S3_ENDPOINT; "
+        "this process goes on using AWS_ENDPOINT_URL_S3"
+    )

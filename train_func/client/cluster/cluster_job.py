@@ -1,76 +1,97 @@
-"""A job of a cluster: asked for once, or observed as long as a caller waits for it or follows it."""
+"""A job of a cluster: each look asks for the job, its pods, its events, and for new lines of the logs that matter.
 
-import threading
-import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+The API gives a log from a whole second on. Each look asks again for the last seconds of what was read, because lines
+of a container's two streams are not in order, and leaves out as many lines of each time stamp as it has seen.
+"""
 
-from train_func.client.backend import Note
-from train_func.client.cluster import logs, objects
+import re
+from collections import Counter
+from collections.abc import Callable, Iterable
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, replace
+from datetime import datetime, timedelta
+
+from train_func.client.cluster import faults, objects
 from train_func.client.cluster.access import Access
-from train_func.client.cluster.observer import READY_SECONDS, REFUSED_SECONDS, Observer
 from train_func.client.kinds.kind import Operator
-from train_func.client.status import Event, JobStatus, LogCut, LogLine, Pod
+from train_func.client.status import Event, JobStatus, LogLine, LogPosition, Pod, Snapshot
 from train_func.errors import InvalidInput, JobNotFound
+from train_func.text import counted
+
+MOST_FOLLOWED = 16  # workers whose logs are all read
+AT_ONCE = 8  # requests for logs
+LOG_BYTES = 2 * 1024 * 1024  # of new lines of one pod in one look
+WINDOW = timedelta(seconds=2)
+MOST_FAILURES = 4  # at the log of a pod that has ended: its node may be gone for good
+NOT_STARTED, NO_CREDENTIALS, NOT_FOUND = 400, 401, 404
+FEW = (
+    f"it has more than {counted(MOST_FOLLOWED, 'worker')}: only the logs of worker 0 and of those that fail are shown; "
+    "logs(worker=1) shows any one of them"
+)
+_STAMPED = re.compile(rb"(\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d)(\.\d+)?(Z|[+-]\d\d:\d\d) (.*)", re.DOTALL)
 
 
 class ClusterJob:
-    """Owns the observer of the job; safe to use from several threads."""
+    """A BoundJob. Keeps nothing: ``access`` is called with each question, and may have other credentials by then."""
+
+    pause = 2.0
 
     def __init__(self, name: str, access: Callable[[], Access]) -> None:
-        """``access`` is called with each question: the kubeconfig may name other credentials by then."""
         self.name = name
         self._access = access
-        self._lock = threading.Lock()
-        self._observer: Observer | None = None
 
     @property
     def operator(self) -> Operator:
-        """That of its kind."""
+        """The operator of its kind of job."""
         return self._access().kind.operator
 
     def status(self) -> JobStatus | None:
         """The job's state, or None when there is no such job."""
-        observer = self._running()
-        return observer.status() if observer else objects.status(self._access(), self.name)
+        return objects.status(self._access(), self.name)
 
     def pods(self) -> list[Pod]:
-        """The pods that there are, and while it is observed those that were, oldest first."""
-        observer = self._running()
-        return observer.pods() if observer else objects.pods(self._access(), self.name)
+        """The pods that there are, oldest first."""
+        return objects.pods(self._access(), self.name)
 
     def events(self) -> list[Event]:
-        """All events that the cluster still has, or that were seen while it is observed, oldest first."""
-        observer = self._running()
-        return observer.events() if observer else objects.events(self._access(), self.name)
+        """All events that the cluster still has, oldest first."""
+        return objects.events(self._access(), self.name)
 
-    def logs(
-        self, *, follow: bool, worker: int | None = None, note: Note, stop: threading.Event
-    ) -> Iterator[LogLine | LogCut]:
-        """As every backend."""
-        if follow:
-            self._observe()  # so that `pods` answers from what the lines begin with, pods that are gone included
-            return logs.Following(self._access(), self._observe, worker, note).lines(stop)
-        return logs.there_now(self._access(), [pod for pod in self.pods() if worker in (None, pod.worker)])
+    def look(self, since: Snapshot | None = None, *, worker: int | None = None, with_logs: bool = True) -> Snapshot:
+        """As every backend; of more than 16 workers it reads the logs of worker 0 and of those that fail."""
+        try:
+            return self._look(since or Snapshot(), worker, is_first=since is None, with_logs=with_logs)
+        except InvalidInput as error:
+            if since is None or error.cause not in ("cluster", "permission"):
+                raise
+            return replace(since, lines=(), has_more=False, outage=error)
 
-    def last_lines(self, pods: Sequence[Pod]) -> Mapping[str, str]:
-        """The last line that each of these running pods has written, by its uid."""
-        return logs.last_lines(self._access(), pods)
-
-    def wait_for_change(self, seconds: float) -> None:
-        """Returns when something about the job may have changed, or after ``seconds``."""
-        observer = self._observe()
-        observer.wait_for_change(seconds)
-        if observer.failure:
-            time.sleep(min(seconds, REFUSED_SECONDS))  # may not be watched: then it is looked at now and then
-
-    def outage(self) -> InvalidInput | None:
-        """Why the observer hears nothing: the API is away, or refuses by now."""
-        observer = self._observer
-        if observer is None:
-            return None
-        if observer.alive:
-            observer.ready(READY_SECONDS)  # it may have begun this moment
-        return observer.outage
+    def _look(self, since: Snapshot, worker: int | None, *, is_first: bool, with_logs: bool) -> Snapshot:
+        access = self._access()
+        status = objects.status(access, self.name)
+        living = objects.pods(access, self.name)
+        there = {pod.uid for pod in living}
+        gone = [replace(pod, deleted=True, unheard_since=None) for pod in since.pods if pod.uid not in there]
+        logs, note = chosen(living, worker) if with_logs else ([], "")
+        unread = [pod for pod in logs if not since.positions.get(pod.uid, LogPosition()).is_complete]
+        with ThreadPoolExecutor(AT_ONCE) as readers:
+            parts = list(readers.map(lambda pod: read_log(access, pod, since.positions.get(pod.uid)), unread))
+        outage = next((part.error for part in parts if part.error), None)
+        if outage and is_first:
+            raise outage
+        missed, _ = chosen(gone, worker)
+        lost = {pod.uid for pod in missed} | {part.pod.uid for part in parts if part.is_lost}
+        return Snapshot(
+            status=status,
+            pods=(*gone, *living),
+            events=tuple(objects.events(access, self.name)),
+            lines=tuple(line for part in parts for line in part.lines),
+            positions={**since.positions, **{part.pod.uid: part.position for part in parts}},
+            lost=since.lost | lost,
+            has_more=any(part.has_more for part in parts),
+            note=note,
+            outage=outage,
+        )
 
     def stacks_command(self) -> str:
         """Asks process 1 of each pod, its supervisor; by an account that may execute commands in pods."""
@@ -79,41 +100,90 @@ class ClusterJob:
         return f"for pod in {' '.join(names)}; do {ask}; done" if names else ""
 
     def cancel(self) -> None:
-        """Removes the job with its pods and its ConfigMap; raises JobNotFound."""
+        """Removes the job with its pods; raises JobNotFound."""
         access = self._access()
-        if not self._remove(access):
+        if not objects.remove(access, self.name):
             raise JobNotFound(f"no job {self.name!r} is in namespace {access.namespace} of {access.where}")
 
     def delete(self) -> None:
         """As ``cancel``; nothing happens when there is no such job."""
-        self._remove(self._access())
+        objects.remove(self._access(), self.name)
 
-    def _remove(self, access: Access) -> bool:
-        """Whether there was one; what is asked next is asked anew."""
-        there = objects.remove(access, self.name)
-        with self._lock:
-            self._observer = None  # a caller that still holds it keeps it
-        return there
 
-    def _running(self) -> Observer | None:
-        """The observer, if there is one and it comes to know everything; to use it keeps it going."""
-        with self._lock:
-            observer = self._observer
-        if observer is None or not self._is_current(observer) or not observer.ready(READY_SECONDS):
-            return None
-        observer.ask()
-        return observer
+def chosen(pods: Iterable[Pod], worker: int | None) -> tuple[list[Pod], str]:
+    """The pods whose logs are read, and in words which are left out."""
+    pods = [pod for pod in pods if worker in (None, pod.worker)]
+    if worker is not None or len({pod.worker for pod in pods}) <= MOST_FOLLOWED:
+        return pods, ""
+    return [pod for pod in pods if pod.worker == 0 or pod.phase == "Failed" or pod.exit_code], FEW
 
-    def _observe(self) -> Observer:
-        """The observer that runs, or a new one that knows what the one before has seen."""
-        access = self._access()
-        with self._lock:
-            observer = self._observer
-            if observer is None or not self._is_current(observer):
-                same = observer if observer and observer.access == access else None
-                observer = self._observer = Observer(access, self.name, same)
-            observer.ask()
-            return observer
 
-    def _is_current(self, observer: Observer) -> bool:
-        return observer.alive and observer.access is self._access()
+@dataclass(frozen=True)
+class LogPart:
+    """What one request for the log of a pod has brought."""
+
+    pod: Pod
+    position: LogPosition
+    lines: tuple[LogLine, ...] = ()
+    has_more: bool = False
+    is_lost: bool = False
+    """Whether the rest of the log cannot be read from here."""
+    error: InvalidInput | None = None
+    """A right or a login is missing."""
+
+
+def read_log(access: Access, pod: Pod, position: LogPosition | None = None) -> LogPart:
+    """The lines of a pod that come after ``position``."""
+    position = position or LogPosition()
+    has_ended = pod.ended is not None or pod.phase in ("Succeeded", "Failed")
+    if not (pod.started or pod.phase in ("Running", "Succeeded", "Failed")):
+        return LogPart(pod, position)
+    limit = LOG_BYTES + position.num_recent_bytes
+    query = {"container": access.kind.container, "timestamps": "true", "limitBytes": str(limit)}
+    if position.recent:
+        newest = max(position.recent)
+        zone = "Z" if newest.endswith("Z") else newest[-6:]
+        query["sinceTime"] = f"{(datetime.fromisoformat(newest[:19]) - WINDOW).isoformat()}{zone}"
+    try:
+        log = access.text(access.core("pods", f"{pod.name}/log"), **query)
+    except Exception as error:
+        if not faults.known(error):
+            raise
+        refused = faults.forbidden(error) or faults.status_of(error) == NO_CREDENTIALS
+        failures = position.failures + (has_ended or faults.status_of(error) not in (NOT_STARTED, NOT_FOUND))
+        is_lost = has_ended and not refused and failures >= MOST_FAILURES
+        return LogPart(
+            pod,
+            replace(position, failures=failures, is_complete=is_lost),
+            is_lost=is_lost,
+            error=faults.failed(error, "get", "pods/log", access) if refused else None,
+        )
+    is_cut = len(log) >= limit
+    *rows, rest = log.split(b"\n")
+    rows += [rest] if rest and has_ended and not is_cut else []
+    stamped = [match for row in rows if (match := _STAMPED.fullmatch(row))]
+    whole = len(stamped) == len(rows)  # else some are the node's own words, such as that it finds no container
+    last = max((match[1].decode() for match in stamped), default="")
+    begin = (datetime.fromisoformat(last) - WINDOW).isoformat().encode() if last else b""
+    seen, lines, recent, num_bytes = Counter(position.recent), [], [], 0
+    for match in stamped:
+        stamp = b"".join(part or b"" for part in match.groups()[:3]).decode()
+        if match[1] >= begin:
+            recent.append(stamp)
+            num_bytes += len(match[0]) + 1
+        if seen[stamp] > 0:
+            seen[stamp] -= 1
+        else:
+            lines.append(LogLine(pod.worker, pod.uid, match[4].decode(errors="replace").removesuffix("\r")))
+    if not stamped:
+        recent, num_bytes = list(position.recent), position.num_recent_bytes
+    num_bytes = limit if is_cut and not lines else num_bytes  # a very long line: the next look asks for more
+    failures = 0 if whole else position.failures + 1
+    done = has_ended and not is_cut and (whole or failures >= MOST_FAILURES)
+    return LogPart(
+        pod,
+        LogPosition(recent=tuple(recent), num_recent_bytes=num_bytes, failures=failures, is_complete=done),
+        tuple(lines),
+        has_more=is_cut,
+        is_lost=done and not whole,
+    )

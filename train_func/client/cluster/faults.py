@@ -1,15 +1,12 @@
-"""What an error of the Kubernetes API means, and what to do about it."""
+"""What an error of the Kubernetes API means, and what to do about it; the rights without which no job runs."""
 
 import json
 import re
 from dataclasses import dataclass
 from typing import Any
 
-from train_func.client.cluster import rights
-from train_func.client.cluster.sending import NO_API, retry_after
-from train_func.client.cluster.timings import Timings
 from train_func.client.diagnose.diagnosis import Diagnosis
-from train_func.client.diagnose.starting import DENIED, POLICY
+from train_func.client.diagnose.reasons import DENIED, judge
 from train_func.client.kinds import Kind
 from train_func.errors import InvalidInput
 
@@ -17,6 +14,9 @@ _LOG_IN = (
     "Log in to the cluster again; where the kubeconfig names a file with a token, put a new one there: `kubectl create "
     "token ACCOUNT --duration=8h >FILE`"
 )
+ROLE = "train-func-notebook"
+NO_API = "what answers there is no Kubernetes API, by its answer in HTML or XML; see the server's address"
+ANONYMOUS = "system:anonymous"
 _RBAC = re.compile(r"cannot \w+ resource")
 _WEBHOOK = re.compile(r'failed calling webhook "(?P<name>[^"]+)"')
 _NAMESPACE = re.compile(r'namespaces? "[^"]+" not found')
@@ -30,7 +30,6 @@ class Target:
     where: str
     """Which cluster it is, for messages."""
     kind: Kind
-    timings: Timings
 
 
 def status_of(error: BaseException) -> int | None:
@@ -47,8 +46,8 @@ def known(error: BaseException) -> bool:
 
 
 def forbidden(error: BaseException) -> bool:
-    """Whether a right is missing, and not something else refused what may be asked."""
-    return status_of(error) == 403 and bool(_RBAC.search(said(error)))
+    """Whether a right is missing: nothing else refused what may be asked, and credentials were sent."""
+    return status_of(error) == 403 and bool(_RBAC.search(words := words_of(error))) and ANONYMOUS not in words
 
 
 def timed_out(error: BaseException) -> bool:
@@ -61,81 +60,86 @@ def timed_out(error: BaseException) -> bool:
 
 def failed(error: BaseException, verb: str, resource: str, target: Target) -> InvalidInput:
     """The error to raise for one of the API's; a fault of this program is raised as it is."""
-    found = diagnosed(error, verb, resource, target)
-    return InvalidInput(found.message, cause=found.cause)
+    diagnosis = diagnosed(error, verb, resource, target)
+    return InvalidInput(diagnosis.message, cause=diagnosis.cause)
 
 
-def diagnosed(error: BaseException, verb: str, resource: str, target: Target) -> Diagnosis:
+def diagnosed(error: Any, verb: str, resource: str, target: Target) -> Diagnosis:
     """What was asked, where, what came back, and what to do; a fault of this program is raised as it is."""
     if not known(error):
         raise error
     asked = f"{verb} {resource} in namespace {target.namespace} of {target.where}"
-    words = said(error)
-    match status_of(error):
+    words, status = words_of(error), status_of(error)
+    match status:
         case None:
             away = f"{target.where} cannot be reached: {_why(error)}"
             return Diagnosis("cluster", f"{away}. See whether `kubectl get pods` answers with that context")
         case 401:
             refused = f"{target.where} does not accept the credentials (expired?): {words}. {_LOG_IN}"
             return Diagnosis("permission", refused)
+        case 403 if ANONYMOUS in words:
+            unsent = f"{target.where} was sent no credentials: {words}"
+            return Diagnosis("permission", f"{unsent}. See whether `kubectl get pods` works with that context")
+        case 403 if _RBAC.search(words):
+            exists = "if that namespace exists at all (`kubectl get namespaces`)"
+            return Diagnosis("permission", f"{asked}: forbidden: {words}; {exists}: {role(target)}")
+        case 404 if _NAMESPACE.search(words):
+            lists = "`kubectl get namespaces` lists them"
+            remedy = f"{lists}, `kubectl create namespace {target.namespace}` makes it"
+            return Diagnosis("input", f"namespace={target.namespace!r}: {target.where} has no such namespace; {remedy}")
+        case 404 if resource.partition("/")[0] == target.kind.plural and '" not found' not in words:
+            return Diagnosis("cluster", no_operator(target))
         case 404:
-            return _missing(asked, words, resource, target)
+            return Diagnosis("cluster", f"{asked}: not found: {words}")
         case 409:
             return Diagnosis("input", f"{asked}: it is there already: {words}; attach to it, or delete it first")
-        case 400 | 422 if not DENIED.search(words) or target.kind.operator.webhook in words:
+        case 400 | 403 | 422 if target.kind.operator.webhook in words or (status != 403 and not DENIED.search(words)):
             return Diagnosis("input", f"{asked}: the cluster does not take what was asked: {words}")
         case 400 | 403 | 422:
-            return _refusal(asked, words, target)
+            reason = judge(words)
+            remedy = f"; {reason.remedy}" if reason.permanent else ""
+            # An error with the cause "cluster" would leave open whether it was done.
+            cause = "permission" if reason.cause == "cluster" else reason.cause
+            return Diagnosis(cause, f"{asked}: refused: {words}{remedy}")
         case 429:
-            seconds = retry_after(error)
-            later = "" if seconds is None else f", and wants to be asked again after {seconds:.0f} s"
-            busy = (
-                f"{asked}: the API server has too many requests (status 429){later}: {words}. It is asked again for at "
-                f"most {target.timings.busy:.0f} s; submit again later"
-            )
-            return Diagnosis("cluster", busy)
-        case _ if found := _WEBHOOK.search(words):
-            why = f"its webhook {found['name']} cannot be called: {words.rpartition(': ')[2]}"
+            seconds = next((v for k, v in (error.headers or {}).items() if k.lower() == "retry-after"), None)
+            later = f", and wants to be asked again after {seconds} s" if seconds else ""
+            again = "It was asked again for up to a minute, unless it wants to be left alone for longer"
+            busy = f"the API server has too many requests (status 429){later}: {words}. {again}; submit again later"
+            return Diagnosis("cluster", f"{asked}: {busy}")
+        case _ if webhook := _WEBHOOK.search(words):
+            why = f"its webhook {webhook['name']} cannot be called: {words.rpartition(': ')[2]}"
             return Diagnosis("cluster", silent_operator(target, why))
-        case status:
+        case _:
             failure = f"{asked}: the API server failed with status {status}: {words}; submit again when it is ready"
             return Diagnosis("cluster", failure)
 
 
-def _refusal(asked: str, words: str, target: Target) -> Diagnosis:
-    if "system:anonymous" in words:
-        message = (
-            f"{target.where} was sent no credentials: {words}. See whether `kubectl get pods` works with that context"
-        )
-        return Diagnosis("permission", message)
-    if _RBAC.search(words):
-        message = (
-            f"{asked}: forbidden: {words}; if that namespace exists at all (`kubectl get namespaces`): "
-            f"{rights.remedy(target.kind, target.namespace)}"
-        )
-        return Diagnosis("permission", message)
-    if "is being terminated" in words:
-        message = f"{asked}: the namespace is being deleted; wait until it is gone and made anew, or take another"
-        return Diagnosis("permission", message)
-    refused = f"{asked}: refused: {words}"
-    if DENIED.search(words):
-        return Diagnosis("input", refused if target.kind.operator.webhook in words else f"{refused}; {POLICY}")
-    if "exceeded quota" in words or "failed quota" in words:
-        return Diagnosis("quota", refused)
-    is_input = re.search(r"(maximum|minimum) \S+ usage per|is invalid|no PriorityClass", words)
-    return Diagnosis("input" if is_input else "permission", refused)
+def rights(kind: Kind) -> dict[tuple[str, str], tuple[str, ...]]:
+    """Verbs, by group and resource, without which a job of that kind cannot be submitted and followed."""
+    return {
+        (kind.group, kind.plural): ("get", "list", "create", "delete"),
+        ("", "pods"): ("list",),
+        ("", "pods/log"): ("get",),
+        ("", "events"): ("list",),
+    }
 
 
-def _missing(asked: str, words: str, resource: str, target: Target) -> Diagnosis:
-    if _NAMESPACE.search(words):
-        message = (
-            f"namespace={target.namespace!r}: {target.where} has no such namespace; `kubectl get namespaces` lists "
-            f"them, `kubectl create namespace {target.namespace}` makes it"
-        )
-        return Diagnosis("input", message)
-    if resource.partition("/")[0] == target.kind.plural and '" not found' not in words:
-        return Diagnosis("cluster", no_operator(target))
-    return Diagnosis("cluster", f"{asked}: not found: {words}")
+def role(target: Target) -> str:
+    """What the administrator of the namespace has to apply: an installed client has no file of it."""
+    rules = [
+        f"- {{apiGroups: [{json.dumps(group)}], resources: [{resource}], verbs: [{', '.join(verbs)}]}}"
+        for (group, resource), verbs in rights(target.kind).items()
+    ]
+    bind = f"kubectl create rolebinding {ROLE} -n {target.namespace} --role={ROLE} --user=NAME"
+    metadata = f"{{name: {ROLE}, namespace: {target.namespace}}}"
+    return "\n".join(
+        [
+            f"have this Role applied with `kubectl apply -f FILE`, and bound to who submits: `{bind}`:",
+            f"apiVersion: rbac.authorization.k8s.io/v1\nkind: Role\nmetadata: {metadata}\nrules:",
+            *rules,
+        ]
+    )
 
 
 def no_operator(target: Target) -> str:
@@ -157,34 +161,19 @@ def silent_operator(target: Target, why: str) -> str:
 
 
 def _why(error: BaseException) -> str:
-    words = str(error)
-    if "CERTIFICATE_VERIFY_FAILED" in words or "certificate" in words.lower():
-        reason = re.search(r"certificate verify failed: ([^(]+)", words)
-        told = reason[1].strip() if reason else "its certificate is not accepted"
-        return f"its certificate is not one that the kubeconfig's certificate-authority has signed ({told})"
-    for sign, meaning in (
-        ("Name or service not known", "its name is not known to the name servers"),
-        ("NameResolution", "its name is not known to the name servers"),
-        ("Connection refused", "nothing listens there (connection refused)"),
-        ("No route to host", "there is no way to it (no route to host)"),
-        ("Network is unreachable", "there is no way to it (network unreachable)"),
-        ("imed out", "no answer in time"),
-        ("Connection aborted", "the connection breaks off"),
-        ("ended prematurely", "the connection breaks off"),
-    ):
-        if sign in words:
-            return meaning
-    last = words.rpartition(": ")[2].rstrip("')>\" ")
-    return last if last and "object at 0x" not in last else type(error).__name__
+    words = str(getattr(error, "reason", None) or error)
+    if "certificate" in words.lower():
+        return f"its certificate is not one that the kubeconfig's certificate-authority has signed ({words})"
+    return words.rpartition("): ")[2]  # behind the name of a connection
 
 
-def said(error: Any) -> str:
+def words_of(error: Any) -> str:
     """The server's own words."""
     try:
         return str(json.loads(error.body)["message"])
     except (AttributeError, TypeError, ValueError, KeyError):
-        given = getattr(error, "body", None) or ""
-        body = (given.decode(errors="replace") if isinstance(given, bytes) else str(given)).strip()
+        body = getattr(error, "body", None) or ""
+        body = (body.decode(errors="replace") if isinstance(body, bytes) else str(body)).strip()
         if body.startswith("<"):  # a page, of whatever listens there
             return NO_API
         return body or str(getattr(error, "reason", None) or error).strip()

@@ -1,45 +1,37 @@
-"""What a cluster would say to a job, asked before anything is created: all questions at once, all findings at once."""
+"""What a cluster would say to a job, asked before anything is created; all findings are told at once.
 
-import time
-from collections.abc import Mapping, Sequence
-from functools import partial
+The first question shows whether the server and the namespace are there. All others are then asked side by side, each
+with the same limit of time. What an account may not look at refuses nothing, and is named once.
+"""
+
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from typing import Any
 
-from train_func.client.cluster import checks, faults
-from train_func.client.cluster.access import Access, run_concurrently
-from train_func.client.cluster.checks import Asked
+from train_func.client import quantity
+from train_func.client.cluster import faults
+from train_func.client.cluster.access import Access
 from train_func.client.diagnose.diagnosis import Diagnosis
+from train_func.client.diagnose.reasons import judge
+from train_func.client.job_spec import JobSpec, SecretKey
+from train_func.client.kinds import KINDS
+from train_func.client.kinds.pod import pod_spec, resources
 from train_func.errors import InvalidInput
+from train_func.text import counted
 
-REACH_SECONDS = 2.5  # for the first answer; without it nothing else can be known
-SECONDS = 4.5  # for everything, one slow first answer included
-REVIEW = "/apis/authorization.k8s.io/v1/selfsubjectrulesreviews"
-# In the order in which findings are told; beside each, what it asks about, and what stays unknown where that may not be
-# asked.
-CHECKS = (
-    (checks.permissions, "create", "selfsubjectaccessreviews", ""),
-    (checks.operator, "get", "apis", ""),
-    (checks.webhook, "create", "jobs", ""),
-    (checks.namespace, "get", "namespaces", "the namespace's state"),
-    (checks.pod, "create", "pods", "whether a worker's pod would be admitted"),
-    (checks.quotas, "list", "resourcequotas", "its quotas"),
-    (checks.secrets, "get", "secrets", "whether its Secrets are there"),
-    (checks.claims, "get", "persistentvolumeclaims", "whether its claims are there"),
-)
-# Who is silent, about all or one cause, when another has told the same better.
-ECHOES = (
-    (checks.webhook, "quota", checks.quotas),
-    (checks.pod, None, checks.namespace),
-    (checks.secrets, None, checks.namespace),
-    (checks.claims, None, checks.namespace),
-)
+KUEUE = "kueue.x-k8s.io"
+AT_ONCE = 16
+QUICK_SECONDS = 2.4  # for an answer: two fit into the five that are promised
 
-Json = Mapping[str, Any]
-_told: set[tuple[str, ...]] = set()  # what could not be looked at, where: said once, not with every submission
+Answer = Iterator[Diagnosis | str]
+"""What keeps the job from running, or a note: what is worth knowing and refuses nothing."""
+
+_unknown: set[tuple[str, ...]] = set()  # what could not be looked at, where: said once, not with every submission
 
 
-def check(access: Access, manifest: Json, also: Sequence[str] = ()) -> list[str]:
-    """Asks everything that can be known before the job of ``manifest`` is created.
+def check(access: Access, spec: JobSpec, also: Sequence[str] = ()) -> list[str]:
+    """Asks everything that can be known before the job of ``spec`` is created.
 
     Args:
         also: faults that are known already and have to be told with the others.
@@ -48,59 +40,210 @@ def check(access: Access, manifest: Json, also: Sequence[str] = ()) -> list[str]
         Notes: what could not be looked at, and what may make the job wait.
 
     Raises:
-        InvalidInput: with every finding at once.
+        InvalidInput: with every finding.
     """
-    begun, workers = time.monotonic(), access.kind.workers(manifest)
-    review = {"apiVersion": "authorization.k8s.io/v1", "kind": "SelfSubjectRulesReview"}
-    body = {**review, "spec": {"namespace": access.namespace}}
-    (first,) = run_concurrently([lambda: access.post(REVIEW, body, seconds=REACH_SECONDS)], REACH_SECONDS)
-    if isinstance(first, Exception):
-        said: list[Diagnosis | str] = [_unanswered(first, access)]
-    else:
-        taken = min(time.monotonic() - begun, REACH_SECONDS)  # it takes longer only where a busy server asked for that
-        job = Asked(manifest, workers, first["status"].get("resourceRules") or ())
-        said = _ask(access, job, SECONDS - taken)
-    known = [Diagnosis("input", fault) for fault in also]
-    found = list(dict.fromkeys([*known, *(told for told in said if isinstance(told, Diagnosis))]))
-    if found:
-        raise InvalidInput([finding.message for finding in found], cause=found[0].cause)
-    return [told for told in said if isinstance(told, str)]
+
+    def ask(row: Any) -> tuple[list[Diagnosis | str], str]:
+        """What a question brings, or what may not be known."""
+        question, verb, resource, purpose = row
+        try:
+            return list(question(access, spec)), ""
+        except Exception as error:
+            if purpose and faults.forbidden(error):
+                return [], purpose
+            if faults.timed_out(error) and question is not namespace:
+                return [f"{verb} {resource}: {access.where} did not answer in time; it was not waited for"], ""
+            return [faults.diagnosed(error, verb, access.kind.plural if question is job else resource, access)], ""
+
+    access = replace(access, seconds=QUICK_SECONDS)
+    first, *others = QUESTIONS
+    answers = [ask(first)]
+    if not answers[0][0]:
+        with ThreadPoolExecutor(AT_ONCE) as askers:
+            answers += askers.map(ask, others)
+    findings = [Diagnosis("input", fault) for fault in also]
+    for answer, _ in answers:
+        once = {finding.cause for finding in findings} & {"quota"}  # of a quota the quotas themselves tell best
+        findings += [one for one in answer if isinstance(one, Diagnosis) and one.cause not in once]
+    if findings:
+        raise InvalidInput(list(dict.fromkeys(finding.message for finding in findings)), cause=findings[0].cause)
+    notes = [one for answer, _ in answers for one in answer if isinstance(one, str)]
+    unknown = [purpose for _, purpose in answers if purpose]
+    if unknown and (gap := (access.where, access.namespace, *unknown)) not in _unknown:
+        _unknown.add(gap)
+        notes.append(f"not known beforehand, for want of the right to look: {', '.join(unknown)}")
+    return notes
 
 
-def _ask(access: Access, job: Asked, seconds: float) -> list[Diagnosis | str]:
-    said_by = [partial(list[Diagnosis | str], question(access, job)) for question, *_ in CHECKS]
-    answers = run_concurrently(said_by, seconds)
-    said: dict[Any, list[Diagnosis | str]] = {}
-    unknown: list[str] = []
-    for answer, (question, verb, resource, purpose) in zip(answers, CHECKS, strict=True):
-        if purpose and isinstance(answer, Exception) and faults.forbidden(answer):
-            unknown.append(purpose)
-        else:
-            said[question] = _taken(answer, verb, resource, access)
-    for question, cause, better in ECHOES:
-        if any(isinstance(told, Diagnosis) for told in said.get(better, ())):
-            told = said.get(question, [])
-            said[question] = [one for one in told if isinstance(one, str) or cause not in (None, one.cause)]
-    if unknown and (known := (access.where, access.namespace, *unknown)) not in _told:
-        _told.add(known)
-        said["unknown"] = [f"not known beforehand, for want of the right to look: {', '.join(unknown)}"]
-    return [one for told in said.values() for one in told]
+def namespace(access: Access, spec: JobSpec) -> Answer:
+    """Whether the namespace is there and stays."""
+    there = access.get(f"/api/v1/namespaces/{access.namespace}")
+    if (there.get("status") or {}).get("phase") == "Terminating":
+        yield Diagnosis("cluster", f"namespace={access.namespace!r}: it is being deleted; take another, or wait")
 
 
-def _taken(
-    answer: "list[Diagnosis | str] | Exception", verb: str, resource: str, access: Access
-) -> list[Diagnosis | str]:
-    """What a check said, or what its failing says."""
-    if not isinstance(answer, Exception):
-        return answer
-    if faults.timed_out(answer):
-        return [f"{verb} {resource}: {access.where} did not answer in time; it was not waited for"]
-    asked = access.kind.plural if resource == "jobs" else resource
-    return [faults.diagnosed(answer, verb, asked, access)]
+def rights(access: Access, spec: JobSpec) -> Answer:
+    """Whether all that is needed may be done."""
+
+    def denied(right: tuple[str, str, str]) -> bool:
+        group, resource, verb = right
+        resource, _, subresource = resource.partition("/")
+        attributes = {"namespace": access.namespace, "verb": verb, "group": group, "resource": resource}
+        body = {
+            "apiVersion": "authorization.k8s.io/v1",
+            "kind": "SelfSubjectAccessReview",
+            "spec": {"resourceAttributes": {**attributes, "subresource": subresource}},
+        }
+        answer = access.post("/apis/authorization.k8s.io/v1/selfsubjectaccessreviews", body)
+        return not answer["status"]["allowed"]
+
+    needed = [(*resource, verb) for resource, verbs in faults.rights(access.kind).items() for verb in verbs]
+    with ThreadPoolExecutor(AT_ONCE) as askers:
+        missing = [right for right, is_denied in zip(needed, askers.map(denied, needed), strict=True) if is_denied]
+    if missing:
+        verbs: dict[str, list[str]] = {}
+        for group, resource, verb in missing:
+            verbs.setdefault(f"{resource}.{group}".removesuffix("."), []).append(verb)
+        text = "; ".join(f"{', '.join(missed)} {resource}" for resource, missed in verbs.items())
+        text = f"namespace {access.namespace} of {access.where}: you may not {text}"
+        yield Diagnosis("permission", f"{text}; {faults.role(access)}")
 
 
-def _unanswered(error: Exception, access: Access) -> Diagnosis:
-    if isinstance(error, TimeoutError):
-        told = f"{access.where} did not answer within {REACH_SECONDS} s; see whether `kubectl get pods` answers"
-        return Diagnosis("cluster", told)
-    return faults.diagnosed(error, "create", "selfsubjectrulesreviews", access)
+def quotas(access: Access, spec: JobSpec) -> Answer:
+    """Whether the namespace's quotas could hold the whole job, and do now."""
+    need = dict[str, tuple[int, str]]()
+    for name, count in access.kind.num_objects(spec.workers).items():
+        need[name] = need[f"count/{name}"] = (1, str(count))
+    for name, each in resources(spec).items():
+        need[name] = need[f"requests.{name}"] = need[f"limits.{name}"] = (spec.workers, each)
+    for quota in access.get(access.core("resourcequotas"))["items"]:
+        of_quota, status = quota["spec"], quota.get("status") or {}
+        if of_quota.get("scopes") or of_quota.get("scopeSelector"):
+            continue  # it may be meant for other pods; the cluster itself refuses what goes beyond it
+        hard = status.get("hard") or of_quota.get("hard") or {}
+        for name in sorted(hard.keys() & need.keys()):
+            number, each = need[name]
+            used = (status.get("used") or {}).get(name, "0")
+            amount, most = number * quantity.parse(each), quantity.parse(hard[name])
+            job_asks = each if number == 1 else f"{number} x {each}"
+            text = f"quota {quota['metadata']['name']!r} allows {hard[name]} {name}; the job asks for {job_asks}"
+            if amount > most:
+                yield Diagnosis("quota", f"{text}: ask for less or for fewer workers, or have the quota raised")
+            elif amount + quantity.parse(used) > most:
+                yield f"{text} and {used} is used now: the job waits for it"
+
+
+def job(access: Access, spec: JobSpec) -> Answer:
+    """Whether the operator is there, and it and the namespace take the job."""
+    kind = access.kind
+    try:
+        access.post(access.jobs(), kind.render(spec), dryRun="All")
+    except Exception as error:
+        status = faults.status_of(error)
+        if faults.timed_out(error):  # the API server itself answers: this was not the first question
+            yield Diagnosis("cluster", faults.silent_operator(access, "its webhook did not look at a job in time"))
+        elif status == 404:
+            groups = {group["name"] for group in access.get("/apis")["groups"]}
+            others = [other for other in KINDS.values() if other is not kind and other.group in groups]
+            there = [f" ({o.operator.name} is there, which executes Cluster(kind={o.name!r}))" for o in others]
+            yield Diagnosis("cluster", faults.no_operator(access) + "".join(there))
+        # A missing right is told by the question for rights; a job that is there is the client's own.
+        elif status != 409 and not faults.forbidden(error):
+            raise
+
+
+def queue(access: Access, spec: JobSpec) -> Answer:
+    """Whether Kueue is there, and has the queue that is named."""
+    name = spec.queue
+    if not name:
+        return
+    kueue = access.find(f"/apis/{KUEUE}")
+    if kueue is None:
+        yield Diagnosis("input", f"queue={name!r}: {access.where} has no Kueue; leave queue out, or have it installed")
+        return
+    version = kueue["preferredVersion"]["version"]
+    if access.find(f"/apis/{KUEUE}/{version}/namespaces/{access.namespace}/localqueues/{name}") is None:
+        lists = f"`kubectl -n {access.namespace} get localqueues` lists them"
+        yield Diagnosis("input", f"queue={name!r}: namespace {access.namespace} has no such LocalQueue; {lists}")
+
+
+def pod(access: Access, spec: JobSpec) -> Answer:
+    """Whether a worker's pod would be admitted: pod security, limit ranges, account, priority class, policies."""
+    kind = access.kind
+    metadata = {"name": f"{spec.name}-{kind.role}-0", "labels": {**spec.labels, kind.worker_label: "0"}}
+    worker = {**pod_spec(spec, kind.container, kind.worker_label), "restartPolicy": "Never"}
+    try:
+        body = {"apiVersion": "v1", "kind": "Pod", "metadata": metadata, "spec": worker}
+        access.post(access.core("pods"), body, dryRun="All")
+    except Exception as error:
+        words, status = faults.words_of(error), faults.status_of(error)
+        if status == 409:  # a pod of an earlier job
+            return
+        if status not in (400, 403, 422) or faults.forbidden(error):
+            raise
+        if "exceeded quota" not in words:  # which the quotas themselves tell better
+            reason = judge(words)
+            message = f"a worker's pod would not be admitted: {reason.message}; {reason.remedy}"
+            yield Diagnosis(reason.cause, message) if reason.permanent else message
+
+
+def secrets(access: Access, spec: JobSpec) -> Answer:
+    """Whether the Secrets that workers cannot start without hold the keys that are expected."""
+    wanted: dict[str, list[str]] = {}
+    for value in spec.environment.values():
+        if isinstance(value, SecretKey) and not value.optional:
+            wanted.setdefault(value.secret, []).append(value.key)
+    for name, keys in wanted.items():
+        secret = access.find(access.core("secrets", name))
+        if secret is None:
+            text = f"is not in namespace {access.namespace}, and workers take {', '.join(keys)} from it"
+            yield Diagnosis(
+                "permission", f"Secret {name!r} {text}: {create_secret_command(name, keys, access.namespace)}"
+            )
+        elif lacking := [key for key in keys if key not in (secret.get("data") or {})]:
+            has = ", ".join(sorted(secret.get("data") or {})) or "nothing"
+            text = f"in namespace {access.namespace} has no {', '.join(lacking)}; it has {has}"
+            yield Diagnosis("permission", f"Secret {name!r} {text}. Workers take {', '.join(keys)} from it")
+
+
+def create_secret_command(name: str, keys: Sequence[str], namespace: str) -> str:
+    """The command that creates a Secret with these keys.
+
+    It takes no value as an argument: the list of processes would show it, and the shell's history keeps it.
+    """
+    lines = " and ".join(f"{key}=..." for key in keys)
+    return (
+        f"`kubectl -n {namespace} create secret generic {name} --from-env-file=/dev/stdin`, then type {lines}, each on "
+        "a line of its own, and Ctrl-D"
+    )
+
+
+def claims(access: Access, spec: JobSpec) -> Answer:
+    """Whether the claims that workers mount are there, and can be mounted by all of them."""
+    for name in dict.fromkeys([*filter(None, [spec.cache]), *spec.claims]):
+        claim = access.find(access.core("persistentvolumeclaims", name))
+        modes = set(claim["spec"].get("accessModes") or ()) if claim else set()
+        if claim is None:
+            lists = f"`kubectl -n {access.namespace} get persistentvolumeclaims` lists them"
+            text = f"namespace {access.namespace} has no such PersistentVolumeClaim; {lists}"
+            yield Diagnosis("input", f"claim {name!r}: {text}")
+        elif spec.workers > 1 and modes == {"ReadWriteOncePod"}:
+            text = f"which one pod can mount, and the job has {counted(spec.workers, 'worker')}"
+            remedy = "take one that is ReadWriteMany, or workers=1"
+            yield Diagnosis("input", f"claim {name!r} is ReadWriteOncePod, {text}; {remedy}")
+        elif spec.workers > 1 and modes <= {"ReadWriteOnce", "ReadWriteOncePod"}:
+            yield f"claim {name!r} is ReadWriteOnce: {counted(spec.workers, 'worker')} have to run on one node"
+
+
+# In the order in which findings are told; beside each, what it asks for, and what stays unknown where that may not be
+# asked.
+QUESTIONS = (
+    (namespace, "get", "namespaces", "the namespace's state"),
+    (rights, "create", "selfsubjectaccessreviews", ""),
+    (quotas, "list", "resourcequotas", "its quotas"),
+    (job, "create", "jobs", ""),
+    (queue, "get", "localqueues", "whether its queue is there"),
+    (pod, "create", "pods", "whether a worker's pod would be admitted"),
+    (secrets, "get", "secrets", "whether its Secrets are there"),
+    (claims, "get", "persistentvolumeclaims", "whether its claims are there"),
+)

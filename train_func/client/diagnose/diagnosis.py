@@ -1,6 +1,5 @@
 """What hinders a job: one shape for what pods, events and the preflight show."""
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 
 from train_func.errors import Cause
@@ -16,14 +15,14 @@ class Diagnosis:
     remedy: str = ""
     """What to do about it."""
     permanent: bool = False
-    """Whether waiting cannot help, and only a change can."""
+    """Whether only a change can help, once it has lasted."""
     said: str = ""
     """For the end of a worker: what the worker itself wrote about it."""
 
     @property
-    def headline(self) -> str:
-        """The first line of the message, without the table that may follow."""
-        return self.message.partition("\n")[0]
+    def kind(self) -> object:
+        """What stays the same while numbers and workers in the message change."""
+        return self.cause, self.permanent, self.remedy
 
     def __str__(self) -> str:
         return f"{self.message}\n  next: {self.remedy}" if self.remedy else self.message
@@ -38,16 +37,3 @@ def workers(numbers: list[int]) -> str:
         return f"workers {numbers[0]} to {numbers[-1]}"
     shown = ", ".join(map(str, numbers[:6]))
     return f"workers {shown}" + (f" and {len(numbers) - 6} more" if len(numbers) > 6 else "")
-
-
-def create_secret(name: str, keys: Sequence[str], namespace: str | None = None) -> str:
-    """The command that creates a Secret with these keys.
-
-    It takes no value as an argument: the list of processes would show it, and the shell's history keeps it.
-    """
-    where = f" -n {namespace}" if namespace else ""
-    lines = " and ".join(f"{key}=..." for key in keys)
-    return (
-        f"`kubectl{where} create secret generic {name} --from-env-file=/dev/stdin`, then type {lines}, each on a "
-        "line of its own, and Ctrl-D"
-    )

@@ -1,198 +1,106 @@
-"""Diagnoses what hinders a job while a caller waits for it: each diagnosis is reported once, as soon as it is known.
+"""Diagnoses what hinders a job while a caller waits for it: each diagnosis is reported once, when it has lasted.
 
 On a cluster most failures never make a job Failed: it hangs, and only its pods and events say why.
 """
 
-import math
-import time
-from collections.abc import Callable, Sequence
-from dataclasses import replace
-from datetime import UTC, datetime
+from collections.abc import Callable
+from datetime import UTC, datetime, timedelta
 
-from train_func.client.backend import BoundJob
-from train_func.client.diagnose.dead_nodes import DeadNodes
 from train_func.client.diagnose.diagnosis import Diagnosis
-from train_func.client.diagnose.incidents import CRASHES, failed_before_first_attempt, incidents, not_before, since
-from train_func.client.diagnose.starting import StoreWaits, refusals, waits
+from train_func.client.diagnose.incidents import SHORT_LIFE, Incident, incidents
+from train_func.client.diagnose.reasons import dead_nodes, refusals, waits
 from train_func.client.kinds.kind import Operator
 from train_func.client.kinds.reading import DELETED
-from train_func.client.status import Event, JobStatus, Pod
-from train_func.errors import Cause, InvalidInput, JobFailed
-from train_func.records import RunRecord
+from train_func.client.status import Pod, Snapshot
+from train_func.errors import JobFailed
+from train_func.wire.records import RunRecord
 
-# In seconds.
-LOOK = 1.0  # between two looks
-CALM = 5.0  # the same while nothing hinders the job
-LOOP = 90.0  # without another end of the same kind, after which a worker no longer counts as failing repeatedly
-SETTLE = 4.0  # that a diagnosis lasts before it counts as permanent: some are over in a moment
-SLOW = 2.0  # that a worker may be without a node before it is reported: most get one at the second try
-REPEAT = 10.0  # at least, before the same kind of diagnosis is reported in other words
-QUIET = 10.0  # without a sign of the operator, after which that is reported, and again after twice as long
-
-# Causes of errors that say nothing about the job: it keeps running, and the caller keeps waiting.
-OF_THE_BACKEND: tuple[Cause, ...] = ("permission", "cluster")
-
-
-def patiently(ask: Callable[[], str], before: str) -> str:
-    """The answer; ``before``, the last one, while the backend does not answer or refuses what it allowed so far."""
-    try:
-        return ask()
-    except InvalidInput as error:
-        if error.cause not in OF_THE_BACKEND:
-            raise
-        return before
+LASTS = timedelta(seconds=5)  # before a hindrance counts: many are over in a moment
+GIVES_UP = timedelta(seconds=30)  # before a permanent one ends the waiting: a registry, say, is asked three times
 
 
 class JobMonitor:
-    """Watches one job for a caller that waits; ``now`` is a clock in seconds, ``today`` tells the time of day."""
+    """Judges the snapshots of one job, by the clock ``now``."""
 
     def __init__(
-        self,
-        record: RunRecord,
-        job: BoundJob,
-        now: Callable[[], float] = time.monotonic,
-        today: Callable[[], datetime] = lambda: datetime.now(UTC),
+        self, record: RunRecord, operator: Operator | None, now: Callable[[], datetime] = lambda: datetime.now(UTC)
     ) -> None:
-        self._record = record
-        self._job = job
-        self._now = now
-        self._begun = now()
-        self._looked: float | None = None
-        self._since: dict[tuple[Cause, bool], float] = {}
-        self._told: dict[Cause, tuple[Diagnosis, float]] = {}
-        self._seen: set[str] = set()
-        self._hopeless: tuple[Diagnosis, float] | None = None
-        self._quiet = True
-        self._outage: list[Diagnosis] = []
-        self._store_waits = StoreWaits(job, now)
-        self._dead_nodes = DeadNodes(now, today)
-        self._hindering: list[Diagnosis] = []
-
-    def look(self) -> list[Diagnosis]:
-        """What is new since the last look; a diagnosis comes again when it has turned out to be permanent."""
-        now = self._now()
-        if self._looked is not None and now - self._looked < LOOK:
-            return []
-        first, self._looked = self._looked is None, now
-        found: list[Diagnosis] = []
-        try:
-            outage = self._job.outage()
-            if outage is None or outage.cause != "cluster":
-                found = self._look(first, now)
-        except InvalidInput as error:
-            if first or error.cause not in OF_THE_BACKEND:
-                raise
-            outage = error
-        return [*self._outage_news(outage), *found]
-
-    def _look(self, first: bool, now: float) -> list[Diagnosis]:
-        status = self._job.status()
-        if status is None or status.finished:
-            self._hindering = []
-            self._dead_nodes.look([])
-            return []
-        pods, events = not_before(status.created, self._job.pods()), since(status.created, self._job.events())
-        left = status.deleting or status.condition("Suspended")  # by all pods together
-        new = self._new_incidents([pod for pod in pods if not (left and pod.reason == DELETED)], events)
-        found = [*self._hindrances(status, pods, events, now), *self._repeated(new, now)]
-        self._hindering = self._settled(found, now)
-        passing = [incident for incident in new if not incident.permanent]
-        hindering = [each for each in self._hindering if self._is_news(each, now)]
-        # Of the incidents before the first look only the last is news.
-        return [*(passing[-1:] if first else passing), *self._dead_nodes.look(pods), *hindering]
+        self._record, self._operator, self._now = record, operator, now
+        self._seen: set[str] | None = None  # keys of incidents; None before the first look
+        self._since: dict[object, datetime] = {}  # by kind of hindrance
+        self._reported: set[object] = set()  # kinds of those that last
+        self._outage: Diagnosis | None = None
+        self._hindrances: list[Diagnosis] = []  # of the last look that was answered
 
     @property
     def current(self) -> list[Diagnosis]:
         """What hinders the job at the moment, and why there is no news of it."""
-        return [*self._hindering, *self._dead_nodes.current, *self._outage]
+        return [self._outage, *self._hindrances] if self._outage else self._hindrances
+
+    def look(self, snapshot: Snapshot) -> list[Diagnosis]:
+        """What is new since the last look; a diagnosis comes again when it has turned out to be permanent."""
+        now, news, before = self._now(), list[Diagnosis](), self._outage
+        if error := snapshot.outage:
+            remedy = "the job keeps running; news of it comes as soon as the cluster answers"
+            self._outage = Diagnosis(error.cause, f"no news of the job: {error}", remedy)
+        else:
+            self._outage = None
+            if before and before.kind in self._reported:
+                news.append(Diagnosis("cluster", "reconnected to the cluster: what is shown is up to date"))
+            news += self._judge(snapshot.of_this_job(), now)
+        self._since = {each.kind: self._since.get(each.kind, now) for each in self.current}
+        lasting = [each for each in self.current if now - self._since[each.kind] >= LASTS]
+        news += [each for each in lasting if each.kind not in self._reported]
+        self._reported = {each.kind for each in lasting}
+        return news
 
     def failure(self) -> JobFailed | None:
         """The error to raise when the job hangs and waiting cannot help; None while it may."""
-        hopeless = [diagnosis for diagnosis in self.current if diagnosis.permanent]
-        if not hopeless:
+        now = self._now()
+        hopeless = [each for each in self._hindrances if each.permanent and now - self._since[each.kind] >= GIVES_UP]
+        if not hopeless or self._outage:
             return None
         lines = [f"{self._record.name}: {hopeless[0]}", *(f"also: {other}" for other in hopeless[1:])]
         lines.append("  the job is left as it is: job.cancel() removes it, job.result() waits again")
         return JobFailed("\n".join(lines), cause=hopeless[0].cause)
 
-    def stacks_command(self) -> str:
-        """What is typed to learn where the ranks are; empty where it is not known at the moment."""
-        return patiently(self._job.stacks_command, "")
-
-    @property
-    def poll_interval(self) -> float:
-        """Seconds after which to look again even if nothing seems to change."""
-        return LOOK if self.current or self._quiet else CALM
-
-    def _outage_news(self, error: InvalidInput | None) -> list[Diagnosis]:
-        """What to report now; ``error`` is why there is no news of the job, None while there is."""
-        before, self._outage = self._outage, [_outage(error)] if error else []
-        if [diagnosis.cause for diagnosis in before] == [diagnosis.cause for diagnosis in self._outage]:
+    def _judge(self, snapshot: Snapshot, now: datetime) -> list[Diagnosis]:
+        """Finds what hinders the job; returns what has happened to its workers since the last look."""
+        status, pods, events = snapshot.status, snapshot.pods, snapshot.events
+        self._hindrances = []
+        if status is None or status.finished:
             return []
-        return self._outage or [Diagnosis("cluster", "reconnected to the cluster: what is shown is up to date")]
-
-    def _new_incidents(self, pods: Sequence[Pod], events: Sequence[Event]) -> list[Diagnosis]:
-        """The incidents since the last look."""
-        crashes = max(CRASHES, self._record.run.max_attempts + 1)
-        new = [found for found in incidents(pods, events, crashes) if found.key not in self._seen]
-        self._seen |= {found.key for found in new}
-        return [found.diagnosis for found in new]
-
-    def _repeated(self, new: Sequence[Diagnosis], now: float) -> list[Diagnosis]:
-        """The incident that happens to a worker again and again, as long as it does."""
-        if hopeless := [incident for incident in new if incident.permanent]:
-            self._hopeless = (hopeless[-1], now)
-        if self._hopeless is None or now - self._hopeless[1] > LOOP:
-            return []
-        return [self._hopeless[0]]
-
-    def _hindrances(
-        self, status: JobStatus, pods: Sequence[Pod], events: Sequence[Event], now: float
-    ) -> list[Diagnosis]:
-        if status.condition("Suspended"):
-            return [
-                Diagnosis(
-                    "quota", "the job is suspended, by its queue or by a user", "the job continues once it is resumed"
-                )
+        is_suspended = status.condition("Suspended")
+        if status.deleting or is_suspended:  # all pods go together
+            pods = tuple(pod for pod in pods if pod.reason != DELETED)
+        happened = incidents(pods, events, self._record.run.max_attempts)
+        passing = [each for each in happened if not each.diagnosis.permanent]
+        # Of the incidents before the first look only the last is news.
+        news = passing[-1:] if self._seen is None else [each for each in passing if each.key not in self._seen]
+        self._seen = {incident.key for incident in happened}
+        is_new = not (status.conditions or pods or any(event.object != f"Pod/{event.pod}" for event in events))
+        if is_suspended:
+            what = "the job is suspended, by its queue or by a user"
+            self._hindrances = [Diagnosis("quota", what, "the job continues once it is resumed")]
+        elif is_new and self._operator:
+            what = (
+                f"the {self._operator.name} has not picked up this job yet: it is busy or starting, does not run, or "
+                "does not handle this namespace"
+            )
+            remedy = f"the job starts once it does; to see whether it runs: {self._operator.look}"
+            self._hindrances = [Diagnosis("cluster", what, remedy)]
+        else:
+            self._hindrances = [
+                *refusals(pods, events, self._record.run.workers),
+                *waits(pods, events),
+                *[end.diagnosis for end in happened if _is_hopeless(end, pods, now)][-1:],
+                *dead_nodes(pods, now),
             ]
-        found = [*refusals(pods, events, self._record.run.workers), *waits(pods, events)]
-        found += self._store_waits.look(pods, failed_before_first_attempt(pods, events))
-        self._quiet = not (status.conditions or pods or any(event.object != f"Pod/{event.pod}" for event in events))
-        if self._quiet and now - self._begun >= QUIET:
-            found.append(_not_picked_up(self._job.operator, now - self._begun))
-        return found
-
-    def _settled(self, found: list[Diagnosis], now: float) -> list[Diagnosis]:
-        kinds = {(diagnosis.cause, diagnosis.permanent) for diagnosis in found}
-        self._since = {kind: self._since.get(kind, now) for kind in kinds}
-        lasting = [
-            replace(each, permanent=each.permanent and now - self._since[each.cause, True] >= SETTLE) for each in found
-        ]
-        slow = now - min(self._since.get(("scheduling", permanent), now) for permanent in (True, False))
-        return [each for each in lasting if each.cause != "scheduling" or slow >= SLOW]
-
-    def _is_news(self, diagnosis: Diagnosis, now: float) -> bool:
-        before, when = self._told.get(diagnosis.cause, (None, 0.0))
-        if before and (before.permanent, before.headline) == (diagnosis.permanent, diagnosis.headline):
-            return False
-        if before and before.permanent == diagnosis.permanent and now - when < REPEAT:
-            return False
-        self._told[diagnosis.cause] = (diagnosis, now)
-        return True
+        return [incident.diagnosis for incident in news]
 
 
-def _outage(error: InvalidInput) -> Diagnosis:
-    what = f"no news of the job: {error}"
-    return Diagnosis(error.cause, what, "the job keeps running; news of it comes as soon as the cluster answers")
-
-
-def _not_picked_up(operator: Operator, seconds: float) -> Diagnosis:
-    """Says so in other words only when it has lasted twice as long; an operator may be busy, or start only now."""
-    told = QUIET * 2 ** int(math.log2(max(1.0, seconds / QUIET)))
-    since = f"{told:.0f} s" if told < 120 else f"{told / 60:.0f} minutes"
-    return Diagnosis(
-        "cluster",
-        f"the {operator.name} has not picked up this job yet, for more than {since}: it is busy or starting, does not "
-        "run, or does not handle this namespace",
-        f"the job starts once it does; to see whether it runs: {operator.look}",
-    )
+def _is_hopeless(incident: Incident, pods: tuple[Pod, ...], now: datetime) -> bool:
+    """Whether only a change helps against it: no pod of its worker lives longer than those that end again and again."""
+    last = next((pod for pod in reversed(pods) if pod.worker == incident.worker and not pod.deleted), None)
+    runs = last and last.started and not last.ended and (now - last.started).total_seconds() > SHORT_LIFE
+    return incident.diagnosis.permanent and not runs

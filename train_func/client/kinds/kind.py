@@ -2,14 +2,14 @@
 
 import re
 from abc import ABC, abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any, Literal
 
+from train_func.client.job_spec import JobSpec
 from train_func.client.kinds import pod, reading
 from train_func.client.placement import Placement
 from train_func.client.status import Event, JobStatus, Pod
-from train_func.records import RunRecord
 
 _NAMED = re.compile(r'(?:Created pod: |\bpods? ")(?P<pod>[^"\s]+)')
 
@@ -27,27 +27,6 @@ class Operator:
     """What installs it."""
     webhook: str
     """Begin of the names of its admission webhooks."""
-
-
-@dataclass(frozen=True)
-class Workers:
-    """The workers of a job, as its operator makes them."""
-
-    num: int
-    pod: Json
-    """The pod of worker 0: its metadata and spec."""
-
-    @property
-    def spec(self) -> Json:
-        """Of the pod."""
-        spec: Json = self.pod["spec"]
-        return spec
-
-    @property
-    def container(self) -> Json:
-        """The one with the worker's program."""
-        container: Json = self.spec["containers"][0]
-        return container
 
 
 class Kind(ABC):
@@ -77,26 +56,25 @@ class Kind(ABC):
     operator: Operator
 
     def faults(self, placement: Placement) -> list[str]:
-        """The options that jobs of this kind do not have."""
+        """Returns faults for the options that jobs of this kind do not have."""
         return []
 
-    def render(self, record: RunRecord, placement: Placement, files: Sequence[str]) -> dict[str, Any]:
-        """The whole manifest of a run's job; ``files`` are the names in its ConfigMap."""
-        container = pod.worker_container(record, placement, self.container, self.worker_label)
+    def render(self, spec: JobSpec) -> dict[str, Any]:
+        """Returns the whole manifest of a job."""
         return {
             "apiVersion": f"{self.group}/{self.version}",
             "kind": self.name,
-            "metadata": pod.metadata(record, placement),
-            "spec": self.spec(record, placement, pod.pod_spec(record, placement, files, container)),
+            "metadata": pod.metadata(spec),
+            "spec": self.spec(spec, pod.pod_spec(spec, self.container, self.worker_label)),
         }
 
     @abstractmethod
-    def spec(self, record: RunRecord, placement: Placement, pod_spec: dict[str, Any]) -> dict[str, Any]:
-        """That of a job, whose pods should have the spec that is given."""
+    def spec(self, job: JobSpec, pod_spec: dict[str, Any]) -> dict[str, Any]:
+        """Returns the spec of the manifest; its pods have ``pod_spec``."""
 
     @abstractmethod
-    def workers(self, job: Json) -> Workers:
-        """The workers of a job, by its manifest or as the API has it."""
+    def environment(self, job: Json) -> list[Json]:
+        """Returns the variables of the workers of a job, from its manifest or from the API."""
 
     @abstractmethod
     def num_objects(self, num_workers: int) -> Mapping[str, int]:
@@ -112,17 +90,17 @@ class Kind(ABC):
 
     @abstractmethod
     def status(self, job: Json) -> JobStatus:
-        """Of a job as the API has it."""
+        """Reads the state of a job from the API's JSON."""
 
-    def pod(self, found: Json) -> Pod:
-        """One of its pods, as the API has it."""
-        number = found["metadata"].get("labels", {}).get(self.worker_label, 0)
-        return reading.pod(found, int(number), self.container)
+    def pod(self, item: Json) -> Pod:
+        """Reads one of its pods from the API's JSON."""
+        number = item["metadata"].get("labels", {}).get(self.worker_label, 0)
+        return reading.pod(item, int(number), self.container)
 
     def worker_of(self, pod_name: str) -> int:
-        """The number of the worker whose pod has that name."""
-        found = self.pod_name.search(pod_name)
-        return int(found["worker"]) if found else 0
+        """Returns the number of the worker whose pod has that name."""
+        match = self.pod_name.search(pod_name)
+        return int(match["worker"]) if match else 0
 
     def understood(self, event: Event) -> Event:
         """The event, with the pod that it is about or tells of; the refusal of a pod may name none."""

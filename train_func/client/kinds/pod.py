@@ -1,29 +1,17 @@
-"""What is the same in jobs of all kinds: the pod of a worker, labels, and the ConfigMap with the files of the run."""
+"""What is the same in jobs of all kinds: labels, and the pod of a worker, rendered from the JobSpec."""
 
-import base64
-from collections.abc import Mapping, Sequence
 from typing import Any
 
-from train_func.client.expansion import escape
-from train_func.client.placement import Placement, SecretKey
-from train_func.inputs import claims_of
-from train_func.records import RunRecord
-from train_func.storage import schemes_of
+from train_func.client.job_spec import JobSpec, OfWorker, SecretKey, Value
 
-JOB_DIR = "/etc/train-func"
 WORK_DIR = "/workspace"
 CACHE_DIR = "/cache"
 CLAIMS_DIR = "/claims"
 SHM_DIR = "/dev/shm"
 TERMINATION_FILE = "/dev/termination-log"
-COMMAND = ("python", "-u", "-m", "train_func.worker", "run")
 USER = 1000
-JOIN_SECONDS = 900  # pods start at different times: images are pulled, nodes are added
-TTL_SECONDS = 24 * 3600
 GPU = "nvidia.com/gpu"
-FILES = ("run.json", "cells.json", "source.py")  # in a ConfigMap; a large source.py stays in the store
 RUN_LABEL = "train-func/run"
-GENERATION_LABEL = "train-func/generation"
 QUEUE_LABEL = "kueue.x-k8s.io/queue-name"
 
 # How clouds mark nodes that they may take away. Tolerated and preferred, not selected: where there is none, or none
@@ -41,48 +29,36 @@ SPOT_NODES = (
 # For how long a worker waits for a node that does not answer; Kubernetes' own default is 300 s.
 LOST_NODE_SECONDS = 30
 LOST_NODE_TAINTS = ("node.kubernetes.io/not-ready", "node.kubernetes.io/unreachable")
-PREFERRED = "preferredDuringSchedulingIgnoredDuringExecution"
+
+PATHS = {
+    "work": WORK_DIR,
+    "cache": CACHE_DIR,
+    "claims": CLAIMS_DIR,
+    "tmp": f"{WORK_DIR}/tmp",
+    "hub": f"{CACHE_DIR}/hf",
+    "termination": TERMINATION_FILE,
+}
 
 Json = dict[str, Any]
 
 
-def config_map(job: Mapping[str, Any], files: Mapping[str, bytes]) -> Json:
-    """The ConfigMap with the files of a rendered job; text travels as text, anything else as base64."""
-    given = job["metadata"]
-    labels = {name: value for name, value in given["labels"].items() if name in (RUN_LABEL, GENERATION_LABEL)}
-    text: dict[str, str] = {}
-    binary: dict[str, str] = {}
-    for name, content in files.items():
-        try:
-            text[name] = content.decode("utf-8")
-        except UnicodeDecodeError:
-            binary[name] = base64.b64encode(content).decode("ascii")
-    return {
-        "apiVersion": "v1",
-        "kind": "ConfigMap",
-        "metadata": {**given, "labels": labels},
-        "immutable": True,
-        **({"data": text} if text else {}),
-        **({"binaryData": binary} if binary else {}),
-    }
+def metadata(spec: JobSpec) -> Json:
+    """Returns name, namespace and labels of the job."""
+    namespace = {"namespace": spec.namespace} if spec.namespace else {}
+    queue = {QUEUE_LABEL: spec.queue} if spec.queue else {}
+    return {"name": spec.name, **namespace, "labels": {**spec.labels, **queue}}
 
 
-def labels(record: RunRecord) -> dict[str, str]:
-    """By which its objects are told from those of other runs."""
-    return {RUN_LABEL: record.name, GENERATION_LABEL: str(record.generation)}
+def pod_spec(spec: JobSpec, container_name: str, number_label: str) -> Json:
+    """Returns the spec of a worker's pod.
 
-
-def metadata(record: RunRecord, placement: Placement) -> Json:
-    """Name, namespace and labels of the job."""
-    where = {"namespace": placement.namespace} if placement.namespace else {}
-    queue = {QUEUE_LABEL: placement.queue} if placement.queue else {}
-    return {"name": record.job_name, **where, "labels": {**labels(record), **queue}}
-
-
-def pod_spec(record: RunRecord, placement: Placement, files: Sequence[str], container: Json) -> Json:
-    """The spec of a worker's pod, whose one container is given; ``files`` are the names in its ConfigMap."""
-    spec: Json = {
-        "terminationGracePeriodSeconds": placement.grace_seconds,
+    Args:
+        spec: of the job.
+        container_name: that its operator asks for.
+        number_label: of the pod, in which its operator writes the worker's number.
+    """
+    pod: Json = {
+        "terminationGracePeriodSeconds": spec.grace_seconds,
         "automountServiceAccountToken": False,
         "enableServiceLinks": False,
         "securityContext": {
@@ -93,165 +69,98 @@ def pod_spec(record: RunRecord, placement: Placement, files: Sequence[str], cont
             "seccompProfile": {"type": "RuntimeDefault"},
         },
     }
-    if placement.node_selector:
-        spec["nodeSelector"] = dict(placement.node_selector)
-    if placement.spot:
-        spec["affinity"] = {"nodeAffinity": {PREFERRED: [_preferred(*label) for label in SPOT_NODES]}}
-    spec["tolerations"] = _tolerations(placement)
-    if placement.priority_class:
-        spec["priorityClassName"] = placement.priority_class
-    if placement.service_account:
-        spec["serviceAccountName"] = placement.service_account
-    spec["volumes"] = _volumes(record, placement, files)
-    spec["containers"] = [container]
-    return spec
-
-
-def _tolerations(placement: Placement) -> list[Json]:
-    """Those of the user, who decides about the taints that they name."""
-    own = {found.get("key") for found in placement.tolerations if found.get("effect") in (None, "NoExecute")}
-    lost_nodes = (
+    if spec.node_selector:
+        pod["nodeSelector"] = dict(spec.node_selector)
+    if spec.spot:
+        preferred = [
+            {
+                "weight": 100,
+                "preference": {"matchExpressions": [{"key": label, "operator": "In", "values": [value]}]},
+            }
+            for label, value in SPOT_NODES
+        ]
+        pod["affinity"] = {"nodeAffinity": {"preferredDuringSchedulingIgnoredDuringExecution": preferred}}
+    # The user decides about the taints that they name.
+    named = {each.get("key") for each in spec.tolerations if each.get("effect") in (None, "NoExecute")}
+    lost_nodes = [
         {"key": key, "operator": "Exists", "effect": "NoExecute", "tolerationSeconds": LOST_NODE_SECONDS}
         for key in LOST_NODE_TAINTS
-        if key not in own
-    )
-    given = [*placement.tolerations, *(SPOT_TAINTS if placement.spot else ()), *lost_nodes]
-    return [dict(toleration) for toleration in given]
-
-
-def _preferred(label: str, value: str) -> Json:
-    return {"weight": 100, "preference": {"matchExpressions": [{"key": label, "operator": "In", "values": [value]}]}}
-
-
-def _volumes(record: RunRecord, placement: Placement, files: Sequence[str]) -> list[Json]:
-    items = [{"key": name, "path": name} for name in sorted(files)]
-    disk, memory = ({"sizeLimit": limit} if limit else {} for limit in (placement.disk, placement.memory))
-    cache = {"persistentVolumeClaim": {"claimName": placement.cache}} if placement.cache else {"emptyDir": dict(disk)}
-    return [
-        {"name": "job", "configMap": {"name": record.job_name, "defaultMode": 0o444, "items": items}},
-        {"name": "work", "emptyDir": dict(disk)},
-        {"name": "cache", **cache},
-        # Without it /dev/shm has 64 MiB, and data loaders and NCCL die of a bus error. What lies there counts as the
-        # worker's memory.
-        {"name": "shm", "emptyDir": {"medium": "Memory", **memory}},
-        *(
-            {"name": name, "persistentVolumeClaim": {"claimName": claim, "readOnly": True}}
-            for name, claim in _claims(record)
-        ),
+        if key not in named
     ]
-
-
-def _claims(record: RunRecord) -> list[tuple[str, str]]:
-    """The names of the volumes that inputs lie in, and of their claims."""
-    return [(f"claim-{number}", claim) for number, claim in enumerate(claims_of(record.run.inputs))]
-
-
-def worker_container(record: RunRecord, placement: Placement, name: str, number_label: str) -> Json:
-    """The container of a worker.
-
-    Args:
-        record: of its run.
-        placement: where and on what hardware it runs.
-        name: that its operator asks for.
-        number_label: of the pod, in which its operator writes the worker's number.
-    """
-    resources = _resources(placement)
-    return {
-        "name": name,
-        "image": placement.image,
-        "command": list(COMMAND),
+    pod["tolerations"] = [dict(each) for each in (*spec.tolerations, *(SPOT_TAINTS if spec.spot else ()), *lost_nodes)]
+    if spec.priority_class:
+        pod["priorityClassName"] = spec.priority_class
+    if spec.service_account:
+        pod["serviceAccountName"] = spec.service_account
+    volumes = _volumes(spec)
+    pod["volumes"] = [volume for volume, _ in volumes]
+    container = {
+        "name": container_name,
+        "image": spec.image,
+        "command": list(spec.command),
         "workingDir": WORK_DIR,
         "terminationMessagePath": TERMINATION_FILE,
         "terminationMessagePolicy": "FallbackToLogsOnError",
-        "env": _environment(record, placement, name, number_label),
-        "resources": {"requests": resources, "limits": dict(resources)},
-        "volumeMounts": [
-            {"name": "job", "mountPath": JOB_DIR, "readOnly": True},
-            {"name": "work", "mountPath": WORK_DIR},
-            {"name": "cache", "mountPath": CACHE_DIR},
-            {"name": "shm", "mountPath": SHM_DIR},
-            *(
-                {"name": name, "mountPath": f"{CLAIMS_DIR}/{claim}", "readOnly": True}
-                for name, claim in _claims(record)
-            ),
+        "env": [
+            {"name": name, **_value(value, container_name, number_label)} for name, value in spec.environment.items()
         ],
+        "resources": {"requests": resources(spec), "limits": resources(spec)},
+        "volumeMounts": [mount for _, mount in volumes],
         "securityContext": {
             "allowPrivilegeEscalation": False,
             "readOnlyRootFilesystem": True,
             "capabilities": {"drop": ["ALL"]},
         },
     }
+    pod["containers"] = [container]
+    return pod
 
 
-def _resources(placement: Placement) -> dict[str, str]:
-    resources = {"cpu": str(placement.cpu)}
-    if placement.memory:
-        resources["memory"] = placement.memory
-    if placement.gpu:
-        resources[GPU] = str(placement.gpu)
-    return resources
+def resources(spec: JobSpec) -> dict[str, str]:
+    """Returns what each worker requests, and gets at most."""
+    memory = {"memory": spec.memory} if spec.memory else {}
+    gpu = {GPU: str(spec.gpu)} if spec.gpu else {}
+    return {"cpu": spec.cpu, **memory, **gpu}
 
 
-def _environment(record: RunRecord, placement: Placement, container: str, number_label: str) -> list[Json]:
-    plain = {
-        "TRAIN_FUNC_JOB_DIR": JOB_DIR,
-        "TRAIN_FUNC_WORK_DIR": WORK_DIR,
-        "TRAIN_FUNC_CACHE_DIR": CACHE_DIR,
-        "TRAIN_FUNC_TERMINATION_FILE": TERMINATION_FILE,
-        "TRAIN_FUNC_STORE": record.store,
-        "TRAIN_FUNC_GRACE_SECONDS": str(placement.grace_seconds),
-        "PYTHONHASHSEED": "0",  # so that a set has the same order in all workers, and in every attempt
-        "HOME": WORK_DIR,
-        "USER": "train-func",  # the user's number has no name in most images, and torch asks for one
-        "TMPDIR": f"{WORK_DIR}/tmp",
-        "HF_HOME": f"{CACHE_DIR}/hf",
-        **({"TRAIN_FUNC_CLAIMS_DIR": CLAIMS_DIR} if _claims(record) else {}),
-    }
-    found = {
-        name: of
-        for scheme in schemes_of([record.store, *record.run.inputs.values()])
-        for name, of in scheme.secret_variables.items()
-    }
-    references = {
-        **{n: SecretKey(secret=placement.store_secret, key=of.key, optional=of.optional) for n, of in found.items()},
-        "HF_TOKEN": SecretKey(secret=placement.hub_secret, key="HF_TOKEN", optional=True),
-    }
-    given = [name for name, value in placement.environment.items() if isinstance(value, SecretKey)]
-    hidden = [name for name in [*references, *given] if name not in found or found[name].is_hidden]
-    return [
-        *(_variable(*item) for item in plain.items()),
-        _reference("TRAIN_FUNC_WORKER", "fieldRef", _field(f"metadata.labels['{number_label}']")),
-        _reference("TRAIN_FUNC_POD", "fieldRef", _field("metadata.name")),
-        _reference("TRAIN_FUNC_POD_UID", "fieldRef", _field("metadata.uid")),
-        _reference(
-            "TRAIN_FUNC_CPUS",
-            "resourceFieldRef",
-            {"containerName": container, "resource": "limits.cpu", "divisor": "1"},
-        ),
-        _reference(
-            "TRAIN_FUNC_MEMORY",  # that of the node where there is no limit
-            "resourceFieldRef",
-            {"containerName": container, "resource": "limits.memory", "divisor": "1"},
-        ),
-        *(_variable(*item) for item in placement.store_settings.items()),
-        *(_variable(*item) for item in references.items()),
-        *(_variable(*item) for item in placement.environment.items()),
-        _variable("TRAIN_FUNC_SECRETS", " ".join(hidden)),  # whose values the worker shows nowhere
+def _volumes(spec: JobSpec) -> list[tuple[Json, Json]]:
+    """Returns each volume of the pod, and where its container mounts it."""
+    disk, memory = ({"sizeLimit": limit} if limit else {} for limit in (spec.disk, spec.memory))
+    cache = {"persistentVolumeClaim": {"claimName": spec.cache}} if spec.cache else {"emptyDir": dict(disk)}
+    # Without shm /dev/shm has 64 MiB, and data loaders and NCCL die of a bus error. What lies there counts as the
+    # worker's memory.
+    volumes: list[tuple[str, Json, str]] = [
+        ("work", {"emptyDir": dict(disk)}, WORK_DIR),
+        ("cache", cache, CACHE_DIR),
+        ("shm", {"emptyDir": {"medium": "Memory", **memory}}, SHM_DIR),
     ]
+    claims = [
+        (
+            {"name": f"claim-{number}", "persistentVolumeClaim": {"claimName": claim, "readOnly": True}},
+            {"name": f"claim-{number}", "mountPath": f"{CLAIMS_DIR}/{claim}", "readOnly": True},
+        )
+        for number, claim in enumerate(spec.claims)
+    ]
+    return [({"name": name, **source}, {"name": name, "mountPath": path}) for name, source, path in volumes] + claims
 
 
-def _variable(name: str, value: str | SecretKey) -> Json:
-    if isinstance(value, str):
-        return {"name": name, "value": escape(value)}
-    reference: Json = {"name": value.secret, "key": value.key}
-    if value.optional:
-        reference["optional"] = True
-    return _reference(name, "secretKeyRef", reference)
-
-
-def _reference(name: str, kind: str, reference: Json) -> Json:
-    return {"name": name, "valueFrom": {kind: reference}}
-
-
-def _field(path: str) -> Json:
-    return {"apiVersion": "v1", "fieldPath": path}
+def _value(value: Value, container_name: str, number_label: str) -> Json:
+    """Returns the entry of a variable, without its name."""
+    match value:
+        case str():
+            return {"value": value.replace("$", "$$")}  # Kubernetes expands $(NAME), and makes "$$" one "$"
+        case SecretKey():
+            optional = {"optional": True} if value.optional else {}
+            return {"valueFrom": {"secretKeyRef": {"name": value.secret, "key": value.key, **optional}}}
+        case OfWorker(fact) if fact in PATHS:
+            return {"value": PATHS[fact]}
+        case OfWorker("cpus" | "memory" as fact):
+            resource = {"cpus": "limits.cpu", "memory": "limits.memory"}[fact]
+            return {
+                "valueFrom": {
+                    "resourceFieldRef": {"containerName": container_name, "resource": resource, "divisor": "1"}
+                }
+            }
+        case OfWorker(fact):
+            fields = {"number": f"metadata.labels['{number_label}']", "pod": "metadata.name", "uid": "metadata.uid"}
+            return {"valueFrom": {"fieldRef": {"apiVersion": "v1", "fieldPath": fields[fact]}}}

@@ -9,11 +9,10 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
-from train_func.client.kinds import pod, reading
-from train_func.client.kinds.kind import Json, Kind, Operator, Workers
-from train_func.client.placement import Placement
+from train_func.client.job_spec import JOIN_SECONDS, TTL_SECONDS, JobSpec
+from train_func.client.kinds import reading
+from train_func.client.kinds.kind import Json, Kind, Operator
 from train_func.client.status import ContainerEnd, Event, JobStatus
-from train_func.records import RunRecord
 
 _DEADLINE = "longer than specified deadline"  # in the message of the condition; its reason does not tell
 # The operator's copy of a termination message, when a container has ended with something else than 0.
@@ -43,58 +42,54 @@ class PyTorchJob(Kind):
         webhook="validator.pytorchjob",
     )
 
-    def spec(self, record: RunRecord, placement: Placement, pod_spec: dict[str, Any]) -> dict[str, Any]:
+    def spec(self, job: JobSpec, pod_spec: dict[str, Any]) -> dict[str, Any]:
         """Workers only."""
         # The operator looks at the job's own deadline only when a pod changes, and then leaves running pods alone
         # (cleanPodPolicy None); the pod's deadline is that change, and ends the pod.
-        deadline = {"activeDeadlineSeconds": record.run.deadline}
+        deadline = {"activeDeadlineSeconds": job.deadline}
         return {
-            "nprocPerNode": str(placement.ranks),
+            "nprocPerNode": str(job.ranks),
             "elasticPolicy": {
-                "minReplicas": record.run.workers,
-                "maxReplicas": record.run.workers,
+                "minReplicas": job.workers,
+                "maxReplicas": job.workers,
                 "rdzvBackend": "c10d",
-                "rdzvId": record.job_name,
-                "rdzvConf": [{"key": "join_timeout", "value": str(pod.JOIN_SECONDS)}],
+                "rdzvId": job.name,
+                "rdzvConf": [{"key": "join_timeout", "value": str(JOIN_SECONDS)}],
                 "maxRestarts": 0,  # restarts are the operator's: a lost worker is a new pod and a new attempt
             },
             "runPolicy": {
                 "cleanPodPolicy": "None",
                 # Restarts by exit code are not counted by the operator; 0 alone would end the job at the first.
-                "backoffLimit": record.run.max_attempts,
+                "backoffLimit": job.max_attempts,
                 **deadline,
-                "ttlSecondsAfterFinished": pod.TTL_SECONDS,
+                "ttlSecondsAfterFinished": TTL_SECONDS,
             },
             "pytorchReplicaSpecs": {
                 "Worker": {
-                    "replicas": record.run.workers,
+                    "replicas": job.workers,
                     "restartPolicy": "ExitCode",
                     "template": {
-                        "metadata": {"labels": {**pod.labels(record), "sidecar.istio.io/inject": "false"}},
+                        "metadata": {"labels": {**job.labels, "sidecar.istio.io/inject": "false"}},
                         "spec": {**deadline, **pod_spec},
                     },
                 }
             },
         }
 
-    def workers(self, job: Json) -> Workers:
-        """As the operator makes them; every restart is its own."""
-        worker = job["spec"]["pytorchReplicaSpecs"]["Worker"]
-        template = worker["template"]
-        labels = {**template.get("metadata", {}).get("labels", {}), self.worker_label: "0"}
-        metadata = {"name": f"{job['metadata']['name']}-{self.role}-0", "labels": labels}
-        spec = {**template["spec"], "restartPolicy": "Never"}
-        return Workers(worker.get("replicas", 1), {"metadata": metadata, "spec": spec})
+    def environment(self, job: Json) -> list[Json]:
+        """They stand in the template of its pods."""
+        template = job["spec"]["pytorchReplicaSpecs"]["Worker"]["template"]
+        return list(template["spec"]["containers"][0]["env"])
 
     def num_objects(self, num_workers: int) -> Mapping[str, int]:
-        """The operator makes a headless Service for every worker; the files travel in one ConfigMap."""
-        return {"pods": num_workers, "services": num_workers, "configmaps": 1, f"{self.plural}.{self.group}": 1}
+        """The operator makes a headless Service for every worker."""
+        return {"pods": num_workers, "services": num_workers, f"{self.plural}.{self.group}": 1}
 
     def status(self, job: Json) -> JobStatus:
         """Its conditions are the words of this package."""
-        found = [reading.condition(condition) for condition in (job.get("status") or {}).get("conditions") or ()]
-        late = any(c.type == "Failed" and c.status == "True" and _DEADLINE in c.message for c in found)
-        return reading.job_status(job, found, is_over_deadline=late)
+        conditions = [reading.condition(condition) for condition in (job.get("status") or {}).get("conditions") or ()]
+        late = any(c.type == "Failed" and c.status == "True" and _DEADLINE in c.message for c in conditions)
+        return reading.job_status(job, conditions, is_over_deadline=late)
 
     def understood(self, event: Event) -> Event:
         """The operator tells of pods in events about the job."""

@@ -4,17 +4,16 @@ from collections.abc import Iterable, Mapping
 from datetime import UTC, datetime
 from typing import Any
 
-from train_func.client.status import Condition, Deletion, Event, JobStatus, Pod
+from train_func.client.status import Condition, Event, JobStatus, Pod
 
 DELETED = "Deleted"  # the reason of a pod that a user or a controller has deleted, where no event tells of its end
-GRACE_SECONDS = 30  # of a pod that names none
 NEVER = datetime.min.replace(tzinfo=UTC)
 
 Json = Mapping[str, Any]
 
 
 def job_status(job: Json, conditions: Iterable[Condition], *, is_over_deadline: bool = False) -> JobStatus:
-    """The status of a job; its operator is there as long as the cluster, so it is never interrupted."""
+    """Returns the status of a job; its operator is there as long as the cluster, so it is never interrupted."""
     metadata = job.get("metadata") or {}
     return JobStatus(
         conditions=tuple(conditions),
@@ -24,14 +23,18 @@ def job_status(job: Json, conditions: Iterable[Condition], *, is_over_deadline: 
     )
 
 
-def pod(found: Json, worker: int, container_name: str) -> Pod:
-    """One pod of a job: that of a worker, whose program runs in the container of that name."""
-    metadata, status = found["metadata"], found.get("status") or {}
+def pod(item: Json, worker: int, container_name: str) -> Pod:
+    """Reads the pod of a worker, whose program runs in the container of that name."""
+    metadata, status = item["metadata"], item.get("status") or {}
     # A cluster may have put containers of its own beside it.
     container: Json = next((one for one in status.get("containerStatuses") or () if one["name"] == container_name), {})
     state = container.get("state") or {}
     ended, waiting, running = (state.get(kind) or {} for kind in ("terminated", "waiting", "running"))
     reason, message = _why(status, ended or waiting)
+    # A kubelet says why a pod is not ready; the controller that misses its kubelet changes the status alone.
+    not_ready = _condition_of(status, "Ready", "False")
+    is_unheard = bool(not_ready) and not not_ready.get("reason")
+    unheard_since = (moment(not_ready.get("lastTransitionTime")) or NEVER) if is_unheard else None
     return Pod(
         name=metadata["name"],
         uid=metadata["uid"],
@@ -45,22 +48,9 @@ def pod(found: Json, worker: int, container_name: str) -> Pod:
         deleted="deletionTimestamp" in metadata,
         restarts=container.get("restartCount", 0),
         namespace=metadata.get("namespace", ""),
-        node=(found.get("spec") or {}).get("nodeName", ""),
-        deletion=_deletion(metadata),
-        is_unheard=_is_unheard(status) and not ended,
+        node=(item.get("spec") or {}).get("nodeName", ""),
+        unheard_since=unheard_since if status.get("phase") == "Running" and not ended else None,
     )
-
-
-def _deletion(metadata: Json) -> Deletion | None:
-    # The time stamp is that of the end of the grace period, not of the request.
-    due = moment(metadata.get("deletionTimestamp"))
-    return Deletion(due, metadata.get("deletionGracePeriodSeconds", GRACE_SECONDS)) if due else None
-
-
-def _is_unheard(status: Json) -> bool:
-    """A kubelet says why a pod is not ready; the controller that misses its kubelet changes the status alone."""
-    not_ready = _condition_of(status, "Ready", "False")
-    return status.get("phase") == "Running" and bool(not_ready) and not not_ready.get("reason")
 
 
 def _why(status: Json, container: Json) -> tuple[str, str]:
@@ -82,29 +72,29 @@ def _condition_of(status: Json, kind: str, value: str) -> Json:
     return next((found for found in conditions if (found["type"], found["status"]) == (kind, value)), {})
 
 
-def event(found: Json) -> Event:
-    """One event of the core API."""
-    about = found["involvedObject"]
-    last = (found.get("series") or {}).get("lastObservedTime")
-    times = (last, found.get("lastTimestamp"), found.get("eventTime"), found.get("firstTimestamp"))
-    made = found["metadata"].get("creationTimestamp")
+def event(item: Json) -> Event:
+    """Reads an event of the core API."""
+    about = item["involvedObject"]
+    last = (item.get("series") or {}).get("lastObservedTime")
+    times = (last, item.get("lastTimestamp"), item.get("eventTime"), item.get("firstTimestamp"))
+    made = item["metadata"].get("creationTimestamp")
     return Event(
         time=next((moment(time) for time in (*times, made) if time), None) or NEVER,
-        type=found.get("type") or "Normal",
-        reason=found.get("reason") or "",
-        message=found.get("message") or "",
+        type=item.get("type") or "Normal",
+        reason=item.get("reason") or "",
+        message=item.get("message") or "",
         object=f"{about.get('kind')}/{about.get('name')}",
-        count=found.get("count") or (found.get("series") or {}).get("count") or 1,
-        since=moment(found.get("firstTimestamp")),
+        count=item.get("count") or (item.get("series") or {}).get("count") or 1,
+        since=moment(item.get("firstTimestamp")),
         uid=about.get("uid") or "",
     )
 
 
 def moment(text: str | None) -> datetime | None:
-    """A time stamp of Kubernetes."""
+    """Reads a time stamp of Kubernetes."""
     return datetime.fromisoformat(text) if text else None
 
 
-def condition(found: Json) -> Condition:
-    """One condition of a job."""
-    return Condition(found["type"], found["status"], found.get("reason", ""), found.get("message", ""))
+def condition(item: Json) -> Condition:
+    """Reads a condition of a job."""
+    return Condition(item["type"], item["status"], item.get("reason", ""), item.get("message", ""))

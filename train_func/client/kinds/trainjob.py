@@ -10,18 +10,17 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
-from train_func.client.kinds import pod, reading
-from train_func.client.kinds.kind import Json, Kind, Operator, Workers
+from train_func.client.job_spec import JOIN_SECONDS, JobSpec
+from train_func.client.kinds import reading
+from train_func.client.kinds.kind import Json, Kind, Operator
 from train_func.client.placement import Placement
 from train_func.client.status import Condition, JobStatus, Pod
-from train_func.exits import STOPPED
-from train_func.records import RunRecord
+from train_func.wire.exits import STOPPED
 
 RUNTIME = "torch-distributed"
 NODE = "node"  # the replicated job of the runtime, and its container
 MANAGER = "train-func/client"  # owner of the patches
 _NOT_PATCHED = ("automountServiceAccountToken", "enableServiceLinks", "priorityClassName", "containers")
-_OF_TRAINER = ("image", "command", "env")
 _STATES = {"Complete": "Succeeded"}
 
 
@@ -54,21 +53,21 @@ class TrainJob(Kind):
         given = f"priority_class={placement.priority_class!r}"
         return [f"{given}: a TrainJob cannot set it; leave it out, or take Cluster(kind='PyTorchJob')"]
 
-    def spec(self, record: RunRecord, placement: Placement, pod_spec: dict[str, Any]) -> dict[str, Any]:
+    def spec(self, job: JobSpec, pod_spec: dict[str, Any]) -> dict[str, Any]:
         """The runtime, and what is patched there."""
         (container,) = pod_spec["containers"]
         patched = {name: value for name, value in pod_spec.items() if name not in _NOT_PATCHED}
         patched["containers"] = [{name: container[name] for name in ("name", "volumeMounts", "securityContext")}]
-        template = {"metadata": {"labels": pod.labels(record)}, "spec": patched}
-        job = {"name": NODE, "template": {"spec": {"template": template}}}
+        template = {"metadata": {"labels": dict(job.labels)}, "spec": patched}
+        replicated = {"name": NODE, "template": {"spec": {"template": template}}}
         # Its operator has no variable for how long the workers wait for one another.
-        variables = [*container["env"], {"name": "PET_RDZV_CONF", "value": f"join_timeout={pod.JOIN_SECONDS}"}]
+        variables = [*container["env"], {"name": "PET_RDZV_CONF", "value": f"join_timeout={JOIN_SECONDS}"}]
         return {
             "runtimeRef": {"name": RUNTIME},
-            "activeDeadlineSeconds": record.run.deadline,
+            "activeDeadlineSeconds": job.deadline,
             "trainer": {
-                "numNodes": record.run.workers,
-                "numProcPerNode": placement.ranks,  # unset it would be the number of cores
+                "numNodes": job.workers,
+                "numProcPerNode": job.ranks,  # unset it would be the number of cores
                 "image": container["image"],
                 "command": container["command"],
                 "env": variables,
@@ -77,49 +76,38 @@ class TrainJob(Kind):
             "runtimePatches": [
                 {
                     "manager": MANAGER,
-                    "trainingRuntimeSpec": {"template": {"spec": {"replicatedJobs": [job]}}},
+                    "trainingRuntimeSpec": {"template": {"spec": {"replicatedJobs": [replicated]}}},
                 }
             ],
         }
 
-    def workers(self, job: Json) -> Workers:
-        """As the runtime makes them of the job's trainer and patches."""
-        spec, trainer = job["spec"], job["spec"]["trainer"]
-        (own,) = (patch for patch in spec["runtimePatches"] if patch["manager"] == MANAGER)
-        (node,) = own["trainingRuntimeSpec"]["template"]["spec"]["replicatedJobs"]
-        template = node["template"]["spec"]["template"]
-        container = {name: trainer[name] for name in _OF_TRAINER} | {"resources": trainer["resourcesPerNode"]}
-        containers = [{**template["spec"]["containers"][0], **container}]
-        metadata = {
-            "name": f"{job['metadata']['name']}-{NODE}-0-0",
-            "labels": {**template["metadata"]["labels"], self.worker_label: "0"},
-        }
-        made = {**template["spec"], "containers": containers, "restartPolicy": "OnFailure"}
-        return Workers(trainer["numNodes"], {"metadata": metadata, "spec": made})
+    def environment(self, job: Json) -> list[Json]:
+        """They are the trainer's."""
+        return list(job["spec"]["trainer"]["env"])
 
-    def pod(self, found: Json) -> Pod:
+    def pod(self, item: Json) -> Pod:
         """No event tells how it ends: that it is deleted is the news. A container that has ended starts again in it."""
-        pod = super().pod(found)
+        pod = super().pod(item)
         if pod.deleted and pod.exit_code in (None, STOPPED) and pod.reason in ("", "Error"):
             return replace(pod, reason=reading.DELETED, message=f"pod {pod.name}")
         return replace(pod, ended=None) if pod.phase == "Running" and not pod.deleted else pod
 
     def num_objects(self, num_workers: int) -> Mapping[str, int]:
-        """One JobSet with one Job and one Service; the files travel in one ConfigMap."""
-        one = (f"{self.plural}.{self.group}", "jobsets.jobset.x-k8s.io", "jobs.batch", "services", "configmaps")
-        return {"pods": num_workers, **dict.fromkeys(one, 1)}
+        """One JobSet with one Job and one Service."""
+        names = (f"{self.plural}.{self.group}", "jobsets.jobset.x-k8s.io", "jobs.batch", "services")
+        return {"pods": num_workers, **dict.fromkeys(names, 1)}
 
     def status(self, job: Json) -> JobStatus:
         """Complete is Succeeded; it runs as soon as all its pods do, which the counts of its Jobs tell."""
         status = job.get("status") or {}
         read = [reading.condition(condition) for condition in status.get("conditions") or ()]
-        found = [replace(condition, type=_STATES.get(condition.type, condition.type)) for condition in read]
+        conditions = [replace(condition, type=_STATES.get(condition.type, condition.type)) for condition in read]
         started = [count for count in status.get("jobsStatus") or () if count["name"] == NODE and count.get("ready")]
-        if started and not any(c.type in ("Succeeded", "Failed") and c.status == "True" for c in found):
-            found.append(Condition("Running", "True", "JobsReady", "all pods of the job run"))
-        failed = next((c for c in found if (c.type, c.status) == ("Failed", "True")), None)
+        if started and not any(c.type in ("Succeeded", "Failed") and c.status == "True" for c in conditions):
+            conditions.append(Condition("Running", "True", "JobsReady", "all pods of the job run"))
+        failed = next((c for c in conditions if (c.type, c.status) == ("Failed", "True")), None)
         late = failed is not None and failed.reason == "DeadlineExceeded"
-        return reading.job_status(job, found, is_over_deadline=late)
+        return reading.job_status(job, conditions, is_over_deadline=late)
 
 
 TRAINJOB = TrainJob()

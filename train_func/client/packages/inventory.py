@@ -4,17 +4,22 @@
 of the Dockerfile.
 """
 
+import json
 import re
 import sys
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
 from importlib import metadata
 from pathlib import Path
 from typing import Self
 
-from train_func.codec import Record
+from train_func.errors import TrainFuncError
+from train_func.storage import Store, find
+from train_func.storage.retry import call_with_timeout
+from train_func.wire.codec import Record
+from train_func.wire.layout import PACKAGES, home, image_key
 
-FILE = "opt/train_func/packages.json"  # in an image, from its root
+STORE_SECONDS = 4.0  # for the answer of a store, without which the list is unknown
 COMPUTES = ("train-func", "torch", "transformers", "datasets", "accelerate", "safetensors", "numpy")
 
 
@@ -39,7 +44,7 @@ class Inventory(Record):
 
     @classmethod
     def of_this_environment(cls) -> Self:
-        """Returns that of this interpreter; reading the records of all its packages takes a second or two."""
+        """Returns the inventory of this interpreter; reading the records of all its packages takes a second or two."""
         from packaging.markers import default_environment
         from packaging.tags import platform_tags
 
@@ -70,6 +75,25 @@ class Inventory(Record):
         return self.markers["python_full_version"]
 
 
+def inventory_of(image: str, environ: Mapping[str, str], store: Callable[[], Store]) -> Inventory | None:
+    """What an image holds; None where that is not known.
+
+    It is read from the image that this process runs in, else from the file that `make image` has left on this machine,
+    else from the store, where the workers of an earlier run have put it.
+    """
+    name = f"image {image!r}"
+    try:
+        if environ.get("JUPYTER_IMAGE_SPEC") == image and PACKAGES.exists():
+            return Inventory.read(PACKAGES.read_bytes(), name)
+        built = home(environ) / image_key(image)
+        if built.exists():
+            return Inventory.read(built.read_bytes(), name)
+        listed = call_with_timeout(STORE_SECONDS, lambda: find(store(), image_key(image)))
+        return Inventory.read(listed.data, f"{name}, as its workers have listed it,") if listed else None
+    except (OSError, TrainFuncError):  # of a store, the submission itself tells
+        return None
+
+
 def normalised(name: str) -> str:
     """The name of a package as indexes compare it."""
     return re.sub(r"[-_.]+", "-", name).lower()
@@ -89,6 +113,23 @@ def _required(names: Iterable[str], distributions: Mapping[str, metadata.Distrib
             if requirement.marker is None or requirement.marker.evaluate({"extra": ""}):
                 waiting += [other for other in [normalised(requirement.name)] if other in distributions]
     return seen
+
+
+def pip_install(extra: str) -> str:
+    """The command that brings an extra of this package, from where the package itself was installed.
+
+    A package that another author publishes under its name on a public index must not be installed for it. Where nothing
+    tells from where it came, the path of a clone is left open.
+    """
+    try:
+        source = json.loads(metadata.distribution("train-func").read_text("direct_url.json") or "{}")  # PEP 610
+    except (metadata.PackageNotFoundError, ValueError):
+        source = {}
+    if not (url := source.get("url")):
+        return f"pip install '/path/to/train_func[{extra}]', from a clone"
+    vcs = source.get("vcs_info", {})
+    address = f"{vcs['vcs']}+{url}@{vcs['commit_id']}" if vcs else url
+    return f"pip install 'train-func[{extra}] @ {address}'"
 
 
 if __name__ == "__main__":

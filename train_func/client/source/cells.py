@@ -6,8 +6,8 @@ import ast
 import inspect
 import io
 import linecache
-import re
 import sys
+import sysconfig
 import tokenize
 import warnings
 from collections import defaultdict
@@ -19,13 +19,14 @@ from pathlib import Path
 from types import CodeType, FunctionType, ModuleType
 from typing import Any
 
-from train_func.client.source.names import Definition, Import, binds, root_of
-from train_func.source_file import split_lines
+from train_func.client.source.names import Definition, Import, binds
+from train_func.wire.source_file import split_lines
 
 MAX_SHOWN = 80  # characters of a line inside a message
 ABSENT = object()
-_NOTHING_AFTER = re.compile(r"[ \t\f]*;?[ \t\f]*(?:#[^\r\n]*)?(?:\r\n|\r|\n)?")
-_TIMED = "<timed exec>"  # what a cell under %%time is compiled as
+ATOMS = (type(None), bool, int, float, str, bytes)
+_INSTALLED = frozenset({"site-packages", "dist-packages"})
+_STANDARD = tuple(Path(sysconfig.get_path(kind)).resolve() for kind in ("stdlib", "platstdlib"))
 
 
 @dataclass(frozen=True, eq=False)
@@ -65,17 +66,15 @@ class Text:
     @cached_property
     def definitions(self) -> dict[tuple[str, int], "Statement"]:
         """Every ``def`` and ``class``, at any depth, by its name and first line, as a code object knows it."""
-        known = {id(statement.node): statement for statement in self.statements}
-        nodes = [node for node in ast.walk(self.tree) if isinstance(node, Definition)]
-        statements = [known.get(id(node)) or Statement(self, node) for node in nodes]
-        return {(node.name, one.first): one for node, one in zip(nodes, statements, strict=True)}
+        statements = [Statement(self, node) for node in ast.walk(self.tree) if isinstance(node, Definition)]
+        return {(statement.name, statement.first): statement for statement in statements}
 
     @cached_property
     def outer(self) -> list["Statement"]:
         """Those definitions that bind a name of the module, also in a block."""
-        found = self.definitions.values()
-        inner = {id(node) for one in found for node in ast.walk(one.node) if node is not one.node}
-        return [one for one in found if id(one.node) not in inner]
+        nodes = [statement.node for statement in self.definitions.values()]
+        inner = {inner for node in nodes for inner in ast.walk(node) if inner is not node}
+        return [statement for statement in self.definitions.values() if statement.node not in inner]
 
     def place(self, line: int) -> str:
         """Where a line of this text stands, and what it says, for a message."""
@@ -92,10 +91,19 @@ class Statement:
     node: ast.stmt
 
     @property
+    def name(self) -> str:
+        """Of a definition; else empty."""
+        return self.node.name if isinstance(self.node, Definition) else ""
+
+    @property
+    def decorators(self) -> list[ast.expr]:
+        """Above a definition."""
+        return self.node.decorator_list if isinstance(self.node, Definition) else []
+
+    @property
     def first(self) -> int:
         """Its first line within the text, decorators included."""
-        decorators = self.node.decorator_list if isinstance(self.node, Definition) else []
-        return min([self.node.lineno, *(decorator.lineno for decorator in decorators)])
+        return min([self.node.lineno, *(decorator.lineno for decorator in self.decorators)])
 
     @property
     def last(self) -> int:
@@ -115,19 +123,19 @@ class Statement:
     def with_values(self, texts: Mapping[ast.expr, str]) -> str:
         """The source with other expressions in the same lines."""
         lines = self.text.lines[self.first - 1 : self.last]
-        tail = from_byte(lines[-1], self.node.end_col_offset or 0)
-        if not _NOTHING_AFTER.fullmatch(tail):
-            lines[-1] = lines[-1].removesuffix(tail)
+        is_alone = isinstance(self.node, Definition)
+        if not is_alone:
+            lines[-1] = lines[-1].encode()[: self.node.end_col_offset].decode()
         if not lines[-1].endswith(("\r", "\n")):
             lines[-1] += "\n"
         head = lines[0].encode()[: self.node.col_offset].decode()
         for node in sorted(texts, key=lambda one: (one.lineno, one.col_offset), reverse=True):
             first, last = node.lineno - self.first, (node.end_lineno or node.lineno) - self.first
             before = lines[first].encode()[: node.col_offset].decode()
+            after = lines[last].encode()[node.end_col_offset :].decode()
             breaks = "".join(line[len(line.rstrip("\r\n")) :] for line in lines[first:last])
             text = f"({texts[node]}{breaks})" if breaks else texts[node]
-            lines[first : last + 1] = split_lines(before + text + from_byte(lines[last], node.end_col_offset or 0))
-        is_alone = isinstance(self.node, Definition) or not head.strip(" \t\f")
+            lines[first : last + 1] = split_lines(before + text + after)
         return "".join(lines) if is_alone else "".join(lines).removeprefix(head)
 
     def place(self, line: int | None = None) -> str:
@@ -147,7 +155,6 @@ class Space:
         self.texts = texts
         self.file = file
         self.package: str = (live.get("__package__") or "") if file else ""
-        self._known: dict[str, Text | None] = {file: texts[0]} if file else {}
 
     @classmethod
     def of(cls, live: Mapping[str, Any], file: str | None) -> "Space | None":
@@ -166,78 +173,71 @@ class Space:
         return [statement for text in self.texts for statement in text.statements]
 
     @cached_property
-    def futures(self) -> list[Statement]:
-        """The ``from __future__`` imports, the first of each wording."""
-        found = [s for s in self.statements if isinstance(s.node, ast.ImportFrom) and s.node.module == "__future__"]
-        return list({ast.unparse(s.node): s for s in reversed(found)}.values())[::-1]
+    def futures(self) -> list[str]:
+        """What is imported from ``__future__``."""
+        nodes = [one.node for one in self.statements if isinstance(one.node, ast.ImportFrom)]
+        return sorted({alias.name for node in nodes if node.module == "__future__" for alias in node.names})
 
     @cached_property
     def flags(self) -> int:
         """The compiler flags of ``futures``."""
-        names = {alias.name for s in self.futures if isinstance(s.node, ast.ImportFrom) for alias in s.node.names}
-        return sum(getattr(__future__, name).compiler_flag for name in names if hasattr(__future__, name))
+        return sum(getattr(__future__, name).compiler_flag for name in self.futures)
 
     @cached_property
     def binders(self) -> Mapping[str, list[Statement]]:
         """By name: the statements that bind it."""
-        found: dict[str, list[Statement]] = defaultdict(list)
+        binders: dict[str, list[Statement]] = defaultdict(list)
         for statement in self.statements:
-            for name in binds(statement.node, self.flags):
-                found[name].append(statement)
-        return found
+            names = binds(statement.node, self.flags)
+            if isinstance(statement.node, ast.ImportFrom) and statement.node.names[0].name == "*":
+                module = sys.modules.get(absolute(statement.node, self.package))
+                names = {*getattr(module, "__dict__", ())}
+            for name in names:
+                binders[name].append(statement)
+        return binders
 
     def binder(self, name: str) -> Statement | None:
-        """The newest statement that binds ``name``, but for one that assigns a literal which it does not hold."""
-        value = self.live.get(name, ABSENT)
-        stars = [
-            s
-            for s in self.statements
-            if isinstance(s.node, ast.ImportFrom)
-            and s.node.names[0].name == "*"
-            and getattr(sys.modules.get(absolute(s.node, self.package)), name, self) is value
-        ]
-        binders = [*stars, *self.binders.get(name, [])]
-        likely = (one for one in reversed(binders) if value is ABSENT or may_give(one.node, name, value))
-        return next(likely, binders[-1] if binders else None)
+        """The newest statement that binds ``name``."""
+        binders = self.binders.get(name)
+        return binders[-1] if binders else None
+
+    def imports_of(self, name: str, binder: Statement) -> list[Statement]:
+        """The import that binds ``name``, or all of ``import a.b`` and ``import a.c``, the newest of each wording."""
+        if not isinstance(binder.node, ast.Import):
+            return [binder]
+        imports = [statement for statement in self.binders[name] if isinstance(statement.node, ast.Import)]
+        return [*{statement.source: statement for statement in imports}.values()]
 
     def text_of(self, code: CodeType) -> Text | None:
         """The cell or file that ``code`` was compiled from; of equal cells the one executed last."""
-        file = code.co_filename
-        if file == _TIMED:
-            timed = [text for text in self.texts if text.line > 1 and _key(code) in text.definitions]
-            return timed[-1] if timed else None
-        if file not in self._known:
-            self._known[file] = None if self.file else self._remembered(file)
-        return self._known[file]
+        if self.file:
+            return self.texts[0] if code.co_filename == self.file else None
+        content = "".join(linecache.getlines(code.co_filename)).rstrip("\n")
+        is_timed = code.co_filename == "<timed exec>"  # what a cell under %%time is compiled as
+        for text in reversed(self.texts):
+            if _key(code) in text.definitions if is_timed else content and text.text.rstrip("\n") == content:
+                return text
+        return None
 
-    def _remembered(self, file: str) -> Text | None:
-        entry = linecache.cache.get(file)
-        if entry is None or len(entry) == 1:
-            return None
-        content = "".join(entry[2])
-        equal = [text for text in self.texts if text.text.rstrip("\n") == content.rstrip("\n")]
-        return equal[-1] if equal else Text(Path(file).name, content, order=-1)
-
-    def definition(self, code: CodeType) -> Statement | None:
+    def definition_at(self, code: CodeType) -> Statement | None:
         """The ``def`` that ``code`` was compiled from, at any depth."""
         text = self.text_of(code)
         return text.definitions.get(_key(code)) if text else None
 
-    def located(self, value: object) -> Statement | None:
+    def definition_of(self, value: object) -> Statement | None:
         """The statement that defines a function or a class of this space, or what a decorator has made of one."""
-        for depth, code in enumerate(self._codes(value)):
-            inner = self.definition(code)
-            if inner is not None and isinstance(value, type):
-                around = [one for one in inner.text.outer if one.first <= inner.first <= one.last]
-                return next((one for one in around if isinstance(one.node, ast.ClassDef)), None)
-            if inner is not None and inner in inner.text.outer:
+        functions = [self.definition_at(code) for code in self._codes(value)]
+        if isinstance(value, type) and value.__module__ == self.live.get("__name__"):
+            outer = [statement for text in self.texts for statement in text.outer]
+            classes = [it for it in outer if isinstance(it.node, ast.ClassDef) and it.name == value.__qualname__]
+            methods = {function.node for function in functions if function}
+            around = [statement for statement in classes if not methods.isdisjoint(ast.walk(statement.node))]
+            return next(reversed(around or classes), None)
+        for depth, statement in enumerate(functions):
+            if statement and statement.node in {outer.node for outer in statement.text.outer}:
                 is_plain = depth == 0 and isinstance(value, FunctionType | staticmethod)
-                is_decorated = isinstance(inner.node, Definition) and bool(inner.node.decorator_list)
-                return inner if is_plain or is_decorated else None
-        if not isinstance(value, type) or value.__module__ != self.live.get("__name__"):
-            return None
-        classes = [one for text in self.texts for one in text.outer if isinstance(one.node, ast.ClassDef)]
-        return next((one for one in reversed(classes) if getattr(one.node, "name", "") == value.__qualname__), None)
+                return statement if is_plain or statement.decorators else None
+        return None
 
     def is_outdated(self, value: object) -> bool:
         """Whether the file no longer holds the code of a function or a class of it; a cell never changes."""
@@ -251,7 +251,7 @@ class Space:
             warnings.simplefilter("ignore")
             waiting, found = [compile(self.texts[0].tree, "<file>", "exec", dont_inherit=True)], set[CodeType]()
         while waiting:
-            inner = [one for one in waiting.pop().co_consts if isinstance(one, CodeType)]
+            inner = _inner(waiting.pop())
             found |= {_without_lines(one) for one in inner}
             waiting += inner
         return found
@@ -265,44 +265,44 @@ class Space:
                     yield function.__code__
 
     def lambda_of(self, code: CodeType) -> tuple[Text, ast.Lambda] | None:
-        """The expression that a lambda was compiled from."""
+        """The expression that a lambda was compiled from, or an equal one of its line."""
         text = self.text_of(code)
-        if text is None:
-            return None
-        spans = [(a, c, b, d) for a, b, c, d in code.co_positions() if None not in (a, b, c, d) and (c, d) != (0, 0)]
-        found = [
-            node
-            for node in ast.walk(text.tree)
-            if isinstance(node, ast.Lambda)
-            and node.lineno == code.co_firstlineno
-            and arguments_of(node.args) == [*code.co_varnames[: code.co_argcount + code.co_kwonlyargcount]]
-            and all(_holds(node.body, span) for span in spans)
-        ]
-        return (text, min(found, key=lambda node: len(ast.unparse(node)))) if found else None
+        for node in ast.walk(text.tree) if text else ():
+            if isinstance(node, ast.Lambda) and node.lineno == code.co_firstlineno:
+                made = compile(ast.Expression(node), "<lambda>", "eval", self.flags, dont_inherit=True)
+                if _without_lines(code) in map(_without_lines, _inner(made)):
+                    assert text
+                    return text, node
+        return None
 
-    def registered_with(self, name: str, statement: Statement) -> list[Statement]:
+    def registrations(self, name: str, statement: Statement) -> list[Statement]:
         """Later definitions decorated with something of ``name``, as ``@name.register``; the newest of each wording."""
         found: dict[str, Statement] = {}
-        for one in self.statements:
-            if isinstance(one.node, Definition) and one.comes_after(statement):
-                called = [getattr(each, "func", each) for each in one.node.decorator_list]
-                if any(isinstance(each, ast.Attribute) and root_of(each) == name for each in called):
-                    found[one.source] = one
+        for later in self.statements:
+            called = [getattr(decorator, "func", decorator) for decorator in later.decorators]
+            owners = [attribute.value for attribute in called if isinstance(attribute, ast.Attribute)]
+            if later.comes_after(statement) and any(isinstance(it, ast.Name) and it.id == name for it in owners):
+                found[later.source] = later
         return list(found.values())
 
-    def gives(self, node: ast.stmt, name: str) -> bool:
-        """Whether the import binds ``name`` to what it holds; of functions and classes, one of that name will do."""
-        value = self.live.get(name, ABSENT)
-        for alias in node.names if isinstance(node, Import) else []:
-            if isinstance(node, ast.Import) and name == (alias.asname or alias.name.partition(".")[0]):
-                return isinstance(value, ModuleType)
-            if isinstance(node, ast.ImportFrom) and name == (alias.asname or alias.name):
-                home = absolute(node, self.package)
-                given = getattr(sys.modules.get(home), alias.name, sys.modules.get(f"{home}.{alias.name}", ABSENT))
-                return given is value or isinstance(value, ModuleType | type | FunctionType)
-            if isinstance(node, ast.ImportFrom) and alias.name == "*":
-                return True
-        return False
+    def is_import_of(self, node: ast.stmt, name: str) -> bool:
+        """Whether what ``name`` holds may be what the import gave; of functions and classes any may."""
+        if not isinstance(node, Import):
+            return False
+        value = self.live[name]
+        if isinstance(node, ast.Import) or isinstance(value, ModuleType | type | FunctionType):
+            return isinstance(value, ModuleType) or isinstance(node, ast.ImportFrom)
+        home = sys.modules.get(absolute(node, self.package))
+        is_given = any(getattr(home, name if one.name == "*" else one.name, ABSENT) is value for one in node.names)
+        return is_given and is_installed(getattr(home, "__file__", None))  # a local one may compute it again
+
+
+def is_installed(file: str | None) -> bool:
+    """Whether a module of that file comes with Python or with an installed package."""
+    if file is None or file in {"built-in", "frozen"}:
+        return True
+    path = Path(file).resolve()
+    return bool(_INSTALLED & set(path.parts)) or any(path.is_relative_to(folder) for folder in _STANDARD)
 
 
 def absolute(node: ast.ImportFrom, package: str) -> str:
@@ -319,15 +319,6 @@ def parse(text: str) -> ast.Module:
         tree = compile(text, "<cell>", "exec", ast.PyCF_ONLY_AST | ast.PyCF_ALLOW_TOP_LEVEL_AWAIT, dont_inherit=True)
     assert isinstance(tree, ast.Module)
     return tree
-
-
-def from_byte(line: str, column: int) -> str:
-    """The rest of the line from a column of the syntax tree on, which counts UTF-8 bytes."""
-    return line.encode()[column:].decode()
-
-
-def arguments_of(arguments: ast.arguments) -> list[str]:
-    return [one.arg for one in (*arguments.posonlyargs, *arguments.args, *arguments.kwonlyargs)]
 
 
 def literal(node: ast.expr) -> object:
@@ -351,14 +342,9 @@ def layers(value: object) -> Iterator[FunctionType]:
             value = inspect.getattr_static(value, "__wrapped__", None)
 
 
-def may_give(node: ast.stmt, name: str, value: object) -> bool:
-    """Unless the statement assigns ``name`` a literal that is another value."""
-    targets = node.targets if isinstance(node, ast.Assign) else [getattr(node, "target", None)]
-    is_alone = [ast.unparse(target) for target in targets if target] == [name]
-    if not is_alone or not isinstance(node, ast.Assign | ast.AnnAssign) or node.value is None:
-        return True
-    given = literal(node.value)
-    return given is ABSENT or (type(given) is type(value) and repr(given) == repr(value))
+def is_same_literal(one: object, other: object) -> bool:
+    """Whether two values are of one type, and equal bit for bit."""
+    return type(one) is type(other) and repr(one) == repr(other)
 
 
 def _cells(history: list[str]) -> Iterator[Text]:
@@ -384,24 +370,13 @@ def _key(code: CodeType) -> tuple[str, int]:
     return code.co_name, code.co_firstlineno
 
 
-def _holds(node: ast.expr, span: tuple[Any, ...]) -> bool:
-    first, last = (node.lineno, node.col_offset), (node.end_lineno or 0, node.end_col_offset or 0)
-    return first <= span[:2] and span[2:] <= last
+def _inner(code: CodeType) -> list[CodeType]:
+    return [one for one in code.co_consts if isinstance(one, CodeType)]
 
 
 def _without_lines(code: CodeType) -> CodeType:
     """The code as if it stood nowhere: equal for functions that say the same."""
     within = (_without_lines(one) if isinstance(one, CodeType) else one for one in code.co_consts)
-    return code.replace(co_filename="", co_firstlineno=0, co_linetable=b"", co_consts=tuple(within))
-
-
-def parse_statement(source: str, statement: Statement) -> ast.stmt:
-    """The syntax tree of a changed statement, at its lines."""
-    if not statement.is_indented:
-        node = parse(source).body[0]
-        ast.increment_lineno(node, statement.first - 1)
-        return node
-    block = parse("if True:\n" + source).body[0]
-    assert isinstance(block, ast.If)
-    ast.increment_lineno(block, statement.first - 2)
-    return block.body[0]
+    flags = code.co_flags & ~inspect.CO_NESTED
+    bare = code.replace(co_filename="", co_firstlineno=0, co_linetable=b"", co_consts=tuple(within), co_flags=flags)
+    return bare.replace(co_qualname="")

@@ -1,38 +1,44 @@
 """Everything a function uses, found name by name: functions and classes by their text, all else by its value."""
 
 import ast
+import copy
+import functools
 import sys
-from collections import deque
 from collections.abc import Callable, Iterable
 from types import BuiltinFunctionType, FunctionType, MethodType, ModuleType
 
-from train_func.client.source.cells import ABSENT, Space, Statement, Text, absolute, parse, parse_statement
+from train_func.client.source.cells import (
+    ABSENT,
+    ATOMS,
+    Space,
+    Statement,
+    Text,
+    is_same_literal,
+    literal,
+    parse,
+)
 from train_func.client.source.definitions import (
-    Given,
-    attributes_added,
-    bound_since,
-    changed_within,
+    added_attributes,
+    changed_names,
+    computed_values,
     empty_of,
-    given_in,
-    is_same_class,
+    is_edited,
 )
 from train_func.client.source.faults import (
     BUILTINS,
     IPYTHON_ONLY,
     MAX_BYTES,
-    faults_of_module,
-    no_value,
-    of_a_machine,
-    of_ipython,
-    of_this_machine,
-    outdated,
-    too_large,
-    undefined,
+    ipython_fault,
+    machine_fact,
+    outdated_fault,
+    size_fault,
+    undefined_fault,
+    value_fault,
 )
-from train_func.client.source.modules import Modules, is_installed
-from train_func.client.source.names import OF_A_MODULE, Definition, calls, chains, imports, root_of, uses_of
-from train_func.client.source.pieces import Piece, closure
-from train_func.client.source.values import NoValueError, Writer, is_mutable, is_own_object, is_type
+from train_func.client.source.modules import LocalModule, Modules
+from train_func.client.source.names import OF_A_MODULE, Definition, Import, uses_of
+from train_func.client.source.pieces import Expression, Piece, closure
+from train_func.client.source.values import NoValueError, Writer, is_own_object, is_type
 from train_func.errors import SourceRefused
 
 
@@ -47,428 +53,327 @@ class Collection:
         self.name = statement.node.name
         self.module_name = str(space.live.get("__name__", "__main__"))
         self.modules = Modules(self.module_name, is_there)
-        self.writer = Writer(self)
         self.faults: list[str] = []
         self.pieces: list[Piece] = []
+        self._writer = Writer(self._reference, self._module, self._helper, (statement.text, statement.first))
         self._of_name: dict[str, list[Piece]] = {}
-        self._of_statement: dict[int, Piece] = {}
-        self._values: dict[str, Piece] = {}
-        self._name_of: dict[int, str] = {}
-        self._generated: dict[str, tuple[str, Piece]] = {}
-        self._waiting: deque[Piece] = deque()
-        self._size = 0
-        self._user = Piece(statement.text, statement.first, str, "")  # of the expression that is written
-        self._needed: list[Piece] = []
-        self._is_known = False
+        self._of_node: dict[ast.stmt, Piece] = {}
+        self._of_alias: dict[object, Piece] = {}  # which give names to what values need
+        self._containers: list[tuple[str, Piece, ast.expr | None]] = []  # where values are that code may fill
         self._imported: list[tuple[str, object, str]] = []  # what import statements gave, and where they stand
         if space.is_outdated(function):
-            self.faults.append(outdated(self.name, statement.text.origin))
+            self.faults.append(outdated_fault(self.name, statement.text.origin))
         self.root = self._statement(statement, function)
         self._of_name[self.name] = [self.root]
         for name in also:
             self.modules.add(parse(f"import {name}"), statement.text)
-        self._follow()
-        if not self.faults:
-            self._name_values()
-
-    def _follow(self) -> None:
-        """Looks at all that travels; pieces and local modules lead to more of them."""
-        seen: set[str] = set()
-        while self._waiting or self.modules.local.keys() - seen:
-            while self._waiting:
-                self._look_up(self._waiting.popleft())
-            for name in [one for one in self.modules.local if one not in seen]:
-                seen.add(name)
-                module = self.modules.local[name]
-                froms = [node for node in ast.walk(module.text.tree) if isinstance(node, ast.ImportFrom)]
-                for node in (one for one in froms if absolute(one, module.package) == self.module_name):
-                    for alias in node.names:
-                        self._need(alias.name, Piece(module.text, node.lineno, str, ""), node.lineno)
+        for piece in self.pieces:  # to which what it looks up is added
+            self._look_up(piece)
         for module in self.modules.local.values():
-            self.faults += faults_of_module(module, self._imported, self.name)
-
-    def _name_values(self) -> None:
-        """Writes all values again, now that it is known which objects have names, and which several values hold."""
-        self._is_known = True
-        for name in sorted(self._values):
-            self._name_of.setdefault(id(self.space.live[name]), name)
-        for is_counting in (True, False):
-            self.writer.begin(is_counting=is_counting)
-            for piece in [*self.pieces]:
-                self._write(piece)
-        self._settle()
-
-    # What the pieces look up.
+            self._check(module)
+        if not self.faults:
+            self._finish()
 
     def _add(self, piece: Piece) -> Piece:
-        self._write(piece)
         self.pieces.append(piece)
-        self._waiting.append(piece)
-        self._size += len(piece.source.encode())
-        if self._size > MAX_BYTES:
-            raise SourceRefused(too_large(piece.place()))
         return piece
-
-    def _write(self, piece: Piece) -> None:
-        """Gives a piece its lines, and what the values in it need."""
-        user, needed = self._user, self._needed
-        self._user, self._needed = piece, []
-        try:
-            piece.source = piece.write()
-            piece.now += [one for one in dict.fromkeys(self._needed) if one is not piece and one not in piece.now]
-        finally:
-            self._user, self._needed = user, needed
 
     def _look_up(self, piece: Piece) -> None:
         if piece.node is None:
             return
         self.modules.add(ast.Module([piece.node], []), piece.text, self.space.package)
-        piece.uses = uses_of(piece.node, self.space.flags)
-        kinds = ((piece.uses.now, piece.now), (piece.uses.later, piece.later), (piece.uses.maybe, piece.later))
-        for names, needed in kinds:
+        uses = uses_of(piece.node, self.space.flags)
+        for names, needed in ((uses.now, piece.names), (uses.later, piece.later), (uses.maybe, piece.later)):
             for name, line in sorted(names.items(), key=lambda item: (item[1], item[0])):
-                found = self._need(name, piece, line, is_certain=names is not piece.uses.maybe)
-                if piece in found and needed is piece.now and name not in BUILTINS:
-                    self.faults.append(
-                        f"{piece.place(line)}: {name!r} is used here with the value that it had before this statement "
-                        "bound it again; give one of the two another name"
-                    )
-                needed += [one for one in found if one is not piece]
-        for dotted in chains(piece.node):
-            binders = self.space.binders.get(dotted.partition(".")[0], ()) if dotted in sys.modules else ()
-            statements = [one for one in binders if isinstance(one.node, ast.Import) and imports(one.node, dotted)]
-            piece.later += [self._statement(one) for one in statements[-1:]]
+                known = uses.own if names is not uses.maybe else None
+                needed += [one for one in self._need(name, piece.text, line, known) if one is not piece]
 
-    def _need(self, name: str, user: Piece, line: int, *, is_certain: bool = True) -> list[Piece]:
-        """The pieces that bind ``name``, which ``user`` looks up in ``line``."""
-        if name in OF_A_MODULE or any(name == alias for alias, _ in self._generated.values()):
+    def _check(self, module: LocalModule) -> None:
+        """Accuses what a local module, or an import of it, holds that its file does not say now."""
+        space = module.space
+        held = [(name, value, module.text.origin) for name, value in space.live.items()] + self._imported
+        for name, value, place in held:
+            if isinstance(value, FunctionType | type) and value.__module__ == module.name:
+                made_by = space.definition_of(value)
+                if space.is_outdated(value) or (made_by and is_edited(made_by.node, value)):
+                    self.faults.append(outdated_fault(name, place))
+        changing = changed_names(module.text.tree)
+        for statement in space.statements:
+            match statement.node:
+                case ast.Assign(targets=[ast.Name(id=name)], value=expression):
+                    text, value = literal(expression), space.live.get(name, ABSENT)
+                    is_last = space.binders[name][-1] is statement and name not in changing
+                    if is_last and text is not ABSENT and type(value) in ATOMS and not is_same_literal(text, value):
+                        self.faults.append(
+                            f"{statement.place()}: {name!r} holds another value by now, and a worker imports this file "
+                            f"as it is. Set it inside {self.name}, or give it by Run(parameters={{...}})"
+                        )
+
+    def _need(self, name: str, text: Text, line: int, known: Iterable[str] | None = ()) -> list[Piece]:
+        """The pieces that bind ``name``, which is looked up in that line.
+
+        ``known``: what it may have been meant for; None where it may be absent.
+        """
+        if name in OF_A_MODULE:
             return []
         if name not in self._of_name:
-            self._of_name[name] = []
-            num_faults = len(self.faults)
-            pieces = self._find(name, user, line, is_certain=is_certain)
-            if pieces is None or (not is_certain and len(self.faults) > num_faults):
+            self._of_name[name], num_faults = [], len(self.faults)
+            self._of_name[name] = self._find(name, text, line, known)
+            if len(self.faults) > num_faults:
                 del self._of_name[name]  # and the next place that uses the name is accused as well
-                if not is_certain:
+                if known is None:
                     del self.faults[num_faults:]
                 return []
-            self._of_name[name] = pieces
         return self._of_name[name]
 
-    def _find(self, name: str, user: Piece, line: int, *, is_certain: bool) -> list[Piece] | None:
+    def _find(self, name: str, text: Text, line: int, known: Iterable[str] | None) -> list[Piece]:
         binder = self.space.binder(name)
         if name not in self.space.live:
-            if name in BUILTINS:
-                return []
-            if binder is None or not isinstance(binder.node, ast.If | ast.Try | ast.Match | ast.With):
-                if is_certain:
-                    known = [*sorted(user.uses.own), *self.space.live, *sorted(BUILTINS)]
-                    self.faults.append(undefined(name, user.place(line), known))
-                return None
-            return []  # a block that went the other way, and the use may be as conditional
+            is_conditional = binder and isinstance(binder.node, ast.If | ast.Try | ast.Match | ast.With)
+            if name not in BUILTINS and not is_conditional:
+                self.faults.append(
+                    undefined_fault(name, text.place(line), [*(known or ()), *self.space.live, *BUILTINS])
+                )
+            return []
         value = self.space.live[name]
-        if binder and self.space.gives(binder.node, name) and not self._is_value_of_local(binder, value):
-            piece = self._statement(binder)
+        if binder and self.space.is_import_of(binder.node, name):
             self._imported.append((name, value, binder.place()))
-            return [piece]
-        if (definition := self._definition(name, value, binder)) is not None:
-            return [definition]
+            return [self._statement(one) for one in self.space.imports_of(name, binder)]
+        if statement := self._definition(name, value, binder):
+            return [self._statement(statement, value)]
         if isinstance(value, ModuleType):
-            return [self._import(value.__name__, name, binder)]
+            at = (binder.text, binder.first) if binder else (text, line)
+            return [self._add(self._import(value.__name__, name, *at))]
         if name in IPYTHON_ONLY or (binder is None and name.startswith("_") and not self.space.file):
-            self.faults.append(of_ipython(name, user.place(line)))
-            return None
-        return self._value(name, value, binder, user, line)
+            self.faults.append(ipython_fault(name, text.place(line)))
+            return []
+        return self._value(name, value, binder, text, line)
 
-    def _is_value_of_local(self, binder: Statement, value: object) -> bool:
-        """Whether it is what ``from module import RATE`` gave of a local module, which may compute it again there."""
-        if (
-            is_type(value)
-            or isinstance(value, FunctionType | ModuleType)
-            or not isinstance(binder.node, ast.ImportFrom)
-        ):
-            return False
-        home = sys.modules.get(absolute(binder.node, self.space.package))
-        if home is None or is_installed(getattr(home, "__file__", None)):
-            return False
-        try:
-            return bool(self._written(value, binder.text, binder.first))
-        except NoValueError:
-            return False  # and a worker imports it
-
-    def _definition(self, name: str, value: object, binder: Statement | None) -> Piece | None:
-        statement = self.space.located(value)
-        is_no_data = callable(value) or type(value).__module__ != "builtins"
-        if statement is None and binder and isinstance(binder.node, Definition) and is_no_data:
-            statement = binder  # what a decorator made
-        if statement is None:
-            is_lambda = isinstance(value, FunctionType) and value.__name__ == "<lambda>" and not value.__closure__
-            node = getattr(binder.node, "value", None) if binder else None
-            is_alias = binder is not None and hasattr(ast, "TypeAlias") and isinstance(binder.node, ast.TypeAlias)
+    def _definition(self, name: str, value: object, binder: Statement | None) -> Statement | None:
+        """The statement that travels for ``name`` as it is written."""
+        statement = self.space.definition_of(value)
+        if statement is None and binder is not None:
+            is_no_data = callable(value) or type(value).__module__ != "builtins"
+            if isinstance(binder.node, Definition):
+                return binder if is_no_data else None  # what a decorator made
+            expression = getattr(binder.node, "value", None)
+            is_lambda = isinstance(value, FunctionType) and isinstance(expression, ast.Lambda) and not value.__closure__
             is_own = not isinstance(value, type) or value.__module__ == self.module_name
-            is_made = is_own and is_type(value) and isinstance(node, ast.expr)
-            if binder and (is_alias or is_made or (is_lambda and isinstance(node, ast.Lambda))):
-                return self._statement(binder, value)  # Point = namedtuple("Point", "x y")
+            is_made = is_own and is_type(value) and isinstance(expression, ast.expr)  # namedtuple("Point", "x y")
+            is_alias = hasattr(ast, "TypeAlias") and isinstance(binder.node, ast.TypeAlias)
+            return binder if is_alias or is_made or is_lambda else None
+        if statement is None or statement.name != name:
             return None
-        assert isinstance(statement.node, Definition)
-        is_wrapped = isinstance(value, FunctionType) and bool(value.__closure__) and binder is not statement
-        if is_wrapped and not statement.node.decorator_list:
-            return None  # made of it by a call
-        if statement.node.name == name:
-            return self._statement(statement, value)
-        if self.space.live.get(statement.node.name) is not value:
-            return None
-        named = self._need(statement.node.name, self._user, statement.first)
-        return self._named(name, statement.node.name, binder or statement) if named else None
+        is_wrapped = (
+            isinstance(value, FunctionType) and value.__closure__ and (not binder or binder.node is not statement.node)
+        )
+        return None if is_wrapped and not statement.decorators else statement
 
-    def _named(self, name: str, other: str, statement: Statement) -> Piece:
-        """Another name of something."""
-        line = f"{name} = {other}\n"
-        piece = Piece(statement.text, statement.first, lambda: line, statement.source, statement=statement)
-        piece.now += self._of_name[other]
-        return self._add(piece)
+    def _import(self, module: str, alias: str, text: Text, line: int) -> Piece:
+        source = f"import {module} as {alias}\n"
+        return Piece(text, line, source, source, node=parse(source).body[0])
 
-    def _import(self, module: str, alias: str, binder: Statement | None = None) -> Piece:
-        user, source = self._user, f"import {module} as {alias}\n"
-        text, line = (binder.text, binder.first) if binder else (user.text, user.line)
-        return self._add(Piece(text, line, lambda: source, source, parse(source).body[0]))
-
-    def _value(self, name: str, value: object, binder: Statement | None, user: Piece, line: int) -> list[Piece] | None:
-        text, first = (binder.text, binder.first) if binder else (user.text, line)
-        if fact := of_this_machine(ast.Name(name, ast.Load()), self.space, value):
-            self.faults.append(of_a_machine(name, text.place(first), fact, self.name))
-            return None
-        original = binder.source if binder else f"{name} = ...\n"
-        piece = Piece(text, first, lambda: self._assignment(name, value), original, statement=binder)
-        try:
-            self._values[name] = self._add(piece)
-        except NoValueError as error:
-            self._values.pop(name, None)
-            self.faults.append(no_value(name, text.place(first), error, value, self.name))
-            return None
+    def _value(self, name: str, value: object, binder: Statement | None, text: Text, line: int) -> list[Piece]:
+        text, line = (binder.text, binder.first) if binder else (text, line)
+        num_faults = len(self.faults)
+        expression = self._expression(name, value, ast.Name(name, ast.Load()), text, line)
+        if expression is None and binder and isinstance(binder.node, Import):
+            del self.faults[num_faults:]  # of a local module: a worker imports it
+            return [self._statement(binder)]
+        if expression is None:
+            return []
+        piece = self._add(self._assignment(name, expression, text, line, binder))
+        self._containers.append((name, piece, None))
         return [piece]
 
-    def _assignment(self, name: str, value: object) -> str:
-        """The line of a name; of several names of one object the first has its value."""
-        first = self._name_of.get(id(value), name)
-        if first != name and is_mutable(value):
-            self._needed.append(self._values[first])
-            return f"{name} = {first}\n"
-        return f"{name} = {self.writer.text(value, is_named=True)}\n"
+    def _expression(self, name: str, value: object, node: ast.expr, text: Text, line: int) -> Expression | None:
+        """The expression of a value that ``node`` has computed; None, and a fault, where it does not travel."""
+        if fact := machine_fact(node, self.space, value if isinstance(node, ast.Name) else None):
+            self.faults.append(
+                f"{text.place(line)}: {name!r} says what this machine or process is ({fact}), and a worker is another "
+                f"one. Compute it inside {self.name}"
+            )
+            return None
+        try:
+            return self._writer.expression(value, text, line)
+        except NoValueError as error:
+            self.faults.append(value_fault(name, text.place(line), error, value, self.name))
+            return None
 
-    def _settle(self) -> None:
-        """What definitions fill while they are made, as a decorator does a registry, gets its value when all are."""
-        reached = closure(one for piece in self.pieces if isinstance(piece.node, Definition) for one in piece.now)
-        run = [one.node for one in reached if isinstance(one.node, Definition)]
-        changed = {name for node in run for name in changed_within(node)}
-        changed |= {root_of(getattr(one, "func", one)) or "" for node in run for one in node.decorator_list}
-        for name in sorted(changed & self._values.keys()):
-            piece, value = self._values[name], self.space.live[name]
-            expression = piece.source.removeprefix(f"{name} = ").removesuffix("\n")
-            fill = next((one for one in ("update", "extend") if hasattr(value, one) and hasattr(value, "clear")), "")
-            is_own = is_own_object(value)
-            filled = f"{name}.__dict__.update({expression}.__dict__)\n" if is_own else f"{name} = {expression}\n"
-            filled = f"{name}.clear()\n{name}.{fill}({expression})\n" if fill else filled
-            needed = [piece, *piece.now]
-            self.pieces.append(Piece(piece.text, piece.line, str, piece.original, None, None, True, filled, now=needed))
-            if fill or is_own:
-                piece.source, piece.now = f"{name} = {self.writer.text(empty_of(value))}\n", []
+    def _assignment(self, path: str, expression: Expression, text: Text, line: int, by: Statement | None) -> Piece:
+        """The piece that binds a name, or an attribute of one, to a value."""
+        original = by.source if by else f"{path} = ...\n"
+        return Piece(text, line, original, f"{path} = ", "\n", statement=by, values={None: expression}, name=path)
 
     # Statements that travel as they are, but for the values of their defaults and attributes.
 
     def _statement(self, statement: Statement, value: object = ABSENT) -> Piece:
         """The piece of a statement; ``value``: what it has defined."""
-        if id(statement) in self._of_statement:
-            return self._of_statement[id(statement)]
-        texts: dict[ast.expr, Callable[[], str]] = {}
-        write = lambda: statement.with_values({node: text() for node, text in texts.items()})  # noqa: E731
-        piece = Piece(statement.text, statement.first, write, statement.source, statement.node, statement)
-        self._of_statement[id(statement)] = piece
-        if isinstance(statement.node, Definition):
-            self.faults += bound_since(statement, self.space)
-        for given in given_in(statement.node, value):
-            self._see(given, statement, piece, texts)
+        if statement.node in self._of_node:
+            return self._of_node[statement.node]
+        node = statement.node
+        piece = Piece(statement.text, statement.first, statement.source, node=node, statement=statement)
+        self._of_node[node] = piece
+        for base in (*value.__bases__, type(value)) if isinstance(value, type) else ():
+            if base.__module__ == self.module_name and not self._is_current(base, base.__qualname__):
+                self.faults.append(
+                    f"{statement.place()}: {base.__qualname__!r} was bound again after this was defined. Run this cell "
+                    "again, or give one of the two another name"
+                )
+        is_lambda = isinstance(getattr(node, "value", None), ast.Lambda)
+        self._replace_values(piece, node.value if is_lambda else node, value)  # type: ignore[attr-defined]
         self._add(piece)
-        if texts:
-            piece.node = parse_statement(piece.source, statement)
-        name = getattr(statement.node, "name", "")
+        name = statement.name
         if name and self.space.live.get(name) is value:
-            for attribute in attributes_added(statement.node, value):
-                self._see_attribute(f"{name}.{attribute}", vars(value)[attribute], statement, piece)
-            piece.later += [self._statement(one) for one in self.space.registered_with(name, statement)]
+            for attribute in added_attributes(node, value):
+                self._attribute(f"{name}.{attribute}", vars(value)[attribute], statement, piece)
+            piece.later += [self._statement(one) for one in self.space.registrations(name, statement)]
         return piece
 
-    def _see(self, given: Given, statement: Statement, piece: Piece, texts: dict[ast.expr, Callable[[], str]]) -> None:
-        """Lets a value take the place of the expression that computed it."""
-        place, value = statement.place(given.node.lineno), given.value
-        is_computed = given.is_computed(self.space.live)
-        if value is ABSENT and is_computed and given.is_default and calls(given.node):
-            self.faults.append(
-                f"{place}: the default of {given.name!r} is computed by a call, and a decorator hides its value; "
-                "bind it to a name above, or compute it inside the function"
-            )
-        is_annotation = is_type(value) and not isinstance(value, type)
-        if value is ABSENT or given.is_code or is_annotation or not (is_computed or given.is_changed):
-            return
-        if fact := of_this_machine(given.node, self.space):
-            self.faults.append(of_a_machine(given.name, place, fact, self.name))
-            return
-        try:
-            text, needed = self._written(value, statement.text, given.node.lineno)
-        except NoValueError as error:
-            self.faults.append(no_value(given.name, place, error, value, self.name))
-            return
+    def _replace_values(self, piece: Piece, node: ast.AST, value: object) -> None:
+        """Lets values take the place of the expressions that have computed them when ``node`` was executed."""
+        for one in computed_values(node, value, self.space):
+            expression = self._expression(one.name, one.value, one.node, piece.text, one.node.lineno)
+            if expression is not None:
+                piece.values[one.node] = expression
+                if one.attribute:
+                    self._containers.append((one.attribute, piece, one.node))
+        if piece.node:
+            replaced = {id(one): ast.copy_location(ast.Constant(None), one) for one in piece.values if one}
+            piece.node = copy.deepcopy(piece.node, replaced)
 
-        def again() -> str:
-            return self.writer.text(value) if self._is_known else text
-
-        is_set = bool(given.attribute) and given.is_changed
-        is_filled = bool(given.attribute) and hasattr(value, "clear")  # by the class body, or by subclasses
-        if is_filled and not any(isinstance(one.node, Definition) for one in needed):
-            is_filled = given.name in changed_within(statement.node)
-        if is_filled or is_set:
-            original, path = statement.text.lines[given.node.lineno - 1], given.attribute
-            write = lambda: f"{path} = {again()}\n"  # noqa: E731
-            self._add(Piece(statement.text, given.node.lineno, write, original, is_last=True, now=[piece, *needed]))
-        if is_filled and not is_set:
-            empty = empty_of(value)
-            texts[given.node] = lambda: self.writer.text(empty)
-        elif not is_set:
-            texts[given.node] = again
-            piece.now += needed
-
-    def _written(self, value: object, text: Text, line: int) -> tuple[str, list[Piece]]:
-        """The expression of a value of that line, and what it needs."""
-        user, needed = self._user, self._needed
-        self._user, self._needed = Piece(text, line, str, ""), []
-        try:
-            return self.writer.text(value), self._needed
-        finally:
-            self._user, self._needed = user, needed
-
-    def _see_attribute(self, path: str, value: object, statement: Statement, piece: Piece) -> None:
+    def _attribute(self, path: str, value: object, statement: Statement, piece: Piece) -> None:
         """What later statements have set on a definition, as ``Config.rate = 2`` or ``Net.forward = own``."""
-        name, _, attribute = path.partition(".")
-        likely = [one for one in self.space.statements if one.comes_after(statement) and name in one.source]
-        by = next((one for one in reversed(likely) if attribute in one.source), next(reversed(likely), statement))
-        made = Piece(by.text, by.first, lambda: f"{path} = {self.writer.text(value)}\n", by.source, statement=by)
-        made.now.append(piece)
-        try:
-            self._add(made)
-        except NoValueError as error:
-            if not any(isinstance(one, ast.Attribute) and one.attr == attribute for one in ast.walk(statement.node)):
-                self.faults.append(no_value(path, by.place(), error, value, self.name, "what is set on it"))
+        attribute = path.partition(".")[2]
+        later = [one for one in self.space.statements if one.comes_after(statement) and attribute in one.source]
+        by = later[-1] if later else statement
+        num_faults = len(self.faults)
+        if expression := self._expression(path, value, ast.Constant(None), by.text, by.first):
+            self._add(self._assignment(path, expression, by.text, by.first, by)).names.append(piece)
+        elif any(isinstance(one, ast.Attribute) and one.attr == attribute for one in ast.walk(statement.node)):
+            del self.faults[num_faults:]  # it is made again by its own code
 
     # What the expressions of values look up.
 
-    def reference(self, value: object) -> str | None:
+    def _reference(self, value: object) -> str | None:
         """The expression that names ``value``, a function or a class, or None."""
         if value is type(None):
-            return f"{self.builtin('type')}(None)"
+            return "type(None)"
         owner = value.__self__ if isinstance(value, MethodType | BuiltinFunctionType) else None
-        if isinstance(owner, type) and (named := self.reference(owner)):
+        if isinstance(owner, type) and (named := self._reference(owner)):
             return f"{named}.{value.__name__}"  # type: ignore[attr-defined]  # a class method
         is_function = isinstance(value, FunctionType) and value.__globals__ is self.space.live
         name = str(getattr(value, "__qualname__", ""))
         is_written_here = getattr(value, "__module__", None) == self.module_name
         is_decorated = is_written_here and self.space.live.get(name, ABSENT) is value
         if is_function or is_decorated or (is_written_here and isinstance(value, type)):
-            return self._lambda(value) if name.endswith("<lambda>") else self._own(value, name)
+            if isinstance(value, FunctionType) and name.endswith("<lambda>"):
+                return self._lambda(value)
+            return self._own(value, name)
         homes = [getattr(one, "__module__", None) for one in (value, getattr(value, "__objclass__", None), type(value))]
         homes.append(getattr(owner, "__name__", None))
         # The qualified name of torch.sigmoid is one of a class that no module has.
         paths = dict.fromkeys(getattr(value, name, None) for name in ("__qualname__", "__name__"))
         for home in (one for one in homes if isinstance(one, str) and one != "__main__"):
             module = sys.modules.get(home)
-            path = next((one for one in paths if isinstance(one, str) and _looked_up(module, one) is value), None)
+            path = next((one for one in paths if isinstance(one, str) and _look_up_path(module, one) is value), None)
             if path and not home.startswith("train_func.client"):  # of which nothing works in a worker
-                return self.builtin(path) if home == "builtins" else f"{self.module(home)}.{path}"
+                return path if home == "builtins" else f"{self._module(home)}.{path}"
         return None
 
     def _own(self, value: object, path: str) -> str | None:
-        top, _, rest = path.partition(".")
-        held = _looked_up(self.space.live.get(top), rest)
-        if held is not value and not is_same_class(held, value):
-            return None
-        pieces = self._need(top, self._user, self._user.line)
-        self._needed += pieces
+        pieces = self._need(path.partition(".")[0], *self._writer.at) if self._is_current(value, path) else []
+        self._writer.needed += pieces
         return path if pieces else None
 
-    def _lambda(self, value: object) -> str | None:
-        assert isinstance(value, FunctionType)
+    def _is_current(self, value: object, path: str) -> bool:
+        """Whether ``path`` holds the value, or an equal class because its cell was executed again, unchanged."""
+        top, _, rest = path.partition(".")
+        binders = self.space.binders.get(top, [])
+        is_again = len({one.source for one in binders}) == 1 and isinstance(binders[0].node, ast.ClassDef)
+        return _look_up_path(self.space.live.get(top), rest) is value or (is_again and isinstance(value, type))
+
+    def _lambda(self, value: FunctionType) -> str | None:
         found = None if value.__closure__ else self.space.lambda_of(value.__code__)
         if found is None:
             return None
-        key = f"lambda {id(value)}"
-        if key not in self._generated:
-            text, node = found
-            statement = Statement(text, ast.copy_location(ast.Expr(node), node))
-            alias, texts = self._free("_lambda"), dict[ast.expr, Callable[[], str]]()
+        text, node = found
+        statement = Statement(text, ast.copy_location(ast.Expr(node), node))
 
-            def write() -> str:
-                source = statement.with_values({one: text() for one, text in texts.items()})
-                return f"{alias} = ({source.rstrip()}\n)\n"  # a comment may end it
+        def make(alias: str) -> Piece:
+            line = text.lines[node.lineno - 1]
+            piece = Piece(text, node.lineno, line, f"{alias} = (", ")\n", statement.node, statement)
+            self._replace_values(piece, node, value)
+            return piece
 
-            piece = Piece(text, node.lineno, write, text.lines[node.lineno - 1])
-            self._generated[key] = alias, piece
-            for given in given_in(statement.node, value):
-                self._see(given, statement, piece, texts)
-            self._write(piece)
-            piece.node = parse(piece.source).body[0]
-            ast.increment_lineno(piece.node, node.lineno - 1)
-            self._add(piece)
-        return self._use(key)
+        return self._alias("_lambda", id(value), make).name
 
-    def module(self, name: str) -> str:
-        """The name of an imported module."""
-        key = f"import {name}"
-        if key not in self._generated:
-            alias = self._free("_" + name.replace(".", "_"))
-            self._generated[key] = alias, self._import(name, alias)
-        return self._use(key)
+    def _module(self, name: str) -> str:
+        alias = "_" + name.replace(".", "_")
+        return self._alias(alias, name, lambda alias: self._import(name, alias, *self._writer.at)).name
 
-    def builtin(self, name: str) -> str:
-        """The name of a builtin."""
-        return f"{self.module('builtins')}.{name}" if name in self.space.live else name
+    def _helper(self, name: str, text: str) -> str:
+        cell, line = self._writer.at
+        original = cell.lines[line - 1]
+        return self._alias(name, text, lambda alias: Piece(cell, line, original, text.format(name=alias))).name
 
-    def shared(self, value: object) -> str | None:
-        """The name of an object that several values hold."""
-        if name := self._name_of.get(id(value)):
-            self._needed.append(self._values[name])
-            return name
-        if id(value) not in self.writer.repeated:
-            return None
-        key, user = f"object {id(value)}", self._user
-        if key not in self._generated:
-            alias = self._free("_shared")
-            write = lambda: f"{alias} = {self.writer.text(value, is_named=True)}\n"  # noqa: E731
-            piece = Piece(user.text, user.line, write, user.text.lines[user.line - 1])
-            self._generated[key] = alias, piece
-            self._add(piece)
-        return self._use(key)
+    def _alias(self, name: str, key: object, make: Callable[[str], Piece]) -> Piece:
+        """What ``make`` gives when it is first needed, under a name that nothing else has."""
+        if key not in self._of_alias:
+            used = {one.name for one in self._of_alias.values()} | self.space.binders.keys() | self.space.live.keys()
+            while name in used:
+                name += "_"
+            self._of_alias[key] = self._add(make(name))
+            self._of_alias[key].name = name
+        self._writer.needed.append(self._of_alias[key])
+        return self._of_alias[key]
 
-    def helper(self, wanted: str, text: str) -> str:
-        """The name of a function with that text."""
-        if wanted not in self._generated:
-            alias = self._free(f"_{wanted}")
-            source = text.format(name=alias)
-            piece = Piece(self._user.text, self._user.line, lambda: source, source)
-            self._generated[wanted] = alias, self._add(piece)
-        return self._use(wanted)
+    # When all is known.
 
-    def _use(self, key: str) -> str:
-        alias, piece = self._generated[key]
-        self._needed.append(piece)
-        return alias
+    def _finish(self) -> None:
+        """Names the objects that several places hold, and writes all pieces."""
+        for piece in sorted(self.pieces, key=lambda one: one.name):
+            expression = piece.values.get(None)
+            if expression in self._writer.shared and expression.piece is None and "." not in piece.name:
+                expression.piece = piece
+        for one in self._writer.shared:
+            if one.num_uses > 1 and one.piece is None:
+                make = functools.partial(self._assignment, expression=one, text=one.at[0], line=one.at[1], by=None)
+                one.piece = self._alias("_shared", one, make)
+        for piece in self.pieces:
+            piece.link()
+        self._fill_registries()
+        size = 0
+        for piece in self.pieces:
+            piece.link()
+            piece.write()
+            size += len(piece.source.encode())
+            if size > MAX_BYTES:
+                raise SourceRefused(size_fault(piece.place()))
 
-    def _free(self, name: str) -> str:
-        used = {alias for alias, _ in self._generated.values()} | self.space.binders.keys() | self.space.live.keys()
-        while name in used:
-            name += "_"
-        return name
+    def _fill_registries(self) -> None:
+        """What code may fill while definitions are made gets its value when all of them are."""
+        executed = closure(one for piece in self.pieces if isinstance(piece.node, Definition) for one in piece.now)
+        changed = {name for piece in executed if piece.node for name in changed_names(piece.node)}
+        for path, piece, key in self._containers:
+            expression = piece.values[key]
+            value = expression.value
+            made_with = closure(one for held in expression.needed(expression.piece) for one in held.now)
+            has_loop = any(isinstance(one, ast.For | ast.While) for one in getattr(piece.node, "body", ()))
+            is_filled = piece in made_with or path.rpartition(".")[2] in changed or has_loop
+            if is_filled and (hasattr(value, "clear") or is_own_object(value)):
+                verb = "update" if hasattr(value, "update") else "extend"
+                head, tail = f"{path}.clear()\n{path}.{verb}(", ")\n"
+                if not hasattr(value, "clear"):
+                    head, tail = f"{path}.__dict__.update(", ".__dict__)\n"
+                at_end = Piece(piece.text, piece.line, piece.original, head, tail, is_last=True, names=[piece])
+                at_end.values[None] = expression
+                self.pieces.append(at_end)
+                if piece in made_with:  # and nothing has registered yet
+                    piece.values[key] = self._writer.expression(empty_of(value), piece.text, piece.line)
 
 
-def _looked_up(owner: object, path: str) -> object:
+def _look_up_path(owner: object, path: str) -> object:
     for name in filter(None, path.split(".")):
         owner = getattr(owner, name, None)
     return owner

@@ -1,22 +1,22 @@
-"""What is said of what cannot travel, and what says which machine or process this is."""
+"""What does not travel, why, and what to do instead."""
 
 import ast
 import builtins
 import difflib
-import sys
-from collections.abc import Iterable, Iterator
+import re
+from collections.abc import Iterable
 from types import FunctionType, ModuleType
 
-from train_func.client.source.cells import ABSENT, Space, may_give
-from train_func.client.source.definitions import changed_within, given_in
-from train_func.client.source.modules import LocalModule
-from train_func.client.source.names import OF_A_MODULE, Definition, uses_of
-from train_func.client.source.values import ALLOWED, NoValueError
+from train_func.client.source.cells import Space, Statement
+from train_func.client.source.names import Definition
+from train_func.client.source.values import TRAVELS, NoValueError
 from train_func.tables import is_table
 
 IPYTHON_ONLY = frozenset({"get_ipython", "display", "In", "Out", "__IPYTHON__"})
 BUILTINS = frozenset(dir(builtins)) - IPYTHON_ONLY
 MAX_BYTES = 50_000_000
+_PUBLISHES = re.compile(r"publish|TRAIN_FUNC_OUTPUT|\b(?:save|write|open|dump|copy|to_)\w*\(")
+_TRAINS = re.compile(r"from train_func\.worker import [^\n]*\bTrainer\b")
 _OF_A_MACHINE = frozenset(
     (
         *("is_available", "device_count", "get_device_name", "current_device", "cpu_count", "process_cpu_count"),
@@ -28,29 +28,14 @@ _OF_A_PROCESS = frozenset(("RANK", "LOCAL_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE
 _OF_DATA = frozenset(("open", "read_text", "read_bytes", "map", "starmap", "submit"))
 _PASSING = frozenset(  # what these give of such a fact is one, too
     (
-        *(
-            "int",
-            "float",
-            "str",
-            "bool",
-            "max",
-            "min",
-            "round",
-            "abs",
-            "list",
-            "tuple",
-            "dict",
-            "set",
-            "sorted",
-            "range",
-        ),
-        *("Path", "PurePath", "join", "dirname", "abspath", "realpath", "expanduser", "format", "get", "getenv"),
-        *("append", "extend", "update"),
+        *("int", "float", "str", "bool", "max", "min", "round", "abs", "list", "tuple", "dict", "set", "sorted"),
+        *("range", "append", "extend", "update", "get", "getenv", "format", "join"),
+        *("Path", "PurePath", "dirname", "abspath", "realpath", "expanduser"),
     )
 )
 
 
-def of_this_machine(node: ast.AST, space: Space, value: object = None) -> str:
+def machine_fact(node: ast.AST, space: Space, value: object = None) -> str:
     """What in an expression says which machine or process this is; "" for nothing.
 
     Follows names, and where ``value``, which it gave, is a single text or number, functions that were written here.
@@ -63,7 +48,7 @@ def of_this_machine(node: ast.AST, space: Space, value: object = None) -> str:
                 return "__file__"
             seen.add(one.id)
             binder = space.binder(one.id)
-            waiting += [] if binder is None else _given_to(binder.node, one.id)
+            waiting += [binder.node] if binder else []
         elif isinstance(one, ast.Constant) and isinstance(one.value, str) and one.value in _OF_A_PROCESS:
             return one.value
         elif isinstance(one, ast.Call):
@@ -71,7 +56,7 @@ def of_this_machine(node: ast.AST, space: Space, value: object = None) -> str:
             function = space.live.get(called)
             called = getattr(function, "__name__", called)
             is_followed = isinstance(value, str | int) and isinstance(function, FunctionType) and called not in seen
-            if is_followed and (statement := space.located(function)):
+            if is_followed and (statement := space.definition_of(function)):
                 seen.add(called)
                 waiting += [one.value for one in ast.walk(statement.node) if isinstance(one, ast.Return) and one.value]
                 waiting += [one.test for one in ast.walk(statement.node) if isinstance(one, ast.If)]
@@ -84,56 +69,7 @@ def of_this_machine(node: ast.AST, space: Space, value: object = None) -> str:
     return ""
 
 
-def _given_to(node: ast.AST, name: str) -> list[ast.AST]:
-    """The expressions of a statement that decide what ``name`` holds; of an unpacked tuple its part alone."""
-    match node:
-        case ast.Assign(targets=[ast.Tuple(elts=targets)], value=ast.Tuple(elts=values)) if len(targets) == len(values):
-            return [v for t, v in zip(targets, values, strict=True) if isinstance(t, ast.Name) and t.id == name]
-        case ast.Import() | ast.ImportFrom() | ast.FunctionDef() | ast.AsyncFunctionDef() | ast.ClassDef():
-            return []
-    children = list(ast.iter_child_nodes(node))
-    blocks = [one for one in children if isinstance(one, ast.stmt | ast.ExceptHandler | ast.match_case)]
-    within = [one for block in blocks for one in _given_to(block, name)]
-    heads = [one for one in children if one not in blocks]
-    stored = {
-        one.id
-        for head in heads
-        for one in ast.walk(head)
-        if isinstance(one, ast.Name) and isinstance(one.ctx, ast.Store)
-    }
-    return [*within, *heads] if within or name in stored else []
-
-
-def faults_of_module(module: LocalModule, imported: list[tuple[str, object, str]], function: str) -> Iterator[str]:
-    """What a local module looks up in vain, and what it, or an import of it, holds that its file does not say now.
-
-    ``imported``: the names that import statements gave, what they hold, and where they stand.
-    """
-    space = module.space
-    known = {*space.live, *space.binders, *BUILTINS, *OF_A_MODULE}
-    has_star = any(one.source.rstrip().endswith("import *") for one in space.statements)
-    used = [uses_of(statement.node, space.flags) for statement in space.statements]
-    known |= {name for one in used for name in one.binds}
-    for one in used if module.name in sys.modules or not has_star else []:
-        for name, line in {**one.now, **one.later}.items():
-            if name not in known:
-                yield undefined(name, module.text.place(line), [*one.own, *known])
-    held = [(name, value, module.text.origin) for name, value in space.live.items()] + imported
-    for name, value, place in held:
-        is_own = isinstance(value, FunctionType | type) and value.__module__ == module.name
-        statement = space.located(value) if is_own else None
-        is_changed = statement and any(one.is_changed for one in given_in(statement.node, value))
-        if is_own and (is_changed or space.is_outdated(value)):
-            yield outdated(name, place)
-    changing = changed_within(module.text.tree)
-    for name, binders in space.binders.items():
-        value = space.live.get(name, ABSENT)
-        is_atom = value is None or type(value) in (bool, int, float, str, bytes)
-        if is_atom and name not in changing and not may_give(binders[-1].node, name, value):
-            yield set_since(name, binders[-1].place(), function)
-
-
-def no_value(name: str, place: str, why: NoValueError, value: object, function: str, what: str = "a name") -> str:
+def value_fault(name: str, place: str, why: NoValueError, value: object, function: str, what: str = "a name") -> str:
     """The fault of something that does not travel."""
     file = getattr(getattr(value, "__code__", None), "co_filename", None)
     origin = f" (its text is in {file}: import it from there)" if file and not file.startswith("<") else ""
@@ -142,13 +78,13 @@ def no_value(name: str, place: str, why: NoValueError, value: object, function: 
         remedy = f"Give it as Run(inputs={{{name!r}: {name}}}), which lets it travel as a Parquet file"
     elif isinstance(value, ModuleType):
         remedy = "Import it inside the code that uses it"
-    return f"{place}: {name!r} is {why}{origin}; {what} travels as its value, which may be made of {ALLOWED}. {remedy}"
+    return f"{place}: {name!r} is {why}{origin}; {what} travels as its value, which may be made of {TRAVELS}. {remedy}"
 
 
-def undefined(name: str, place: str, known: Iterable[str]) -> str:
+def undefined_fault(name: str, place: str, known: Iterable[str]) -> str:
     """The fault of a name that nothing binds."""
     if name in IPYTHON_ONLY:
-        return of_ipython(name, place)
+        return ipython_fault(name, place)
     near = difflib.get_close_matches(name, list(known), n=1, cutoff=0.75)
     meant = f"; did you mean {near[0]!r}?" if near else "."
     return (
@@ -157,15 +93,7 @@ def undefined(name: str, place: str, known: Iterable[str]) -> str:
     )
 
 
-def of_a_machine(name: str, place: str, fact: str, function: str) -> str:
-    """The fault of a value that holds for this machine or process alone."""
-    return (
-        f"{place}: {name!r} says what this machine or process is ({fact}), and a worker is another one. "
-        f"Compute it inside {function}"
-    )
-
-
-def outdated(name: str, file: str) -> str:
+def outdated_fault(name: str, file: str) -> str:
     """The fault of a function or a class whose file was edited and not loaded again."""
     return (
         f"{file}: {name!r} is not what its file says now: the file was changed after it was imported, "
@@ -174,15 +102,7 @@ def outdated(name: str, file: str) -> str:
     )
 
 
-def set_since(name: str, place: str, function: str) -> str:
-    """The fault of a constant of a local module that other code has set."""
-    return (
-        f"{place}: {name!r} holds another value by now, and a worker imports this file as it is. "
-        f"Set it inside {function}, or give it by Run(parameters={{...}})"
-    )
-
-
-def of_ipython(name: str, place: str) -> str:
+def ipython_fault(name: str, place: str) -> str:
     """The fault of a name that only a notebook has."""
     return (
         f"{place}: {name!r} belongs to IPython (magics and ! commands use it too), and a worker is plain Python. "
@@ -190,7 +110,38 @@ def of_ipython(name: str, place: str) -> str:
     )
 
 
-def too_large(place: str) -> str:
+def unpublished_fault(statement: Statement, packed: str) -> str:
+    """The fault of a function that trains a Trainer in a Session and publishes nothing; empty where that is uncertain.
+
+    Args:
+        statement: the function.
+        packed: all text that travels. What writes files, or hands Session or Trainer on, may publish.
+    """
+    if _PUBLISHES.search(packed) or not _TRAINS.search(packed):
+        return ""
+    nodes, kinds = [*ast.walk(statement.node)], dict[str, str]()
+    for node in nodes:
+        match node:
+            case (
+                ast.Assign(targets=[ast.Name(id=name)], value=ast.Call(func=ast.Name(id=kind)))
+                | ast.withitem(context_expr=ast.Call(func=ast.Name(id=kind)), optional_vars=ast.Name(id=name))
+            ) if kind in ("Session", "Trainer"):
+                kinds[name] = kind
+    owners = {node.value for node in nodes if isinstance(node, ast.Attribute)}
+    read = [node for node in nodes if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Load)]
+    is_handed_on = any(node.id in kinds and node not in owners for node in read)
+    session = next((name for name, kind in kinds.items() if kind == "Session"), "")
+    for node in nodes if session and not is_handed_on else []:
+        match node:
+            case ast.Call(func=ast.Attribute(value=ast.Name(id=name), attr="train")) if kinds.get(name) == "Trainer":
+                return (
+                    f"{statement.place(node.lineno)}: the model that {name!r} trains is lost with the worker, because "
+                    f"nothing in the source publishes it. Write {session}.publish({name}) behind the training"
+                )
+    return ""
+
+
+def size_fault(place: str) -> str:
     """The fault of more text than travels."""
     return (
         f"{place}: with this the function and what it uses are more than {MAX_BYTES:,} bytes of text, the most that "

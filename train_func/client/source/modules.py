@@ -3,27 +3,16 @@
 import ast
 import importlib.util
 import sys
-import sysconfig
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from importlib.machinery import EXTENSION_SUFFIXES, ModuleSpec
+from importlib.machinery import ModuleSpec, PathFinder
 from pathlib import Path
 
-from train_func.client.source.cells import Space, Text, absolute
+from train_func.client.source.cells import Space, Text, absolute, is_installed
 from train_func.client.source.names import Import, catches
 
 NEVER_PACKED = frozenset({"train_func", "__main__", "__future__"})  # train_func is installed in the worker
-_INSTALLED = frozenset({"site-packages", "dist-packages"})
-_STANDARD = tuple(Path(sysconfig.get_path(kind)).resolve() for kind in ("stdlib", "platstdlib"))
 _CAUGHT = frozenset({"ImportError", "ModuleNotFoundError", "Exception", "BaseException"})
-
-
-def is_installed(file: str | None) -> bool:
-    """Whether a module of that file comes with Python or with an installed package."""
-    if file is None or file in {"built-in", "frozen"}:
-        return True
-    path = Path(file).resolve()
-    return bool(_INSTALLED & set(path.parts)) or any(path.is_relative_to(folder) for folder in _STANDARD)
 
 
 @dataclass(frozen=True)
@@ -59,75 +48,49 @@ class Modules:
         self.faults: list[str] = []
         self._own = own
         self._is_there = is_there
-        self._specs: dict[str, ModuleSpec | None] = {}
 
     def add(self, tree: ast.AST, text: Text, package: str = "", *, is_module: bool = False) -> None:
         """Follows every import below ``tree`` of ``text``; relative ones start from ``package``.
 
         ``is_module``: of a whole module, in which a function may never be called.
         """
-        for imported, is_optional in _imports_in(tree, is_optional=False, is_module=is_module):
-            if isinstance(imported, ast.Import):
-                names = [(alias.name, not is_optional) for alias in imported.names]
-            else:
-                base = absolute(imported, package)
-                names = [(base, not is_optional)] if base else []
-                names += [(f"{base}.{alias.name}", False) for alias in imported.names if base and alias.name != "*"]
-            for name, is_certain in names:
-                self._want(name, is_certain, text, imported.lineno)
-        for node in ast.walk(tree):
-            if isinstance(node, ast.Call) and (called := _module_of(node)):
-                self._want(called, False, text, node.lineno)
+        for node, is_certain in _imports_in(tree, is_certain=True, is_module=is_module):
+            if isinstance(node, ast.Import):
+                for alias in node.names:
+                    self._import(alias.name, text.place(node.lineno), is_certain=is_certain)
+            elif base := absolute(node, package):
+                self._import(base, text.place(node.lineno), is_certain=is_certain)
+                for alias in node.names:  # each a module, or a name in one
+                    self._import(f"{base}.{alias.name}", text.place(node.lineno), is_certain=False)
 
-    def _want(self, name: str, is_certain: bool, text: Text, line: int) -> None:
+    def _import(self, name: str, place: str, *, is_certain: bool) -> None:
+        """``is_certain``: the code cannot do without."""
         top, *rest = name.split(".")
-        if top in NEVER_PACKED:
-            if is_certain and top == "train_func":
-                self.installed.setdefault(top, text.place(line))
-            return
-        if top not in self._specs:
-            try:
-                self._specs[top] = importlib.util.find_spec(top)
-            except (ValueError, ImportError):  # a module without a spec, made in memory
-                self._specs[top] = None
-        spec = self._specs[top]
-        if spec is None or (spec.origin is None and not _holds_python(spec, rest)):
-            if is_certain and not self._is_there(top):
-                self.faults.append(_missing(top, text.place(line)))
-            elif is_certain:
-                self.installed.setdefault(top, text.place(line))
-        elif not all(is_installed(place) for place in ([spec.origin] if spec.origin else _folders(spec))):
-            self._embed_all(spec, rest, is_certain, text, line)
-        elif is_certain:
-            self.installed.setdefault(top, text.place(line))
+        spec = None if top in NEVER_PACKED else _spec_of(top)
+        folders = list(spec.submodule_search_locations or ()) if spec else []
+        if spec and spec.origin is None and not any(_holds_python(folder, rest) for folder in folders):
+            spec = None  # any folder of that name
+        if spec and not all(map(is_installed, [spec.origin] if spec.origin else folders)):
+            self._embed(spec, rest, place, is_certain=is_certain)
+        elif is_certain and (spec or top == "train_func" or (top not in NEVER_PACKED and self._is_there(top))):
+            self.installed.setdefault(top, place)
+        elif is_certain and top not in NEVER_PACKED:
+            self.faults.append(_missing(top, place))
 
-    def _embed_all(self, spec: ModuleSpec, rest: list[str], is_certain: bool, text: Text, line: int) -> None:
-        name, folders = spec.name, _folders(spec)
-        self._embed(name, Path(spec.origin) if spec.origin else None, bool(folders), text.place(line))
-        for part in rest:
-            name = f"{name}.{part}"
-            suffixes = ("/__init__.py", ".py", *EXTENSION_SUFFIXES)
-            files = (Path(folder, part + suffix) for folder in folders for suffix in suffixes)
-            file = next((one for one in files if one.is_file()), None)
-            inside = [str(Path(folder, part)) for folder in folders if Path(folder, part).is_dir()]
-            if file is None and not inside:
-                if is_certain and name not in sys.modules:
-                    self.faults.append(_missing(name, text.place(line)))
-                return
-            is_package = file is None or file.name == "__init__.py"
-            self._embed(name, file, is_package, text.place(line))
-            folders = inside if is_package else []
+    def _embed(self, spec: ModuleSpec, rest: list[str], place: str, *, is_certain: bool) -> None:
+        """Lets a local module travel, and then the next part of the dotted name below it."""
+        name, folders = spec.name, spec.submodule_search_locations
+        if name not in self.local and name != self._own:
+            self._read(name, Path(spec.origin) if spec.origin else None, place, is_package=folders is not None)
+        if rest and folders is not None:
+            below = PathFinder.find_spec(f"{name}.{rest[0]}", list(folders))
+            if below:
+                self._embed(below, rest[1:], place, is_certain=is_certain)
+            elif is_certain and f"{name}.{rest[0]}" not in sys.modules:
+                self.faults.append(_missing(f"{name}.{rest[0]}", place))
 
-    def _embed(self, name: str, file: Path | None, is_package: bool, place: str) -> None:
-        if name in self.local or name == self._own:
-            return
+    def _read(self, name: str, file: Path | None, place: str, *, is_package: bool) -> None:
         path = name.replace(".", "/") + ("/__init__.py" if is_package else ".py")
-        if file is not None and file.suffix != ".py":
-            self.faults.append(
-                f"{place}: the local module {name!r} is compiled ({file.name}), and only Python text travels; "
-                "install it in the worker's image, or import something written in Python"
-            )
-            return
         try:
             text = Text.of_file(file, path) if file else Text(path, "")
             tree = ast.parse(text.text)
@@ -138,38 +101,30 @@ class Modules:
         self.add(tree, text, module.package, is_module=True)
 
 
-def _imports_in(node: ast.AST, *, is_optional: bool, is_module: bool) -> Iterator[tuple[Import, bool]]:
-    """The import statements below ``node``, and whether code goes on, or may never come there, without that module."""
+def _imports_in(node: ast.AST, *, is_certain: bool, is_module: bool) -> Iterator[tuple[Import, bool]]:
+    """The import statements below ``node``, and whether the code cannot do without that module."""
     for child in ast.iter_child_nodes(node):
         if isinstance(child, Import):
-            yield child, is_optional
+            yield child, is_certain
         elif isinstance(child, ast.stmt | ast.ExceptHandler | ast.match_case):
             may_fail = isinstance(child, ast.Try) and any(catches(one, _CAUGHT) for one in child.handlers)
             is_lazy = is_module and isinstance(child, ast.FunctionDef | ast.AsyncFunctionDef)
             is_suppressed = isinstance(child, ast.With) and any("suppress" in ast.unparse(one) for one in child.items)
             is_passed_by = may_fail or is_lazy or is_suppressed or isinstance(child, ast.If | ast.Match)
-            yield from _imports_in(child, is_optional=is_optional or is_passed_by, is_module=is_module)
+            yield from _imports_in(child, is_certain=is_certain and not is_passed_by, is_module=is_module)
 
 
-def _module_of(call: ast.Call) -> str:
-    """The name in ``importlib.import_module("name")``; empty when it is no such call."""
-    match call:
-        case ast.Call(
-            func=ast.Attribute(attr="import_module" | "__import__") | ast.Name(id="import_module" | "__import__"),
-            args=[ast.Constant(value=str(name)), *_],
-        ) if all(part.isidentifier() for part in name.split(".")):
-            return name
-    return ""
+def _spec_of(top: str) -> ModuleSpec | None:
+    try:
+        return importlib.util.find_spec(top)
+    except (ValueError, ImportError):  # a module without a spec, made in memory
+        return None
 
 
-def _holds_python(spec: ModuleSpec, rest: list[str]) -> bool:
-    """Whether a folder without ``__init__.py`` holds Python: any folder of that name would do otherwise."""
+def _holds_python(folder: str, rest: list[str]) -> bool:
+    """Whether a folder without ``__init__.py`` holds the module below it, or any."""
     patterns = [rest[0], f"{rest[0]}.*"] if rest else ["*.py", "*/__init__.py"]
-    return any(next(Path(folder).glob(pattern), None) for folder in _folders(spec) for pattern in patterns)
-
-
-def _folders(spec: ModuleSpec) -> list[str]:
-    return list(spec.submodule_search_locations or ())
+    return any(next(Path(folder).glob(pattern), None) for pattern in patterns)
 
 
 def _missing(name: str, place: str) -> str:

@@ -4,7 +4,6 @@ import ast
 import dis
 import inspect
 import warnings
-from collections.abc import Iterator
 from dataclasses import dataclass, field
 from types import CodeType
 
@@ -35,7 +34,7 @@ class Uses:
     own: set[str] = field(default_factory=set)  # local names, to find what a typo meant
 
 
-def binds(node: ast.stmt, flags: int) -> set[str]:
+def binds(node: ast.stmt, flags: int = 0) -> set[str]:
     """Names that executing the statement at module level binds there, without those of ``import *``."""
     if isinstance(node, Definition):
         return {node.name}
@@ -51,32 +50,18 @@ def uses_of(node: ast.stmt, flags: int = 0) -> Uses:
         warnings.simplefilter("ignore")
         flags |= ast.PyCF_ALLOW_TOP_LEVEL_AWAIT
         code = compile(ast.Module([node], []), "<piece>", "exec", flags, True, optimize=0)
-    guarded = [
-        range(one.body[0].lineno, (one.body[-1].end_lineno or 0) + 1)
-        for one in ast.walk(node)
+    nodes = [*ast.walk(node)]
+    guarded = {
+        line
+        for one in nodes
         if isinstance(one, ast.Try) and any(catches(handler, _FORGIVING) for handler in one.handlers)
-    ]
+        for line in range(one.body[0].lineno, (one.body[-1].end_lineno or 0) + 1)
+    }
     _read(code, uses, at_once=True, is_module=True, guarded=guarded)
-    for inner in ast.walk(node):
-        for owned in (getattr(inner, "annotation", None), getattr(inner, "returns", None)):
-            if isinstance(owned, ast.expr):
-                uses.maybe |= {name: owned.lineno for name in _names_of_type(owned) if name not in uses.maybe}
-    if any(isinstance(one, ast.Name) and one.id in {"globals", "locals", "vars", "dir"} for one in ast.walk(node)):
-        texts = {one.value for one in ast.walk(node) if isinstance(one, ast.Constant)}
-        for certain in (uses.now, uses.later):  # the code itself asks for them, as in ``if "CONFIG" in globals()``
-            uses.maybe |= {name: certain.pop(name) for name in [*certain] if name in texts}
+    annotations = [getattr(one, name, None) for one in nodes for name in ("annotation", "returns")]
+    for name in (one for each in annotations if each for one in ast.walk(each) if isinstance(one, ast.Name)):
+        uses.maybe.setdefault(name.id, name.lineno)
     return uses
-
-
-def bound_in_class(node: ast.ClassDef) -> set[str]:
-    """The names that the body of a class binds, as the class has them."""
-    waiting = [compile(ast.Module([node], []), "<piece>", "exec", 0, True)]
-    while waiting:
-        code = waiting.pop(0)
-        if code.co_name == node.name and not code.co_flags & inspect.CO_OPTIMIZED:
-            return {step.argval for step in dis.get_instructions(code) if step.opname == "STORE_NAME"}
-        waiting += [one for one in code.co_consts if isinstance(one, CodeType)]
-    return set()
 
 
 def catches(handler: ast.ExceptHandler, names: frozenset[str]) -> bool:
@@ -86,14 +71,14 @@ def catches(handler: ast.ExceptHandler, names: frozenset[str]) -> bool:
     return handler.type is None or any(isinstance(n, ast.Name) and n.id in names for n in ast.walk(handler.type))
 
 
-def _read(code: CodeType, uses: Uses, *, at_once: bool, is_module: bool, guarded: list[range]) -> None:
+def _read(code: CodeType, uses: Uses, *, at_once: bool, is_module: bool, guarded: set[int]) -> None:
     bound: set[str] = set()
     line = code.co_firstlineno
     for step in dis.get_instructions(code):
         line = (step.positions and step.positions.lineno) or line
         if step.opname in _LOADS and step.argval not in bound:
             certain = uses.now if at_once else uses.later
-            into = uses.maybe if any(line in lines for lines in guarded) or code.co_name in _LAZY else certain
+            into = uses.maybe if line in guarded or code.co_name in _LAZY else certain
             into[step.argval] = min(line, into.get(step.argval, line))
         elif step.opname in ("STORE_GLOBAL", "STORE_NAME"):
             if step.opname == "STORE_NAME":
@@ -104,42 +89,3 @@ def _read(code: CodeType, uses: Uses, *, at_once: bool, is_module: bool, guarded
     for inner in (one for one in code.co_consts if isinstance(one, CodeType)):
         runs = not inner.co_flags & inspect.CO_OPTIMIZED or inner.co_name.startswith(_AT_ONCE)  # the body of a class
         _read(inner, uses, at_once=at_once and runs, is_module=False, guarded=guarded)
-
-
-def _names_of_type(annotation: ast.AST) -> Iterator[str]:
-    """Names of an annotation, those in quotes too."""
-    for inner in ast.walk(annotation):
-        if isinstance(inner, ast.Name):
-            yield inner.id
-        elif isinstance(inner, ast.Constant) and isinstance(inner.value, str):
-            try:
-                yield from _names_of_type(ast.parse(inner.value.strip(), mode="eval"))
-            except (SyntaxError, ValueError):
-                continue  # a text that is no type, as in Literal["a b"]
-
-
-def chains(node: ast.AST) -> Iterator[str]:
-    """What is looked up on names, as ``a.b`` and ``a.b.c``."""
-    for one in ast.walk(node):
-        dotted = ast.unparse(one) if isinstance(one, ast.Attribute) and root_of(one) else ""
-        if dotted and all(part.isidentifier() for part in dotted.split(".")):
-            yield dotted
-
-
-def imports(node: ast.Import, dotted: str) -> bool:
-    """Whether it says ``import a.b`` of that name."""
-    return any((alias.name, alias.asname) == (dotted, None) for alias in node.names)
-
-
-def calls(node: ast.AST) -> bool:
-    """Whether executing it calls something."""
-    return isinstance(node, ast.Call | ast.Await) or (
-        not isinstance(node, ast.Lambda) and any(map(calls, ast.iter_child_nodes(node)))
-    )
-
-
-def root_of(node: ast.expr) -> str | None:
-    """The name that an attribute or an item is looked up on, as ``a`` in ``a.b[0].c``."""
-    while isinstance(node, ast.Attribute | ast.Subscript):
-        node = node.value
-    return node.id if isinstance(node, ast.Name) else None

@@ -1,24 +1,36 @@
 """Packs a function and all it uses into one module, code verbatim and names by value, or refuses with every reason."""
 
 import ast
+import functools
 import hashlib
+import inspect
 import json
+import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
+from types import BuiltinFunctionType, FunctionType, MethodType
 from typing import Any, Self
 
-from train_func.client.source.cells import Text, parse
+from train_func.call import call_of
+from train_func.client.source.cells import Space, Statement, Text, layers, parse
 from train_func.client.source.collect import Collection
-from train_func.client.source.faults import MAX_BYTES, too_large
-from train_func.client.source.function import Root, find
-from train_func.client.source.literals import Secret, secrets_in
+from train_func.client.source.faults import MAX_BYTES, size_fault, unpublished_fault
 from train_func.client.source.names import Definition
-from train_func.client.source.pieces import Piece, ordered
+from train_func.client.source.pieces import sort_pieces
+from train_func.client.source.secrets import Secret, secrets_in
 from train_func.errors import SourceRefused
 from train_func.secret import may_hold_secret
-from train_func.source_file import NUM_HEADER_LINES, Module, fold, split_lines, unfold
+from train_func.wire.source_file import NUM_HEADER_LINES, Module, fold, split_lines, unfold
 
 PACKED = "what train_func.pipeline.arguments(function, run) returns is expected, unchanged"
+ACCEPTED = (
+    "what travels is a function made by `def name(parameters):` in a notebook cell or a .py file, "
+    "taking the dict in an argument called `parameters`, each of its values by name, or nothing"
+)
+# A folded local module shows as a file below source.py: ".../source.py/mypackage/module.py".
+_FRAME = re.compile(
+    r'^[^\n]*File "(?:[^"\n]*[/\\])?source\.py(?:/(?P<path>[^"\n]+))?", line (?P<line>\d+)[^\n]*\n?', re.MULTILINE
+)
 _INDENTED = "if True:\n"  # holds an indented function without touching a character of it
 
 
@@ -31,7 +43,7 @@ class Source:
     function: str
     """Name of the function in the packed module."""
     cells: dict[str, Any]
-    """The content of ``cells.json``: from lines of the text to the cells they came from."""
+    """From lines of the text to the cells they came from."""
     imports: Mapping[str, str]
     """Top-level names of the installed modules it cannot do without, sorted, and where each is imported first."""
     module: str = "__main__"
@@ -55,6 +67,71 @@ class Source:
         return found
 
 
+def find(function: object, parameters: Mapping[str, Any] | None = None) -> tuple[Space, Statement]:
+    """Where ``function`` was defined, and what is defined beside it.
+
+    ``parameters``: what it is called with; None: a Run with its task.
+
+    Raises:
+        SourceRefused: when it is of a kind that cannot travel, or its text cannot be had.
+    """
+    inner = next(reversed([*layers(getattr(function, "func", getattr(function, "__func__", function)))]), None)
+    space = Space.of(inner.__globals__, inner.__code__.co_filename) if inner else None
+    text = space.text_of(inner.__code__) if space and inner else None
+    place = f"{text.place(inner.__code__.co_firstlineno)}: " if text and inner else ""
+    if kind := _kind_of(function):
+        raise SourceRefused(f"{place}{kind} was given; {ACCEPTED}. Write such a function around it")
+    statement = space.definition_at(inner.__code__) if space and inner else None
+    if inner is None or space is None or text is None:
+        name = getattr(function, "__name__", type(function).__name__)
+        raise SourceRefused(f"{name!r} has no text that can be found, as what exec makes; {ACCEPTED}. Define it there")
+    if statement is None:
+        raise SourceRefused(
+            f"{place}{inner.__name__!r} no longer stands there; the file was changed after it was imported. Restart "
+            "the kernel or use importlib.reload, then submit again"
+        )
+    if inner.__closure__:
+        captured = ", ".join(repr(name) for name in inner.__code__.co_freevars)
+        raise SourceRefused(
+            f"{place}the nested function {inner.__name__!r} uses {captured} of the function around it; "
+            f"{ACCEPTED}. Define it at the top level and pass such values by Run(parameters={{...}})"
+        )
+    if inner is not function and not isinstance(function, staticmethod) and not statement.decorators:
+        raise SourceRefused(
+            f"{place}{inner.__name__!r} was changed by a call below its definition; {ACCEPTED}. Write that call as a "
+            "decorator above the `def`"
+        )
+    assert callable(function)
+    try:
+        call_of(function, parameters or {}, is_whole=parameters is None)
+    except TypeError as error:
+        signature = inspect.signature(function)  # without the defaults, one of which may be a credential
+        arguments = [one.replace(default=one.empty) for one in signature.parameters.values()]
+        takes = f"{inner.__name__!r} takes {signature.replace(parameters=arguments)}"
+        raise SourceRefused(f"{place}{takes}, which does not fit the parameters: {error}; {ACCEPTED}") from None
+    return space, statement
+
+
+def _kind_of(function: object) -> str:
+    """What was given, if it is no function that can travel."""
+    name = getattr(function, "__qualname__", type(function).__name__)
+    if isinstance(function, functools.partial):
+        return f"a functools.partial of {getattr(function.func, '__qualname__', function.func)!r}"
+    if isinstance(function, type):
+        return f"the class {name!r}"
+    if isinstance(function, MethodType) or (
+        isinstance(function, FunctionType) and "." in name.rpartition("<locals>.")[2]
+    ):
+        return f"the method {name!r}"
+    if isinstance(function, BuiltinFunctionType) or not callable(function):
+        return f"{name!r}, which has no Python text,"
+    if name.endswith("<lambda>"):
+        return "a lambda"
+    if inspect.iscoroutinefunction(function) or inspect.isasyncgenfunction(function):
+        return f"`async def {name}`"
+    return f"the generator function {name!r}" if inspect.isgeneratorfunction(function) else ""
+
+
 def pack(
     function: object,
     also: Sequence[str] = (),
@@ -76,8 +153,8 @@ def pack(
     Raises:
         SourceRefused: when anything of it cannot travel; every reason, each with its cell and line.
     """
-    root = find(function, parameters)
-    collection = Collection(root.space, root.statement, root.value, is_there, also)
+    space, statement = find(function, parameters)
+    collection = Collection(space, statement, function, is_there, also)
     faults = [*collection.faults, *collection.modules.faults]
     secrets = _secrets(collection)
     for secret in secrets:
@@ -89,18 +166,28 @@ def pack(
     nodes = (node for piece in collection.pieces if piece.node for node in ast.walk(piece.node))
     is_relative = any(isinstance(node, ast.ImportFrom) and node.level for node in nodes)
     modules = [Module(one.name, one.is_package, one.text.origin, one.text.text) for one in local]
-    packed = fold(body, modules, root.space.package if is_relative else "")
+    packed = fold(body, modules, space.package if is_relative else "")
     data = packed.encode()
-    _check_whole(data, packed, root)
+    if len(data) > MAX_BYTES:  # with the local modules
+        raise SourceRefused(size_fault(statement.place()))
+    try:
+        parse(packed)
+    except SyntaxError as error:
+        raise SourceRefused(
+            f"{statement.place()}: what the function uses cannot stand in one module: {error.msg} "
+            f"(`{(error.text or '').strip()}`). Write that statement on lines of its own"
+        ) from error
+    if fault := unpublished_fault(statement, packed):
+        raise SourceRefused(fault)
     sha256 = hashlib.sha256(data).hexdigest()
     lines = {module.path: first for module, first in unfold(packed).modules}
     for module in (one for one in modules if one.text):
         first = lines[module.path]
         last = first + len(split_lines(module.text)) - 1
         entries.append({"first": first, "last": last, "origin": module.path, "line": 1, "text": module.text})
-    cells = {"function": root.name, "sha256": sha256, "modules": lines, "pieces": entries}
+    cells = {"function": statement.name, "sha256": sha256, "modules": lines, "pieces": entries}
     imports = dict(sorted(collection.modules.installed.items()))
-    return Source(packed, sha256, root.name, cells, imports, collection.module_name)
+    return Source(packed, sha256, statement.name, cells, imports, collection.module_name)
 
 
 def _secrets(collection: Collection) -> list[Secret]:
@@ -109,32 +196,27 @@ def _secrets(collection: Collection) -> list[Secret]:
     for module in collection.modules.local.values():
         found += secrets_in(module.text.tree, module.text, 1, len(module.text.lines))
     places = {secret.place for secret in found}
-    for piece in (one for one in collection.pieces if may_hold_secret(one.source)):  # in what was computed
-        place, source = piece.place(), f"if True:\n{piece.source}" if _is_indented(piece) else piece.source
-        inner = secrets_in(parse(source), Text("", source), 1, len(split_lines(source)))
-        where = place.partition(": `")[0]
-        if piece.source != piece.original and where not in places:
-            found += [Secret(one.what, where, place, one.value) for one in inner[:1]]
+    for piece in collection.pieces:
+        where = piece.place().partition(": `")[0]
+        is_computed = piece.source != piece.original and may_hold_secret(piece.source)
+        if is_computed and where not in places:
+            source = f"if True:\n{piece.source}" if piece.is_indented else piece.source
+            inner = secrets_in(parse(source), Text("", source), 1, len(split_lines(source)))
+            found += [Secret(one.what, where, piece.place(), one.value) for one in inner[:1]]
     return found
-
-
-def _is_indented(piece: Piece) -> bool:
-    return piece.node is not None and piece.statement is not None and piece.statement.is_indented
 
 
 def _body(collection: Collection) -> tuple[str, list[dict[str, Any]]]:
     """The text of the function's own module, and the map of its lines."""
-    last = max(piece.text.order for piece in collection.pieces)
-    futures = [statement for statement in collection.space.futures if statement.text.order <= last]
-    pieces = [Piece(one.text, one.first, str, one.source, one.node, source=one.source) for one in futures]
-    text, entries, was_definition = "", [], False
-    for piece in [*pieces, *ordered(collection.pieces, collection.root)]:
+    futures = ", ".join(collection.space.futures)
+    text, entries, was_definition = f"from __future__ import {futures}\n" if futures else "", [], False
+    for piece in sort_pieces(collection.pieces, collection.root):
         is_definition = isinstance(piece.node, Definition)
         if text and (is_definition or was_definition):
             # A line feed after a carriage return would become part of it.
             text += 2 * next(end for end in ("\r\n", "\r", "\n") if text.endswith(end))
         was_definition = is_definition
-        text += _INDENTED if _is_indented(piece) else ""
+        text += _INDENTED if piece.is_indented else ""
         first = len(split_lines(text)) + 1
         text += piece.source
         entry = {
@@ -148,13 +230,37 @@ def _body(collection: Collection) -> tuple[str, list[dict[str, Any]]]:
     return text, entries
 
 
-def _check_whole(data: bytes, packed: str, root: Root) -> None:
-    if len(data) > MAX_BYTES:  # with the local modules
-        raise SourceRefused(too_large(root.statement.place()))
-    try:
-        parse(packed)
-    except SyntaxError as error:
-        raise SourceRefused(
-            f"{root.statement.place()}: what the function uses cannot stand in one module: {error.msg} "
-            f"(`{(error.text or '').strip()}`). Write that statement on lines of its own"
-        ) from error
+def locate(cells: Mapping[str, Any], traceback_text: str) -> list[tuple[str, int, str]]:
+    """The frames of ``traceback_text`` that lie in the packed module, innermost last.
+
+    Args:
+        cells: as in ``Source.cells``.
+        traceback_text: as Python prints it.
+
+    Returns:
+        Per frame: the origin ("cell In[5]" or a file), the line in it counted from 1, that line without indentation.
+    """
+    places = []
+    for frame in _FRAME.finditer(traceback_text):
+        line, modules = int(frame["line"]), cells.get("modules", {})
+        if frame["path"] is not None and frame["path"] not in modules:
+            continue
+        line += modules[frame["path"]] - 1 if frame["path"] is not None else 0
+        piece = next((one for one in cells["pieces"] if one["first"] <= line <= one["last"] and one["text"]), None)
+        if piece is None:
+            continue
+        lines = split_lines(piece["text"])
+        index = 0 if "is_value" in piece else min(line - piece["first"], len(lines) - 1)
+        text = lines[index].strip()
+        quoted = re.match(r" {4,}(?P<line>[^\n]*)", traceback_text[frame.end() :])
+        if quoted is None or quoted["line"].strip() == text:  # other packages have a source.py too
+            places.append((piece["origin"], piece["line"] + index, text))
+    return places
+
+
+def locate_main(cells: Mapping[str, Any], stacks: str) -> list[tuple[str, int, str]]:
+    """The frames of a process's main thread in the packed module, innermost first; ``stacks`` as faulthandler prints.
+
+    It prints the thread last that began first; of more than a hundred, an ellipsis in place of that one too.
+    """
+    return [] if stacks.rstrip().endswith("\n...") else locate(cells, stacks.rpartition("hread 0x")[2])

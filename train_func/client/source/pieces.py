@@ -1,35 +1,90 @@
-"""The lines that travel together, what they need, and the order in which a module has them."""
+"""The lines that travel together, the values in them, what they need, and the order in which a module has them."""
 
 import ast
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 
 from train_func.client.source.cells import Statement, Text
-from train_func.client.source.names import Import, Uses
+from train_func.client.source.names import Import
+
+
+@dataclass(eq=False)
+class Expression:
+    """The text that makes one object, between the expressions of the objects that it holds."""
+
+    value: object
+    parts: "list[str | Expression]"
+    needs: "list[Piece]"
+    at: tuple[Text, int]
+    """The line that it was first needed for."""
+    num_uses: int = 1
+    piece: "Piece | None" = None
+    """Binds a name to the object, which several places share."""
+
+    def text(self, user: "Piece | None" = None) -> str:
+        """The expression, or the name that another piece than ``user`` gives to its object."""
+        if self.piece not in (user, None):
+            return self.piece.name
+        return "".join(part if isinstance(part, str) else part.text() for part in self.parts)
+
+    def needed(self, user: "Piece | None" = None) -> "Iterator[Piece]":
+        """The pieces that ``text`` looks up."""
+        if self.piece not in (user, None):
+            yield self.piece
+            return
+        yield from self.needs
+        for part in self.parts:
+            if isinstance(part, Expression):
+                yield from part.needed()
 
 
 @dataclass(eq=False)
 class Piece:
-    """Lines that travel together, with the pieces they need when they run, and when a function of them is called."""
+    """Lines that travel together, with the pieces they need when they run, and when a function of them is called.
+
+    They are a statement with values in place of its expressions, or a value, between ``head`` and ``tail``.
+    """
 
     text: Text
     line: int
-    write: Callable[[], str]
-    """Gives the lines that travel; ``original`` is the statement in its cell or file."""
     original: str
+    """The statement in its cell or file."""
+    head: str = ""
+    tail: str = ""
     node: ast.stmt | None = None
     """None for a value."""
     statement: Statement | None = None
+    values: dict[ast.expr | None, Expression] = field(default_factory=dict)
+    """By the expression that they replace; under None the value of a name."""
+    name: str = ""
+    """What it binds to a value."""
     is_last: bool = False
+    """Whether it says again at the end what a name holds."""
     source: str = ""
-    uses: Uses = field(default_factory=Uses)
-    now: list["Piece"] = field(default_factory=list)
-    later: list["Piece"] = field(default_factory=list)
+    """The lines, once ``write`` was called."""
+    names: "list[Piece]" = field(default_factory=list)
+    """What it looks up when it runs, beside what ``values`` need; ``now`` is both."""
+    now: "list[Piece]" = field(default_factory=list)
+    later: "list[Piece]" = field(default_factory=list)
 
     @property
-    def is_import(self) -> bool:
-        """Whether it stands above everything else."""
-        return isinstance(self.node, Import)
+    def is_indented(self) -> bool:
+        """Whether the statement stands in a block."""
+        return not self.head and self.node is not None and self.statement is not None and self.statement.is_indented
+
+    def write(self) -> None:
+        """Gives it its lines."""
+        texts = {key: one.text(one.piece if self.is_last else self) for key, one in self.values.items()}
+        body = texts.pop(None, "")
+        if self.node is not None and self.statement is not None:
+            body = self.statement.with_values({key: text for key, text in texts.items() if key})
+        self.source = f"{self.head}{body}{self.tail}"
+
+    def link(self) -> None:
+        """Says what it needs when it runs, now that it is known which objects have names."""
+        values = self.values.values()
+        needed = [one for each in values for one in each.needed(each.piece if self.is_last else self)]
+        self.now = [one for one in dict.fromkeys([*self.names, *needed]) if one is not self]
 
     def place(self, line: int | None = None) -> str:
         """Where it stands, for a message."""
@@ -48,31 +103,33 @@ def closure(start: Iterable[Piece], *, is_now: bool = False) -> set[Piece]:
     return found
 
 
-def ordered(pieces: list[Piece], root: Piece) -> Iterator[Piece]:
+def sort_pieces(pieces: list[Piece], root: Piece) -> list[Piece]:
     """Each piece after what it needs; those of one cell keep their order, and cells come before those that use them.
 
     The order depends on the texts alone and not on when cells were executed, so that the same cells give the same
-    bytes. Only where two pieces need each other's functions does the order of execution decide.
+    bytes.
     """
     ranks: dict[Text, int] = {}  # the cells, each after those it leads to
     seen: set[Piece] = set()
-    stack = [(piece, False) for piece in [*reversed(pieces), root]]
-    while stack:
-        piece, is_left = stack.pop()
-        if is_left:
-            ranks.setdefault(piece.text, len(ranks))
-        elif piece not in seen:
+
+    def visit(piece: Piece) -> None:
+        if piece not in seen:
             seen.add(piece)
-            stack.append((piece, True))
-            stack.extend((inner, False) for inner in reversed([*piece.now, *piece.later]))
-    waiting = sorted(pieces, key=lambda p: (p.is_last, not p.is_import, ranks[p.text], p.line))
+            for one in (*piece.now, *piece.later):
+                visit(one)
+            ranks.setdefault(piece.text, len(ranks))
+
+    for piece in (root, *pieces):
+        visit(piece)
+    waiting = sorted(pieces, key=lambda p: (p.is_last, not isinstance(p.node, Import), ranks[p.text], p.line))
     needs = {piece: closure(piece.now, is_now=True) for piece in waiting}
+    # What the code that a piece runs may use in turn, unless that waits for the piece.
     wants = {piece: {one for one in closure(piece.now) if piece not in needs[one]} for piece in waiting}
+    result: list[Piece] = []
     while waiting:
         rest = {*waiting}
         ready = next((p for p in waiting if not (needs[p] | wants[p]) & rest - {p}), None)
-        if ready is None:  # two need each other
-            tied = [p for p in waiting if not needs[p] & rest - {p}] or waiting
-            ready = min(tied, key=lambda p: (p.text.order, p.line))
+        ready = ready or next((p for p in waiting if not needs[p] & rest - {p}), waiting[0])
         waiting.remove(ready)
-        yield ready
+        result.append(ready)
+    return result

@@ -1,76 +1,63 @@
-"""Writes a value as the Python expression that makes an equal one in every worker, or says why there is none.
+"""Values as Python expressions that make equal ones in every worker, or why there is none.
 
 No code of the user runs in such an expression. Equal values have equal texts in every kernel, because the text names
 the run; so sets are written in the order of their texts.
 """
 
-import abc
+import copyreg
 import dataclasses
 import enum
-import keyword
 import math
 import sys
 import types
 import typing
 from collections.abc import Callable, Iterable, Mapping
 from pathlib import PurePath
-from typing import Any, Protocol
+from typing import Any
 
-from train_func.client.source.modules import is_installed
+from train_func.client.source.cells import Text, is_installed
+from train_func.client.source.pieces import Expression, Piece
 
 MAX_ARRAY_BYTES = 1 << 20  # of all arrays and tensors of a function together
-MAX_DEPTH = 60  # Python itself reads about 90 brackets within each other
-ALLOWED = (
-    "None, numbers, text, bytes, lists, tuples, sets, dicts, paths, dates, patterns, enums, dataclasses, "
-    "plain objects of own classes, dtypes, and arrays and tensors of 1 MiB together"
+TRAVELS = (
+    "None, numbers, text, bytes, lists, tuples, sets, dicts, paths, dates, patterns, enums, dataclasses, functions, "
+    "functools.partial, plain objects of own classes, dtypes, and arrays and tensors of 1 MiB together"
 )
-_CONTAINERS = (
-    *("list", "dict", "set", "bytearray", "object", "numpy.ndarray", "torch.Tensor", "collections.deque"),
-    *("collections.OrderedDict", "collections.defaultdict", "collections.Counter"),
-    *("types.SimpleNamespace", "argparse.Namespace"),
+# Of these types, of dataclasses and of classes written here an object is what pickle takes of it.
+_PICKLED = frozenset(
+    (
+        *("complex", "object", "bytearray", "range", "slice", "types.SimpleNamespace", "argparse.Namespace"),
+        *("collections.OrderedDict", "collections.Counter", "collections.defaultdict", "collections.deque"),
+        *("datetime.timedelta", "datetime.timezone", "decimal.Decimal", "fractions.Fraction", "uuid.UUID"),
+        *("logging.Logger", "logging.RootLogger", "operator.itemgetter", "operator.attrgetter", "torch.Size"),
+        "functools.partial",
+    )
 )
-_BARE = ("builtins", "typing", "abc")  # of their classes an object holds nothing
-_OBJECT = """\
-def {name}(base, kind, fields, fill=None, items=()):
-    value = base.__new__(kind)
-    if fill:
-        fill(value, items)
-    if fields is None:
-        object.__setattr__(value, "__dict__", value)
-    else:
-        for name in fields:
+_BARE = ("builtins", "typing", "abc", "enum", "collections")  # their classes belong to nobody
+_FILL = """\
+def {name}(value, state, items, pairs):
+    for item in items:
+        value.append(item)
+    for key in pairs:
+        value[key] = pairs[key]
+    if state is None:
+        return value
+    if state is ...:
+        state = {{"__dict__": value}}
+    if hasattr(type(value), "__setstate__"):
+        value.__setstate__(state)
+        return value
+    for fields in state if isinstance(state, tuple) else [state]:
+        for name in fields or ():
             object.__setattr__(value, name, fields[name])
     return value
 """
-_OWN_STATE = frozenset(  # with one of these an object is more, or other, than the attributes that it shows
-    (
-        *("__reduce__", "__reduce_ex__", "__getstate__", "__setstate__", "__getnewargs__", "__getnewargs_ex__"),
-        *("__slots__", "__del__", "__getattribute__"),
-    )
-)
+
+Parts = list[str | Expression]
 
 
 class NoValueError(Exception):
     """A value that no expression makes; the message says what it is."""
-
-
-class Names(Protocol):
-    """What the module has in which the expressions stand."""
-
-    def reference(self, value: object) -> str | None:
-        """The expression that names a function or a class, or None."""
-
-    def module(self, name: str) -> str:
-        """The name of an imported module."""
-
-    def builtin(self, name: str) -> str:
-        """The name of a builtin."""
-
-    def shared(self, value: object) -> str | None:
-        """The name of this very object, or None."""
-
-    def helper(self, wanted: str, text: str) -> str:
-        """The name of a function with that text, in which ``{name}`` is filled in."""
 
 
 def full_name(kind: type) -> str:
@@ -80,7 +67,8 @@ def full_name(kind: type) -> str:
 
 def is_mutable(value: object) -> bool:
     """Whether two names that hold ``value`` see each other's changes."""
-    return full_name(type(value)) in _CONTAINERS or dataclasses.is_dataclass(type(value)) or is_own_object(value)
+    is_hashed_by_id = full_name(type(value)) in ("object", "torch.Tensor") or is_own_object(value)
+    return type(value).__hash__ is None or (is_hashed_by_id and not isinstance(value, tuple | enum.Enum))
 
 
 def is_type(value: object) -> bool:
@@ -90,13 +78,9 @@ def is_type(value: object) -> bool:
 
 
 def is_own_object(value: object) -> bool:
-    """Whether ``value`` is all that its attributes are, with the items of a dict or a list, in classes written here."""
-    kind = type(value)
-    if kind.__module__ in _BARE or type(kind) not in (type, abc.ABCMeta):
-        return False
-    own = [one for one in kind.__mro__ if one.__module__ not in _BARE]
-    is_plain = {*kind.__mro__} - {*own} <= {object, dict, list, abc.ABC, typing.Generic}
-    return is_plain and all(_is_written_here(one) and not _OWN_STATE & vars(one).keys() for one in own)
+    """Whether its class and all bases of it, but for those of Python itself, are written here."""
+    own = [one for one in type(value).__mro__ if one.__module__ not in _BARE]
+    return bool(own) and all(map(_is_written_here, own)) and not isinstance(value, type)
 
 
 def _is_written_here(kind: type | types.FunctionType) -> bool:
@@ -111,90 +95,92 @@ def _an(kind: type) -> str:
 
 
 class Writer:
-    """Writes the values of one function; counts the bytes of its arrays, and what it meets more than once."""
+    """Writes the values of one function; an object that is met again has the same expression.
 
-    def __init__(self, names: Names) -> None:
-        self.names = names
-        self._again: set[int] = set()
-        self._met_now: set[int] = set()
-        self._met: dict[int, object] = {}  # they live as long as their ids count
-        self._array_bytes: dict[int, int] = {}
+    Args:
+        reference: gives the expression that names a function or a class, or None.
+        module: gives the name of an imported module.
+        helper: gives the name of a function with that text, in which ``{name}`` is filled in.
+        at: the line that the first value is for.
+
+    What these need they add to ``needed``.
+    """
+
+    def __init__(
+        self,
+        reference: Callable[[object], str | None],
+        module: Callable[[str], str],
+        helper: Callable[[str, str], str],
+        at: tuple[Text, int],
+    ) -> None:
+        self._reference = reference
+        self._module = module
+        self._helper = helper
+        self.at = at
+        self.needed: list[Piece] = []
+        self.shared: list[Expression] = []
+        """Those of mutable objects, in the order in which they were met."""
+        self._of_object: dict[int, Expression] = {}
         self._around: list[int] = []  # the values around the one that is written
-        self._depth = 0
-        self._is_counting = True
+        self._num_array_bytes = 0
 
-    def begin(self, *, is_counting: bool) -> None:
-        """Begins to write everything again: first to count, then with names for what was met more than once."""
-        self._is_counting = is_counting
-        self._array_bytes.clear()
-        if is_counting:
-            self._again.clear()
-            self._met_now.clear()
-
-    @property
-    def repeated(self) -> set[int]:
-        """The mutable objects that were met more than once, when all were counted."""
-        return set() if self._is_counting else self._again
-
-    def text(self, value: object, *, is_named: bool = False) -> str:
-        """The expression of ``value``; raises NoValueError when there is none. ``is_named``: it is given a name."""
-        around, self._around, self._depth = self._around, [], 0
+    def expression(self, value: object, text: Text, line: int) -> Expression:
+        """The expression of a value of that line; raises NoValueError when there is none."""
+        around, self._around, at, self.at = self._around, [], self.at, (text, line)
         try:
-            return self._of(value, is_named=is_named)
+            part = self._part(value)
         except NoValueError as error:
-            if self._depth > 1:
+            if len(self._around) > 1:
                 raise NoValueError(f"{_an(type(value))} that holds {error}") from None
             raise
         finally:
-            self._around = around
+            self._around, self.at = around, at
+        return part if isinstance(part, Expression) else Expression(value, [part], [], (text, line))
 
-    def _of(self, value: object, *, is_named: bool = False) -> str:
-        if value is None or type(value) in (str, bool, bytes):
+    def _part(self, value: Any) -> str | Expression:
+        if value is None or type(value) in (str, bool, bytes, int):
             return repr(value)
-        if type(value) in (int, float):
-            return self._number(value)
+        if type(value) is float:
+            return _float(value)
         if id(value) in self._around:
             raise NoValueError(f"{_an(type(value))} that holds itself")
-        if len(self._around) >= MAX_DEPTH:
-            raise NoValueError(f"{_an(type(value))} within {MAX_DEPTH} others")
-        if is_mutable(value):
-            if not is_named and (name := self.names.shared(value)):
-                return name
-            if self._is_counting and id(value) in self._met_now:
-                self._again.add(id(value))
-            self._met_now.add(id(value))
-            self._met[id(value)] = value
+        if known := self._of_object.get(id(value)):
+            known.num_uses += 1
+            return known
         self._around.append(id(value))
-        self._depth = max(self._depth, len(self._around))
-        text = self._text(value)
+        needed, self.needed = self.needed, []
+        try:
+            expression = Expression(value, self._parts(value), self.needed, self.at)
+        finally:
+            self.needed = needed
         self._around.pop()
-        self._depth = len(self._around)
-        return text
+        if is_mutable(value):
+            self._of_object[id(value)] = expression
+            self.shared.append(expression)
+        return expression
 
-    def _text(self, value: Any) -> str:
+    def _parts(self, value: Any) -> Parts:
         kind = type(value)
-        if isinstance(value, enum.Enum):
-            member = kind.__members__.get(value._name_ or "")
-            key = f"[{value._name_!r}]" if member is value else f"({self._of(value._value_)})"  # a union of flags
-            return f"{self._named(kind)}{key}"
-        if (write := _WRITERS.get(full_name(kind))) is not None:
-            return write(self, value)
-        if dataclasses.is_dataclass(kind):
-            return self._dataclass(value)
-        if isinstance(value, tuple) and hasattr(kind, "_fields"):
-            return f"{self._named(kind)}._make({self._items(value)})"
+        name = full_name(kind)
+        if name in _WRITERS:
+            return _WRITERS[name](self, value)
+        if isinstance(value, enum.Enum) and kind.__members__.get(value._name_ or "") is value:
+            return [f"{self._named(kind)}[{value._name_!r}]"]
         if isinstance(value, PurePath) and kind.__module__.partition(".")[0] == "pathlib":
             return self._call("pathlib." + kind.__name__.removeprefix("Posix").removeprefix("Windows"), str(value))
-        if kind.__module__ == "numpy" and "numpy.generic" in map(full_name, kind.__mro__) and value.dtype.type is kind:
-            return f"{self._array(value.reshape(1))}[0]"
-        if full_name(kind).startswith("numpy.dtype"):
+        numpy = sys.modules.get("numpy")
+        if numpy and isinstance(value, numpy.generic):
+            return [*self._array(value.reshape(1)), "[0]"]
+        if numpy and isinstance(value, numpy.dtype):
             return self._dtype(value)
-        if is_own_object(value):
-            return self._object(value)
-        return self._named(value)
+        if dataclasses.is_dataclass(kind):
+            return self._dataclass(value)
+        if name in _PICKLED or is_own_object(value):
+            return self._pickled(value)
+        return [self._named(value)]
 
     def _named(self, value: Any) -> str:
-        if (text := self.names.reference(value)) is not None:
+        if (text := self._reference(value)) is not None:
             return text
         if not isinstance(value, type | types.FunctionType | types.BuiltinFunctionType | types.MethodType):
             raise NoValueError(_an(type(value)))
@@ -203,180 +189,139 @@ class Writer:
         if getattr(value, "__closure__", None):
             raise NoValueError(f"the function {value.__qualname__!r}, which was made by a call of another one")
         if isinstance(value, type | types.FunctionType) and _is_written_here(value):
-            what = "class" if isinstance(value, type) else "function"
             raise NoValueError(
-                f"the {what} {value.__qualname__!r}, whose name was bound again since: run the cell that made this "
-                "again, or give one of the two another name"
+                f"{value.__qualname__!r}, whose name was bound again since: run the cell that made this again, or give "
+                "one of the two another name"
             )
         raise NoValueError(f"{value.__qualname__!r} of {value.__module__}, which has no name to import it by")
 
-    def _call(self, path: str, /, *arguments: object, **named: object) -> str:
+    def _call(self, path: str, /, *arguments: object, **named: object) -> Parts:
         module, _, name = path.rpartition(".")
-        texts = [*map(self._of, arguments)]
-        if all(word.isidentifier() and not keyword.iskeyword(word) for word in named):
-            texts += [f"{word}={self._of(value)}" for word, value in named.items()]
-        else:
-            texts.append(f"**{self._dict(named)}")
-        return f"{self.names.module(module)}.{name}({', '.join(texts)})"
+        called = f"{self._module(module)}.{name}" if module else name
+        parts = [one for value in arguments for one in (", ", self._part(value))]
+        parts += [one for word, value in named.items() for one in (", ", f"{word}=", self._part(value))]
+        return [called, *_in_brackets("(", parts, ")")]
 
-    def _items(self, values: Iterable[Any], brackets: str = "[]") -> str:
-        texts = [self._of(value) for value in values]
-        end = "," if brackets == "()" and len(texts) == 1 else ""
-        return f"{brackets[0]}{', '.join(texts)}{end}{brackets[1]}"
+    def _items(self, values: Iterable[Any], brackets: str = "[]") -> Parts:
+        parts = [one for value in values for one in (", ", self._part(value))]
+        is_single = brackets == "()" and len(parts) == 2
+        return _in_brackets(brackets[0], parts, ",)" if is_single else brackets[1])
 
-    def _dict(self, value: Mapping[Any, Any]) -> str:
-        return "{" + ", ".join(f"{self._of(key)}: {self._of(item)}" for key, item in value.items()) + "}"
+    def _dict(self, value: Mapping[Any, Any]) -> Parts:
+        items = value.items()
+        parts = [one for key, item in items for one in (", ", self._part(key), ": ", self._part(item))]
+        return _in_brackets("{", parts, "}")
 
-    def _number(self, value: Any) -> str:
-        """With every bit."""
-        if isinstance(value, complex):
-            return f"{self.names.builtin('complex')}({self._number(value.real)}, {self._number(value.imag)})"
-        if isinstance(value, int):
-            return repr(value) if value.bit_length() < 10_000 else hex(value)  # Python reads no longer decimals
-        if math.isfinite(value):
-            return repr(value)
-        sign = "-" if math.copysign(1, value) < 0 else ""
-        return f"{sign}{self.names.builtin('float')}({'nan' if math.isnan(value) else 'inf'!r})"
+    def _set(self, value: Any) -> Parts:
+        members = sorted(map(self._part, value), key=lambda part: part if isinstance(part, str) else part.text())
+        parts = [one for member in members for one in (", ", member)]
+        return [type(value).__name__, *(_in_brackets("([", parts, "])") if parts else ["()"])]
 
-    def _set(self, value: Any) -> str:
-        items = f"[{', '.join(sorted(map(self._of, value)))}]" if value else ""
-        return f"{self.names.builtin(type(value).__name__)}({items})"
-
-    def _dataclass(self, value: Any) -> str:
-        kind = type(value)
-        slots = [vars(base).get("__slots__", ()) for base in kind.__mro__]
-        names = [name for each in slots for name in ([each] if isinstance(each, str) else each) if hasattr(value, name)]
-        state = {name: getattr(value, name) for name in names if name not in ("__dict__", "__weakref__")}
-        state |= getattr(value, "__dict__", {})
-        fields = dataclasses.fields(value)
-        is_whole = {*state} == {one.name for one in fields}
-        if not is_whole and not all(dataclasses.is_dataclass(one) or one.__module__ in _BARE for one in kind.__mro__):
-            raise NoValueError(_an(kind))  # a model, for one, whose fields are not all that it holds
+    def _dataclass(self, value: Any) -> Parts:
+        """By its constructor where nothing but that makes it, as a person would write it."""
+        kind, fields = type(value), dataclasses.fields(value)
         is_generated = getattr(getattr(kind.__init__, "__code__", None), "co_filename", "") == "<string>"
-        is_plain = is_generated and all(one.init for one in fields) and not hasattr(kind, "__post_init__")
-        if is_whole and is_plain:
-            return f"{self._named(kind)}({', '.join(f'{one.name}={self._of(state[one.name])}' for one in fields)})"
-        return self._made("object", kind, self._dict(state))
+        is_plain = is_generated and all(field.init for field in fields) and not hasattr(kind, "__post_init__")
+        if not is_plain or getattr(value, "__dict__", {}).keys() - {field.name for field in fields}:
+            return self._pickled(value)
+        values = [(field.name, getattr(value, field.name)) for field in fields]
+        parts = [part for name, value in values for part in (", ", f"{name}=", self._part(value))]
+        return [self._named(kind), *_in_brackets("(", parts, ")")]
 
-    def _object(self, value: object) -> str:
-        state = object.__getattribute__(value, "__dict__")
-        fields = "None" if state is value else self._dict(state)
-        if isinstance(value, dict):
-            return self._made("dict", type(value), fields, "update", self._dict(dict(dict.items(value))))
-        if isinstance(value, list):
-            return self._made("list", type(value), fields, "extend", self._items(list.__iter__(value)))
-        return self._made("object", type(value), fields)
+    def _pickled(self, value: Any) -> Parts:
+        """What pickle takes of an object: what makes it, its state, and its items; its ``__init__`` does not run."""
+        try:
+            make, arguments, state, items, pairs = (*value.__reduce_ex__(2), None, None, None)[:5]
+        except Exception:  # of the user's code, or "cannot pickle"
+            raise NoValueError(_an(type(value))) from None
+        if make is copyreg.__newobj__:  # type: ignore[attr-defined]
+            parts = [f"{self._named(arguments[0])}.__new__", *self._items(arguments, "()")]
+        else:
+            parts = [self._named(make), *self._items(arguments, "()")]
+        if state is None and items is None and pairs is None:
+            return parts
+        fields = "..." if state is value else self._part(state)
+        rest = [fields, ", ", *self._items(items or ()), ", ", *self._dict(dict(pairs or ()))]
+        return [f"{self._helper('_filled', _FILL)}(", *parts, ", ", *rest, ")"]
 
-    def _made(self, base: str, kind: type, fields: str, fill: str = "", items: str = "") -> str:
-        base = self.names.builtin(base)
-        rest = f", {base}.{fill}, {items}" if fill else ""
-        return f"{self.names.helper('object', _OBJECT)}({base}, {self._named(kind)}, {fields}{rest})"
-
-    def _date(self, value: Any) -> str:
+    def _date(self, value: Any) -> Parts:
         words = ("year", "month", "day", "hour", "minute", "second", "microsecond", "tzinfo", "fold")
         named = {word: getattr(value, word) for word in words if getattr(value, word, None)}
         return self._call(full_name(type(value)), **named)
 
-    def _dtype(self, dtype: Any) -> str:
-        from numpy.lib.format import descr_to_dtype, dtype_to_descr
+    def _pattern(self, value: Any) -> Parts:
+        flags = value.flags & ~(32 if isinstance(value.pattern, str) else 0)  # re.UNICODE is what a text has anyway
+        return self._call("re.compile", value.pattern, *([flags] if flags else []))
 
-        descr = dtype_to_descr(dtype) if not dtype.hasobject and dtype.kind != "T" else None
-        if descr is None or descr_to_dtype(descr) != dtype or dtype.metadata:
+    def _dtype(self, dtype: Any) -> Parts:
+        from numpy.lib.format import dtype_to_descr
+
+        descr = None if dtype.hasobject else dtype_to_descr(dtype)
+        if descr is None or sys.modules["numpy"].dtype(descr) != dtype:
             raise NoValueError(f"a numpy dtype of objects or with a layout of its own ({dtype})")
         return self._call("numpy.dtype", descr)
 
-    def _array(self, value: Any) -> str:
+    def _array(self, value: Any) -> Parts:
         if value.dtype.hasobject:
             raise NoValueError("an array of objects")
         data = self._bytes(value, value.tobytes())  # in the order of the rows, however it lies
-        text = f"{self.names.module('numpy')}.frombuffer({data}, {self._dtype(value.dtype)})"
-        return text if value.ndim == 1 else f"{text}.reshape({tuple(value.shape)!r})"
+        parts = [f"{self._module('numpy')}.frombuffer({data}, ", *self._dtype(value.dtype), ")"]
+        return parts if value.ndim == 1 else [*parts, f".reshape({value.shape!r})"]
 
-    def _tensor(self, value: Any) -> str:
+    def _tensor(self, value: Any) -> Parts:
         torch = sys.modules["torch"]
         if value.device.type != "cpu":
             raise NoValueError(f"a tensor on the device {value.device}; `.cpu()` gives one that travels")
-        if value.layout != torch.strided or value.is_quantized:
+        if value.layout != torch.strided:
             raise NoValueError(f"a tensor of the layout {value.layout}; only dense ones travel")
         if not value.is_leaf:
             raise NoValueError("a tensor with the graph that computed it; `.detach()` gives one that travels")
         plain = value.detach().resolve_conj().resolve_neg().contiguous()
-        raw = plain.reshape(-1).view(torch.uint8).numpy().tobytes() if plain.numel() else b""
-        name, shape = self.names.module("torch"), tuple(value.shape)
+        name, shape = self._module("torch"), tuple(value.shape)
         dtype = f"dtype={name}.{str(value.dtype).removeprefix('torch.')}"
-        text = f"{name}.frombuffer({self._bytes(value, raw)}, {dtype}).reshape({shape!r})"
-        text = text if raw else f"{name}.empty({shape!r}, {dtype})"
-        return f"{text}.requires_grad_()" if value.requires_grad else text
+        text = f"{name}.empty({shape!r}, {dtype})"
+        if plain.numel():
+            data = self._bytes(value, plain.reshape(-1).view(torch.uint8).numpy().tobytes())
+            text = f"{name}.frombuffer({data}, {dtype}).reshape({shape!r})"
+        return [f"{text}.requires_grad_()" if value.requires_grad else text]
 
     def _bytes(self, array: object, raw: bytes) -> str:
-        self._array_bytes[id(array)] = len(raw)
-        self._met[id(array)] = array
-        if (total := sum(self._array_bytes.values())) > MAX_ARRAY_BYTES:
+        self._num_array_bytes += len(raw)
+        if self._num_array_bytes > MAX_ARRAY_BYTES:
             raise NoValueError(
-                f"{_an(type(array))} of {len(raw):,} bytes, and arrays and tensors of {total:,} bytes together, of "
-                f"which {MAX_ARRAY_BYTES:,} travel"
+                f"{_an(type(array))} of {len(raw):,} bytes, and arrays and tensors of {self._num_array_bytes:,} bytes "
+                f"together, of which {MAX_ARRAY_BYTES:,} travel"
             )
-        return f"{self.names.builtin('bytearray')}.fromhex('{raw.hex()}')"
-
-    def _pattern(self, value: Any) -> str:
-        flags = value.flags & ~(32 if isinstance(value.pattern, str) else 0)  # re.UNICODE is what a text has anyway
-        return self._call("re.compile", value.pattern, *([flags] if flags else []))
+        return f"bytearray.fromhex('{raw.hex()}')"
 
 
-def _called(path: str, *attributes: str) -> Callable[[Writer, Any], str]:
-    """Made by a call with some of its attributes."""
-    return lambda writer, value: writer._call(path, *(getattr(value, name) for name in attributes))
+def _in_brackets(opening: str, parts: Parts, closing: str) -> Parts:
+    """``parts``: each with a comma before it."""
+    return [opening, *parts[1:], closing] if parts else [opening, closing]
 
 
-def _wrapped(path: str, plain: Callable[[Any], object]) -> Callable[[Writer, Any], str]:
-    """Made by a call with a plain value."""
-    return lambda writer, value: writer._call(path, plain(value))
+def _float(value: float) -> str:
+    """With every bit."""
+    if math.isfinite(value):
+        return repr(value)
+    sign = "-" if math.copysign(1, value) < 0 else ""
+    return f"{sign}float({'nan' if math.isnan(value) else 'inf'!r})"
 
 
-_WRITERS: dict[str, Callable[[Writer, Any], str]] = {
-    "complex": Writer._number,
-    "ellipsis": lambda writer, value: "...",
-    "NotImplementedType": lambda writer, value: writer.names.builtin("NotImplemented"),
-    "object": lambda writer, value: f"{writer.names.builtin('object')}()",
-    "bytearray": lambda writer, value: f"{writer.names.builtin('bytearray')}({bytes(value)!r})",
-    "range": lambda writer, value: f"{writer.names.builtin('range')}({value.start}, {value.stop}, {value.step})",
-    "slice": lambda writer, value: (
-        f"{writer.names.builtin('slice')}{writer._items((value.start, value.stop, value.step), '()')}"
-    ),
+_WRITERS: dict[str, Callable[[Writer, Any], Parts]] = {
+    "ellipsis": lambda writer, value: ["..."],
     "list": Writer._items,
     "tuple": lambda writer, value: writer._items(value, "()"),
-    **dict.fromkeys(("set", "frozenset"), Writer._set),
+    "set": Writer._set,
+    "frozenset": Writer._set,
     "dict": Writer._dict,
-    "mappingproxy": _wrapped("types.MappingProxyType", dict),
-    "collections.OrderedDict": _wrapped("collections.OrderedDict", dict),
-    "collections.Counter": _wrapped("collections.Counter", dict),
-    "collections.defaultdict": lambda writer, value: writer._call(
-        "collections.defaultdict", value.default_factory, dict(value)
-    ),
-    "collections.deque": lambda writer, value: writer._call("collections.deque", [*value], value.maxlen),
-    "types.SimpleNamespace": lambda writer, value: writer._call("types.SimpleNamespace", **vars(value)),
-    "argparse.Namespace": lambda writer, value: writer._call("argparse.Namespace", **vars(value)),
-    **{f"datetime.{name}": Writer._date for name in ("date", "time", "datetime")},
-    **{
-        path: lambda writer, value: writer._call(full_name(type(value)), *value.__reduce__()[1])  # as pickle does
-        for path in ("datetime.timedelta", "operator.itemgetter", "operator.attrgetter")
-    },
-    "datetime.timezone": lambda writer, value: writer._call("datetime.timezone", *value.__getinitargs__()),
-    "zoneinfo.ZoneInfo": _called("zoneinfo.ZoneInfo", "key"),
-    "decimal.Decimal": _wrapped("decimal.Decimal", str),
-    "fractions.Fraction": _called("fractions.Fraction", "numerator", "denominator"),
-    "uuid.UUID": _wrapped("uuid.UUID", str),
+    "datetime.date": Writer._date,
+    "datetime.time": Writer._date,
+    "datetime.datetime": Writer._date,
+    "mappingproxy": lambda writer, value: writer._call("types.MappingProxyType", dict(value)),
+    "zoneinfo.ZoneInfo": lambda writer, value: writer._call("zoneinfo.ZoneInfo", value.key),
     "re.Pattern": Writer._pattern,
-    "logging.Logger": _called("logging.getLogger", "name"),
-    "logging.RootLogger": lambda writer, value: writer._call("logging.getLogger"),
-    "functools.partial": lambda writer, value: writer._call(
-        "functools.partial", value.func, *value.args, **value.keywords
-    ),
     "numpy.ndarray": Writer._array,
     "torch.Tensor": Writer._tensor,
-    "torch.Size": _wrapped("torch.Size", tuple),
-    **{
-        f"torch.{name}": lambda writer, value: f"{writer.names.module('torch')}.{str(value).removeprefix('torch.')}"
-        for name in ("dtype", "layout", "memory_format")
-    },
+    "torch.dtype": lambda writer, value: [f"{writer._module('torch')}.{str(value).removeprefix('torch.')}"],
 }

@@ -13,10 +13,10 @@ from typing import Any
 
 import torch
 
-from train_func.events import Stage
 from train_func.failpoint import reach
-from train_func.records import RunRecord
 from train_func.storage import Store
+from train_func.wire.events import Stage
+from train_func.wire.records import RunRecord
 from train_func.worker.checkpoint.saver import Saver, Snapshot
 from train_func.worker.checkpoint.state import State
 from train_func.worker.checkpoint.store import BEST, TRAINING, Checkpoints, Manifest, of_rank

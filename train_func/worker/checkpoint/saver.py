@@ -21,8 +21,8 @@ from pathlib import Path
 
 import torch
 
-from train_func.events import CheckpointSaved, Event, Note
 from train_func.failpoint import reach
+from train_func.wire.events import CheckpointSaved, Event, Note
 from train_func.worker.attempt_records import Fenced
 from train_func.worker.checkpoint.state import State
 from train_func.worker.checkpoint.store import BEST, FROZEN, TRAINING, Checkpoints, Manifest, of_rank

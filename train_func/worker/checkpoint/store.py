@@ -30,14 +30,14 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
 
-from train_func.codec import OtherFormat, Record, read_json
 from train_func.errors import StorageFailed
 from train_func.failpoint import reach
-from train_func.layout import CHECKPOINT_MANIFEST, CheckpointId
-from train_func.records import RunRecord
-from train_func.result import FileEntry
 from train_func.storage import Entry, Store
 from train_func.storage.store import ignore
+from train_func.wire.codec import OtherFormat, Record, read_json
+from train_func.wire.layout import CHECKPOINT_MANIFEST, CheckpointId
+from train_func.wire.records import RunRecord
+from train_func.wire.result import FileEntry
 from train_func.worker.attempt_records import Fenced, check_lease
 
 if TYPE_CHECKING:
@@ -273,7 +273,7 @@ class Checkpoints:
                 continue
             source = f"{self._record.keys.checkpoint(checkpoint_id)}/{name}.safetensors"
             try:
-                if self._store.copy(source, key, entry.size) == sha256:
+                if self._store.copy(source, key) == sha256:
                     return entry
             except StorageFailed as failure:
                 if failure.reason not in ("absent", "conflict", "damaged"):  # changed by another program

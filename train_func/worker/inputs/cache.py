@@ -7,8 +7,8 @@ from pathlib import Path
 from typing import TypeVar
 
 from train_func import lock
-from train_func.layout import home
 from train_func.storage.disk import make_folders, sync_folder
+from train_func.wire.layout import home
 
 Loaded = TypeVar("Loaded")
 

@@ -15,7 +15,7 @@ from datasets.packaged_modules.cache.cache import Cache
 from huggingface_hub import constants
 
 from train_func.errors import InvalidInput
-from train_func.exits import NO_SPACE
+from train_func.wire.exits import NO_SPACE
 from train_func.worker.inputs.hub import away, look_up, unreachable
 from train_func.worker.inputs.locate import HubUnreachable, Wanted
 

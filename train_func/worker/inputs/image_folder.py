@@ -10,9 +10,9 @@ from pathlib import Path, PurePosixPath
 
 import pyarrow as pa
 
-from train_func.layout import INPUTS
 from train_func.storage.store import key_fault
 from train_func.text import counted, listed
+from train_func.wire.layout import INPUTS
 from train_func.worker.inputs import fingerprint
 from train_func.worker.inputs.locate import Wanted
 

@@ -12,9 +12,9 @@ from pathlib import Path
 from typing import Literal
 
 from train_func.errors import Cause, InvalidInput, StorageFailed
-from train_func.layout import INPUTS
 from train_func.storage import Entry, Store, is_address, open_store, scheme_of, schemes
 from train_func.text import listed
+from train_func.wire.layout import INPUTS
 from train_func.worker.inputs import fingerprint
 from train_func.worker.inputs.cache import entry
 

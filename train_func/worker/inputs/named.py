@@ -6,9 +6,9 @@ from pathlib import Path
 
 from train_func.errors import InvalidInput
 from train_func.inputs import Repository, claim_of, ending_of, repository_of
-from train_func.layout import INPUTS
 from train_func.storage import Store
 from train_func.storage.store import key_fault
+from train_func.wire.layout import INPUTS
 from train_func.worker.inputs import fingerprint
 from train_func.worker.inputs.cache import entry
 from train_func.worker.inputs.locate import (

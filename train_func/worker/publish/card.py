@@ -13,9 +13,9 @@ from typing import Any
 
 from train_func.errors import InvalidInput
 from train_func.inputs import key_of, repository_of
-from train_func.layout import CELLS, INPUTS, RUN, SOURCE, SUMS
-from train_func.records import RunRecord
 from train_func.tasks import KIND
+from train_func.wire.layout import CELLS, INPUTS, RUN, SOURCE, SUMS
+from train_func.wire.records import RunRecord
 
 TEMPLATE = Path(__file__).with_name("card.md.jinja")
 TAG = "train_func"  # by which the Hub lists what this package has trained

@@ -16,10 +16,10 @@ import pyarrow as pa
 from datasets import Dataset
 
 from train_func.errors import InvalidInput, TrainFuncError
-from train_func.layout import CARD
-from train_func.records import RunRecord
 from train_func.storage import Store
 from train_func.text import listed
+from train_func.wire.layout import CARD
+from train_func.wire.records import RunRecord
 from train_func.worker.inputs.model_loading import without_progress_bars
 from train_func.worker.publish import module, reloading
 from train_func.worker.publish.publication import take_source

@@ -19,9 +19,9 @@ from transformers import AutoConfig
 
 from train_func.errors import InvalidInput
 from train_func.published_model import ADAPTERS, RULES
-from train_func.records import RunRecord
-from train_func.result import name_fault
 from train_func.text import listed
+from train_func.wire.records import RunRecord
+from train_func.wire.result import name_fault
 from train_func.worker.publish.card import fields_of, hub_id, public
 from train_func.worker.rank import world
 from train_func.worker.rank.folders import files_of
@@ -151,7 +151,7 @@ def _resized(base: Any, saved: Container[int]) -> list[str]:
 
 
 WEIGHTS, EXTRA = "model.safetensors", "extra_state.json"
-ALLOWED = (
+PUBLISHABLE = (
     "a Trainer, a torch.nn.Module, a state dict, an object with save_pretrained, or a file, a folder or a list of them "
     "is expected"
 )
@@ -177,7 +177,9 @@ def writer(what: object, record: RunRecord) -> tuple[Callable[[Path], object], b
         return _copies([Path(path) for path in paths]), False
     if callable(save := getattr(what, "save_pretrained", None)):
         return save, False
-    raise _refused(f"session.publish was given {type(what).__name__}: {ALLOWED}. Save it to a file, and publish that")
+    raise _refused(
+        f"session.publish was given {type(what).__name__}: {PUBLISHABLE}. Save it to a file, and publish that"
+    )
 
 
 def bare(module: nn.Module) -> nn.Module:

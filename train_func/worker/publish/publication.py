@@ -17,15 +17,15 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from train_func.codec import Record
 from train_func.errors import InvalidInput, StorageFailed
-from train_func.events import Published
 from train_func.failpoint import reach
-from train_func.layout import CARD, CELLS, LABELS, MODEL_MANIFEST, SOURCE, RunKeys, later_generations
-from train_func.records import RunRecord
-from train_func.result import FileEntry, Result, copy_model
 from train_func.storage import Store, find
 from train_func.storage.retry import call_with_timeout
+from train_func.wire.codec import Record
+from train_func.wire.events import Published
+from train_func.wire.layout import CARD, CELLS, LABELS, MODEL_MANIFEST, SOURCE, RunKeys, later_generations
+from train_func.wire.records import RunRecord, SubmissionRecord
+from train_func.wire.result import FileEntry, Result, copy_model
 from train_func.worker import masks
 from train_func.worker.attempt_records import check_lease, versions
 from train_func.worker.publish.card import TaskPart, render
@@ -170,7 +170,7 @@ class Publication:
     def send(self) -> None:
         """Sends the files to the store, where they are no result yet. Raises StorageFailed."""
         store, state = self._patient(Stop()), self._state()
-        self._write(replace(state, sent=send(store, self._record, self._attempt, self.folder, state.sent)))
+        self._write(replace(state, sent=send_files(store, self._record, self._attempt, self.folder, state.sent)))
 
     def finish(self) -> None:
         """Makes the result of what was added, where no supervisor does."""
@@ -182,7 +182,8 @@ class Publication:
         """Makes it the result of the run, says so, and removes it here, and in the store the checkpoints of the run.
 
         Raises:
-            StorageFailed: the store is away for too long, or what ``publish`` raises.
+            StorageFailed: the store is away for too long; reason "conflict" when a later attempt has begun, or another
+                one has published already.
             Stopped: on a signal.
         """
         record, state, waiting = self._record, self._state(), self._patient(stop)
@@ -193,7 +194,7 @@ class Publication:
         if names:
             self._describe(state)
             take_source(waiting, record, self.folder)
-        publish(waiting, record, self._attempt, self.folder, report, state.sent)
+        publish_files(waiting, record, self._attempt, self.folder, report, state.sent)
         if names:
             reporting.say(Published(attempt=self._attempt, model=f"{self._store.address}/{record.keys.model}"))
         shutil.rmtree(self._root.parent, ignore_errors=True)
@@ -244,7 +245,7 @@ class Publication:
             )
 
 
-def send(
+def send_files(
     store: Store, record: RunRecord, attempt: int, folder: Path, sent: Mapping[str, FileEntry] | None = None
 ) -> dict[str, FileEntry]:
     """Puts the files of ``folder``, less those that were ``sent`` before, under the attempt; returns all of them."""
@@ -257,7 +258,7 @@ def send(
     return files
 
 
-def publish(
+def publish_files(
     store: Store,
     record: RunRecord,
     attempt: int,
@@ -279,7 +280,7 @@ def publish(
         StorageFailed: reason "conflict" when a later attempt has begun, or another one has published already; or the
             store's own failure.
     """
-    files = send(store, record, attempt, folder, sent)
+    files = send_files(store, record, attempt, folder, sent)
     check_lease(store, record, attempt)
     key, result = record.keys.result, Result.write(attempt, record.generation, masks.mask(report), files)
     try:
@@ -365,12 +366,16 @@ def take_source(store: Store, record: RunRecord, folder: Path) -> list[str]:
     A file of the function's own stays, which is told: its name and content may be in the store already.
     """
     notes = []
-    for key, name in {record.keys.source: SOURCE, record.keys.cells: CELLS}.items():
-        path, text = folder / name, find(store, key)
+    source, key = find(store, record.keys.source), record.keys.submission(record.submission)
+    submitted = find(store, key) if source else None
+    cells = SubmissionRecord.from_json(submitted.data, key).cells if submitted else None
+    for name, text in {SOURCE: source and source.data, CELLS: cells and json.dumps(cells, indent=1).encode()}.items():
+        path = folder / name
         if not text:
-            notes.append(f"{name} is not published: the run was started without submit, so {key} is not in the store")
+            notes.append(f"{name} is not published: the run was started without submit, so it is not in the store")
         elif not path.exists():
-            path.write_bytes(text.data)
-        elif path.is_dir() or path.read_bytes() != text.data:
-            reporting.note(f"{name} is what the function has published; its own source is {store.address}/{key}")
+            path.write_bytes(text)
+        elif path.is_dir() or path.read_bytes() != text:
+            own = f"{store.address}/{record.keys.source}"
+            reporting.note(f"{name} is what the function has published; its own source is {own}")
     return notes

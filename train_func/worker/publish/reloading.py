@@ -18,10 +18,10 @@ import transformers
 from datasets import Dataset
 from torch import nn
 
-from train_func.layout import PIPELINE
 from train_func.process_tree import unreclaimable_bytes
 from train_func.published_model import are_adapters, are_causal, class_of, loaded, object_in
 from train_func.text import sized
+from train_func.wire.layout import PIPELINE
 from train_func.worker.inputs.model_loading import without_progress_bars
 from train_func.worker.training import evaluation
 from train_func.worker.training.loader import take_row_ids, undisturbed

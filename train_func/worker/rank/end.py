@@ -14,11 +14,11 @@ from pathlib import Path
 from types import CodeType
 from typing import Any, Self
 
-from train_func.codec import Record
 from train_func.errors import Cause, TrainFuncError
-from train_func.events import now
-from train_func.exits import CODE, DONE, FOLLOWING, STOPPED, cause_of, exit_of, is_lost_peer
-from train_func.records import Failure, RankRecord
+from train_func.wire.codec import Record
+from train_func.wire.events import now
+from train_func.wire.exits import CODE, DONE, FOLLOWING, STOPPED, cause_of, exit_of, is_lost_peer
+from train_func.wire.records import Failure, RankRecord
 from train_func.worker import masks
 from train_func.worker.rank import reporting
 from train_func.worker.rank.stop_flag import StopSignal

@@ -15,9 +15,9 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from train_func.errors import StorageFailed
-from train_func.result import name_fault
 from train_func.storage import Store
 from train_func.text import counted
+from train_func.wire.result import name_fault
 from train_func.worker.rank import reporting
 
 VARIABLE = "TRAIN_FUNC_OUTPUT"

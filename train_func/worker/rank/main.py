@@ -14,10 +14,10 @@ from typing import NoReturn
 
 from train_func.call import call_of
 from train_func.errors import InvalidInput, StorageFailed
-from train_func.events import LostPeers, RankStops
-from train_func.layout import RUN
-from train_func.records import RunRecord
 from train_func.storage import Store, open_store
+from train_func.wire.events import LostPeers, RankStops
+from train_func.wire.layout import RUN
+from train_func.wire.records import RunRecord
 from train_func.worker import masks
 from train_func.worker.attempt_records import write_setup
 from train_func.worker.rank import end, folders, marks, process_groups, reporting, stacks, stop_flag
@@ -83,7 +83,7 @@ def _outcome(run: Callable[[], object]) -> Outcome:
 def _finished(value: object) -> Outcome:
     """Returns the outcome of a function that returned.
 
-    A training of which rank 0, whose files and value are the result, keeps nothing is a fault of the function.
+    The files and the value of rank 0 are the result. A function that has trained and leaves neither has a fault.
     """
     here, is_first = end.here, os.environ.get("RANK", "0") == "0"
     if is_first and here.trained and not here.published and value is None and not folders.files():
@@ -125,13 +125,13 @@ def load(environ: Mapping[str, str]) -> tuple[Callable[..., object], RunRecord, 
     job_dir = Path(environ["TRAIN_FUNC_JOB_DIR"])
     record = RunRecord.from_json((job_dir / RUN).read_bytes(), RUN)
     store = open_store(record.store)
-    return source_module.load(job_dir, store, record), record, store
+    return source_module.load(job_dir, record), record, store
 
 
 def _run(environ: Mapping[str, str]) -> object:
     function, record, store = load(environ)
     job_dir = Path(environ["TRAIN_FUNC_JOB_DIR"])
-    if modules := source_module.share_with_processes(job_dir, store, record, Path(mkdtemp(prefix="modules-"))):
+    if modules := source_module.share_with_processes(job_dir, record, Path(mkdtemp(prefix="modules-"))):
         os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, [modules, os.environ.get("PYTHONPATH")]))
         sys.path.insert(0, modules)  # those of joblib take over the path of this process
     if environ.get("RANK") == "0" and "TRAIN_FUNC_ATTEMPT" in environ:

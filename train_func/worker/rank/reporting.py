@@ -5,8 +5,8 @@ import os
 import threading
 from collections.abc import Callable
 
-from train_func import events
-from train_func.events import Event, StepProgress
+from train_func.wire import events
+from train_func.wire.events import Event, StepProgress
 from train_func.worker import masks
 from train_func.worker.rank import marks
 

@@ -4,7 +4,6 @@ Before that, its text says what the template imports: the libraries that it name
 """
 
 import ast
-import hashlib
 import re
 import sys
 from collections.abc import Callable, Sequence
@@ -14,48 +13,26 @@ from importlib.machinery import ModuleSpec
 from importlib.util import module_from_spec, spec_from_loader
 from pathlib import Path
 from types import ModuleType
-from typing import TYPE_CHECKING, Any, Self
+from typing import Any, Self
 
-from train_func.errors import InvalidInput
-from train_func.records import RunRecord
-from train_func.source_file import Module, unfold
-
-if TYPE_CHECKING:
-    from train_func.storage import Store
-
+from train_func.wire.records import RunRecord
+from train_func.wire.source_file import Module, unfold
 
 FILE = "source.py"
 MAIN = "__main__"
 OF_PROCESSES = "train_func.worker.rank.main"  # what processes of multiprocessing run to have the same main module
 
 
-def load(job_dir: Path, store: "Store", record: RunRecord) -> Callable[..., object]:
-    """The function of ``record``, out of ``source.py`` in the job folder or, when it is not there, in the store.
+def load(job_dir: Path, record: RunRecord) -> Callable[..., object]:
+    """The function of ``record``, out of ``source.py`` in the job folder.
 
     Its module has the name that it has where it was written, so that pickles of its classes open there and here; its
     tracebacks say ``source.py``.
-
-    Raises:
-        InvalidInput: cause "source": the text is not the one that was submitted.
-        StorageFailed: when the store cannot be read.
     """
     path = job_dir / FILE
-    data = _data(job_dir, store, record)
-    sha256 = hashlib.sha256(data).hexdigest()
-    if sha256 != record.source_sha256:
-        raise InvalidInput(
-            f"{path} has SHA-256 {sha256}, and {record.source_sha256} was submitted: the text was changed or cut short "
-            "on its way. Submit again with fresh=True, and see who writes to the job's ConfigMap or store",
-            cause="source",
-        )
-    module = _imported(data.decode(), path, record.module)
+    module = _imported(path.read_bytes().decode(), path, record.module)
     function: Callable[..., object] = getattr(module, record.function)
     return function
-
-
-def _data(job_dir: Path, store: "Store", record: RunRecord) -> bytes:
-    path = job_dir / FILE
-    return path.read_bytes() if path.is_file() else store.get(record.keys.source).data
 
 
 def _imported(text: str, path: Path, name: str) -> ModuleType:
@@ -73,12 +50,12 @@ def _imported(text: str, path: Path, name: str) -> ModuleType:
     return module
 
 
-def share_with_processes(job_dir: Path, store: "Store", record: RunRecord, folder: Path) -> str:
+def share_with_processes(job_dir: Path, record: RunRecord, folder: Path) -> str:
     """Writes the modules that came with the function into ``folder``, where new processes find them by PYTHONPATH.
 
     The processes of joblib get what stands in the main module by value, and import everything else.
     """
-    text = _data(job_dir, store, record).decode()
+    text = (job_dir / FILE).read_bytes().decode()
     modules = [module for module, _ in unfold(text).modules]
     if record.module != MAIN:
         modules.append(Module(record.module, False, record.module.replace(".", "/") + ".py", text))

@@ -15,8 +15,8 @@ from torch.distributed.distributed_c10d import PrefixStore
 from torch.distributed.rendezvous import rendezvous
 
 from train_func.errors import TrainFuncError
-from train_func.events import Event, Note
-from train_func.exits import PeerFailed
+from train_func.wire.events import Event, Note
+from train_func.wire.exits import PeerFailed
 from train_func.worker.rank import marks, reporting
 
 Result = TypeVar("Result")

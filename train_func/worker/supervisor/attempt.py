@@ -24,13 +24,13 @@ from dataclasses import replace
 from functools import partial
 from typing import Self, TypeVar
 
-from train_func import exits
 from train_func.errors import StorageFailed
-from train_func.events import AttemptStarts, RanksRestart
 from train_func.process_tree import num_memory_kills
-from train_func.records import Lease, RunRecord, Verdict
 from train_func.storage import Store
 from train_func.storage.retry import call_with_timeout
+from train_func.wire import exits
+from train_func.wire.events import AttemptStarts, RanksRestart
+from train_func.wire.records import Lease, RunRecord, Verdict
 from train_func.worker.environment import Environment
 from train_func.worker.publish.publication import Publication
 from train_func.worker.rank import reporting
@@ -156,8 +156,8 @@ class Attempt:
     def finish(self, member: Member, ends: list[RankEnd]) -> None:
         """Makes what was trained the result of the run, and puts this worker's success on record.
 
-        When the ranks of all workers have ended well, because only then there is a result; and before any worker leaves
-        with exit code 0, which ends the job.
+        It waits for the ranks of all workers to end well, because only then there is a result. It publishes before any
+        worker leaves with exit code 0, which ends the job.
         """
         environment, lease, stop = self._environment, self.lease, WithinGrace(self._stop)
         assert lease is not None  # no rank starts before

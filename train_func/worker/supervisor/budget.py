@@ -4,19 +4,18 @@ An attempt is charged unless it was stopped from outside. Numbers go on as long 
 begins anew with each submission.
 """
 
-import json
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import TypeVar
 
-from train_func import exits
 from train_func.errors import StorageFailed
-from train_func.events import now
-from train_func.layout import RunKeys
-from train_func.records import EndRecord, Lease, RunRecord, Verdict
 from train_func.storage import Store, find
 from train_func.text import counted
+from train_func.wire import exits
+from train_func.wire.events import now
+from train_func.wire.layout import RunKeys, newest_number
+from train_func.wire.records import EndRecord, Lease, RunRecord, Verdict
 from train_func.worker import masks
 from train_func.worker.rank.end import RankEnd, records_of
 
@@ -56,13 +55,9 @@ class Account:
         return Verdict(exits.SPENT, cause, message, worker, hangs=hangs)
 
 
-def newest_submission(store: Store, record: RunRecord) -> str:
-    """Returns the time of the newest submission of the run, as its record in the store says."""
-    newest = find(store, record.keys.run)
-    try:
-        return str(json.loads(newest.data)["submitted"]) if newest else record.submitted
-    except (ValueError, LookupError, TypeError):  # what is wrong with the record is said where it is read
-        return record.submitted
+def newest_submission(store: Store, record: RunRecord) -> int:
+    """Returns the number of the newest submission of the run."""
+    return newest_number(store.names(record.keys.submissions)) or record.submission
 
 
 class Attempts:
@@ -80,24 +75,25 @@ class Attempts:
     def check_wanted(self, seconds: float) -> None:
         """Raises StorageFailed, reason "conflict", where the job was cancelled, or the run was submitted again.
 
-        ``seconds``: for the record of another client, which may have been slower to start a job, to be put back.
+        ``seconds``: for another client, which was slower to start a job, to take its submission back.
         """
-        run, submitted = self._record.name, self._record.submitted
-        if not submitted:  # started by another launcher
+        run, number = self._record.name, self._record.submission
+        if not number:  # started by another launcher
             return
-        if find(self._store, self._keys.cancelled):
+        cancelled = self._keys.cancelled(number)
+        if find(self._store, cancelled):
             raise StorageFailed(
                 f"{run} was cancelled after this job of it was submitted, as {self._store.address}/"
-                f"{self._keys.cancelled} says: nothing is trained; submit it again to go on",
+                f"{cancelled} says: nothing is trained; submit it again to go on",
                 reason="conflict",
             )
         end = time.monotonic() + seconds
-        while (newest := newest_submission(self._store, self._record)) != submitted:
+        while (newest := newest_submission(self._store, self._record)) > number:
             if time.monotonic() > end:
                 raise StorageFailed(
-                    f"{run} was submitted again at {newest}, after this job of it, which was submitted at {submitted} "
-                    f"and trains nothing any more: {self._store.address}/{self._keys.submission} says where the new "
-                    "one is",
+                    f"{run} was submitted again after this job of it, which was submitted at {self._record.submitted} "
+                    f"and trains nothing any more: {self._store.address}/{self._keys.submission(newest)} says where "
+                    "the new one is",
                     reason="conflict",
                 )
             time.sleep(LOOK_SECONDS)

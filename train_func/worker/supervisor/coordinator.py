@@ -35,10 +35,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
 
-from train_func import exits
-from train_func.codec import Record
-from train_func.records import Lease, Verdict
 from train_func.text import counted, listed
+from train_func.wire import exits
+from train_func.wire.codec import Record
+from train_func.wire.records import Lease, Verdict
 
 PRESENT = 5.0  # seconds after which a worker that has not reported again counts as gone, while the group forms
 SILENCE = 15.0  # the same once it has formed

@@ -13,8 +13,8 @@ from collections.abc import Callable, Iterator
 from dataclasses import replace
 from typing import Any
 
-from train_func.events import WaitsForPeers
-from train_func.records import Verdict
+from train_func.wire.events import WaitsForPeers
+from train_func.wire.records import Verdict
 from train_func.worker.environment import Environment
 from train_func.worker.rank import reporting
 from train_func.worker.stop import Stop, Stopped
@@ -154,11 +154,6 @@ def meet(environment: Environment, stop: Stop) -> Member:
             member = Member(way[0], report, way[1], stop)
             threading.Thread(target=member.beat, name="reports", daemon=True).start()
             return member
-        if environment.is_superseded:
-            raise NotFormed(
-                f"the run was submitted again while worker {environment.worker} waited for the others: it starts "
-                "again with the new record"
-            )
         if time.monotonic() > until:
             raise NotFormed(
                 f"the {environment.num_workers} workers did not come together at {environment.endpoint} "

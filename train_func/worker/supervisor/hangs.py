@@ -13,8 +13,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from train_func import exits
-from train_func.records import Verdict
+from train_func.wire import exits
+from train_func.wire.records import Verdict
 from train_func.worker.rank import marks, stacks
 from train_func.worker.rank.marks import Mark, Phase, SharedMark
 from train_func.worker.supervisor.group import Member

@@ -14,10 +14,10 @@ from zipfile import ZipFile
 
 from train_func.errors import InvalidInput, StorageFailed
 from train_func.inputs import claim_of, key_of, variable_of
-from train_func.layout import wheel_key
-from train_func.records import RunRecord
 from train_func.storage import Store
 from train_func.storage.retry import begin
+from train_func.wire.layout import wheel_key
+from train_func.wire.records import RunRecord
 from train_func.worker.environment import Environment
 from train_func.worker.inputs.cache import entry, remove
 from train_func.worker.inputs.named import bring, link

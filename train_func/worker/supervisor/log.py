@@ -12,8 +12,8 @@ from collections import deque
 from collections.abc import Callable
 from dataclasses import replace
 
-from train_func import events
-from train_func.events import Event, LogGap, StepProgress
+from train_func.wire import events
+from train_func.wire.events import Event, LogGap, StepProgress
 from train_func.worker import masks
 from train_func.worker.rank import stacks
 from train_func.worker.supervisor.uploads import LOG_SECONDS, History, LogUpload

@@ -1,8 +1,6 @@
 """The supervisor, process 1 of a pod: lets the ranks work, and sees to it that their end is orderly and explained."""
 
-import contextlib
 import faulthandler
-import json
 import os
 import signal
 import threading
@@ -12,24 +10,26 @@ from collections.abc import Callable, Mapping
 from functools import partial
 from typing import NoReturn
 
-from train_func import exits
 from train_func.errors import InvalidInput, TrainFuncError
-from train_func.events import WorkerEnds, WorkerStarts
 from train_func.process_tree import adopt_orphans, kill_descendants, reap_orphans
-from train_func.records import RunRecord, Termination, Verdict
 from train_func.storage import open_store
+from train_func.storage.retry import begin
+from train_func.wire import exits
+from train_func.wire.events import WorkerEnds, WorkerStarts
+from train_func.wire.records import Termination, Verdict
 from train_func.worker import masks
 from train_func.worker.environment import GROUP_SECRET, Environment, read_environment
 from train_func.worker.publish.publication import complete, delete_checkpoints
 from train_func.worker.rank import reporting
 from train_func.worker.stop import Stop, Stopped, WithinGrace
 from train_func.worker.store_wait import RECORD_SECONDS, patiently
+from train_func.worker.submission import bring_submission
 from train_func.worker.supervisor import inputs
 from train_func.worker.supervisor.attempt import Attempt
 from train_func.worker.supervisor.group import Member, NotFormed, PeersLost, meet
 from train_func.worker.supervisor.log import LogTee
 from train_func.worker.supervisor.rank_process import Template
-from train_func.worker.supervisor.uploads import Heartbeat
+from train_func.worker.supervisor.uploads import Heartbeat, share_packages
 from train_func.worker.supervisor.verdict import stopped
 
 LOOK = 0.1  # seconds between two looks at the work
@@ -47,18 +47,16 @@ def supervise(environ: Mapping[str, str], stop: Stop) -> NoReturn:
     supervisor: Supervisor | None = None
     try:
         environment = read_environment(environ)
+        os.environ["TRAIN_FUNC_JOB_DIR"] = str(environment.job_dir)
         os.environ.pop(GROUP_SECRET, None)  # the ranks, and what they start, need none of it
         stop.grace = environment.grace
-        submitted = None
-        with contextlib.suppress(ValueError, AttributeError):  # what is wrong with the record is said where it is read
-            submitted = json.loads(environment.submission).get("submitted")
         reporting.say(  # by it a client recognises the copy of this log in the store
             WorkerStarts(
                 worker=environment.worker,
                 num_workers=environment.num_workers,
                 pod=environment.pod,
                 pod_uid=environment.pod_uid,
-                submitted=str(submitted or ""),
+                submitted=environment.submitted,
             )
         )
         supervisor = Supervisor(environment, log_tee, stop)
@@ -178,18 +176,15 @@ class Supervisor:
         """Returns None once the group is complete; a verdict when there is nothing to train."""
         environment, stop = self._environment, self._stop
         environment.temporary_dir.mkdir(parents=True, exist_ok=True)
-        path = environment.job_dir / "run.json"
-        try:
-            record = RunRecord.from_json(path.read_bytes(), str(path))
-        except OSError as error:  # of the file, or of what is in it
-            raise InvalidInput(f"{path} is not the record of a run: {error}") from error
-        store = patiently(lambda: open_store(record.store), stop)
+        store = patiently(lambda: open_store(environment.store), stop)
+        record = patiently(lambda: bring_submission(store, environment.submission, environment.job_dir), stop)
         self._attempt = Attempt(environment, record, store, self._log_tee, stop)
         stop.check()
         patiently(lambda: store.probe(record.keys.prefix), stop)  # first: it says within seconds why it cannot be used
         if environment.worker == 0:
             self._heartbeat = Heartbeat(store, record, environment.pod)
             self._heartbeat.start()
+            begin(partial(share_packages, store, environment.image))
         if patiently(lambda: complete(store, record), stop):
             delete_checkpoints(store, record, RECORD_SECONDS)  # who has published may have died before it
             return Verdict(exits.DONE, None, "the run was finished before", environment.worker)

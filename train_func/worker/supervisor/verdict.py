@@ -4,9 +4,9 @@ import signal
 from collections.abc import Sequence
 from dataclasses import replace
 
-from train_func import exits
 from train_func.errors import Cause
-from train_func.records import Verdict
+from train_func.wire import exits
+from train_func.wire.records import Verdict
 from train_func.worker.rank.end import RankEnd
 
 

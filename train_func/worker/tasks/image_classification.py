@@ -12,8 +12,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from train_func.errors import InvalidInput
-from train_func.layout import LABELS, SOURCE
 from train_func.tasks import SINGLE, ImageClassification
+from train_func.wire.layout import LABELS, SOURCE
 from train_func.worker.inputs.findings import Findings
 from train_func.worker.tasks.columns import judge_equal, judge_overlap, names_of_classes
 from train_func.worker.tasks.image_decoding import (

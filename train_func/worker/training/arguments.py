@@ -15,8 +15,8 @@ import transformers
 from transformers.trainer_pt_utils import AcceleratorConfig
 
 from train_func.errors import InvalidInput
-from train_func.records import Numerics
 from train_func.run import Run
+from train_func.wire.records import Numerics
 from train_func.worker.rank import world
 from train_func.worker.training.plan import PlanFacts
 

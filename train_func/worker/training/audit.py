@@ -28,8 +28,8 @@ import numpy.typing as npt
 from datasets import Dataset
 
 from train_func.errors import InvalidInput
-from train_func.events import RowsAudited
 from train_func.text import listed
+from train_func.wire.events import RowsAudited
 from train_func.worker.rank import world
 from train_func.worker.training.plan import (
     CALL,

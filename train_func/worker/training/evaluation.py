@@ -38,7 +38,7 @@ from transformers.trainer_pt_utils import nested_numpify
 from transformers.trainer_utils import PredictionOutput
 
 from train_func.errors import InvalidInput
-from train_func.events import RowsAudited
+from train_func.wire.events import RowsAudited
 from train_func.worker.rank import marks, reporting, world
 from train_func.worker.rank.marks import Phase
 from train_func.worker.rank.values import to_python

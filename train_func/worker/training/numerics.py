@@ -9,8 +9,8 @@ from dataclasses import replace
 import torch
 
 from train_func.errors import InvalidInput, StorageFailed
-from train_func.records import Numerics, RunRecord
 from train_func.storage import Store, find
+from train_func.wire.records import Numerics, RunRecord
 from train_func.worker.attempt_records import write_setup
 from train_func.worker.rank import reporting
 from train_func.worker.training.plan import num_micro_batches

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 import torch
 
-from train_func.events import StepProgress
+from train_func.wire.events import StepProgress
 from train_func.worker.rank import world
 
 INTERVAL = 5.0  # seconds between two lines, at least

@@ -1,0 +1,295 @@
+"""A job that has ended without its result is explained from what is left of it, also when the store is away."""
+
+import itertools
+import json
+import os
+import re
+import shlex
+import traceback
+from collections.abc import Callable
+from dataclasses import replace
+from datetime import timedelta
+from pathlib import Path
+
+import pytest
+
+from tests.messages import unnamed
+from tests.recorded_jobs import RecordedJob, a_record
+from tests.stored_runs import put_submission
+from train_func import Local, TextClassification, attach
+from train_func.client.diagnose import explain
+from train_func.client.job import Job
+from train_func.storage import open_store
+from train_func.wire.records import EndRecord, Failure, Lease, RankRecord
+
+
+@pytest.fixture
+def store(tmp_path: Path):
+    return open_store(f"file://{tmp_path / 'store'}")
+
+
+def explained(store, job="exit_1", **options):
+    job = RecordedJob(job) if isinstance(job, str) else job
+    return explain(a_record(**options), job, store, "attach(...)")
+
+
+def put_end(store, attempt=1, worker=0, **fields) -> None:
+    end = {"ended": f"{attempt}{worker}", "exit_code": 1, "message": "", **fields}
+    store.put(
+        f"job-a/attempts/{attempt}/worker-{worker}.json", EndRecord(worker=worker, attempt=attempt, **end).to_json()
+    )
+
+
+def a_rank(number=0, code=1, stacks="", **fields) -> RankRecord:
+    error = Failure(**{"type": "KeyError", "message": "'x'", "traceback": "", "time": "1", **fields})
+    return RankRecord(rank=number, exit_code=code, error=error, stacks=stacks)
+
+
+def ended_with(code: int, message: str) -> Callable[[RecordedJob], None]:
+    """The container of worker 0 ended so, by its pod and by the operator's event."""
+
+    def change(job: RecordedJob) -> None:
+        (status,) = job.recorded["pods"][0]["status"]["containerStatuses"]
+        status["state"]["terminated"] |= {"exitCode": code, "message": message}
+        for event in job.recorded["events"]:
+            if "exitCode: 1" in event["message"]:
+                words = f"Error pod job-a-worker-0 container pytorch exitCode: {code} terminated message: {message}"
+                event["message"] = words
+
+    return change
+
+
+def supervisor(code: int, cause: str, message: str, attempt: int | None = None) -> str:
+    return json.dumps({"format": 1, "attempt": attempt, "exit_code": code, "cause": cause, "message": message})
+
+
+def cancelled(job: RecordedJob) -> None:
+    for condition in job.recorded["job"]["status"]["conditions"]:
+        condition["reason"] = "Cancelled" if condition["type"] == "Failed" else condition["reason"]
+
+
+def without_pods(job: RecordedJob) -> None:
+    job.without(pods=True)
+
+
+def past_its_deadline(job: RecordedJob) -> None:
+    job.recorded["job"] = RecordedJob("deadline").recorded["job"]
+
+
+LOG = "worker 1 of 2 starts in job-a-worker-1\nworker 1 meets the others\n[rank 1] slow 0\n[rank 1] slow 1\n"
+NO_PACKAGE = "python: Error while finding module specification (ModuleNotFoundError: No module named 'train_func')\n"
+SPENT = "3 of 3 attempts made no progress"
+
+
+def case(cause, words, recorded="exit_1", change=lambda job: None, ends=()):
+    """What backend and store show; and the cause and the words that the error names."""
+    words = words.split("; ")
+    return pytest.param(recorded, change, ends, cause, words, id=f"{recorded} {cause} {words[0]}")
+
+
+def end(cause, message, exit_code=71, **fields):
+    return {"cause": cause, "message": message, "exit_code": exit_code, **fields}
+
+
+GONE, ROOT = "out_of_memory", "worker 1, rank 1; KeyError"
+CASES = [
+    case("unknown", "worker 0 ended with exit code 1"),
+    case("killed", "worker 0 was killed by SIGKILL\n", change=ended_with(137, LOG)),
+    case("killed", "worker 0 was killed by SIGSEGV\n", change=ended_with(139, LOG)),
+    case("killed", "worker 0 ended with exit code 147\n", change=ended_with(147, LOG)),
+    case("hang", "worker 0 ended with exit code 148\n", change=ended_with(148, LOG)),
+    case("storage", "exit code 73\n; the job that has taken over", change=ended_with(73, LOG)),
+    case("storage", "worker 0 ended with exit code 144\n", change=ended_with(144, LOG)),
+    case("unknown", "exit code 1: ImportError: no torch\n", change=ended_with(1, f"{LOG}ImportError: no torch\n")),
+    case("storage", "worker 0; exit code 77; bad keys", change=ended_with(77, supervisor(77, "storage", "bad keys"))),
+    case("image", "ModuleNotFoundError; make image", change=ended_with(1, NO_PACKAGE)),
+    case("cancelled", "submit again", change=cancelled),
+    case("deadline", "raise deadline=...", "deadline"),
+    case("deadline", "worker 0; Insufficient cpu", "unschedulable", past_its_deadline),
+    case("memory", "worker 0; more memory", GONE, without_pods),
+    case("memory", "worker 0; more memory", "child_out_of_memory"),
+    case(
+        "memory", SPENT, "child_out_of_memory", ended_with(71, supervisor(71, "memory", SPENT)), [end("memory", SPENT)]
+    ),
+    case("preemption", "worker 0 was evicted", "evicted"),
+    case("storage", '"20Mi"; disk=...', "evicted_disk", without_pods),
+    case("storage", f'"20Mi"; disk=...; {SPENT}', "evicted_disk", without_pods, [end("killed", SPENT)]),
+    case("storage", f'"20Mi"; disk=...; {SPENT}', "evicted_disk", without_pods, [end("preemption", SPENT)]),
+    case("code", "rank 0: KeyError", "evicted_disk", ends=[end("code", "rank 0: KeyError", 1)]),
+    case("code", "KeyError: 'x'; worker 0, rank 0, attempt 1; fix", GONE, ends=[end("code", "", 1, ranks=(a_rank(),))]),
+    # Who wrote down that the attempts are used up, and who wrote first, says nothing of whom it began with.
+    case(
+        "killed",
+        f"worker 1, attempt 1; {SPENT}",
+        ends=[end("killed", "", 147, worker=1), end("killed", SPENT, follows=1)],
+    ),
+    case("storage", ROOT, ends=[end("storage", SPENT, follows=1), end("storage", SPENT, worker=1, ranks=(a_rank(1),))]),
+]
+
+
+@pytest.mark.parametrize(("recorded", "change", "ends", "cause", "words"), CASES)
+def test_the_first_failure_is_named_with_its_cause_and_what_to_do(store, recorded, change, ends, cause, words):
+    job = RecordedJob(recorded)
+    change(job)
+    for fields in ends:
+        put_end(store, **fields)
+    error = explained(store, job)
+    assert error.cause == cause
+    assert [fact for fact in words if fact not in str(error)] == []
+    assert [fact for fact in ("slow", "hello") if fact in str(error)] == []  # that is for the log
+    assert str(error).count(SPENT) <= 1
+
+
+def test_a_record_of_another_format_hides_only_itself(store):
+    put_end(store, message="the disk is full", cause="storage")
+    store.put("job-a/attempts/1/worker-1.json", b'{"format": 99}')
+    error = explained(store, workers=2)
+    assert error.cause == "storage"
+    assert unnamed(error, "the disk is full", "attempts/1/worker-1.json") == []
+
+
+@pytest.mark.parametrize("left", ["nothing", "a result", "a model"])
+def test_a_failure_after_publishing_says_that_the_model_is_there_and_whether_its_copy_is(store, left):
+    put_end(store, cause="code", message="rank 1: ValueError: too late")
+    keys = a_record().keys
+    if left != "nothing":
+        store.put(keys.result, b"{}")
+    if left == "a model":
+        store.put(f"{keys.model}/manifest.json", b"{}")
+    told = str(explained(store))
+    assert ("job.fetch()" in told, "no step is done again" in told) == (left == "a model", left == "a result")
+    assert "resume=" not in told
+
+
+def test_a_store_that_is_away_hides_neither_the_cause_nor_itself(tmp_path):
+    folder = tmp_path / "store"
+    store = open_store(f"file://{folder}")
+    folder.rmdir() if folder.exists() else None
+    folder.write_text("no folder any more")
+    error = explained(store, "child_out_of_memory")
+    assert error.cause == "memory"
+    assert unnamed(error, "store") == []
+
+
+def test_a_fault_of_an_earlier_submission_is_not_that_of_the_newest(store):
+    earlier, newest = "2026-11-21T13:00:00", "2026-11-21T14:00:00"
+    put_end(store, cause="code", message="rank 0", ranks=(a_rank(),), submitted=earlier)
+    put_submission(store, replace(a_record(), submitted=earlier))
+    assert explained(store).cause == "code"
+    put_submission(store, replace(a_record(), submitted=newest))
+    assert explained(store).cause == "unknown"
+    assert "KeyError" not in str(explained(store))
+
+
+@pytest.mark.parametrize("is_earlier", [True, False])
+def test_a_pod_that_had_gone_before_the_job_was_created_says_nothing_of_it(store, is_earlier):
+    job = RecordedJob("exit_1")
+    created, (pod,) = job.status().created, job.pods()
+    gone = created + timedelta(hours=-1 if is_earlier else 1)
+    job.pods = lambda: [replace(pod, uid="earlier", reason="OOMKilled", deleted=True, ended=gone), pod]
+    assert explained(store, job).cause == ("unknown" if is_earlier else "memory")
+
+
+def way_to_logs(error):
+    (way,) = re.findall("the whole log: (.*)", str(error))
+    return way
+
+
+def test_in_a_notebook_the_way_to_the_whole_log_finds_the_job_by_its_name_and_shows_without_obeying(
+    tmp_path, monkeypatch, shell
+):
+    monkeypatch.setenv("TRAIN_FUNC_HOME", str(tmp_path))
+    store = open_store((tmp_path / "store").as_uri())
+    record = replace(a_record(), store=store.address, name="job-0123456789ab")
+    job = Job(record, Local(), store)
+    put_submission(store, record)
+    store.put(record.keys.attempt(1).lease, Lease(attempt=1).to_json())
+    store.put(record.keys.attempt(1).log(0), "[rank 0] grün\n[rank 0] 'quoted' \x1b[2J\rgone\n".encode())
+    way = way_to_logs(explain(record, RecordedJob("exit_1"), store, job.attach_expression))
+    lines = eval(way, {"attach": attach, "job": "another run"})
+    assert repr(lines).splitlines()[1:] == ["[worker 0] [rank 0] grün", "[worker 0] [rank 0] 'quoted' \\x1b[2J\\rgone"]
+    assert [*lines][1:] == ["[worker 0] [rank 0] grün", "[worker 0] [rank 0] 'quoted' \x1b[2J\rgone"]
+
+
+@pytest.mark.parametrize("backend", ["", "Cluster"])
+def test_elsewhere_the_way_to_the_whole_log_is_a_command(store, backend):
+    record = replace(a_record(), store="file:///data of us/store")
+    interpreter, *line = shlex.split(way_to_logs(explain(record, RecordedJob("exit_1"), store, "attach(...)", backend)))
+    assert (interpreter, line[:4]) == ("python", ["-m", "train_func", "logs", record.name])
+    assert ("--store", record.store) in itertools.pairwise(line)
+    assert ("--on" in line) == bool(backend)
+
+
+CELLS = {
+    "function": "train",
+    "sha256": "0",
+    "pieces": [
+        {"origin": "cell In[5]", "line": 1, "first": 1, "last": 2, "text": "def train():\n    helper()\n"},
+        {"origin": "/lab/steps.py", "line": 7, "first": 3, "last": 4, "text": "def helper():\n    raise KeyError\n"},
+    ],
+}
+
+
+@pytest.mark.parametrize(
+    ("lines", "origin"),
+    [([2], "cell In[5]"), ([2, 4], "/lab/steps.py"), ([], "the function")],
+    ids=["cell", "file", "nowhere"],
+)
+def test_what_has_to_be_fixed_is_called_by_where_it_stands(store, lines, origin):
+    frames = "".join(f'  File "/run/source.py", line {line}, in f\n' for line in lines)
+    put_end(store, cause="code", message="rank 0: KeyError", ranks=(a_rank(traceback=frames),))
+    put_submission(store, a_record(), cells=CELLS)
+    (advice,) = re.findall("next: (.*)", str(explained(store)))
+    assert unnamed(advice, origin) == []
+    assert "cell" not in advice or origin == "cell In[5]"
+
+
+def test_a_file_that_is_missing_by_a_relative_path_travels_as_an_input(store):
+    missing = a_rank(
+        code=70, type="FileNotFoundError", traceback='  File "/run/source.py", line 1, in f\n', missing_file="2026.csv"
+    )
+    put_end(store, cause="code", message="rank 0", ranks=(missing,))
+    (advice,) = re.findall("next: (.*)", str(explained(store)))
+    assert unnamed(advice, "'file_2026': '2026.csv'", "TRAIN_FUNC_INPUT_FILE_2026") == []
+
+
+def test_a_variable_that_no_worker_has_is_given_by_the_backend(store):
+    try:
+        os.environ["NAME_OF_A_TEAM"]
+    except KeyError as error:
+        lacks = a_rank(code=70, type="KeyError", message=str(error), traceback=traceback.format_exc())
+    put_end(store, cause="code", message="rank 0", ranks=(lacks,))
+    (advice,) = re.findall("next: (.*)", str(explained(store)))
+    assert unnamed(advice, "environment={'NAME_OF_A_TEAM':") == []
+
+
+def test_what_helps_against_too_little_memory_depends_on_who_makes_the_batches(store):
+    tasks = [None, TextClassification(model="m", dataset="d", text="t", label="l")]
+    told = [str(explained(store, "out_of_memory", task=task)) for task in tasks]
+    assert ["micro_batch_size" in error for error in told] == [False, True]
+
+
+def stacks(line):
+    """As faulthandler prints them: another thread, and the main one behind it."""
+    other = 'Thread 0x1 (most recent call first):\n  File "/run/source.py", line 1 in train\n\n'
+    frames = f'  File "/lib/torch/x.py", line 3 in wait\n  File "/run/source.py", line {line} in helper\n'
+    return f"{other}Current thread 0x2 (most recent call first):\n{frames}"
+
+
+@pytest.mark.parametrize("hangs", [1, None])
+def test_a_hang_names_the_worker_it_began_in_and_where_in_the_function_the_rank_was(store, hangs):
+    """Worker 1, with rank 1, has found the hang, and worker 0 wrote down its end before."""
+    lost = {"type": "RuntimeError", "message": "GLHF", "traceback": '  File "/run/source.py", line 1, in train\n'}
+    for attempt, (worker, line) in itertools.product([2, 3], [(0, 2), (1, 4)]):
+        fields = {"exit_code": 71, "cause": "hang", "message": "3 of 3 attempts", "hangs": hangs if attempt == 3 else 1}
+        ranks = (a_rank(worker, -9, stacks(line), **lost),)
+        follows = None if worker else 1
+        put_end(store, attempt, worker, ranks=ranks, root_cause=worker == 1, follows=follows, **fields)
+    put_submission(store, a_record(), cells=CELLS)
+    error = explained(store)
+    first, *lines = str(error).splitlines()
+    assert unnamed(first, "worker 1", "attempt 3") == []
+    assert "GLHF" not in str(error)
+    places = [line.strip() for line in lines if "line" in line]
+    own = "rank 1 in /lab/steps.py, line 8: `raise KeyError`"
+    assert places == ([own] if hangs else ["rank 0 in cell In[5], line 2: `helper()`", own])

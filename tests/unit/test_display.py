@@ -1,0 +1,227 @@
+"""What `watch` prints, told from snapshots made by hand: what matters, once, in order."""
+
+import re
+
+import pytest
+
+from tests.messages import unnamed
+from tests.recorded_jobs import Clock, RecordedBackend, RecordedJob, a_record
+from train_func.client.diagnose import Diagnosis
+from train_func.client.job import Job
+from train_func.client.logs import Attempt, AttemptLine
+from train_func.client.status import Condition, JobStatus, LogLine, LogPosition, Pod, Snapshot
+from train_func.client.watch import LONGEST_REASON, MOST_PRINTED, PROGRESS_SECONDS, Display
+from train_func.storage import open_store
+from train_func.wire import events
+from train_func.wire.events import Event
+from train_func.wire.metrics import Row, to_csv
+
+NOON = "2026-01-02T12:00:00+00:00"
+
+
+@pytest.fixture
+def clock():
+    return Clock()
+
+
+@pytest.fixture
+def display(clock):
+    return Display("a-run", clock=clock)
+
+
+@pytest.fixture
+def shown(capsys):
+    return lambda: [re.sub(r"^ *[\d.]+ s  ", "", line) for line in capsys.readouterr().out.splitlines()]
+
+
+def attempt(number=1, submitted=""):
+    return Attempt(number, submitted, "", first=True)
+
+
+def tell(display, of, *told, worker=0, late=False):
+    for one in told:
+        event = one if isinstance(one, Event) else None
+        display.show_line(AttemptLine(of, worker, str(one), late=late, event=event))
+
+
+def progress(step, num_steps=99):
+    return events.StepProgress(step=step, num_steps=num_steps, epoch=1, loss=0.5, rows_per_second=8, seconds_left=60)
+
+
+def evaluated(step):
+    return events.Evaluated(step=step, epoch=1, metrics={"eval_loss": 0.5})
+
+
+def saved(step):
+    return events.CheckpointSaved(step=step, size=7, seconds=1)
+
+
+def audit(what="epoch=1", missing=0):
+    return events.RowsAudited(what=what, counts={"rows": 7, "missing": missing}, world_size=2)
+
+
+def ends(worker, code, message, cause="killed", follows=None):
+    return events.WorkerEnds(worker=worker, exit_code=code, cause=cause, message=message, follows=follows)
+
+
+def waits(purpose):
+    return events.WaitsForStore(seconds_left=880, message="no answer", purpose=purpose)
+
+
+STARTS = events.WorkerStarts(worker=0, num_workers=2, pod="p", pod_uid="u")
+BEGINS = events.AttemptStarts(attempt=1, position=1, at_most=3, num_workers=2, num_ranks=2, num_threads=1)
+PUBLISHED = events.Published(attempt=1, model="s3://b/model")
+NOTE = events.Note(text="40 of the 101 rows are used")
+LOST = events.LostPeers(error="RuntimeError: closed", traceback="at", rank=0)
+KILLED = ends(1, 147, "rank 1 was killed by SIGKILL")
+
+
+@pytest.mark.parametrize(
+    ("told", "order"),
+    [
+        ([STARTS, BEGINS, "[rank 0] mine", "[rank 1] not mine", NOTE], [1, "mine", 4]),
+        ([progress(1), progress(2), saved(3)], [0, 2]),
+        ([progress(1), progress(2), evaluated(3)], [0, 2]),
+        ([progress(1), progress(3), evaluated(3)], [0, 1, 2]),
+        ([progress(1), progress(3), audit()], [0, 1, 2]),
+        ([progress(1), progress(3), PUBLISHED], [0, 1, 2]),
+        ([progress(1), progress(2), KILLED], [0, 1, 2]),
+        ([audit(), audit("epoch=2"), audit(), audit(missing=7)], [0, 1, 3]),
+        ([waits(""), waits("publish what was trained")], [0, 1]),
+        ([KILLED, LOST, ends(0, 145, "worker 1 had ended", follows=1), ends(0, 0, "all ranks ended")], [0]),
+        ([ends(n, 70, f"rank {n}: ValueError: row {n}", "code") for n in (0, 1)], [0, 1]),
+        ([ends(n, 147, f"rank {n} was killed by SIGKILL") for n in (0, 1)], [0, 1]),
+        ([events.RanksRestart(worker=w, attempt=2, message="a rank was killed", follows=1) for w in (0, 1)], [0]),
+    ],
+)
+def test_what_matters_of_the_lines_is_shown_once_and_behind_nothing_newer(display, shown, told, order):
+    tell(display, attempt(), *told)
+    display.finish("Succeeded")
+    expected = [one if isinstance(one, str) else str(told[one]) for one in order]
+    assert shown() == [*expected, "a-run: Succeeded"]
+
+
+def test_progress_is_shown_every_five_seconds_and_at_its_end(display, clock, shown):
+    of = attempt()
+    for step in range(1, 21):
+        clock.seconds += 1
+        tell(display, of, progress(step, 20))
+        display.idle()
+    assert [int(re.search(r"step=(\d+)", line)[1]) for line in shown()] == [1, 6, 11, 16, 20]
+
+
+def test_of_an_earlier_attempt_only_its_end_and_what_lasts_of_it_are_shown_when_a_later_one_has_begun(display, shown):
+    tell(display, attempt(2), evaluated(20))
+    tell(display, attempt(), progress(7), evaluated(7), saved(7), audit(), late=True)
+    tell(display, attempt(), KILLED, late=True, worker=1)
+    assert shown() == [str(of) for of in (evaluated(20), evaluated(7), saved(7), KILLED)]
+
+
+def test_a_fault_that_came_to_every_rank_is_shown_once_in_a_short_line(display, shown):
+    one = attempt()
+    for worker in range(3):
+        tell(display, one, ends(worker, 65, f"rank {worker}: no checkpoint can be used:\n  - step 2: worn", "storage"))
+    (line,) = shown()
+    assert ("no checkpoint can be used" in line, "worn" in line) == (True, False)
+    tell(display, attempt(2), ends(0, 65, "x" * 5000))
+    assert len(shown()[0]) < LONGEST_REASON + 100
+
+
+def test_of_many_lines_at_once_only_the_first_are_shown_and_the_others_counted(display, clock, shown):
+    of = attempt()
+    tell(display, of, *[f"[rank 0] {number}" for number in range(101)])
+    assert shown() == [str(number) for number in range(MOST_PRINTED)]
+    clock.seconds += PROGRESS_SECONDS
+    tell(display, of, "[rank 0] later")
+    counted, later = shown()
+    assert (str(101 - MOST_PRINTED) in counted, later) == (True, "later")
+
+
+def test_what_the_cluster_says_of_an_end_that_its_worker_has_told_is_not_shown(display, shown):
+    tell(display, attempt(), KILLED, worker=1)
+    display.show_diagnoses([Diagnosis("killed", f"worker 1 ended: {KILLED.message}", said=KILLED.message)])
+    display.show_diagnoses([Diagnosis("killed", "worker 0 was killed by SIGKILL")])
+    assert len(shown()) == 2
+
+
+def test_a_silence_is_told_after_a_minute_and_then_less_and_less_often(clock, shown):
+    display = Display("a-run", how_to_look=lambda: "kill -QUIT 7", clock=clock)
+    display.show_state("Running")
+    for _ in range(400):
+        clock.seconds += 1
+        display.idle()
+    assert [re.findall(r"Running|\d+ s|QUIT", line) for line in shown()[1:]] == [
+        ["Running", f"{seconds} s", "QUIT"] for seconds in (60, 120, 240)
+    ]
+
+
+POD = Pod("p", "uid", 0, "Running", None, "", "", None, None, deleted=False)
+
+
+class Played(RecordedJob):
+    """Shows these snapshots, the last one again and again; an exception is raised."""
+
+    def __init__(self, *snapshots):
+        super().__init__("exit_1")
+        self.snapshots = list(snapshots)
+
+    def status(self):
+        if isinstance(first := self.snapshots[0], BaseException):
+            raise first
+        return first.status
+
+    def look(self, since=None, *, worker=None, with_logs=True):
+        snapshot = self.snapshots.pop(0) if len(self.snapshots) > 1 else self.snapshots[0]
+        if isinstance(snapshot, BaseException):
+            raise snapshot
+        return snapshot
+
+
+def snapshot(state="Running", *told, **other):
+    texts = [events.line(one) if isinstance(one, Event) else one for one in told]
+    lines = tuple(LogLine(0, "uid", text) for text in texts)
+    done = LogPosition(is_complete=state != "Running")
+    return Snapshot(
+        JobStatus((Condition(state, "True", "", ""),)), (POD,), lines=lines, positions={"uid": done}, **other
+    )
+
+
+@pytest.fixture
+def watch(tmp_path):
+    def run(*snapshots):
+        return Job(a_record(), RecordedBackend(Played(*snapshots)), open_store((tmp_path / "store").as_uri())).watch()
+
+    return run
+
+
+@pytest.fixture(autouse=True)
+def no_expression(monkeypatch):
+    monkeypatch.setattr(Job, "attach_expression", "attach(...)")
+
+
+def test_the_end_is_shown_behind_the_last_line(watch, shown):
+    assert watch(snapshot(), snapshot("Failed", NOTE)) == "Failed"
+    assert shown() == ["job-a: Running", str(NOTE), "job-a: Failed"]
+
+
+def test_of_a_job_that_had_ended_before_only_its_last_numbers_are_shown(watch, shown, tmp_path):
+    rows = [Row(1, NOON, {"loss": 0.9}), Row(20, NOON, {"loss": 0.5}), Row(20, NOON, {"eval_loss": 0.25})]
+    store = open_store((tmp_path / "store").as_uri())
+    store.put(a_record().keys.attempt(1).metrics_csv(1), to_csv(rows))
+    assert watch(snapshot("Failed", "[rank 0] printed")) == "Failed"
+    (line,) = shown()
+    assert unnamed(line, "job-a: Failed", "step=20", " loss=0.5", "eval_loss=0.25") == []
+
+
+@pytest.mark.parametrize("before", [(), (snapshot(),)], ids=["before anything is shown", "later"])
+def test_an_interrupt_ends_the_watching_and_the_program_and_not_the_job(watch, capsys, before):
+    with pytest.raises(KeyboardInterrupt):
+        watch(*before, KeyboardInterrupt())
+    assert unnamed(capsys.readouterr().out.splitlines()[-1], "job-a", "attach(...).watch()") == []
+
+
+def test_an_interrupt_in_ipython_ends_the_watching_with_one_sentence(watch, shell, capsys):
+    assert watch(snapshot(), KeyboardInterrupt()) == "Running"
+    first, last = capsys.readouterr().out.splitlines()
+    assert first.endswith("job-a: Running")
+    assert unnamed(last, "job-a", "attach(...).watch()", ".cancel()") == []

@@ -1,0 +1,166 @@
+"""A handle on a job: what it says of its place, what a cancelled or deleted job leaves, what it refuses."""
+
+import json
+
+import pytest
+
+from tests.local_jobs import until
+from tests.messages import unnamed
+from tests.stored_runs import put_checkpoint, put_submission
+from train_func import Cluster, Local
+from train_func.client.backend import provisional
+from train_func.client.job import Job
+from train_func.client.kinds.pytorchjob import PYTORCHJOB
+from train_func.errors import InvalidInput, JobNotFound, StorageFailed
+from train_func.run import Run
+from train_func.storage import open_store
+
+FOREVER = "import time; print('ready', flush=True); time.sleep(600)"
+
+
+@pytest.fixture
+def job(jobs, tmp_path):
+    """A handle on this machine, on a job that is not there."""
+    store = open_store((tmp_path / "store").as_uri())
+    return Job(provisional(Run(workers=2), store.address), jobs.backend, store)
+
+
+@pytest.mark.parametrize(
+    ("backend", "on"),
+    [
+        (lambda: Local(), ""),
+        (lambda: Local(store="file:///s"), ", on=Local(store='file:///s')"),
+        (lambda: Cluster(), ", on=Cluster(namespace='bob')"),  # of the environment
+        (lambda: Cluster(namespace="alice"), ", on=Cluster(namespace='alice')"),
+        (
+            lambda: Cluster(context="c", namespace="a", store="s3://bucket/p"),
+            ", on=Cluster(context='c', namespace='a', store='s3://bucket/p')",
+        ),
+    ],
+)
+def test_what_finds_a_job_again_names_its_backend(job, monkeypatch, backend, on):
+    monkeypatch.setenv("TRAIN_FUNC_NAMESPACE", "bob")
+    assert Job(job.record, backend(), job._store).attach_expression == f"attach({job.name!r}{on})"
+
+
+def test_a_job_of_another_place_is_said_to_be_there_and_what_it_is_found_by_stays(job, capsys):
+    place = {"backend": "Cluster", "place": "namespace alice", "identity": {"of": "another"}}
+    put_submission(job._store, job.record, **place, found_by={"namespace": "alice"})
+    for ask in (job.wait, job.result, job.fetch):
+        with pytest.raises((JobNotFound, OSError)) as refused:
+            ask()
+        assert unnamed(refused.value, f"'{job.name}'", "on=Cluster(namespace='alice')") == []
+    job.delete()
+    assert unnamed(capsys.readouterr().out, f"'{job.name}'", "on=Cluster(namespace='alice')") == []
+    assert job._store.get(job.record.keys.submission(1)).data
+
+
+def test_a_job_of_this_place_that_is_gone_is_to_be_submitted_again(job):
+    put_submission(job._store, job.record)
+    with pytest.raises(JobNotFound, match=job.record.job_name) as gone:
+        job.wait()
+    assert "on=" not in str(gone.value)
+
+
+def test_cancel_stops_the_workers_though_the_store_is_away(job, jobs, tmp_path, capsys):
+    store = tmp_path / "store"
+    store.write_text("")  # as a volume that is not mounted any more: what stands there is no folder
+    assert repr(job) == f"Job({job.name!r}, state unknown)"
+    jobs.start(FOREVER, name=job.record.job_name, workers=1)
+    job.cancel()
+    assert jobs.backend.job(job.record.job_name).status().finished
+    assert unnamed(capsys.readouterr().out, job.name, "stopped", "Absent", str(store)) == []
+
+
+@pytest.mark.parametrize("has_checkpoint", [True, False])
+def test_cancel_says_where_the_run_goes_on(job, jobs, capsys, has_checkpoint):
+    jobs.start(FOREVER, name=job.record.job_name, workers=1)
+    if has_checkpoint:
+        put_checkpoint(job._store, job.record, step=101)
+    job.cancel()
+    assert ("behind step 101" in capsys.readouterr().out) is has_checkpoint
+
+
+def test_what_is_published_while_a_job_is_cancelled_stays_and_cancel_says_so(job, jobs, tmp_path, capsys):
+    result = job._store.address.removeprefix("file://") + f"/{job.record.keys.prefix}/result.json"
+    publishes = f"""
+import pathlib, signal, sys
+
+def publish(*_):
+    pathlib.Path({result!r}).write_text('{{"format": 1, "attempt": 1, "files": {{}}, "note": "not measured"}}')
+    sys.exit(0)
+
+signal.signal(signal.SIGTERM, publish)
+print("ready", flush=True)
+while True:
+    signal.pause()
+"""
+    put_submission(job._store, job.record)
+    jobs.start(publishes, name=job.record.job_name, workers=1)
+    until(lambda: "ready" in jobs.text(job.record.job_name), "the program runs")
+    job.cancel()
+    assert "fresh=True" in capsys.readouterr().out
+    assert (job.state, job.result()) == ("Succeeded", {})
+    job.cancel()
+    assert "fresh=True" not in capsys.readouterr().out  # it had ended before
+    job.delete()
+    assert (job.state, job.result()) == ("Succeeded", {})
+
+
+def test_a_deleted_job_leaves_its_run_and_says_where(job, jobs, tmp_path, capsys):
+    name = jobs.start("pass", name=job.record.job_name, workers=1)
+    jobs.ended(name)
+    result = {"format": 1, "attempt": 1, "metrics": {"loss": 0.5}, "files": {}}
+    job._store.put(job.record.keys.result, json.dumps(result).encode())
+    put_submission(job._store, job.record)
+    for is_there in (True, False):
+        assert (jobs.backend.job(name).status() is not None) is is_there
+        job.delete()
+        (line,) = capsys.readouterr().out.splitlines()
+        assert ("its pods" in line) is is_there
+        assert f"remove({job.name!r}" in line
+        assert f"{job._store.address}/{job.name}/" in line
+        assert not (jobs.home / "jobs" / name).exists()
+        assert (jobs.backend.job(name).status(), job.state, job.result()) == (None, "Succeeded", {"loss": 0.5})
+    for entry in job._store.list(f"{job.name}/"):
+        job._store.delete(entry.key)
+    assert job.state == "Absent"
+
+
+@pytest.mark.parametrize(
+    "result",
+    [b"", b"[]", *(b'{"format": 1, "attempt": 1, "files": {}, %b: 7}' % name for name in (b'"metrics"', b'"note"'))],
+)
+def test_a_result_that_is_none_is_damage_and_not_a_mistake_of_this_program(job, result):
+    job._store.put(job.record.keys.result, result)
+    with pytest.raises(StorageFailed) as refused:
+        job.result()
+    assert refused.value.reason == "damaged"
+
+
+def test_a_result_says_why_it_has_no_metrics(job, capsys):
+    job._store.put(job.record.keys.result, b'{"format": 1, "attempt": 1, "files": {}, "note": "not measured: why"}')
+    assert job.result() == {}
+    assert "not measured: why" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("attempt", ["1", 0, 1.5, True])
+def test_an_attempt_that_is_no_number_is_refused(job, attempt):
+    with pytest.raises(InvalidInput, match=rf"^attempt={attempt!r}: .*\b1\b"):
+        job.logs(attempt=attempt)
+
+
+@pytest.mark.parametrize("worker", [4, -1, "0"])
+def test_a_worker_that_no_attempt_had_is_refused_with_those_there_were(job, worker):
+    job._store.put(job.record.keys.attempt(1).log(3), b"said by it\n")
+    assert list(job.logs(worker=3))[1:] == ["[worker 3] said by it"]
+    assert list(job.logs(worker=3, attempt=1)) == ["[worker 3] said by it"]
+    assert list(job.logs(worker=1)) == []
+    with pytest.raises(InvalidInput, match=f"^worker={worker!r}: .* 0, 1, 3$"):
+        job.logs(worker=worker)
+
+
+@pytest.mark.parametrize("deleted", [True, False])
+def test_a_job_that_was_deleted_says_so_until_it_is_gone(deleted):
+    metadata = {"deletionTimestamp": "2026-01-01T00:00:00Z"} if deleted else {}
+    assert PYTORCHJOB.status({"metadata": metadata}).deleting is deleted

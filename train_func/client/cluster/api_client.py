@@ -1,0 +1,112 @@
+"""The kubernetes client, with a limit of time, patience with a busy server, and credentials that are read again.
+
+It is imported with the first connection, because kubernetes takes a second.
+"""
+
+import contextlib
+import threading
+import time
+from collections.abc import Callable
+from typing import Any
+
+from kubernetes.client import ApiClient, ApiException, Configuration
+from kubernetes.client.rest import RESTClientObject
+from urllib3.exceptions import MaxRetryError, ProtocolError
+from urllib3.util import Retry
+
+from train_func.client.cluster.faults import NO_API
+
+REPEATABLE = ("GET", "DELETE")  # a POST is never sent again when it may have been done
+BUSY, UNAVAILABLE, UNAUTHORIZED = 429, 503, 401
+NUM_TRIES = 8  # of a busy server: with pauses that double up to LONGEST_PAUSE that is less than a minute
+LONGEST_PAUSE = 10.0
+LONGEST_WAIT = 30.0  # that a server may ask for
+CONNECT_SECONDS, ANSWER_SECONDS = 3.0, 10.0
+READ_AGAIN_SECONDS = 30.0  # at least, between two readings of credentials: a plugin may ask a person
+
+
+class BusyRetry(Retry):
+    """Repeats what a busy server did not take, unless it asks for a long wait."""
+
+    def is_retry(self, method: str, status_code: int, has_retry_after: bool = False) -> bool:
+        """Whether the server may take the same request later."""
+        return status_code == BUSY or (status_code == UNAVAILABLE and has_retry_after and method in REPEATABLE)
+
+    def increment(self, *arguments: Any, **options: Any) -> "BusyRetry":
+        """The retry that is left after an attempt; raises when there is none."""
+        response = options.get("response")
+        if response is not None and (self.get_retry_after(response) or 0) > LONGEST_WAIT:
+            raise MaxRetryError(options["_pool"], "")
+        return super().increment(*arguments, **options)
+
+    def sleep(self, response: Any = None) -> None:
+        """Waits as long as the server asks, and longer each time."""
+        if response is not None:
+            time.sleep(max(self.get_retry_after(response) or 0, min(2 ** len(self.history) / 4, LONGEST_PAUSE)))
+
+
+class Client(ApiClient):
+    """Sends a request again with newly read credentials when the server refuses those that it carries."""
+
+    configuration: Configuration
+    rest_client: RESTClientObject
+
+    def __init__(self, configuration: Configuration, read: Callable[[], Configuration]) -> None:
+        """``read`` returns a new Configuration, read from where the first one came."""
+        self._read = read
+        self._lock = threading.Lock()
+        self._next_reading = 0.0
+        super().__init__(_prepare(configuration))
+
+    def request(self, method: str, url: str, **options: Any) -> Any:
+        """Sends one request, and returns the answer of a Kubernetes API."""
+        seconds = options.get("_request_timeout") or ANSWER_SECONDS
+        options["_request_timeout"] = min(seconds, CONNECT_SECONDS), seconds
+        sent_with = self.configuration
+        try:
+            return self._answer(method, url, options)
+        except ApiException as error:
+            if error.status != UNAUTHORIZED or not self._renew(sent_with):
+                raise
+        tokens = {setting["key"]: setting["value"] for setting in self.configuration.auth_settings().values()}
+        return self._answer(method, url, {**options, "headers": {**options["headers"], **tokens}})
+
+    def _answer(self, method: str, url: str, options: dict[str, Any]) -> Any:
+        try:
+            try:
+                answer = super().request(method, url, **options)
+            except ProtocolError:  # the server had closed a connection that was kept open
+                if method not in REPEATABLE:
+                    raise
+                answer = super().request(method, url, **options)
+        except UnicodeDecodeError:  # the client takes every answer for UTF-8
+            raise ApiException(status=0, reason=NO_API) from None
+        if "html" in (answer.getheader("Content-Type") or ""):  # a proxy's page
+            raise ApiException(status=0, reason=NO_API)
+        return answer
+
+    def _renew(self, refused: Configuration) -> bool:
+        """Whether there are other credentials by now."""
+        with self._lock:
+            if self.configuration is not refused:
+                return True
+            if time.monotonic() < self._next_reading:
+                return False
+            self._next_reading = time.monotonic() + READ_AGAIN_SECONDS
+            with contextlib.suppress(Exception):  # the server's refusal says what to do
+                configuration = _prepare(self._read())
+                if configuration.api_key or configuration.cert_file:
+                    self.configuration, self.rest_client = configuration, RESTClientObject(configuration)
+            return self.configuration is not refused
+
+
+def _prepare(configuration: Configuration) -> Configuration:
+    """Sets what a kubeconfig does not say."""
+    # A token in a file has an end of line, as `kubectl create token` writes it.
+    configuration.api_key = {name: value.strip() for name, value in configuration.api_key.items()}
+    configuration.connection_pool_maxsize = 16  # as many as are asked at once: urllib3 warns of more
+    configuration.refresh_api_key_hook = None  # it would run a plugin with each request of a token's last five minutes
+    configuration.retries = BusyRetry(
+        total=None, status=NUM_TRIES, connect=0, read=False, redirect=0, other=0, raise_on_status=False
+    )
+    return configuration

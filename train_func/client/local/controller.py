@@ -1,0 +1,201 @@
+"""The operator of one job: python -m train_func.client.local.controller JOB_FOLDER
+
+Starts the workers, starts one again that ends with a retryable code, and writes into the job's journal what becomes of
+them. Outlives the process that starts it, which waits only until the job is accepted; ends when the job has finished
+and none of its processes is left. Its parent, the guardian, only waits for it: when the controller is killed, the
+guardian ends what it has left.
+
+The rules are those of Training Operator 1.9: one worker that ends with 0 makes a job succeed, a permanent exit code
+makes it fail, and whatever then still runs is left to end by itself.
+"""
+
+import os
+import shutil
+import signal
+import sys
+import tempfile
+import time
+import uuid
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime
+from pathlib import Path
+
+from train_func import lock, process_tree
+from train_func.client.local.folder import JobFolder
+from train_func.client.local.worker import Node, Worker
+from train_func.client.status import Condition, ContainerEnd, Event, JobStatus, Pod
+from train_func.wire import exits
+
+LOOK_SECONDS = 0.1  # between two looks at what is due; the end of a worker is seen at once
+# A cluster needs a second or more to replace a pod; without any pause a worker that always ends at once fills the disk.
+SHORT_LIFE, FIRST_PAUSE, LONGEST_PAUSE = 10.0, 0.5, 10.0
+CANCEL = signal.SIGUSR1
+SIGNALS = (signal.SIGCHLD, signal.SIGTERM, CANCEL)
+CANCELLED, DEADLINE, STOPPED = "Cancelled", "DeadlineExceeded", "Stopped"
+
+
+@dataclass
+class Replica:
+    """A worker, in its newest incarnation."""
+
+    pod: Pod
+    start_at: float = 0.0
+    pause: float = 0.0
+    """Seconds before the next incarnation, if this one lives shortly."""
+    worker: Worker | None = None
+    """Its processes, while there are any."""
+
+
+class Controller:
+    """One job, from its acceptance to its end."""
+
+    def __init__(self, folder: JobFolder, node: Node) -> None:
+        self._folder, self._node, self._spec = folder, node, node.spec
+        self._ending = ""  # why all workers were asked to end; none is started any more
+        self._status = JobStatus((), created=datetime.now(UTC))
+        self._enter("Created", "the job is accepted")
+        self._replicas = [Replica(self._create(worker)) for worker in range(self._spec.workers)]
+
+    def run(self) -> None:
+        """Returns when the job has finished, or was asked to end, and all its processes have ended."""
+        deadline = time.monotonic() + self._spec.deadline
+        while True:
+            self._reap()
+            if not (self._ending or self._status.finished):
+                self._start_due()
+            elif not any(replica.worker for replica in self._replicas):
+                break
+            received = signal.sigtimedwait(SIGNALS, LOOK_SECONDS)
+            number = received.si_signo if received else None
+            if number == CANCEL:
+                self._end(CANCELLED)
+            elif number == signal.SIGTERM:  # of a machine that shuts down: the job reads as interrupted
+                self._end(STOPPED)
+            elif time.monotonic() >= deadline:
+                self._end(DEADLINE)
+        for replica in self._replicas:
+            if replica.pod.phase == "Pending":
+                self._folder.add(replace(replica.pod, phase="Failed", reason=self._ending))
+        if self._ending == CANCELLED:
+            self._enter("Failed", "the job was cancelled", CANCELLED)
+        elif self._ending == DEADLINE:
+            self._status = replace(self._status, is_over_deadline=True)
+            self._enter("Failed", f"the job was active for longer than {self._spec.deadline} s", DEADLINE)
+
+    def _enter(self, state: str, message: str, reason: str = "") -> None:
+        """Puts the job into a state, unless it has finished or is in that state already."""
+        conditions = self._status.conditions
+        if self._status.finished or (conditions and conditions[-1].type == state):
+            return
+        entered = Condition(state, "True", reason or state, message)
+        self._status = replace(self._status, conditions=(*conditions[:1], entered))
+        severity = "Warning" if state in ("Restarting", "Failed") else "Normal"
+        event = Event(datetime.now(UTC), severity, entered.reason, message, f"Job/{self._spec.name}")
+        self._folder.add(self._status, event)
+
+    def _tell(self, pod: Pod, severity: str, reason: str, message: str, end: ContainerEnd | None = None) -> None:
+        """Adds an event about a pod."""
+        now, about = datetime.now(UTC), f"Pod/{pod.name}"
+        self._folder.add(
+            Event(now, severity, reason, message, about, uid=pod.uid, pod=pod.name, worker=pod.worker, end=end)
+        )
+
+    def _create(self, worker: int) -> Pod:
+        name = f"{self._spec.name}-worker-{worker}"
+        pod = Pod(name, str(uuid.uuid4()), worker, "Pending", None, "ContainerCreating", "", None, None, deleted=False)
+        self._folder.add(pod)
+        return pod
+
+    def _start_due(self) -> None:
+        """Starts the workers whose pause is over; the job runs once all of them do."""
+        for replica in self._replicas:
+            if not replica.worker and time.monotonic() >= replica.start_at:
+                replica.worker = self._node.start(replica.pod)
+                pid = replica.worker.pid
+                replica.pod = replace(replica.pod, phase="Running", reason="", started=datetime.now(UTC), pid=pid)
+                self._folder.add(replica.pod)
+                self._tell(replica.pod, "Normal", "Started", f"started as process {pid}")
+        if all(replica.worker for replica in self._replicas):
+            self._enter("Running", "all workers run")
+
+    def _reap(self) -> None:
+        """Takes in which supervisors have ended, and ends what they have left behind."""
+        looks = [(replica, replica.worker, replica.worker.poll()) for replica in self._replicas if replica.worker]
+        if any(code is not None for _, _, code in looks):
+            # Every supervisor adopts its orphans: what is a child of this process now has lost its supervisor.
+            process_tree.kill_descendants(spare=[worker.pid for _, worker, code in looks if code is None])
+        for replica, worker, code in looks:
+            if code is not None:
+                self._on_end(replica, code, worker.last_words() if code else "")
+
+    def _on_end(self, replica: Replica, code: int, message: str) -> None:
+        """Decides what the end of a worker means for it and for the job."""
+        now, before = datetime.now(UTC), replica.pod
+        is_again = exits.retryable(code) and not self._ending and not self._status.finished
+        pod = replace(
+            before,
+            phase="Failed" if code else "Succeeded",
+            exit_code=code,
+            reason=DEADLINE if self._ending == DEADLINE else "Error" if code else "Completed",
+            message=message,
+            ended=now,
+            pid=None,
+            deleted=is_again,
+        )
+        self._folder.add(pod)
+        shutil.rmtree(self._folder.pod(pod) / "work", ignore_errors=True)
+        replica.pod, replica.worker = pod, None
+        what = f"worker {pod.worker} ended with exit code {code}"
+        if code and not self._ending:
+            self._tell(pod, "Warning", pod.reason, what, ContainerEnd(code, message))
+        if is_again:
+            self._enter("Restarting", f"{what}, and is started again")
+            is_short = (now - (before.started or now)).total_seconds() < SHORT_LIFE
+            pause = replica.pause if is_short else 0.0
+            replica.pod, replica.start_at = self._create(pod.worker), time.monotonic() + pause
+            replica.pause = min(LONGEST_PAUSE, 2 * pause or FIRST_PAUSE)
+        elif not self._ending:
+            self._enter("Failed" if code else "Succeeded", what)
+
+    def _end(self, why: str) -> None:
+        """Asks all workers to end, once."""
+        if not self._ending:
+            self._ending = why
+            for replica in self._replicas:
+                if replica.worker:
+                    replica.worker.terminate()
+                    self._tell(replica.pod, "Normal", "Killing", f"asked to end: {why}")
+
+
+def main(root: Path) -> int:
+    """Leaves the starting process behind as soon as the job is accepted; 1 when it cannot be."""
+    accepted, accept = os.pipe()
+    if os.fork() > 0:
+        os.close(accept)
+        return 0 if os.read(accepted, 1) else 1
+    os.close(accepted)
+    folder = JobFolder(root)
+    if lock.take(folder.pid, seconds=2) is None:  # held by guardian and controller until both have ended
+        sys.exit(f"another controller holds {folder.pid}")
+    signal.pthread_sigmask(signal.SIG_BLOCK, SIGNALS)
+    process_tree.adopt_orphans()
+    with tempfile.TemporaryDirectory(prefix="train-func-", dir="/tmp") as directory:
+        short = Path(directory, "job")
+        short.symlink_to(root)
+        controller = os.fork()
+        if controller > 0:
+            os.close(accept)
+            os.waitpid(controller, 0)
+            process_tree.kill_descendants()
+        else:
+            process_tree.adopt_orphans()
+            folder.pid.write_text(str(os.getpid()))
+            job = Controller(folder, Node(folder, short, dict(os.environ)))
+            os.write(accept, b"1")
+            os.close(accept)
+            job.run()
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(Path(sys.argv[1])))

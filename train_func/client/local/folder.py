@@ -1,0 +1,89 @@
+"""The folder of one job: its spec, the logs of its workers, and a journal of what becomes of job and workers."""
+
+import contextlib
+import json
+import shutil
+from dataclasses import asdict
+from datetime import datetime
+from pathlib import Path
+from typing import NamedTuple
+
+from train_func import lock
+from train_func.client.job_spec import JobSpec
+from train_func.client.status import Condition, ContainerEnd, Event, JobStatus, Pod
+
+_ENTRIES: dict[str, type[JobStatus | Pod | Event]] = {kind.__name__: kind for kind in (JobStatus, Pod, Event)}
+_TIMES = ("created", "started", "ended", "time")
+
+
+class History(NamedTuple):
+    """What a journal says."""
+
+    status: JobStatus | None
+    """The newest; None before the job is accepted."""
+    pods: dict[str, Pod]
+    """Every incarnation of every worker by its uid, oldest first."""
+    events: list[Event]
+    """Oldest first."""
+
+
+class JobFolder:
+    """``$TRAIN_FUNC_HOME/jobs/<job name>``."""
+
+    def __init__(self, root: Path) -> None:
+        self.root = root
+        self.home = root.parents[1]
+        self.journal = root / "journal.jsonl"
+        self.log = root / "controller.log"
+        self.pid = root / "controller.pid"
+        """Of the controller; locked while it, or its guardian, lives."""
+
+    def is_controlled(self) -> bool:
+        """Whether a controller lives."""
+        return lock.is_held(self.pid)
+
+    def pod(self, pod: Pod) -> Path:
+        """What belongs to one incarnation of a worker."""
+        return self.root / "pods" / f"{pod.worker}-{pod.uid[:8]}"  # sockets lie below it, whose paths are limited
+
+    def spec(self) -> JobSpec:
+        """What was submitted."""
+        path = self.root / "spec.json"
+        return JobSpec.from_json(path.read_bytes(), str(path))
+
+    def prepare(self, spec: JobSpec) -> None:
+        """Lays out a new job in place of an earlier one of that name, whose logs are in the store."""
+        shutil.rmtree(self.root, ignore_errors=True)
+        self.root.mkdir()
+        (self.root / "spec.json").write_bytes(spec.to_json())
+
+    def add(self, *entries: JobStatus | Pod | Event) -> None:
+        """Appends to the journal; of a job and of each pod the newest entry counts."""
+        with self.journal.open("a") as file:
+            for entry in entries:
+                file.write(json.dumps({type(entry).__name__: asdict(entry)}, default=datetime.isoformat) + "\n")
+
+    def read(self) -> History:
+        """Reads the journal; a line that is just being written is left for later."""
+        history, text = History(None, {}, []), ""
+        with contextlib.suppress(FileNotFoundError):
+            text = self.journal.read_text()
+        for line in text.split("\n")[:-1]:
+            entry = _entry(line)
+            if isinstance(entry, JobStatus):
+                history = history._replace(status=entry)
+            elif isinstance(entry, Pod):
+                history.pods[entry.uid] = entry
+            else:
+                history.events.append(entry)
+        return history
+
+
+def _entry(line: str) -> JobStatus | Pod | Event:
+    ((kind, values),) = json.loads(line).items()
+    values |= {name: datetime.fromisoformat(values[name]) for name in _TIMES if values.get(name)}
+    if kind == "JobStatus":
+        values["conditions"] = tuple(Condition(**condition) for condition in values["conditions"])
+    if kind == "Event" and values["end"]:
+        values["end"] = ContainerEnd(**values["end"])
+    return _ENTRIES[kind](**values)

@@ -1,0 +1,204 @@
+"""A job of this machine: looked at through its folder, which its controller and every process share."""
+
+import os
+import re
+import secrets
+import shutil
+import subprocess
+import sys
+import time
+from dataclasses import replace
+from pathlib import Path
+
+from train_func import lock, process_tree
+from train_func.client.backend import RunsAlready
+from train_func.client.job_spec import TTL_SECONDS, JobSpec
+from train_func.client.local.folder import History, JobFolder
+from train_func.client.local.worker import machine_environment, secret_values
+from train_func.client.status import Event, JobStatus, LogLine, LogPosition, Pod, Snapshot
+from train_func.errors import InvalidInput, JobFailed, JobNotFound
+from train_func.wire.layout import home
+
+_JOB_NAME = re.compile(r"[a-z]([-a-z0-9]{0,61}[a-z0-9])?")
+OPEN = ("Pending", "Running")  # phases of a pod that has not ended
+LOG_BYTES = 1024 * 1024  # of one pod in one look
+START_SECONDS = 30.0  # for a controller to accept a job, on a machine that is busy
+END_SECONDS = 15.0  # for a controller to end, beyond the grace period of its workers
+
+
+class LocalJob:
+    """A BoundJob in the TRAIN_FUNC_HOME of this moment. Raises InvalidInput for a name that no job can have."""
+
+    pause = 0.3  # a look here costs next to nothing
+    operator = None
+
+    def __init__(self, name: str) -> None:
+        if not _JOB_NAME.fullmatch(name):
+            rule = "a DNS label is expected: a-z, 0-9 and -, at most 63 characters, a letter first"
+            raise InvalidInput(f"{name!r} cannot be the name of a job: {rule}")
+        self.name = name
+        self.folder = JobFolder(home(os.environ) / "jobs" / name)
+        self._lock = self.folder.root.parent / ".lock"  # under it no job can take the place of this one
+
+    def status(self) -> JobStatus | None:
+        """The job's state, or None when there is no such job here."""
+        return self._read().status
+
+    def pods(self) -> list[Pod]:
+        """Every incarnation of every worker, oldest first."""
+        return list(self._read().pods.values())
+
+    def events(self) -> list[Event]:
+        """All events, oldest first."""
+        return self._read().events
+
+    def look(self, since: Snapshot | None = None, *, worker: int | None = None, with_logs: bool = True) -> Snapshot:
+        """As every backend, from the files of the job's folder; the logs of all workers are read."""
+        positions = dict(since.positions) if since else {}
+        history = self._read()  # before the logs: no line follows an end
+        lines, has_more = list[LogLine](), False
+        for pod in history.pods.values() if with_logs else ():
+            if worker in (None, pod.worker):
+                log, position = self.folder.pod(pod) / "log", positions.get(pod.uid, LogPosition())
+                new, positions[pod.uid], is_cut = read_log(log, pod, position)
+                lines += new
+                has_more = has_more or is_cut
+        return Snapshot(
+            status=history.status,
+            pods=tuple(history.pods.values()),
+            events=tuple(history.events),
+            lines=tuple(lines),
+            positions=positions,
+            has_more=has_more,
+        )
+
+    def stacks_command(self) -> str:
+        """Asks the first process of each pod, its supervisor."""
+        pids = [str(pod.pid) for pod in self.pods() if pod.phase == "Running"]
+        return f"kill -QUIT {' '.join(pids)}" if pids else ""
+
+    def start(self, spec: JobSpec) -> None:
+        """Starts the controller, in a session of its own, and returns when it has accepted the job.
+
+        Raises:
+            RunsAlready: another process of this machine has started it.
+            JobFailed: the controller does not start.
+        """
+        folder = self.folder
+        folder.root.parent.mkdir(parents=True, exist_ok=True)
+        with lock.hold(self._lock):
+            remove_old(folder.root.parent)
+            self._end_if_finished()
+            if folder.is_controlled():
+                raise RunsAlready(
+                    f"job {self.name} runs already, controlled by process {folder.pid.read_text()}: "
+                    f"attach to it, or cancel it first"
+                )
+            folder.prepare(spec)
+            environment = {
+                **machine_environment(os.environ),
+                **secret_values(spec, os.environ),
+                "TRAIN_FUNC_HOME": str(folder.home),
+                "TRAIN_FUNC_JOB": self.name,
+                "TRAIN_FUNC_GROUP_SECRET": secrets.token_hex(32),
+            }
+            with folder.log.open("ab") as log:
+                starting = subprocess.Popen(
+                    [sys.executable, "-P", "-m", "train_func.client.local.controller", str(folder.root)],
+                    env=environment,
+                    cwd=folder.root,
+                    stdin=subprocess.DEVNULL,
+                    stdout=log,
+                    stderr=log,
+                    start_new_session=True,
+                )
+            if starting.wait(timeout=START_SECONDS) != 0:
+                last = "\n".join(folder.log.read_text(errors="replace").splitlines()[-5:])
+                raise JobFailed(
+                    f"the controller of job {self.name} did not start; {folder.log}:\n{last}", cause="unknown"
+                )
+
+    def clear_away(self) -> None:
+        """Ends the last workers of a job that has finished: they may still be ending, and hold memory until then."""
+        if self.folder.root.exists():
+            with lock.hold(self._lock):
+                self._end_if_finished()
+
+    def cancel(self) -> None:
+        """Ends all processes of the job within its grace period; it then has Failed for the reason Cancelled.
+
+        Raises:
+            JobNotFound: there is no such job here.
+            JobFailed: its controller does not end.
+        """
+        if self.status() is None:
+            raise JobNotFound(f"this machine has no job {self.name!r} in {self.folder.root.parent}")
+        self._end()
+
+    def delete(self) -> None:
+        """Cancels the job and removes its folder with all logs; nothing happens when there is none."""
+        if self.folder.root.exists():
+            self._end()
+            shutil.rmtree(self.folder.root)
+
+    def _read(self) -> History:
+        """What the journal says, and what no journal can: that no controller lives any more."""
+        was_controlled = self.folder.is_controlled()  # before reading: a controller writes its last entry, then ends
+        status, pods, events = self.folder.read()
+        if was_controlled or self.folder.is_controlled():
+            return History(status, pods, events)
+        if status and not status.finished:
+            status = replace(status, interrupted=True)
+        lost = {uid: replace(pod, phase="Unknown") for uid, pod in pods.items() if pod.phase in OPEN}
+        return History(status, {**pods, **lost}, events)
+
+    def _end_if_finished(self) -> None:
+        status = self.folder.read().status
+        if status and status.finished:
+            self._end()
+
+    def _end(self) -> None:
+        """Ends all processes of the job within its grace period; raises JobFailed when its controller stays."""
+        from train_func.client.local.controller import CANCEL  # not on Windows, where Local says so
+
+        if not self.folder.is_controlled():
+            return
+        process_tree.send(int(self.folder.pid.read_text()), CANCEL)
+        seconds = self.folder.spec().grace_seconds + END_SECONDS
+        end = time.monotonic() + seconds
+        while self.folder.is_controlled():
+            if time.monotonic() > end:
+                raise JobFailed(
+                    f"job {self.name} did not end within {seconds:.0f} s; "
+                    f"see {self.folder.pid} for its controller and {self.folder.log} for what that did",
+                    cause="unknown",
+                )
+            time.sleep(0.02)
+
+
+def remove_old(jobs: Path) -> None:
+    """Removes the folders of jobs that ended a day ago; their runs stay in the store."""
+    for journal in jobs.glob("[a-z]*/journal.jsonl"):
+        is_old = journal.stat().st_mtime + TTL_SECONDS < time.time()
+        if is_old and not JobFolder(journal.parent).is_controlled():
+            shutil.rmtree(journal.parent)
+
+
+def read_log(log: Path, pod: Pod, position: LogPosition) -> tuple[list[LogLine], LogPosition, bool]:
+    """The whole lines after ``position``, where they end, and whether there are more; a last one once it has ended."""
+    if position.is_complete:
+        return [], position, False
+    has_ended = pod.deleted or pod.phase not in OPEN
+    try:
+        with log.open("rb") as file:
+            file.seek(position.offset)
+            data = file.read(LOG_BYTES)
+    except FileNotFoundError:
+        return [], LogPosition(is_complete=has_ended), False
+    has_more = len(data) == LOG_BYTES
+    is_last = has_ended and not has_more
+    if not is_last and (b"\n" in data or not has_more):  # else the rest, or a piece of a very long line
+        data = data[: data.rfind(b"\n") + 1]
+    rows = data.removesuffix(b"\n").split(b"\n") if data else []
+    lines = [LogLine(pod.worker, pod.uid, row.decode(errors="replace").removesuffix("\r")) for row in rows]
+    return lines, LogPosition(offset=position.offset + len(data), is_complete=is_last), has_more

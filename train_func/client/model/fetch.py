@@ -1,0 +1,157 @@
+"""Brings the published model home: whole, verified, or not at all; nothing that was not fetched is ever touched."""
+
+import contextlib
+import functools
+import hashlib
+import shutil
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+from train_func.errors import InvalidInput, StorageFailed
+from train_func.storage import Store
+from train_func.wire.layout import MODEL_MANIFEST, SUMS, RunKeys
+from train_func.wire.result import Result, read_sums, write_sums
+
+STAGING = ".train_func-fetch-"  # begins the name of the folder that files arrive in
+STALE_SECONDS = 24 * 3600  # what a fetch that was killed has left goes after so long
+
+
+def fetch(store: Store, keys: RunKeys, to: Path) -> Path:
+    """Downloads what a generation of a run has published into the folder ``to`` and verifies every byte.
+
+    It is read where the attempt that won has written it, which is never changed. A new folder appears in one step. One
+    with an earlier fetched model gets the newer one file by file, the manifest last; files of other origin stay as they
+    are.
+
+    Raises:
+        StorageFailed: no model is there (reason "absent"), or it is not what was published ("damaged").
+        InvalidInput: ``to`` holds something else, or fetched files that were changed since; nothing was changed.
+    """
+    new = Result.read(store.get(keys.result).data, f"{keys.result} in {store.address}")
+    if not new.files:
+        raise StorageFailed(f"the run {keys.name} in {store.address} has published no files", reason="absent")
+    to, named = to.resolve(), to
+    sha256_there = functools.cache(lambda name: sha256_of(to / name))  # a large file takes seconds
+    old = _recognise(to, new, sha256_there) if to.exists() else None
+    lacking = [name for name, sha256 in new.files.items() if sha256_there(name) != sha256]
+    if old and not lacking and old.data == new.data and _sums_in(to) == new.sums:
+        return named
+    with _staging(to) as staging:
+        for name in lacking:
+            (staging / name).parent.mkdir(parents=True, exist_ok=True)
+            key = f"{keys.attempt(new.attempt).model}/{name}"
+            if (sha256 := store.download(key, staging / name)) != new.files[name]:
+                raise StorageFailed(
+                    f"{key} in {store.address} is not what was published: SHA-256 {sha256}, expected "
+                    f"{new.files[name]}; nothing was handed over; submit the run with fresh=True to publish it again",
+                    reason="damaged",
+                )
+        (staging / SUMS).write_bytes(write_sums(new.sums))
+        (staging / MODEL_MANIFEST).write_bytes(new.data)
+        if not to.exists():
+            staging.chmod(0o755)
+            staging.rename(to)
+            return named
+        for name in lacking:
+            (to / name).parent.mkdir(parents=True, exist_ok=True)
+            (staging / name).replace(to / name)
+        for name in set(old.files) - set(new.files) if old else ():
+            _remove(to, name)
+        for name in (SUMS, MODEL_MANIFEST):
+            (staging / name).replace(to / name)
+    return named
+
+
+def _recognise(to: Path, new: Result, sha256_there: Callable[[str], str | None]) -> Result | None:
+    """What was fetched into the folder before, None when it is empty.
+
+    Raises:
+        InvalidInput: it holds anything else, or ``new`` cannot be put into it without loss.
+    """
+    if not to.is_dir():
+        raise InvalidInput(f"to={str(to)!r}: a file is there; name a folder that is new, empty, or a fetched model")
+    if not any(path for path in to.iterdir() if not path.name.startswith(STAGING)):
+        return None
+    old = _fetched_before(to)
+    if old is None or _sums_in(to) not in (old.sums, new.sums):
+        raise InvalidInput(
+            f"to={str(to)!r}: the folder holds files and no model that was fetched into it; nothing was changed: "
+            "name a new or an empty folder with to=..."
+        )
+    changed = [
+        name
+        for name in {**old.files, **new.files}
+        if (to / name).exists() and (sha256_there(name) or "") not in (old.files.get(name), new.files.get(name))
+    ]
+    if changed:
+        raise InvalidInput(
+            f"to={str(to)!r}: not as they were fetched, so that they would be lost: {', '.join(sorted(changed)[:5])}; "
+            "nothing was changed: move them away, or name another folder with to=..."
+        )
+    return old
+
+
+def _fetched_before(folder: Path) -> Result | None:
+    try:
+        return Result.read((folder / MODEL_MANIFEST).read_bytes(), str(folder / MODEL_MANIFEST))
+    except (OSError, StorageFailed):
+        return None
+
+
+def as_fetched(folder: Path) -> dict[str, int]:
+    """The sizes of the files in a folder that are there as they were fetched, by name; those it is known by last.
+
+    It is empty where no model was fetched.
+    """
+    known = None if folder.is_symlink() else _fetched_before(folder)
+    if known is None or _sums_in(folder) != known.sums:
+        return {}
+    files = [name for name, sha256 in known.files.items() if sha256_of(folder / name) == sha256]
+    return {name: (folder / name).stat().st_size for name in (*files, SUMS, MODEL_MANIFEST)}
+
+
+def remove_fetched(folder: Path) -> None:
+    """Removes what ``as_fetched`` names, and the folder unless something else is in it."""
+    for name in as_fetched(folder):
+        _remove(folder, name)
+    for left in folder.glob(f"{STAGING}*"):
+        shutil.rmtree(left, ignore_errors=True)
+    with contextlib.suppress(OSError):  # it holds other files, or is not there
+        folder.rmdir()
+
+
+def _sums_in(folder: Path) -> dict[str, str]:
+    return read_sums((folder / SUMS).read_bytes()) if (folder / SUMS).is_file() else {}
+
+
+@contextlib.contextmanager
+def _staging(to: Path) -> Iterator[Path]:
+    """A folder on the same disk: in ``to`` when that is there, else beside it; gone afterwards."""
+    above = to if to.exists() else to.parent
+    above.mkdir(parents=True, exist_ok=True)
+    for left in above.glob(f"{STAGING}*"):
+        if time.time() - left.stat().st_mtime > STALE_SECONDS:
+            shutil.rmtree(left, ignore_errors=True)
+    staging = Path(tempfile.mkdtemp(prefix=STAGING, dir=above))
+    try:
+        yield staging
+    finally:
+        shutil.rmtree(staging, ignore_errors=True)
+
+
+def _remove(folder: Path, name: str) -> None:
+    """Removes a file, and the folders that it empties."""
+    (folder / name).unlink(missing_ok=True)
+    with contextlib.suppress(OSError):  # the first that is not empty ends it
+        for parent in Path(name).parents[:-1]:
+            (folder / parent).rmdir()
+
+
+def sha256_of(path: Path) -> str | None:
+    """SHA-256 of a file, in hex; None when no file is there."""
+    if not path.is_file():
+        return None
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()

@@ -1,0 +1,73 @@
+"""The history of a training, as an attempt keeps it: rows of metrics by step, written and read as CSV."""
+
+import csv
+import io
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from train_func.wire.events import Evaluated, Event, Reported, StepProgress
+
+Value = float | int | str
+
+
+@dataclass(frozen=True)
+class Row:
+    """What was reported at one moment: of the training, or of one evaluation."""
+
+    step: int
+    timestamp: str
+    """ISO, UTC."""
+    values: dict[str, Value]
+
+
+def row_of(event: Event) -> Row | None:
+    """The row that an event makes; None when it is no metric. Those of evaluations have their prefix: eval_accuracy."""
+    match event:
+        case StepProgress(is_row=True):
+            values: dict[str, Value] = {"loss": event.loss, "rows_per_second": event.rows_per_second}
+        case Evaluated():
+            values = {f"{event.prefix}_{name}": value for name, value in _of_cells(event.metrics).items()}
+        case Reported():
+            return Row(event.step, event.time, _of_cells(event.metrics))
+        case _:
+            return None
+    return Row(event.step, event.time, {"epoch": event.epoch, **values})
+
+
+def _of_cells(metrics: Mapping[str, Any]) -> dict[str, Value]:
+    """Returns the metrics that a cell holds."""
+    return {name: value for name, value in metrics.items() if isinstance(value, Value)}
+
+
+def to_csv(rows: Iterable[Row]) -> bytes:
+    """With the columns step and timestamp, and one for every metric; a cell is empty where a row has no such value."""
+    rows = list(rows)
+    names = dict.fromkeys(name for row in rows for name in row.values)
+    text = io.StringIO(newline="")
+    writer = csv.DictWriter(text, ["step", "timestamp", *names], lineterminator="\n")
+    writer.writeheader()
+    for row in rows:
+        writer.writerow({**row.values, "step": row.step, "timestamp": row.timestamp})
+    return text.getvalue().encode()
+
+
+def from_csv(data: bytes) -> list[Row]:
+    """The rows of such a file. Raises ValueError when it is none."""
+    reader = csv.DictReader(io.StringIO(data.decode(), newline=""))
+    if not {"step", "timestamp"} <= set(reader.fieldnames or ()):
+        raise ValueError("its columns are not those of metrics: step and timestamp are missing")
+    rows = []
+    for cells in reader:
+        step, timestamp = int(cells.pop("step")), cells.pop("timestamp")
+        rows.append(Row(step, timestamp, {name: _value(cell) for name, cell in cells.items() if cell}))
+    return rows
+
+
+def _value(cell: str) -> Value:
+    for kind in (int, float):
+        try:
+            return kind(cell)
+        except ValueError:
+            continue
+    return cell
