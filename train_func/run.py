@@ -36,7 +36,7 @@ READABLE_LENGTH = 28
 DERIVED_LENGTH, WORD_LENGTH = 24, 12  # of a name that was not given, and of each of its words: part of what a run is
 HASH_LENGTH = 12
 # Fields that decide no result of a task.
-BUDGET = ("workers", "micro_batch_size", "max_attempts", "deadline", "checkpoint_every", "hang_after")
+BUDGET = ("workers", "min_workers", "micro_batch_size", "max_attempts", "deadline", "checkpoint_every", "hang_after")
 _READABLE = re.compile(r"[a-z]([a-z0-9-]*[a-z0-9])?")
 
 
@@ -45,6 +45,10 @@ def _learning_rate_fault(name: str, value: object) -> str | None:
         return None
     allowed = "a number above 0 and at most 1 is expected (fine-tuning usually takes 1e-5 to 1e-4)"
     return f"{name}={brief(value)}: {allowed}"
+
+
+def _min_workers_fault(name: str, value: object) -> str | None:
+    return None if value is None else whole(1, 999)(name, value)
 
 
 def _seconds(least: float) -> Judge:
@@ -86,6 +90,8 @@ class Run(NamedFields):
     """What kind of training, on what model and data: ``TextClassification(model=..., dataset=...)``."""
     workers: int = field(default=None, metadata={"judge": whole(1, 1000)})  # type: ignore[assignment]
     """Pods, or their stand-ins on this machine; by default 2 with a task and 1 without."""
+    min_workers: int | None = field(default=None, metadata={"judge": _min_workers_fault})
+    """With which the training goes on where others are lost, and grows again when they come; None: all are needed."""
     epochs: int = field(default=3, metadata={"judge": whole(1, 100_000)})
     """Times every training row is used."""
     batch_size: int = field(default=16, metadata={"judge": whole(1, 10**7)})
@@ -177,6 +183,8 @@ def _faults(run: Run) -> list[str]:
         faults = [*task.all_faults(), *faults]
     elif task is not None:
         faults.insert(0, f"task={brief(task)}: a task such as TextClassification(model=..., dataset=...) is expected")
+    if not faults and run.min_workers is not None and run.min_workers >= run.workers:
+        faults = [f"min_workers={run.min_workers}: fewer than workers={run.workers} are expected"]
     reserved = {RECORD_KEY, *(field_names(Run) if task is not None else ())}
     return [*faults, *parameter_faults(run.parameters, reserved)]
 

@@ -23,9 +23,12 @@ PROMPT = 30.0  # seconds for what takes no time by itself, on a busy machine; wi
 class Job:
     """The pods of one run whose function is ``source``; a pod that is started again is a new process."""
 
-    def __init__(self, folder, source, *, workers=1, ranks=1, grace=10, store=None, environment=(), **fields):
+    def __init__(
+        self, folder, source, *, workers=1, min_workers=None, ranks=1, grace=10, store=None, environment=(), **fields
+    ):
         self.folder = folder
         self.num_workers = workers
+        self.min_workers = min_workers or workers
         self.ranks = ranks
         self.grace = grace
         self.environment = dict(environment)
@@ -34,7 +37,13 @@ class Job:
         address = store or (folder / "store").as_uri()
         submitted = address.startswith("file://")  # another store is away
         self.record = write_job_folder(
-            folder / "job", source, store=address, submitted=submitted, workers=workers, **fields
+            folder / "job",
+            source,
+            store=address,
+            submitted=submitted,
+            workers=workers,
+            min_workers=min_workers,
+            **fields,
         )
         with socket.socket() as free:
             free.bind(("127.0.0.1", 0))
@@ -76,7 +85,7 @@ class Job:
             "TRAIN_FUNC_CPUS": "2",
             "TRAIN_FUNC_GRACE_SECONDS": str(self.grace),
             "TRAIN_FUNC_GROUP_SECRET": "known to the workers alone",
-            "PET_NNODES": f"{self.num_workers}:{self.num_workers}",
+            "PET_NNODES": f"{self.min_workers}:{self.num_workers}",
             "PET_NPROC_PER_NODE": str(self.ranks),
             "PET_RDZV_ENDPOINT": f"127.0.0.1:{self.port}",
             "PET_RDZV_BACKEND": "c10d",

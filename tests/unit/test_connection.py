@@ -15,7 +15,7 @@ from train_func.wire import exits
 from train_func.wire.records import Verdict
 from train_func.worker.supervisor import connection as connections
 from train_func.worker.supervisor.connection import PROOF, Connection, Host
-from train_func.worker.supervisor.coordinator import Coordinator, Phase, Report, Status
+from train_func.worker.supervisor.coordinator import Coordinator, Phase, Report, State, Status
 
 KEY, OTHER_KEY = hashlib.sha256(b"of this job").digest(), hashlib.sha256(b"of another job").digest()
 LEAD, GUEST = Report(0, "pod 0"), Report(1, "pod 1")
@@ -27,7 +27,7 @@ class Group:
     """A group of two that has formed: worker 0 here, and worker 1 over a connection."""
 
     def __init__(self, coordinator=None, port=None):
-        self._coordinator = coordinator or Coordinator(2)
+        self._coordinator = coordinator or Coordinator(State(2, 2))
         self.address = "127.0.0.1", Host(self._coordinator, KEY, 0).port
         self.guest = Connection("127.0.0.1", port(self.address) if port else self.address[1], KEY)
         while not self.guest.report(GUEST).round:
@@ -191,7 +191,7 @@ def test_a_host_that_is_slow_for_a_while_has_not_gone(monkeypatch):
             time.sleep(max(0.0, self.until - time.monotonic()))
             return super().report(report)
 
-    coordinator = Slow(2)
+    coordinator = Slow(State(2, 2))
     group = Group(coordinator)
     monkeypatch.setattr(connections, "ANSWER", 0.5)
     group.guest.close()

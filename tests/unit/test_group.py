@@ -3,6 +3,7 @@
 import signal
 import threading
 import time
+from dataclasses import replace
 
 import pytest
 
@@ -10,8 +11,9 @@ from train_func.wire import exits
 from train_func.wire.records import Lease, Verdict
 from train_func.worker.stop import Stop, Stopped, WithinGrace
 from train_func.worker.supervisor.connection import Connection, Host
-from train_func.worker.supervisor.coordinator import Coordinator, Order, Phase, Report, Status
+from train_func.worker.supervisor.coordinator import Coordinator, Order, Phase, Report, State, Status
 from train_func.worker.supervisor.group import Member, PeersLost
+from train_func.worker.supervisor.lead import Way
 
 LIMIT = 60  # seconds
 KEY = b"of this job"
@@ -19,13 +21,16 @@ KEY = b"of this job"
 
 def formed(num_workers):
     """The members of a group that has formed: worker 0, and others that reach it over a connection."""
-    coordinator = Coordinator(num_workers)
+    coordinator = Coordinator(State(num_workers, num_workers))
     port = Host(coordinator, KEY, 0).port
     ways = [coordinator.report, *(Connection("127.0.0.1", port, KEY).report for _ in range(1, num_workers))]
     reports = [Report(worker, f"pod {worker}") for worker in range(num_workers)]
     while 0 in [way(report).round for way, report in zip(ways, reports, strict=True)]:
         pass
-    return [Member(way, report, "127.0.0.1", Stop()) for way, report in zip(ways, reports, strict=True)]
+    return [
+        Member(Way(way, "127.0.0.1", is_lead=not report.worker), replace(report, round=1), Stop())
+        for way, report in zip(ways, reports, strict=True)
+    ]
 
 
 def running(num_workers):
@@ -123,7 +128,7 @@ def test_a_coordinator_that_has_gone_is_a_lost_peer_and_no_fault_of_the_supervis
         raise ConnectionRefusedError
 
     with pytest.raises(PeersLost):
-        call(Member(ask, Report(1, "pod 1"), "127.0.0.1", Stop()))
+        call(Member(Way(ask, "127.0.0.1", is_lead=False), Report(1, "pod 1", 1), Stop()))
 
 
 def test_a_worker_that_is_busy_reports_all_the_same():
@@ -133,5 +138,5 @@ def test_a_worker_that_is_busy_reports_all_the_same():
         has_reported.release()
         return Order(Phase.START, 1)
 
-    threading.Thread(target=Member(ask, Report(1, "pod 1"), "127.0.0.1", Stop()).beat, daemon=True).start()
+    threading.Thread(target=Member(Way(ask, "127.0.0.1", is_lead=False), Report(1, "pod 1", 1), Stop()).beat, daemon=True).start()
     assert [has_reported.acquire(timeout=LIMIT) for _ in range(3)] == [True] * 3

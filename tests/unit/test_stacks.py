@@ -33,7 +33,7 @@ def test_where_the_main_thread_is_not_shown_no_other_is_taken_for_it(num_threads
 
 
 def test_of_long_stacks_the_end_is_kept():
-    watch = HangWatch(1, 60)
+    watch = HangWatch(60)
     watch.variables(0)
     watch.print_stacks({0: os.getpid()})
     for line in [*["  File in another thread"] * 5000, "Current thread 0x1:", OWN]:

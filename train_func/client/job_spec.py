@@ -42,6 +42,8 @@ class JobSpec(Record):
     namespace: str | None
     image: str
     workers: int
+    min_workers: int
+    """With which the job goes on; all of them where it is not elastic."""
     ranks: int
     """Training processes of each worker."""
     command: tuple[str, ...]

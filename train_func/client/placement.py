@@ -172,6 +172,7 @@ def job_spec(record: RunRecord, placement: Placement) -> JobSpec:
         namespace=placement.namespace,
         image=placement.image,
         workers=record.run.workers,
+        min_workers=record.run.min_workers or record.run.workers,
         ranks=placement.ranks,
         command=COMMAND,
         environment=_environment(record, placement),

@@ -29,6 +29,7 @@ PEER = 145
 RENDEZVOUS = 146
 KILLED = 147
 HANG = 148
+RESIZED = 149  # the group goes on with other workers
 FOLLOWING = (PEER, RENDEZVOUS)  # ends that another worker's end brings about
 
 
@@ -81,6 +82,7 @@ _CAUSES: dict[int, Cause] = {
     RENDEZVOUS: "peer",
     KILLED: "killed",
     HANG: "hang",
+    RESIZED: "preemption",
 }
 
 

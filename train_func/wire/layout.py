@@ -5,6 +5,7 @@ inputs/<sha256>/...             files that runs were given, and wheels, each und
                                 generation 2 and later: <name>/generations/<g>/submissions/<n>.json, as all below
        cancelled/<n>.json       that the job of that submission was cancelled
        alive.json               the newest sign of life of its job
+       leads/<n>/<k>.json       which worker leads the group of that submission, where it is elastic; the highest counts
        source/source.py         the packed function, the same in all submissions
        numerics.json            precision and cut, found once
        result.json              what was published, by which attempt; written by exactly one
@@ -208,6 +209,10 @@ class RunKeys:
     def submission(self, number: int) -> str:
         """The record of a submission, from 1."""
         return f"{self.submissions}/{number}.json"
+
+    def leads(self, number: int) -> str:
+        """Folder of the records of who leads the group of a submission."""
+        return f"{self.prefix}/leads/{number}"
 
     def cancelled(self, number: int) -> str:
         """The mark that the job of a submission was cancelled."""

@@ -28,6 +28,8 @@ class Environment:
     grace: float
     """Seconds between SIGTERM and SIGKILL."""
     num_workers: int
+    min_workers: int
+    """With which the group may go on; fewer than ``num_workers`` where it is elastic."""
     num_ranks: int
     """Ranks of this worker."""
     endpoint: str
@@ -57,6 +59,11 @@ class Environment:
         return self.work_dir / "job"
 
     @property
+    def is_elastic(self) -> bool:
+        """Whether the group may go on with fewer workers."""
+        return self.min_workers < self.num_workers
+
+    @property
     def num_threads(self) -> int:
         """Threads of one rank."""
         return max(1, self.num_cpus // self.num_ranks)
@@ -80,9 +87,10 @@ def read_environment(environ: Mapping[str, str]) -> Environment:
         return low
 
     low, _, high = text("PET_NNODES").partition(":")
-    num_workers = int(low) if low.isdecimal() and high in ("", low) else 0
-    if low and num_workers < 1:
-        faults.append(f"PET_NNODES={environ['PET_NNODES']!r}: a fixed number of workers is expected, such as 2:2")
+    is_range = low.isdecimal() and (high or low).isdecimal()
+    min_workers, num_workers = (int(low), int(high or low)) if is_range else (0, 0)
+    if low and not 1 <= min_workers <= num_workers:
+        faults.append(f"PET_NNODES={environ['PET_NNODES']!r}: a number of workers is expected, such as 2:2 or 1:4")
     endpoint = environ.get("PET_RDZV_ENDPOINT", "")
     if not endpoint and (host := environ.get("PET_MASTER_ADDR")):  # an operator without rendezvous names them apart
         endpoint = f"{host}:{environ.get('PET_MASTER_PORT', '')}"
@@ -107,6 +115,7 @@ def read_environment(environ: Mapping[str, str]) -> Environment:
         num_cpus=whole(1, "TRAIN_FUNC_CPUS"),
         grace=float(whole(1, "TRAIN_FUNC_GRACE_SECONDS")),
         num_workers=num_workers,
+        min_workers=min_workers,
         num_ranks=whole(1, "PET_NPROC_PER_NODE"),
         endpoint=endpoint,
         rendezvous_id=text("PET_RDZV_ID", "PET_MASTER_ADDR"),  # it has the name of the job

@@ -152,6 +152,11 @@ class Cluster(NamedFields):
             InvalidInput: with every finding at once.
         """
         faults = self._faults()
+        if run.min_workers is not None and not self._kind.is_elastic:
+            faults.append(
+                f"min_workers={run.min_workers}: a {self._kind.name} has a fixed number of workers; leave it out, or "
+                "take Cluster(kind='PyTorchJob')"
+            )
         try:
             access = self._access()
             placement = self._placement(self._image_or_unnamed(), access.namespace)

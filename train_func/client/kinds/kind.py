@@ -51,6 +51,8 @@ class Kind(ABC):
     """Reason of the event that tells that a pod was created."""
     pod_refused: str
     """Reason of the event that tells that the cluster has refused one."""
+    is_elastic: bool = False
+    """Whether a job goes on with fewer workers."""
     most_attempts: int | None = None
     """That a job can have; None: as many as its run allows."""
     operator: Operator

@@ -1,6 +1,6 @@
 """PyTorchJob: kubeflow.org/v1 of the Training Operator 1.9.
 
-One shape: Workers only, elastic with a fixed size. Without a Master the operator adds no init container, which a
+One shape: Workers only, elastic; with a fixed size, unless the run has ``min_workers``. Without a Master the operator adds no init container, which a
 namespace of pod security level restricted would reject.
 """
 
@@ -28,6 +28,7 @@ class PyTorchJob(Kind):
     group = "kubeflow.org"
     version = "v1"
     plural = "pytorchjobs"
+    is_elastic = True
     container = "pytorch"  # the name the operator asks for
     role = "worker"
     job_label = "training.kubeflow.org/job-name"
@@ -50,7 +51,7 @@ class PyTorchJob(Kind):
         return {
             "nprocPerNode": str(job.ranks),
             "elasticPolicy": {
-                "minReplicas": job.workers,
+                "minReplicas": job.min_workers,
                 "maxReplicas": job.workers,
                 "rdzvBackend": "c10d",
                 "rdzvId": job.name,

@@ -110,7 +110,7 @@ class Node:
             "PET_NPROC_PER_NODE": str(spec.ranks),
             "PET_RDZV_ENDPOINT": f"127.0.0.1:{self._rendezvous.getsockname()[1]}",
             "PET_RDZV_BACKEND": "c10d",
-            "PET_NNODES": f"{spec.workers}:{spec.workers}",
+            "PET_NNODES": f"{spec.min_workers}:{spec.workers}",
             "PET_MAX_RESTARTS": "0",
             "PET_RDZV_ID": spec.name,
             "PET_RDZV_CONF": f"join_timeout={JOIN_SECONDS}",

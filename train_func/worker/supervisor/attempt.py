@@ -1,11 +1,11 @@
 """One attempt as this worker lives it: it gets its number, trains, is finished together, and ends on record.
 
-    claim    worker 0 puts the lease of the next number into the store, and says no where the attempts are used up
+    claim    the lead puts the lease of the next number into the store, and says no where the attempts are used up
     bring    each worker brings the inputs of the run and begins the log of the attempt
     train    the launcher runs the ranks of this worker (ranks.py)
-    finish   when the ranks of all workers have ended well, worker 0 publishes; the others wait for that
+    finish   when the ranks of all workers have ended well, the lead publishes; the others wait for that
     close    the verdict of this worker is put on record, with its log
-    next     where a rank was lost and no pod, the same pods begin another attempt
+    next     where a rank was lost and no pod, the same pods begin another attempt; an elastic group also without a pod
 
 The order of these is the coordinator's (coordinator.py); a worker that waits for an order hears that its round is over.
 
@@ -42,6 +42,7 @@ from train_func.worker.supervisor.budget import Account, Attempts
 from train_func.worker.supervisor.coordinator import SILENCE, Phase, Status
 from train_func.worker.supervisor.group import Member
 from train_func.worker.supervisor.inputs import RunInputs
+from train_func.worker.supervisor.lead import Lead
 from train_func.worker.supervisor.log import LogTee
 from train_func.worker.supervisor.rank_process import Template
 from train_func.worker.supervisor.ranks import Launcher
@@ -51,7 +52,7 @@ from train_func.worker.supervisor.verdict import following, left_steps, of_ranks
 SUPERSEDED = 10.0  # for a record that another client has put in the place of the job's own to be put back
 PAUSE = 10.0  # before the next attempt in the same pods when two have made no progress
 SHORTEST = 0.5  # for each question to the store, even when the time is up
-LINGER = 5.0  # for which worker 0 stays for those who still read the reason
+LINGER = 5.0  # for which the lead stays for those who still read the reason
 
 T = TypeVar("T")
 
@@ -66,9 +67,11 @@ class Attempt:
         store: Store,
         log_tee: LogTee,
         stop: Stop,
+        lead: Lead,
         before: Verdict | None = None,
     ) -> None:
         self._environment = environment
+        self._lead = lead
         self._record = record
         self._store = store
         self._log_tee = log_tee
@@ -101,14 +104,16 @@ class Attempt:
             StorageFailed: reason "conflict" where the job was given up, as by a client that could not reach it.
             InvalidInput: an input cannot be had, or is not what was submitted.
             PeersLost, Stopped: another worker has ended, or a signal has come.
+            Replaced: another worker leads the group by now.
         """
         self._member = member
         environment, worker = self._environment, self._environment.worker
         account: Account | None = None
         lease: Lease | None = None
         refused: Verdict | None = None
-        if worker == 0:
+        if member.is_lead:
             member.hear(Phase.CLAIM)
+            patiently(self._lead.check, self._stop)
             patiently(lambda: self._attempts.check_wanted(SUPERSEDED), self._stop)
             account = patiently(self._attempts.account, self._stop)
             if self._before and account.num_charged > 1:  # what was in the way of the last two may need a moment to go
@@ -118,8 +123,8 @@ class Attempt:
             self._begin(lease)  # its end is on record also where the others never hear of it
             refused = account.verdict(worker) if account.spent else None
         order = member.hear(Phase.PREPARE, lease=lease, refused=refused)
-        assert order.lease is not None  # worker 0 has claimed it before that phase
-        if worker != 0:
+        assert order.lease is not None  # the lead has claimed it before that phase
+        if not member.is_lead:
             self._begin(order.lease)
         number = order.lease.attempt
         if order.refused:
@@ -132,12 +137,12 @@ class Attempt:
                     attempt=number,
                     position=account.num_started + 1,
                     at_most=account.at_most,
-                    num_workers=environment.num_workers,
-                    num_ranks=environment.num_workers * environment.num_ranks,
+                    num_workers=len(order.members),
+                    num_ranks=len(order.members) * environment.num_ranks,
                     num_threads=environment.num_threads,
                 )
             )
-        inputs = RunInputs(environment, self._record, self._store, self._stop).bring(member)
+        inputs = RunInputs(environment, self._record, self._store, self._stop).bring(member.look)
         template.start(environment.job_dir / "source.py")
         launcher = Launcher(environment, self._log_tee, self._stop, member, template, self._record.run.hang_after)
         self.launcher = launcher
@@ -149,8 +154,8 @@ class Attempt:
 
     def _begin(self, lease: Lease) -> None:
         self.lease = lease
-        keys, is_first = self._record.keys.attempt(lease.attempt), self._environment.worker == 0
-        history = History(keys, self._store.put) if is_first else None  # rank 0 alone reports metrics
+        keys = self._record.keys.attempt(lease.attempt)
+        history = History(keys, self._store.put) if self._is_lead else None  # rank 0 alone reports metrics
         self._log_tee.begin(lambda log: self._attempts.put_log(lease.attempt, log), history)
 
     def finish(self, member: Member, ends: list[RankEnd]) -> None:
@@ -164,7 +169,7 @@ class Attempt:
         left = left_steps(ends, worker=environment.worker)
         member.hear(Phase.FINISH, Phase.DONE, status=Status.ENDED, left=left)
         self.finishes = True
-        if environment.worker == 0:
+        if member.is_lead:
             first = next((end.outcome for end in ends if end.rank == 0), None)
             publication = Publication(environment.work_dir, self._store, self._record, lease.attempt)
             publication.conclude(of_rank(environment.work_dir, 0), first)
@@ -218,7 +223,7 @@ class Attempt:
             if unformed:
                 self._begin(unformed)
         if self.lease:
-            was_stopped = exits.STOPPED in (verdict.exit_code, root.exit_code if root else None)
+            was_stopped = {exits.STOPPED, exits.RESIZED} & {verdict.exit_code, root.exit_code if root else 0}
             if verdict.retryable and not was_stopped:  # a stop from outside costs nothing
                 account = self._bounded(partial(self._attempts.account, self.lease.attempt, self._step))
                 if account and account.spent and not self._bounded(self._attempts.is_published):
@@ -228,21 +233,32 @@ class Attempt:
         return verdict
 
     def leave(self) -> None:
-        """Parts from the group, after ``close``: worker 0 stays a little for those who still read the reason."""
+        """Parts from the group, after ``close``: the lead stays a little for those who still read the reason."""
         if self._member:
             self._member.leave(LINGER if self._root and not self._stop.requested else 0.0)
 
     def next(self) -> Self | None:
-        """Returns another attempt of the group in its pods when a rank was lost and no pod, by the first verdict."""
+        """Returns another attempt of the group in its pods; None where this worker has to leave it.
+
+        That is where it was told to, by a signal or by its verdict, or where the coordinator ends the group. An elastic
+        group whose coordinator has gone has another one soon.
+        """
         root, verdict, launcher = self._root, self._verdict, self.launcher
-        if self._stop.requested or not (root and verdict and root.root_cause and root.retryable and verdict.retryable):
+        if self._stop.requested or self._member is None or verdict is None or not verdict.retryable:
             return None
-        if self.finishes:  # the result may be in the store: a pod that starts again completes it, and trains nothing
+        if self.finishes and not self._member.has_gone:  # the lead completes the result, and the group waits for that
             return None
         is_stuck = launcher is not None and any(end.exit_code is None for end in launcher.ends())
-        if self._member is None or is_stuck or not self._member.begin_again():
-            return None  # a rank that cannot be ended may hold what another attempt needs
-        return type(self)(self._environment, self._record, self._store, self._log_tee, self._stop, root)
+        if is_stuck:  # a rank that cannot be ended may hold what another attempt needs
+            return None
+        if not self._member.begin_again() and not (self._environment.is_elastic and self._member.has_gone):
+            return None
+        another = (self._environment, self._record, self._store, self._log_tee, self._stop, self._lead)
+        return type(self)(*another, root or verdict)
+
+    @property
+    def _is_lead(self) -> bool:
+        return self._member is not None and self._member.is_lead
 
     @property
     def _step(self) -> int:
@@ -258,7 +274,7 @@ class Attempt:
         self._log_tee.flush(self.seconds_left())
 
     def _keep_trackers(self, store: Store) -> None:
-        if self._environment.worker == 0 and self.lease:
+        if self._is_lead and self.lease:
             prefix = self._record.keys.attempt(self.lease.attempt).prefix
             for name in FOLDERS:
                 keep(store, f"{prefix}/{name}", self._environment.work_dir / name, "trackers")

@@ -1,21 +1,22 @@
-"""The coordinator: the supervisor of worker 0 decides for all workers of a job.
+"""The coordinator: the supervisor of one worker, the lead, decides for all workers of a job.
 
 Each worker reports the last milestone that it has reached, at once and then every second. The answer is the phase of
-the group, which is an order. Only worker 0 decides, so no two workers can disagree. What follows from a report
+the group, which is an order. Only the lead decides, so no two workers can disagree. What follows from a report
 is a pure function of the state, the report and the time; ``tests/unit/test_coordinator.py`` is its table.
 
     phase      ends when                                         a worker then
-    WAIT       all workers are there, and each has reported      reports again
+    WAIT       the workers are there, and each has reported      reports again
                since they were complete
-    CLAIM      worker 0 has the lease of the next attempt        claims it, if it is worker 0
+    CLAIM      the lead has the lease of the next attempt        claims it, if it is the lead
     PREPARE    every worker has its inputs                       brings the inputs
     START      the ranks of every worker have ended well         runs its ranks
-    FINISH     worker 0 has published the result                 keeps its files; worker 0 publishes
+    FINISH     the lead has published the result                 keeps its files; the lead publishes
     DONE                                                         leaves
     STOP       every worker is ready for the next round          ends its ranks, and is ready
     EXIT                                                         ends its ranks, and leaves
 
-A round is one attempt of the group: an order is for the workers that are in its round.
+A round is one attempt of the group: an order is for the workers that are in its round. A group of a fixed size has
+worker 0 as its lead (``group.py``).
 
 The first worker that failed by itself ends the round for all. A worker that only lost its peers is heard and may have
 to wait for ROOT seconds: another one may still be writing down why it failed. A rank that has left its loop over the
@@ -23,10 +24,15 @@ steps is a fault only where a rank of another worker went on.
 
 A worker is lost that has not reported for SILENCE seconds, or for AWAY seconds after its connection ended: one that
 lives connects again at once. A coordinator that stood still itself, as on a machine that slept, has lost none. A lost
-worker ends the group: the operator starts all pods again. After a lost rank the same pods begin another round. While
-the group finishes only worker 0 counts, which publishes; a worker that fails then waits for the outcome.
+worker ends a group of a fixed size: the operator starts all pods again. After a lost rank the same pods begin another
+round. While the group finishes only the lead counts, which publishes; a worker that fails then waits for the outcome.
 
-The lease in the store is the fence: worker 0 claims it before each round, so two groups never share an attempt.
+An elastic group goes on without a worker that is lost or told to stop, as long as ``min_workers`` are left: its others
+begin the next round. A worker that comes while a round runs prepares itself beside it. Once it is prepared the round
+ends, at the same step on all ranks, and the next one begins with it: at most one change in CHANGE seconds. At its start
+the group waits GATHER seconds for all workers before it begins with fewer, and REGATHER when its lead was lost.
+
+The lease in the store is the fence: the lead claims it before each round, so two groups never share an attempt.
 """
 
 import threading
@@ -45,6 +51,9 @@ SILENCE = 15.0  # the same once it has formed
 AWAY = 2.0  # the same after its connection has ended
 ROOT = 3.0  # for the root of a failure to show itself
 AGAIN = 60.0  # for all workers to be ready for another round, since the first was
+GATHER = 30.0  # for which an elastic group waits for all its workers at its start, since it has enough
+REGATHER = 3.0  # the same when its lead was lost: for those that are left
+CHANGE = 10.0  # between the beginning of a round and a change of its size for a worker that comes
 
 
 class Status(StrEnum):
@@ -89,7 +98,7 @@ class Report(Record):
     waits: bool = False
     """Whether every rank of it waits for others."""
     lease: Lease | None = None
-    """Of the attempt of this round, as worker 0 has claimed it."""
+    """Of the attempt of this round, as the lead has claimed it."""
     refused: Verdict | None = None
     """Why nothing is started under it: the attempts of the run are used up."""
     address: str = ""
@@ -111,7 +120,7 @@ class Order(Record):
     refused: Verdict | None = None
     address: str = ""
     members: tuple[int, ...] = ()
-    """The workers that have not left."""
+    """The workers that have not left, in the order of their ranks: the lead has the first."""
     verdict: Verdict | None = None
     """Why the round ends."""
     all_wait: bool = False
@@ -123,25 +132,45 @@ class State:
     """The group between two reports."""
 
     num_workers: int
+    min_workers: int
+    """With which a round may begin; fewer than ``num_workers`` in an elastic group."""
+    lead: int = 0
+    """The worker in which the coordinator is."""
+    gather: float = GATHER
+    """Seconds for which it waits for all workers."""
     phase: Phase = Phase.WAIT
     round: int = 1
     members: Mapping[int, Report] = field(default_factory=dict)
-    """The last report of each worker."""
+    """The last report of each worker of the round."""
+    newcomers: Mapping[int, Report] = field(default_factory=dict)
+    """The last report of each worker that came while a round ran."""
     looked: float = 0.0
     """When it was looked for silence last."""
+    begun: float = 0.0
+    """When the ranks of this round were started."""
     since: float | None = None
-    """When the group was complete (WAIT), a worker had failed, or was ready for the next round (STOP)."""
+    """When enough workers were there (WAIT), a worker had failed, or was ready for the next round (STOP)."""
     failures: tuple[Report, ...] = ()
     """By which workers said that they have failed in this round."""
     verdict: Verdict | None = None
+
+    @property
+    def is_elastic(self) -> bool:
+        """Whether rounds may have different workers."""
+        return self.min_workers < self.num_workers
 
 
 def hear(state: State, report: Report, now: float) -> State:
     """Returns the state after a report. That of a pod which is of no group, or of another one, changes nothing."""
     state = look(state, now)
-    last, is_forming = state.members.get(report.worker), state.phase is Phase.WAIT
-    if (last.pod != report.pod if last else not is_forming) or (is_forming and report.round):
-        return state
+    last = state.members.get(report.worker)
+    if last is None or last.pod != report.pod:
+        is_free = last is None and state.phase is Phase.WAIT
+        if report.round or not (is_free or state.is_elastic):
+            return state
+        if not is_free:
+            newcomers = {**state.newcomers, report.worker: replace(report, heard=now)}
+            return _settle(replace(state, newcomers=newcomers), now)
     is_known = any(other.worker == report.worker for other in state.failures)
     if report.verdict and report.round == state.round and not is_known:
         since = now if state.since is None else state.since
@@ -155,6 +184,8 @@ def look(state: State, now: float) -> State:
         heard = {worker: replace(report, heard=now) for worker, report in state.members.items()}
         state = replace(state, members=heard)
     limit = PRESENT if state.phase is Phase.WAIT else SILENCE
+    newcomers = {worker: report for worker, report in state.newcomers.items() if now - report.heard < PRESENT}
+    state = replace(state, newcomers=newcomers)
     for report in [report for report in state.members.values() if now - report.heard >= limit]:
         state = _lose(state, report)
     return _settle(replace(state, looked=now), now)
@@ -164,7 +195,8 @@ def lose(state: State, report: Report, now: float) -> State:
     """Returns the state after the connection has ended over which this report was the last one."""
     last = state.members.get(report.worker)
     if last is None or last.pod != report.pod:
-        return state
+        others = {worker: other for worker, other in state.newcomers.items() if other.pod != report.pod}
+        return replace(state, newcomers=others)
     if state.phase is Phase.WAIT:
         return _lose(state, last)
     return _with(state, replace(last, heard=min(last.heard, now + AWAY - SILENCE)))
@@ -174,18 +206,22 @@ def order_for(state: State, report: Report) -> Order:
     """Returns the order to the worker that has sent this report."""
     last = state.members.get(report.worker)
     if last is None or last.pod != report.pod:
+        if report.worker in state.newcomers:
+            return Order(Phase.PREPARE, why="the others train; it joins them at the end of a step")
         return Order(Phase.WAIT, why=f"another pod is worker {report.worker}")
     if state.phase is Phase.WAIT:
         missing = sorted({*range(state.num_workers)} - {*state.members})
-        return Order(Phase.WAIT, why=f"not there yet: {counted(len(missing), 'worker')} ({listed(missing[:9])})")
-    lead, reports = state.members[0], state.members.values()
+        why = f"not there yet: {counted(len(missing), 'worker')} ({listed(missing[:9])})"
+        return Order(Phase.WAIT, state.round if report.round else 0, why=why)
+    lead, reports = state.members[state.lead], state.members.values()
+    living = (report.worker for report in reports if report.status is not Status.LEFT)
     return Order(
         state.phase,
         state.round,
         lease=lead.lease,
         refused=lead.refused,
         address=lead.address,
-        members=tuple(sorted(report.worker for report in reports if report.status is not Status.LEFT)),
+        members=tuple(sorted(living, key=lambda worker: (worker != state.lead, worker))),
         verdict=state.verdict,
         all_wait=all(report.waits for report in reports),
     )
@@ -211,40 +247,68 @@ def _settle(state: State, now: float) -> State:
 
 def _next(state: State, now: float) -> State:
     """Returns the state after one transition; the same one where there is none."""
-    reports = state.members.values()
+    reports, lead = state.members.values(), state.members.get(state.lead)
     statuses = {report.status if report.round == state.round else Status.FAILED for report in reports}
     match state.phase:
-        case Phase.WAIT if len(reports) == state.num_workers:
-            complete = now if state.since is None else state.since
-            if all(report.heard >= complete for report in reports):
+        case Phase.WAIT if lead and len(reports) >= state.min_workers:
+            since = now if state.since is None else state.since
+            is_complete = len(reports) >= state.num_workers or now - since >= state.gather
+            if is_complete and all(report.heard >= since for report in reports):
                 return replace(state, since=None, phase=Phase.CLAIM)
-            return replace(state, since=complete)
+            return replace(state, since=since)
         case Phase.CLAIM | Phase.PREPARE | Phase.START if verdict := _verdict(state, now):
             return _stop(state, verdict)
-        case Phase.CLAIM if state.members[0].lease and state.members[0].round == state.round:
+        case Phase.CLAIM if lead and lead.lease and lead.round == state.round:
             return replace(state, phase=Phase.PREPARE)
         case Phase.PREPARE if statuses == {Status.PREPARED}:
-            return replace(state, phase=Phase.START)
+            return replace(state, phase=Phase.START, begun=now)
         case Phase.START if statuses == {Status.ENDED}:
             return replace(state, phase=Phase.FINISH)
-        case Phase.FINISH if state.members[0].status is Status.PUBLISHED:
+        case Phase.START if (joining := _joining(state)) and now - state.begun >= CHANGE:
+            message = f"{counted(len(joining), 'worker')} joined the group: {listed(joining)}"
+            return _stop(state, Verdict(exits.RESIZED, "preemption", message, state.lead))
+        case Phase.FINISH if lead and lead.status is Status.PUBLISHED:
             return replace(state, phase=Phase.DONE)
-        case Phase.FINISH if verdict := state.members[0].verdict:
+        case Phase.FINISH if lead and (verdict := lead.verdict):
             return _stop(state, verdict)
         case Phase.STOP:
-            num_ready = sum(report.round > state.round for report in reports)
-            since = now if state.since is None and num_ready else state.since
-            if Status.LEFT in {report.status for report in reports} or (since is not None and now - since >= AGAIN):
-                return replace(state, phase=Phase.EXIT)
-            if num_ready < len(reports):
-                return replace(state, since=since)
-            return State(state.num_workers, Phase.CLAIM, state.round + 1, state.members, state.looked)
+            return _begin_again(state, now)
     return state
 
 
+def _joining(state: State) -> list[int]:
+    """The workers with which the next round may begin, once each that came is prepared."""
+    is_known = [report.status is Status.PREPARED for report in state.newcomers.values()]
+    return sorted(state.newcomers) if all(is_known) else []
+
+
+def _begin_again(state: State, now: float) -> State:
+    """Returns the state of the next round, as soon as its workers are ready for it; those of a group that is elastic
+    are the ones that are left, and those that came."""
+    living = {worker: report for worker, report in state.members.items() if report.status is not Status.LEFT}
+    ready = {worker: report for worker, report in living.items() if report.round > state.round}
+    since = now if state.since is None and ready else state.since
+    is_late = since is not None and now - since >= AGAIN
+    if not state.is_elastic and (is_late or len(living) < len(state.members)):
+        return replace(state, phase=Phase.EXIT)
+    if state.lead not in ready or not (is_late or len(ready) == len(living)):
+        return replace(state, since=since)
+    joining = {worker: state.newcomers[worker] for worker in _joining(state) if worker not in ready}
+    members = {**ready, **joining}
+    return replace(
+        State(state.num_workers, state.min_workers, state.lead, state.gather),
+        phase=Phase.CLAIM if len(members) >= state.min_workers else Phase.WAIT,
+        round=state.round + 1,
+        members=members,
+        newcomers={worker: report for worker, report in state.newcomers.items() if worker not in members},
+        looked=state.looked,
+    )
+
+
 def _stop(state: State, verdict: Verdict) -> State:
-    """Another round may follow where a rank was lost and no worker was asked to stop."""
-    may_follow = verdict.root_cause and verdict.retryable and verdict.exit_code != exits.STOPPED
+    """Another round may follow where a rank was lost and no worker was asked to stop; of an elastic group, always."""
+    is_of_rank = verdict.root_cause and verdict.exit_code != exits.STOPPED
+    may_follow = verdict.retryable and (is_of_rank or state.is_elastic)
     return replace(state, phase=Phase.STOP if may_follow else Phase.EXIT, since=None, verdict=verdict)
 
 
@@ -267,11 +331,11 @@ def _verdict(state: State, now: float) -> Verdict | None:
 
 
 class Coordinator:
-    """The state of a group, in the memory of worker 0, and the orders that follow from it."""
+    """The state of a group, in the memory of its lead, and the orders that follow from it."""
 
-    def __init__(self, num_workers: int) -> None:
+    def __init__(self, state: State) -> None:
         self._lock = threading.Lock()
-        self._state = State(num_workers, looked=time.monotonic())
+        self._state = replace(state, looked=time.monotonic())
 
     def report(self, report: Report) -> Order:
         """Takes a report; returns the order to its worker."""

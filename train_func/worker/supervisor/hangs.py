@@ -103,9 +103,8 @@ class Judge:
 class HangWatch:
     """Watches the ranks of one attempt. A rank is watched once its environment has what ``variables`` gives for it."""
 
-    def __init__(self, num_ranks: int, limit: float) -> None:
-        """``num_ranks``: of the whole group; ``limit``: seconds without progress that are a hang."""
-        self._num_ranks = num_ranks
+    def __init__(self, limit: float) -> None:
+        """``limit``: seconds without progress that are a hang."""
         self._judge = Judge(limit)
         self._marks: dict[int, SharedMark] = {}
         self._stacks: dict[int, deque[str]] = {}
@@ -115,15 +114,18 @@ class HangWatch:
         self._marks[rank] = SharedMark()
         return {marks.VARIABLE: self._marks[rank].path}
 
-    def look(self, pids: Mapping[int, int], group: Member) -> Hang | None:
-        """Returns the hang, if any; ``pids``: of the ranks that live, by rank. To be called several times a second."""
+    def look(self, pids: Mapping[int, int], group: Member, world_size: int) -> Hang | None:
+        """Returns the hang, if any; ``pids``: of the ranks that live, by rank. To be called several times a second.
+
+        ``world_size``: ranks of the whole group.
+        """
         states = [RankState(rank, self._marks[rank].read(), _state(pid) == "T") for rank, pid in pids.items()]
         if hang := self._judge.look(time.monotonic(), states):
             return hang
         waiting = self._judge.waiting if len(pids) == len(self._marks) else None
         if not group.wait(waiting is not None) or waiting is None:
             return None
-        return waiting if self._num_ranks == 1 else replace(waiting, rank=None)
+        return waiting if world_size == 1 else replace(waiting, rank=None)
 
     def print_stacks(self, pids: Mapping[int, int]) -> None:
         """Prints where each of these ranks is, and has them print their stacks."""

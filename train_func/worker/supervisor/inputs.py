@@ -8,6 +8,7 @@ import hashlib
 import os
 import shutil
 import time
+from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 from zipfile import ZipFile
@@ -23,7 +24,6 @@ from train_func.worker.inputs.cache import entry, remove
 from train_func.worker.inputs.named import bring, link
 from train_func.worker.stop import Stop
 from train_func.worker.store_wait import TELL, patient, patiently
-from train_func.worker.supervisor.group import Member
 
 STORE_SECONDS = 900.0  # for a store that is away while an input is brought
 
@@ -39,18 +39,20 @@ class RunInputs:
         self._now = ""
         """The input that is brought."""
 
-    def bring(self, member: Member) -> dict[str, str]:
+    def bring(self, look: Callable[[], object]) -> dict[str, str]:
         """Returns the paths of all inputs, by the variables that tell them.
+
+        ``look``: raises what ends the wait for them.
 
         Raises:
             InvalidInput, StorageFailed: an input cannot be had, or is not what was submitted.
-            PeersLost, Stopped: another worker has ended, or a signal has come.
+            Stopped: a signal has come.
         """
         if not self._record.run.inputs:
             return {}
         outcome, notice = begin(self._all), time.monotonic() + TELL  # a signal and the loss of a peer end the wait
         while not outcome.done():
-            member.look()
+            look()
             self._stop.pause(0.05)
             if time.monotonic() >= notice:
                 notice = time.monotonic() + TELL

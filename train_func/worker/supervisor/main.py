@@ -27,6 +27,7 @@ from train_func.worker.submission import bring_submission
 from train_func.worker.supervisor import inputs
 from train_func.worker.supervisor.attempt import Attempt
 from train_func.worker.supervisor.group import Member, NotFormed, PeersLost, meet
+from train_func.worker.supervisor.lead import ElectedLead, FixedLead, Finished, Lead, Replaced
 from train_func.worker.supervisor.log import LogTee
 from train_func.worker.supervisor.rank_process import Template
 from train_func.worker.supervisor.uploads import Heartbeat, share_packages
@@ -90,9 +91,11 @@ class Supervisor:
         self._stop = stop
         self._attempt: Attempt | None = None
         self._template = Template(environment.num_threads)
+        self._lead: Lead = FixedLead(environment)
         self._member: Member | None = None
         self._verdict: Verdict | None = None
         self._heartbeat: Heartbeat | None = None
+        self._inputs: inputs.RunInputs | None = None
 
     @property
     def attempt_number(self) -> int | None:
@@ -105,7 +108,7 @@ class Supervisor:
 
     def depart(self, verdict: Verdict) -> None:
         """Ends the signs of life with the worker."""
-        if self._heartbeat:
+        if self._heartbeat and self._heartbeat.is_alive():
             is_over = not verdict.retryable and verdict.exit_code != exits.FENCED  # another job of the run may live
             self._heartbeat.finish(self.seconds_left(), is_over=is_over)
 
@@ -145,7 +148,8 @@ class Supervisor:
             assert attempt is not None and member is not None
             verdict = self._verdict_on(partial(attempt.run, member, self._template))
             if another := attempt.next():
-                self._attempt, verdict = another, None
+                self._attempt = another
+                verdict = self._verdict_on(self._meet) if member.has_gone else None
         if self._attempt:
             self._attempt.leave()
         self._verdict = verdict
@@ -161,6 +165,12 @@ class Supervisor:
             if self._stop.requested and error.verdict and error.verdict.exit_code == exits.STOPPED:  # all were told to
                 return self._close(stopped(worker, self._stop.name))
             return self._close(Verdict(exits.PEER, "peer", str(error), worker, root_cause=False), error.verdict)
+        except Replaced as error:
+            if self._member:
+                self._member.has_gone = True
+            return self._close(Verdict(exits.PEER, "peer", str(error), worker, root_cause=False))
+        except Finished:
+            return self._close(Verdict(exits.DONE, None, "the run was finished before", worker))
         except NotFormed as error:
             return self._close(Verdict(exits.RENDEZVOUS, "peer", str(error), worker))
         except TrainFuncError as error:
@@ -178,11 +188,13 @@ class Supervisor:
         environment.temporary_dir.mkdir(parents=True, exist_ok=True)
         store = patiently(lambda: open_store(environment.store), stop)
         record = patiently(lambda: bring_submission(store, environment.submission, environment.job_dir), stop)
-        self._attempt = Attempt(environment, record, store, self._log_tee, stop)
+        if environment.is_elastic:
+            self._lead = ElectedLead(environment, store, record)
+        self._attempt = Attempt(environment, record, store, self._log_tee, stop, self._lead)
         stop.check()
         patiently(lambda: store.probe(record.keys.prefix), stop)  # first: it says within seconds why it cannot be used
+        self._heartbeat = Heartbeat(store, record, environment.pod)
         if environment.worker == 0:
-            self._heartbeat = Heartbeat(store, record, environment.pod)
             self._heartbeat.start()
             begin(partial(share_packages, store, environment.image))
         if patiently(lambda: complete(store, record), stop):
@@ -191,8 +203,21 @@ class Supervisor:
         wheels = environment.work_dir / "packages"
         inputs.put_first(patiently(lambda: inputs.unpacked(store, record, environment.cache_dir, wheels), stop))
         self._template.start(environment.job_dir / "source.py")
-        self._member = meet(environment, stop)
+        self._inputs = inputs.RunInputs(environment, record, store, stop)
+        return self._meet()
+
+    def _meet(self) -> Verdict | None:
+        """Returns None once this worker is in a group."""
+        self._member = patiently(lambda: meet(self._environment, self._stop, self._lead, self._get_ready), self._stop)
+        if self._member.is_lead and self._heartbeat and not self._heartbeat.is_alive():
+            self._heartbeat.start()
         return None
+
+    def _get_ready(self) -> None:
+        assert self._inputs is not None
+        self._inputs.bring(self._stop.check)
+        while not self._template.is_ready():
+            self._stop.pause(LOOK)
 
     def _close(self, verdict: Verdict, root: Verdict | None = None) -> Verdict:
         return self._attempt.close(verdict, root) if self._attempt else verdict

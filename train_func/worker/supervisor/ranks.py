@@ -38,8 +38,9 @@ from train_func.worker.rank import folders, stacks
 from train_func.worker.rank.end import RankEnd, running
 from train_func.worker.stop import Stop, work_seconds
 from train_func.worker.supervisor.coordinator import Order, Phase, Status
-from train_func.worker.supervisor.group import BEAT, Member, PeersLost, reserved_port
+from train_func.worker.supervisor.group import BEAT, Member, PeersLost
 from train_func.worker.supervisor.hangs import Hang, HangWatch
+from train_func.worker.supervisor.lead import reserved_port
 from train_func.worker.supervisor.log import LogTee
 from train_func.worker.supervisor.rank_process import RankProcess, Template
 from train_func.worker.supervisor.verdict import of_ranks, stopped
@@ -71,9 +72,10 @@ class Launcher:
         self._template = template
         self._folder = Path(mkdtemp(prefix="ranks-", dir=environment.temporary_dir))
         self._position = environment.worker  # among the members of the attempt
+        self._num_workers = environment.num_workers
         self._processes: dict[int, RankProcess] = {}  # by local rank
         self._is_complete = False
-        self._hangs = HangWatch(environment.num_workers * environment.num_ranks, hang_after)
+        self._hangs = HangWatch(hang_after)
         memory = environment.memory or 0  # of which the kernel's page tables and buffers are not seen here
         self._memory = FamilyMemory(memory - min(int(SHARE * memory), AT_MOST)) if memory else None
         self.out_of_memory = False
@@ -102,10 +104,11 @@ class Launcher:
         try:
             with contextlib.ExitStack() as ports:  # the ranks meet at rank 0, at a port that is free
                 address = ""
-                if self._environment.worker == 0:
+                if self._member.is_lead:
                     address = f"{self._member.address}:{ports.enter_context(reserved_port())}"
                 order = self._member.hear(Phase.START, status=Status.PREPARED, address=address)
                 self._position = order.members.index(self._environment.worker)
+                self._num_workers = len(order.members)
                 while not self._template.is_ready():
                     self._look_around()
                 for local_rank in range(self._environment.num_ranks):
@@ -160,12 +163,12 @@ class Launcher:
             pids = {self._rank(local_rank): process.pid for local_rank, process in alive.items()}
             if stacks.are_asked_for():
                 self._hangs.print_stacks(pids)
-            if hang := self._hangs.look(pids, self._member):
+            if hang := self._hangs.look(pids, self._member, self._world_size):
                 worker = self._environment.worker
                 first = self._member.fail(hang.verdict(worker))
                 if first and first.worker != worker:
                     continue  # the next look finds that end
-                if self._environment.num_workers > 1:
+                if self._num_workers > 1:
                     self._stop.pause(BEAT + 3 * LOOK)  # in which the others print their stacks
                 self.hang = hang
                 self._hangs.print_stacks(pids)
@@ -179,7 +182,7 @@ class Launcher:
         try:
             self._member.look()
         except PeersLost as lost:
-            if lost.verdict and lost.verdict.exit_code == exits.STOPPED:
+            if lost.verdict and lost.verdict.exit_code in (exits.STOPPED, exits.RESIZED):
                 self._patience = work_seconds(self._environment.grace)  # the ranks of all workers save together
             if lost.verdict and lost.verdict.exit_code == exits.HANG:
                 self._hangs.print_stacks({self._rank(local): rank.pid for local, rank in self._alive().items()})
@@ -192,7 +195,7 @@ class Launcher:
         https://docs.pytorch.org/docs/2.13/elastic/run.html#environment-variables
         """
         environment = self._environment
-        rank, world_size = self._rank(local_rank), len(order.members) * environment.num_ranks
+        rank, world_size = self._rank(local_rank), self._world_size
         address, _, port = order.address.rpartition(":")
         return {
             "RANK": str(rank),
@@ -200,7 +203,7 @@ class Launcher:
             "LOCAL_RANK": str(local_rank),
             "LOCAL_WORLD_SIZE": str(environment.num_ranks),
             "GROUP_RANK": str(self._position),
-            "GROUP_WORLD_SIZE": str(len(order.members)),
+            "GROUP_WORLD_SIZE": str(self._num_workers),
             "ROLE_NAME": "rank",
             "ROLE_RANK": str(rank),
             "ROLE_WORLD_SIZE": str(world_size),
@@ -229,6 +232,10 @@ class Launcher:
         }
         running(self._outcome(local_rank)).touch()
         return variables
+
+    @property
+    def _world_size(self) -> int:
+        return self._num_workers * self._environment.num_ranks
 
     def _rank(self, local_rank: int) -> int:
         return self._position * self._environment.num_ranks + local_rank

@@ -71,6 +71,8 @@ def following(root: Verdict | None, verdict: Verdict) -> Verdict:
         return root
     if root.exit_code == exits.SPENT:
         return replace(root, worker=verdict.worker, root_cause=False, follows=root.worker)
+    if root.exit_code == exits.RESIZED:
+        return replace(root, worker=verdict.worker, root_cause=False, follows=root.worker)
     code = exits.PEER if root.retryable else root.exit_code
     cause = root.cause if root.exit_code == exits.STOPPED else "peer"  # an attempt that was stopped is not charged
     message = f"worker {root.worker} had ended: {root.message}"

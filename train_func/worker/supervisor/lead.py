@@ -1,0 +1,188 @@
+"""Which worker leads a group, and how the others reach it.
+
+The lead of a group of a fixed size is worker 0, whose name is in the environment of every pod. In an elastic group any
+worker may be lost, so the lead is whoever wrote the newest of the numbered records in the store; each is put if absent.
+A worker calls the newest lead. Where that does not answer, the worker takes the next number, after a pause that is
+longer for a higher worker: the lowest one that lives leads.
+
+A lead that was stopped or cut off, and goes on, finds a newer record before it begins a round, and joins as any other.
+Records keep nobody from training: that is for the lease of an attempt (``attempt_records.py``).
+"""
+
+import contextlib
+import socket
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Protocol
+
+from train_func.errors import StorageFailed
+from train_func.storage import Store
+from train_func.wire.codec import Record
+from train_func.wire.layout import newest_number
+from train_func.wire.records import RunRecord
+from train_func.worker.environment import Environment
+from train_func.worker.publish.publication import complete
+from train_func.worker.supervisor.connection import Connection, Host
+from train_func.worker.supervisor.coordinator import GATHER, REGATHER, Coordinator, Order, Report, State
+
+PATIENCE, PATIENCE_OF_WORKER = 1.0, 0.5  # seconds without an answer, and more for each lower worker
+
+Ask = Callable[[Report], Order]
+
+
+class Finished(Exception):
+    """The group has ended, and the result of the run is in the store."""
+
+
+class Replaced(Exception):
+    """Another worker leads the group by now."""
+
+
+@dataclass(frozen=True)
+class Way:
+    """The way of a worker to the coordinator of its group."""
+
+    ask: Ask
+    """Brings a report to the coordinator and returns its order; raises OSError when it has gone."""
+    address: str
+    """Where the others reach this worker."""
+    is_lead: bool
+
+
+class Lead(Protocol):
+    """The lead of the group, as one worker finds it."""
+
+    where: str
+    """In words."""
+
+    def find(self) -> Way:
+        """Returns the way to the lead, which may be this worker itself.
+
+        Raises:
+            OSError: there is none yet.
+            Finished: there will be none.
+        """
+
+    def check(self) -> None:
+        """Raises Replaced where this worker leads no more."""
+
+
+class FixedLead:
+    """Worker 0, for as long as the group lasts."""
+
+    def __init__(self, environment: Environment) -> None:
+        self._environment = environment
+        self.where = environment.endpoint
+
+    def find(self) -> Way:
+        """Returns the way to worker 0, which begins in worker 0; raises OSError while there is none."""
+        environment = self._environment
+        address = own_address(environment.endpoint) if environment.num_workers > 1 else "127.0.0.1"
+        host, port = _split(environment.endpoint)
+        if environment.worker:
+            return Way(Connection(host, port, environment.group_key).report, address, is_lead=False)
+        coordinator = Coordinator(State(environment.num_workers, environment.num_workers))
+        if environment.num_workers > 1:
+            Host(coordinator, environment.group_key, port)
+        return Way(coordinator.report, address, is_lead=True)
+
+    def check(self) -> None:
+        """Worker 0 leads as long as it lives."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class LeadRecord(Record):
+    """A worker says by it that it leads the group, and where it is reached."""
+
+    worker: int
+    pod: str
+    address: str
+
+
+class ElectedLead:
+    """Whoever wrote the newest record."""
+
+    def __init__(self, environment: Environment, store: Store, record: RunRecord) -> None:
+        self._environment, self._store, self._record = environment, store, record
+        self._folder = record.keys.leads(record.submission)
+        self._number, self._since = -1, 0.0  # of the newest record, and when it was seen first
+        self._own = 0
+        self.where = "the address of the lead in the store"
+
+    def find(self) -> Way:
+        """Returns the way to the newest lead that answers, or makes this worker the lead.
+
+        Raises:
+            OSError: there is none yet, and it is not yet for this worker to lead.
+            Finished: nothing is left to lead.
+            StorageFailed: the store is away.
+        """
+        environment, number, now = self._environment, self._newest(), time.monotonic()
+        if number != self._number:
+            self._number, self._since = number, now
+        why = OSError("no worker leads the group yet")
+        if number:
+            lead = LeadRecord.from_json(self._store.get(self._key(number)).data, self._key(number))
+            host, port = _split(lead.address)
+            try:
+                return Way(Connection(host, port, environment.group_key).report, own_address(lead.address), False)
+            except OSError as error:
+                why = error
+        is_first = not number and environment.worker == 0
+        if not is_first and now - self._since < PATIENCE + PATIENCE_OF_WORKER * environment.worker:
+            raise why
+        if complete(self._store, self._record):
+            raise Finished
+        address = own_address(environment.endpoint)
+        with reserved_port() as port:
+            own = LeadRecord(worker=environment.worker, pod=environment.pod, address=f"{address}:{port}")
+            try:
+                self._store.put(self._key(number + 1), own.to_json(), if_absent=True)
+            except StorageFailed as failure:
+                if failure.reason != "conflict":
+                    raise
+                raise OSError("another worker leads the group") from None
+        gather = REGATHER if number else GATHER
+        state = State(environment.num_workers, environment.min_workers, environment.worker, gather)
+        coordinator = Coordinator(state)
+        Host(coordinator, environment.group_key, port)
+        self._own = number + 1
+        return Way(coordinator.report, address, is_lead=True)
+
+    def check(self) -> None:
+        """Raises Replaced where a newer record than that of this worker is there, StorageFailed where none answers."""
+        if (newest := self._newest()) > self._own:
+            raise Replaced(f"{self._store.address}/{self._key(newest)} names another lead of the group")
+
+    def _newest(self) -> int:
+        return newest_number(self._store.names(self._folder))
+
+    def _key(self, number: int) -> str:
+        return f"{self._folder}/{number}.json"
+
+
+def _split(endpoint: str) -> tuple[str, int]:
+    host, _, port = endpoint.rpartition(":")
+    return host.strip("[]"), int(port)
+
+
+def own_address(endpoint: str) -> str:
+    """The address under which the other workers reach this one: that of the way to the endpoint; OSError if none."""
+    host, port = _split(endpoint)
+    family, kind, protocol, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_DGRAM)[0]
+    with socket.socket(family, kind, protocol) as way:
+        way.connect(address)  # a datagram socket sends nothing by this
+        return str(way.getsockname()[0])
+
+
+@contextlib.contextmanager
+def reserved_port() -> Iterator[int]:
+    """A free port of this machine. It is bound and not listening: none but who asks for its number is given it."""
+    family = socket.AF_INET6 if socket.has_dualstack_ipv6() else socket.AF_INET
+    with socket.socket(family) as port:
+        if family == socket.AF_INET6:
+            port.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 0)
+        port.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        port.bind(("", 0))
+        yield port.getsockname()[1]
