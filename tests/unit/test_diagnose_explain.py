@@ -19,6 +19,7 @@ from tests.stored_runs import put_submission
 from train_func import Local, TextClassification, attach
 from train_func.client.diagnose import explain
 from train_func.client.job import Job
+from train_func.client.stored_run import mark_cancelled
 from train_func.storage import open_store
 from train_func.wire.records import EndRecord, Failure, Lease, RankRecord
 
@@ -179,6 +180,15 @@ def test_a_fault_of_an_earlier_submission_is_not_that_of_the_newest(store):
     put_submission(store, replace(a_record(), submitted=newest))
     assert explained(store).cause == "unknown"
     assert "KeyError" not in str(explained(store))
+
+
+def test_a_job_that_is_gone_because_it_was_cancelled_is_said_to_be_cancelled(store):
+    put_submission(store, a_record())
+    put_end(store, cause="preemption", message="the worker was asked to stop by SIGTERM", exit_code=143)
+    mark_cancelled(store, a_record().keys)
+    job = RecordedJob("exit_1").without(pods=True, events=True)
+    job.status = lambda: None
+    assert explained(store, job).cause == "cancelled"
 
 
 @pytest.mark.parametrize("is_earlier", [True, False])

@@ -22,7 +22,14 @@ from train_func.client.diagnose.incidents import (
 from train_func.client.diagnose.reasons import LESS_ON_DISK, OTHER_IMAGE, refusals, waits
 from train_func.client.source import locate, locate_main
 from train_func.client.status import Snapshot
-from train_func.client.stored_run import Submission, all_ends, goes_on_in, own_failures, refused_checkpoints
+from train_func.client.stored_run import (
+    Submission,
+    all_ends,
+    goes_on_in,
+    is_cancelled,
+    own_failures,
+    refused_checkpoints,
+)
 from train_func.errors import CAUSES, Cause, JobFailed, StorageFailed
 from train_func.inputs import variable_of
 from train_func.storage import Store
@@ -76,6 +83,8 @@ class Evidence:
     """Whether what was trained is the result of the run."""
     has_model: bool = False
     """Whether its copy to the model folder is whole."""
+    is_cancelled: bool = False
+    """Whether the store says that it was cancelled, for when the job itself is gone."""
     checkpoint: str = ""
     """Behind which step the run's newest one is; empty where it has none, or could not go on from it."""
     away: StorageFailed | None = None
@@ -94,6 +103,7 @@ class Evidence:
                 stored["cells"] = newest.cells
             stored["has_result"] = bool(store.list(record.keys.result))
             stored["has_model"] = stored["has_result"] and bool(store.list(f"{record.keys.model}/{MODEL_MANIFEST}"))
+            stored["is_cancelled"] = is_cancelled(store, record.keys)
             stored["checkpoint"] = "" if refused_checkpoints(stored["ends"]) else goes_on_in(store, record)
         except StorageFailed as failure:
             stored["away"] = failure
@@ -106,7 +116,8 @@ class Evidence:
         failed = status.condition("Failed") if status else None
         if status and failed is None and status.interrupted:
             return Diagnosis("interrupted", "the job's controller or its machine died while the workers ran")
-        if failed and failed.reason == "Cancelled":
+        was_cancelled = failed.reason == "Cancelled" if failed else self.is_cancelled
+        if was_cancelled:
             return Diagnosis("cancelled", "the job was cancelled")
         happened = incidents(pods, events, self.record.run.max_attempts)
         if (status and status.is_over_deadline) or any(pod.reason == "DeadlineExceeded" for pod in pods):
