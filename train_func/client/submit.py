@@ -114,7 +114,7 @@ class Request:
         refuse_elsewhere(record.keys, backend, store)
         if resume is not None:
             record = resume_from(resume, record, backend, store)
-        elif fresh and number:
+        elif fresh and (state != "Absent" or store.list(f"{record.keys.attempts}/")):
             record, number = replace(record, generation=record.generation + 1), 0
         run = backend.prepare(record, facts.inputs, facts.num_model_bytes, store)
         if state != "Absent" and not fresh:
@@ -140,8 +140,15 @@ class Request:
                 "that is deleted or evicted is replaced, and the training goes on"
             )
         if record.generation > self.record.generation:
-            backend.job(self.record.job_name).delete()  # it has finished, and no handle leads to it any more
+            self._delete_earlier()
         return Job(record, backend, store)
+
+    def _delete_earlier(self) -> None:
+        """Deletes the job of the generation before, to which no handle leads any more, if it has ended."""
+        job = self.backend.job(self.record.job_name)
+        status = job.status()
+        if status and status.is_over:  # another client may have submitted that generation again meanwhile
+            job.delete()
 
     def _start(self, record: RunRecord, request: backends.JobRequest) -> bool:
         """Whether the job was started; False when another client has submitted the same run meanwhile."""
