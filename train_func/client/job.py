@@ -297,6 +297,8 @@ class Job:
         try:
             if marked:
                 marked.result()
+            else:  # it came to be there since it was asked for
+                mark_cancelled(self._store, self.record.keys)
             if self._is_published():
                 self._note(
                     "cancelled; its model was trained by then and is published; submit with fresh=True to train again"
