@@ -34,10 +34,17 @@ def test_a_wrong_use_tells_the_commands_there_are():
         assert f"\n    {name} " in shown.stdout
 
 
-def test_what_cannot_be_done_is_one_line_and_no_traceback(tmp_path):
-    done = command("cancel", "absent-run", "--store", f"file://{tmp_path}", TRAIN_FUNC_HOME=str(tmp_path))
+@pytest.mark.parametrize(
+    ("arguments", "home", "error"),
+    [
+        (["cancel", "absent-run", "--store", "file://{}"], "{}", "JobNotFound: "),
+        (["runs"], "/proc/no-folder", "InvalidInput: TRAIN_FUNC_HOME"),
+    ],
+)
+def test_what_cannot_be_done_is_one_line_and_no_traceback(tmp_path, arguments, home, error):
+    done = command(*(word.format(tmp_path) for word in arguments), TRAIN_FUNC_HOME=home.format(tmp_path))
     assert (done.returncode, done.stdout) == (1, "")
-    assert done.stderr.startswith("JobNotFound: ")
+    assert done.stderr.startswith(error)
     assert done.stderr.count("\n") == 1
 
 

@@ -13,7 +13,7 @@ from pathlib import Path
 from train_func import lock, process_tree
 from train_func.client.backend import RunsAlready
 from train_func.client.job_spec import TTL_SECONDS, JobSpec
-from train_func.client.local.folder import History, JobFolder
+from train_func.client.local.folder import History, JobFolder, make_folder
 from train_func.client.local.worker import machine_environment, secret_values
 from train_func.client.status import Event, JobStatus, LogLine, LogPosition, Pod, Snapshot
 from train_func.errors import InvalidInput, JobFailed, JobNotFound
@@ -82,10 +82,11 @@ class LocalJob:
 
         Raises:
             RunsAlready: another process of this machine has started it.
+            InvalidInput: TRAIN_FUNC_HOME cannot be written.
             JobFailed: the controller does not start.
         """
         folder = self.folder
-        folder.root.parent.mkdir(parents=True, exist_ok=True)
+        make_folder(folder.root.parent)
         with lock.hold(self._lock):
             remove_old(folder.root.parent)
             self._end_if_finished()
