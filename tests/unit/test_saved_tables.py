@@ -116,6 +116,17 @@ def test_a_submission_notes_its_tables_and_a_refused_one_does_not(inputs, tmp_pa
     assert len(tables_module.of_run(store.address, job.name)) == 1
 
 
+def test_one_that_is_interrupted_while_its_job_is_created_keeps_its_tables_because_the_job_may_have_come(inputs):
+    run = Run(inputs={"rows": pd.DataFrame({"x": range(7)})})
+
+    def interrupt():
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        submit(train_func, run, on=Room(meanwhile=interrupt))
+    assert len(list(inputs.glob("*/run-*"))) == 1
+
+
 def test_a_table_below_a_folder_that_is_reached_by_a_link_is_one(inputs, tmp_path, monkeypatch):
     (tmp_path / "linked").symlink_to(inputs.parent, target_is_directory=True)
     address = inputs / ("0" * 64) / "table.parquet"

@@ -170,6 +170,7 @@ class Request:
             if failure.reason != "conflict":
                 raise
             return False
+        notes = tables.keep(record.store, record.name, input_addresses(record.run).values())
         try:
             backend.submit(request)
         except RunsAlready:
@@ -178,12 +179,13 @@ class Request:
         except TrainFuncError as failure:
             if failure.cause != "cluster":  # then the job may have come although no answer did
                 store.delete(key)
+                for note in notes:
+                    note.unlink(missing_ok=True)
             raise
         except KeyboardInterrupt:
             stops = f"{attach_expression(record.name, backend)}.cancel() stops it"
             print(f"{record.name}: interrupted while it was created; if it is there, it goes on: {stops}")
             raise
-        tables.keep(record.store, record.name, input_addresses(record.run).values())
         return True
 
 
