@@ -139,6 +139,13 @@ def test_a_fresh_training_ends_no_job_of_the_generation_before_that_another_clie
     assert (first.state, again.state) == ("Running", "Running")
 
 
+def test_a_job_that_does_not_go_on_from_the_run_that_is_named_now_is_attached_to_with_a_note(store, capsys):
+    with_deadline(60, Room())
+    for resume in (None, "another-run"):
+        with_deadline(60, Room(), resume=resume)
+        assert ("resume=None; you asked for resume=another-run" in capsys.readouterr().out) == bool(resume)
+
+
 @pytest.mark.parametrize("is_known", [True, False], ids=["can be asked", "cannot be asked"])
 def test_a_run_that_runs_in_another_place_is_refused_with_its_handle(store, unknown, is_known):
     job = with_deadline(60, Room(1))

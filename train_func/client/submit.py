@@ -105,7 +105,7 @@ class Request:
         number = newest_number(store.names(record.keys.submissions))
         state = self.job.state if number else "Absent"
         if not fresh and state not in ("Absent", *WITHOUT_RESULT):
-            return attach_to(record, backend, store, state)
+            return attach_to(record, backend, store, state, resume=resume)
         if state not in ("Absent", *ENDED):  # of two generations at once, no handle would lead to the older one
             raise InvalidInput(
                 f"fresh=True: generation {record.generation} of {record.name} is {state}; wait for it, or stop it "
@@ -223,7 +223,9 @@ def record_of(run: Run, source: Source, facts: Facts, store: Store, packages: "R
     )
 
 
-def attach_to(record: RunRecord, backend: Backend, store: Store, state: str, by: str = "") -> Job:
+def attach_to(
+    record: RunRecord, backend: Backend, store: Store, state: str, by: str = "", resume: str | None = None
+) -> Job:
     """Attaches to the job that was submitted before; prints what of run and options it was not submitted with."""
     before = Submission.newest(store, record.keys)
     assert before  # its job is there, or its end
@@ -234,6 +236,8 @@ def attach_to(record: RunRecord, backend: Backend, store: Store, state: str, by:
     was = {**before.run.run.budget(), "train_func": before.run.package_version}
     now = {**record.run.budget(), "train_func": record.package_version}
     remedy = ""
+    if resume and not before.run.resumes.startswith(resume):
+        was, now = {**was, "resume": before.run.resumes or None}, {**now, "resume": resume}
     if state != "Succeeded":
         was, now = {**was, **before.options}, {**now, **backend.request(job.record).options}
         remedy = f"; for these stop it first, then submit again: {job.attach_expression}.cancel()"
