@@ -20,6 +20,7 @@ from train_func import Local, TextClassification, attach
 from train_func.client.diagnose import explain
 from train_func.client.job import Job
 from train_func.client.stored_run import mark_cancelled
+from train_func.errors import CAUSES
 from train_func.storage import open_store
 from train_func.wire.records import EndRecord, Failure, Lease, RankRecord
 
@@ -139,6 +140,14 @@ def test_the_first_failure_is_named_with_its_cause_and_what_to_do(store, recorde
     assert [fact for fact in words if fact not in str(error)] == []
     assert [fact for fact in ("slow", "hello") if fact in str(error)] == []  # that is for the log
     assert str(error).count(SPENT) <= 1
+
+
+@pytest.mark.parametrize("cause", CAUSES)
+def test_whatever_the_cause_the_error_says_what_to_do_next(store, cause):
+    put_end(store, cause=cause, message="words of the worker")
+    error = explained(store)
+    assert error.cause == cause
+    assert unnamed(error, "words of the worker", "next: ") == []
 
 
 def test_a_record_of_another_format_hides_only_itself(store):

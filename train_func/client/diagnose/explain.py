@@ -47,6 +47,8 @@ SHOWN_WITH_EVENTS: tuple[Cause, ...] = ("image", "scheduling", "quota", "permiss
 AGAIN = "submit again: it goes on from its newest checkpoint, or begins anew where it saves none"
 TAKEN_OVER = "look at the job that has taken over, here or where runs() says that it was submitted; this one is over"
 _NEXT: dict[Cause, str] = {
+    "input": "change what is named above in the Run, or in the options of the backend, and submit again",
+    "source": "change the function as it says above, and submit again",
     "code": "fix the function and submit again",
     "divergence": "lower the learning rate, clip the gradients (max_grad_norm), or look in the rows for what is not "
     "finite; then submit again",
@@ -64,7 +66,9 @@ _NEXT: dict[Cause, str] = {
     "quota": "ask for less, or for fewer workers, or have the quota raised",
     "image": "fix image=..., then submit again",
     "preemption": AGAIN,
+    "peer": f"see in the log why the other worker was lost; then {AGAIN}",
     "cluster": "ask the administrator of the cluster to check it; then submit again",
+    "unknown": f"look for the reason at the end of the log; then {AGAIN}",
 }
 _IN_ENVIRON = re.compile(r'os(?:\.py|>)", line \d+, in __getitem__')
 _TASK_MEMORY = "give each worker more memory=..., or lower max_length or micro_batch_size, and submit again"
@@ -209,7 +213,7 @@ def explain(record: RunRecord, job: BoundJob, store: Store, attach: str, backend
             "the run makes it, and no step is done again"
         )
     needs_memory = verdict.cause == "memory" and record.run.task
-    if advice := verdict.remedy or (_TASK_MEMORY if needs_memory else _NEXT.get(verdict.cause, "")):
+    if advice := verdict.remedy or (_TASK_MEMORY if needs_memory else _NEXT[verdict.cause]):
         if checkpoint:
             advice = advice.replace(AGAIN, f"submit again: it goes on {checkpoint}")
         if checkpoint and not evidence.has_result and verdict.cause in CHANGES_THE_RUN:
