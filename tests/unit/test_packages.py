@@ -195,9 +195,9 @@ def test_a_credential_in_an_address_is_refused_and_not_repeated(address):
 
 
 def test_without_a_list_nothing_is_compared_and_no_packages_can_travel():
-    assert requirements.check([], None, {"no_such_module": "line 1"}).wheels == ()
+    assert requirements.collect_wheels([], None, {"no_such_module": "line 1"}).wheels == ()
     with pytest.raises(InvalidInput) as refused:
-        requirements.check(["pies"], None, {})
+        requirements.collect_wheels(["pies"], None, {})
     assert refused.value.cause == "image"
 
 
@@ -213,7 +213,8 @@ def test_a_module_that_is_not_here_may_come_with_packages(index):
     source = pack(needs_pies, is_there=lambda module: True)
     assert tuple(source.imports) == ("pies",)
     wheel(index, "pies")
-    assert [one.name for one in requirements.check(["pies==1.0"], inventory(), source.imports).wheels] == ["pies"]
+    wheels = requirements.collect_wheels(["pies==1.0"], inventory(), source.imports).wheels
+    assert [one.name for one in wheels] == ["pies"]
 
 
 def test_what_the_workers_have_need_not_be_here():
@@ -228,7 +229,7 @@ def test_what_the_workers_have_need_not_be_here():
 def test_a_package_that_does_not_bring_the_module_is_told(index):
     wheel(index, "crusts")
     with pytest.raises(InvalidInput, match="pies"):
-        requirements.check(["crusts"], inventory(), pack(needs_pies, is_there=lambda module: True).imports)
+        requirements.collect_wheels(["crusts"], inventory(), pack(needs_pies, is_there=lambda module: True).imports)
 
 
 def test_an_inventory_lists_this_environment(tmp_path):
@@ -248,7 +249,7 @@ def test_every_module_that_is_missing_is_named_with_its_line_and_a_way_to_get_it
     imports = {name: f"line {number}" for number, name in enumerate(["json", "numpy", "pies", "yaml", "train_func"])}
     for is_here, way in ((False, "make image"), (True, sys.executable)):
         with pytest.raises(InvalidInput) as refused:
-            requirements.check([], replace(inventory(), is_here=is_here), imports)
+            requirements.collect_wheels([], replace(inventory(), is_here=is_here), imports)
         pies, yaml = refused.value.faults
         assert pies.startswith("line 2: ")
         assert yaml.startswith("line 3: ")
@@ -260,7 +261,7 @@ def test_other_versions_than_here_are_a_note(capsys):
     there = inventory(pyyaml="1.0")
     markers = {**there.markers, "python_full_version": "3.9.1"}
     there = replace(there, modules={**there.modules, "yaml": ("pyyaml",)}, markers=markers)
-    requirements.check([], there, {"yaml": "line 1"})
+    requirements.collect_wheels([], there, {"yaml": "line 1"})
     note = capsys.readouterr().out
     assert unnamed(note, "note", "Python 3.9", f"pyyaml 1.0 (here {metadata.version('pyyaml')})") == []
 

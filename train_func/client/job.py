@@ -32,8 +32,8 @@ from train_func.client.stored_run import (
 from train_func.errors import InvalidInput, JobNotFound, StorageFailed, TrainFuncError
 from train_func.fields import whole_fault
 from train_func.storage import Store, open_store
-from train_func.storage.retry import call_with_timeout
 from train_func.text import in_ipython, shown
+from train_func.timeout import call_with_timeout
 from train_func.wire.layout import RunKeys
 from train_func.wire.records import RunRecord
 
