@@ -83,10 +83,18 @@ class Collection:
             return
         self.modules.add(ast.Module([piece.node], []), piece.text, self.space.package)
         uses = uses_of(piece.node, self.space.flags)
-        for names, needed in ((uses.now, piece.names), (uses.later, piece.later), (uses.maybe, piece.later)):
+        for names, needed in (
+            (uses.now, piece.names),
+            (uses.later, piece.later),
+            (uses.maybe, piece.later),
+            (uses.hints, piece.later),
+        ):
+            num_faults = len(self.faults)
             for name, line in sorted(names.items(), key=lambda item: (item[1], item[0])):
                 known = uses.own if names is not uses.maybe else None
                 needed += [one for one in self._need(name, piece.text, line, known) if one is not piece]
+            if names is uses.hints:
+                del self.faults[num_faults:]
 
     def _check(self, module: LocalModule) -> None:
         """Accuses what a local module, or an import of it, holds that its file does not say now."""
@@ -121,7 +129,7 @@ class Collection:
             self._of_name[name] = self._find(name, text, line, known)
             if len(self.faults) > num_faults:
                 del self._of_name[name]  # and the next place that uses the name is accused as well
-                if known is None:
+                if known is None and (name in IPYTHON_ONLY or name not in self.space.live):
                     del self.faults[num_faults:]
                 return []
         return self._of_name[name]
