@@ -433,6 +433,40 @@ def test_what_was_made_of_a_class_arrives_when_its_cell_is_executed_again(shell,
     assert ship(pack(shell.user_ns["train_func"]), tmp_path)() == (1, 1, 1)
 
 
+IN_CELLS = {
+    "an import behind an import *": (
+        "from os.path import *", "from shlex import join", "def train_func(): return join(['a', 'b']), normpath('/')"
+    ),
+    "an import behind one of two names": (
+        "from json import loads, dumps", "from pickle import dumps",
+        "def train_func(): return dumps.__module__, loads.__module__",
+    ),
+    "an import * behind an import": (
+        "from shlex import join, quote", "from os.path import *", "def train_func(): return join('a', 'b'), quote(' ')"
+    ),
+    "a function behind an import *": (
+        "from os.path import *", "def join(x): return x", "def train_func(): return exists('/'), join(2)"
+    ),
+    "a function that import * does not give": (
+        "def _re(): return 'own'", "from string import *", "def train_func(): return _re(), digits"
+    ),
+    "a value that __all__ of an import * lacks": (
+        "def stat(): return 7", "from os.path import *", "def train_func(): return exists('/'), stat()"
+    ),
+    "what IPython has, where its lack is caught": (
+        "def train_func():\n    try:\n        get_ipython(), display\n    except NameError: pass\n    return 1",
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("cells", IN_CELLS.values(), ids=IN_CELLS)
+def test_a_name_that_several_cells_bind_holds_what_it_held_last(shell, tmp_path, cells):
+    for cell in cells:
+        shell.run_cell(cell, store_history=True).raise_error()
+    function = shell.user_ns["train_func"]
+    assert ship(pack(function), tmp_path)() == function()
+
+
 ADVICE = {
     "a frame": ("import pandas\ndf = pandas.DataFrame({'a': [1]})\ndef X(): return df", 'Run(inputs={"df": df})'),
     "a Dataset": ("import datasets\nX = datasets.Dataset.from_dict({'a': [1]})", 'Run(inputs={"X": X})'),

@@ -188,18 +188,25 @@ class Space:
         """By name: the statements that bind it."""
         binders: dict[str, list[Statement]] = defaultdict(list)
         for statement in self.statements:
-            names = binds(statement.node, self.flags)
-            if isinstance(statement.node, ast.ImportFrom) and statement.node.names[0].name == "*":
-                module = sys.modules.get(absolute(statement.node, self.package))
-                names = {*getattr(module, "__dict__", ())}
-            for name in names:
+            for name in binds(statement.node, self.flags) | {*self._star(statement.node)}:
                 binders[name].append(statement)
         return binders
 
+    def _star(self, node: ast.stmt) -> Mapping[str, object]:
+        """What ``import *`` gives; empty for another statement."""
+        if not isinstance(node, ast.ImportFrom) or node.names[0].name != "*":
+            return {}
+        names = getattr(sys.modules.get(absolute(node, self.package)), "__dict__", {})
+        public = names.get("__all__", [name for name in names if not name.startswith("_")])
+        return {name: names.get(name) for name in public}
+
     def binder(self, name: str) -> Statement | None:
-        """The newest statement that binds ``name``."""
-        binders = self.binders.get(name)
-        return binders[-1] if binders else None
+        """The newest statement that binds ``name``; an ``import *`` only where it gave what the name holds."""
+        for statement in reversed(self.binders.get(name, ())):
+            given = self._star(statement.node)
+            if name not in given or given[name] is self.live.get(name, ABSENT):
+                return statement
+        return None
 
     def imports_of(self, name: str, binder: Statement) -> list[Statement]:
         """The import that binds ``name``, or all of ``import a.b`` and ``import a.c``, the newest of each wording."""

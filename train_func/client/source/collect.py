@@ -348,6 +348,11 @@ class Collection:
             if one.num_uses > 1 and one.piece is None:
                 make = functools.partial(self._assignment, expression=one, text=one.at[0], line=one.at[1], by=None)
                 one.piece = self._alias("_shared", one, make)
+        for name, pieces in self._of_name.items():  # of imports that bind one name the newest comes last
+            others = [self._of_node[one.node] for one in self.space.binders.get(name, ()) if one.node in self._of_node]
+            for piece in pieces:
+                if isinstance(piece.node, Import):
+                    piece.names += [one for one in others if one not in pieces]
         for piece in self.pieces:
             piece.link()
         self._fill_registries()
