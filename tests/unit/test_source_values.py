@@ -261,6 +261,25 @@ def test_objects_that_stand_for_values_arrive_with_their_classes(tmp_path):
     assert there[2:] == (True, True, True)
 
 
+BUILTINS = {
+    "None's type": ("X = type(None)\ntype = 'bert'", "X, type"),
+    "sets": ("X = {1}, frozenset([2])\nset = frozenset = 'own'", "X, set, frozenset"),
+    "infinity": ("X = [float('inf')]\nfloat = 'own'", "X, float"),
+    "an array": ("import numpy as np\nX = np.zeros(2)\nbytearray = 'own'", "X, bytearray"),
+    "a class and a method": ("X = [list, str.upper]\nlist = str = 'own'", "X, list, str"),
+    "an object": (
+        "class C: pass\nX = C()\nX.n = 1\nhasattr = isinstance = object = tuple = type = 'own'",
+        "X.n, hasattr, isinstance, object, tuple, type",
+    ),
+}
+
+
+@pytest.mark.parametrize(("text", "used"), BUILTINS.values(), ids=BUILTINS)
+def test_a_value_arrives_beside_a_name_that_hides_a_builtin(tmp_path, text, used):
+    here, there, _ = arrived(tmp_path, f"{text}\ndef train_func(): return {used}\n")
+    assert repr(there) == repr(here)
+
+
 def test_functions_of_torch_arrive_as_the_same_ones(tmp_path):
     text = """
         import math, torch
@@ -493,6 +512,10 @@ SECRETS = {
         "from dataclasses import dataclass\n@dataclass\nclass C:\n    password: str\nX = C('hunter2' * 2)\n"
         "def train_func(): return X"
     ),
+    "in a named tuple": (
+        "import collections\nP = collections.namedtuple('P', 'user password')\nX = P('me', 'hunter2' * 2)\n"
+        "def train_func(): return X"
+    ),
     "in a default": "def f(*, token='hunter2' * 2): return token\ndef train_func(): return f()",
     "in a class": "class CFG:\n    token = 'hunter2' * 2\ndef train_func(): return CFG",
     "set on a class": "class CFG: pass\nCFG.token = 'hunter2' * 2\ndef train_func(): return CFG",
@@ -602,6 +625,25 @@ OWN_OBJECTS = {
             "        self.__dict__ = self\nX = D(lr=1)"
         ),
         "X.lr, setattr(X, 'n', 2), X['n'], X",
+    ),
+    "a list that changes what is appended": (
+        "class L(list):\n    def append(self, x): super().append(x * 2)\nX = L()\nX.append(1)",
+        "X",
+    ),
+    "a dict that changes what is set": (
+        (
+            "import collections\nclass D(collections.OrderedDict):\n"
+            "    def __setitem__(self, name, x): super().__setitem__(name, x * 2)\n"
+            "X = D()\nX['a'] = 1\nX['b'] = 2\nX.move_to_end('a')"
+        ),
+        "X",
+    ),
+    "with a read-only property of the same name": (
+        (
+            "class C:\n    def __init__(self): self.__dict__['n'] = 3\n    @property\n"
+            "    def n(self): return self.__dict__['n']\nX = C()"
+        ),
+        "X.n",
     ),
     "a list": ("class L(list):\n    def total(self): return sum(self)\nX = L([1, 2])\nX.n = 3", "X.total(), X.n, X"),
     "arguments": (

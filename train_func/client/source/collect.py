@@ -266,7 +266,7 @@ class Collection:
     def _reference(self, value: object) -> str | None:
         """The expression that names ``value``, a function or a class, or None."""
         if value is type(None):
-            return "type(None)"
+            return f"{self._reference(type)}(None)"
         owner = value.__self__ if isinstance(value, MethodType | BuiltinFunctionType) else None
         if isinstance(owner, type) and (named := self._reference(owner)):
             return f"{named}.{value.__name__}"  # type: ignore[attr-defined]  # a class method
@@ -286,7 +286,10 @@ class Collection:
             module = sys.modules.get(home)
             path = next((one for one in paths if isinstance(one, str) and _look_up_path(module, one) is value), None)
             if path and not home.startswith("train_func.client"):  # of which nothing works in a worker
-                return path if home == "builtins" else f"{self._module(home)}.{path}"
+                top = path.partition(".")[0]
+                builtin = getattr(module, top)
+                is_seen = home == "builtins" and self.space.live.get(top, builtin) is builtin
+                return path if is_seen else f"{self._module(home)}.{path}"
         return None
 
     def _own(self, value: object, path: str) -> str | None:
