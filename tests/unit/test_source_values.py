@@ -731,7 +731,14 @@ def test_another_value_is_another_source_and_the_same_value_the_same(tmp_path):
 
 def test_a_set_is_written_alike_in_every_process(tmp_path):
     path = tmp_path / "of_sets.py"
-    path.write_text("X = {'a', 'b', 'c', ('d', 1), None, 2.5}\ndef train_func(): return X\n")
+    path.write_text(
+        "import fractions, json, math, operator, pathlib, random, struct\n"
+        "class Own: n = 1\n"
+        "X = {'a', 'b', 'c', ('d', 1), None, 2.5, math.sin, operator.add, json.dumps, struct.pack, pathlib.Path('a')}\n"
+        "X |= {fractions.Fraction(n, 7) for n in range(9)} | {Own, lambda: 1, lambda: 2, lambda x: x, random.choice}\n"
+        "X |= {lambda n=n: n for n in range(5)}\n"
+        "def train_func(): return X\n"
+    )
     code = (
         "import sys; sys.path[:0] = ['.', sys.argv[1]]; import of_sets\n"
         "from train_func.client.source import pack; print(pack(of_sets.train_func).sha256)"

@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterable, Mapping
 from pathlib import PurePath
 from typing import Any
 
-from train_func.client.source.cells import Text, is_installed
+from train_func.client.source.cells import ATOMS, Text, is_installed
 from train_func.client.source.pieces import Expression, Piece
 
 MAX_ARRAY_BYTES = 1 << 20  # of all arrays and tensors of a function together
@@ -223,8 +223,14 @@ class Writer:
         return _in_brackets("{", parts, "}")
 
     def _set(self, value: Any) -> Parts:
-        members = sorted(map(self._part, value), key=lambda part: part if isinstance(part, str) else part.text())
-        parts = [one for member in members for one in (", ", member)]
+        plain = Writer(_describe, str, lambda name, text: name, self.at)  # names nothing: names follow the order
+        plain._around = self._around
+
+        def text(member: object) -> str:
+            part = plain._part(member)
+            return part if isinstance(part, str) else part.text()
+
+        parts = [one for member in sorted(value, key=text) for one in (", ", self._part(member))]
         return [self._named(type(value)), *(_in_brackets("([", parts, "])") if parts else ["()"])]
 
     def _float(self, value: float) -> Parts:
@@ -312,6 +318,16 @@ class Writer:
                 f"together, of which {MAX_ARRAY_BYTES:,} travel"
             )
         return f"{self._named(bytearray)}.fromhex('{raw.hex()}')"
+
+
+def _describe(value: object) -> str | None:
+    """What tells a function or a class from others in every process."""
+    facts = [getattr(value, name, None) for name in ("__module__", "__qualname__")]
+    if isinstance(value, types.FunctionType):  # perhaps a lambda
+        code, held = value.__code__, (*(value.__defaults__ or ()), *(value.__kwdefaults__ or {}).values())
+        facts += [code.co_firstlineno, *code.co_positions(), code.co_code, code.co_names]
+        facts += [one for one in (*code.co_consts, *held) if type(one) in ATOMS]
+    return repr(facts) if facts[1] else None
 
 
 def _in_brackets(opening: str, parts: Parts, closing: str) -> Parts:
