@@ -25,7 +25,10 @@ def project(tmp_path, monkeypatch):
             path.parent.mkdir(parents=True, exist_ok=True)
             path.write_bytes(text if isinstance(text, bytes) else text.encode())
         importlib.invalidate_caches()
-        return getattr(importlib.import_module(next(iter(files)).removesuffix(".py").replace("/", ".")), function)
+        return getattr(
+            importlib.import_module(next(iter(files)).removesuffix(".py").removesuffix("/__init__").replace("/", ".")),
+            function,
+        )
 
     yield write
     sys.meta_path[:] = finders
@@ -118,6 +121,45 @@ def test_relative_imports_of_the_function_itself_work(project, tmp_path, monkeyp
     }
     arrived, _ = shipped(project(files), tmp_path, monkeypatch)
     assert arrived({}) == (3, 3, 3)
+
+
+NET = "class Net: n = 3\n"
+RE_EXPORTS = {
+    "of the function": {
+        "own_package/training.py": "from .net import Net\ndef train_func(p): return Net.n, __name__\n",
+        "own_package/__init__.py": "from .training import train_func\n",
+        "own_package/net.py": NET,
+    },
+    "of what the function does not use": {
+        "own_package/training.py": "from .net import Net\ndef other(): return 1\nSIZES = [1]\n"
+        "def train_func(p): return Net.n\n",
+        "own_package/__init__.py": "from own_package.training import SIZES, other as more\nfrom .training import *\n",
+        "own_package/net.py": NET,
+    },
+    "in a package of a package": {
+        "own_package/deep/training.py": "from ..net import Net\ndef train_func(p): return Net.n\n",
+        "own_package/__init__.py": "from .deep import train_func\n",
+        "own_package/deep/__init__.py": "from .training import train_func\n",
+        "own_package/net.py": NET,
+    },
+    "by a function of another module": {
+        "own_package/training.py": "from .net import rate\nRATE = 7\ndef train_func(p): return rate()\n",
+        "own_package/__init__.py": "",
+        "own_package/net.py": "def rate():\n    from .training import RATE\n    return RATE\n",
+    },
+    "of the package whose __init__ holds the function": {
+        "own_package/__init__.py": "from .net import Net\ndef train_func(p): return Net.n, __name__\n",
+        "own_package/net.py": NET,
+    },
+}
+
+
+@pytest.mark.parametrize("files", RE_EXPORTS.values(), ids=RE_EXPORTS)
+def test_modules_that_import_from_the_function_s_own_work_unchanged(project, tmp_path, monkeypatch, files):
+    function = project(files)
+    expected = function({})
+    arrived, _ = shipped(function, tmp_path, monkeypatch)
+    assert arrived({}) == expected
 
 
 def test_a_folder_without_init_is_a_package_when_it_holds_the_module(project, tmp_path, monkeypatch):

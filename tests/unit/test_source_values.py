@@ -736,7 +736,8 @@ def test_a_set_is_written_alike_in_every_process(tmp_path):
         "class Own: n = 1\n"
         "X = {'a', 'b', 'c', ('d', 1), None, 2.5, math.sin, operator.add, json.dumps, struct.pack, pathlib.Path('a')}\n"
         "X |= {fractions.Fraction(n, 7) for n in range(9)} | {Own, lambda: 1, lambda: 2, lambda x: x, random.choice}\n"
-        "X |= {lambda n=n: n for n in range(5)}\n"
+        "import numpy, typing\n"
+        "X |= {lambda n=n: n for n in range(5)} | {numpy.add, typing.AnyStr}\n"
         "def train_func(): return X\n"
     )
     code = (

@@ -197,8 +197,7 @@ class Space:
         if not isinstance(node, ast.ImportFrom) or node.names[0].name != "*":
             return {}
         names = getattr(sys.modules.get(absolute(node, self.package)), "__dict__", {})
-        public = names.get("__all__", [name for name in names if not name.startswith("_")])
-        return {name: names.get(name) for name in public}
+        return {name: names.get(name) for name in public_names(names)}
 
     def binder(self, name: str) -> Statement | None:
         """The newest statement that binds ``name``; an ``import *`` only where it gave what the name holds."""
@@ -302,6 +301,11 @@ class Space:
         home = sys.modules.get(absolute(node, self.package))
         is_given = any(getattr(home, name if one.name == "*" else one.name, ABSENT) is value for one in node.names)
         return is_given and is_installed(getattr(home, "__file__", None))  # a local one may compute it again
+
+
+def public_names(names: Mapping[str, Any]) -> list[str]:
+    """Those that ``import *`` gives of a module."""
+    return [*names.get("__all__", [name for name in names if not name.startswith("_")])]
 
 
 def is_installed(file: str | None) -> bool:

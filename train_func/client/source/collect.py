@@ -16,6 +16,7 @@ from train_func.client.source.cells import (
     is_same_literal,
     literal,
     parse,
+    public_names,
 )
 from train_func.client.source.definitions import (
     added_attributes,
@@ -82,6 +83,10 @@ class Collection:
         if piece.node is None:
             return
         self.modules.add(ast.Module([piece.node], []), piece.text, self.space.package)
+        while self.modules.of_own:
+            imported, text, line = self.modules.of_own.pop()
+            for name in public_names(self.space.live) if imported == "*" else [imported]:
+                self.root.later += self._need(name, text, line, None)
         uses = uses_of(piece.node, self.space.flags)
         for names, needed in (
             (uses.now, piece.names),

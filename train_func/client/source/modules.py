@@ -46,6 +46,7 @@ class Modules:
         self.local: dict[str, LocalModule] = {}
         self.installed: dict[str, str] = {}  # top-level names that the code cannot do without, and where each stands
         self.faults: list[str] = []
+        self.of_own: list[tuple[str, Text, int]] = []  # names that code imports from ``own``, or *, each with its line
         self._own = own
         self._is_there = is_there
 
@@ -61,6 +62,8 @@ class Modules:
             elif base := absolute(node, package):
                 self._import(base, text.place(node.lineno), is_certain=is_certain)
                 for alias in node.names:  # each a module, or a name in one
+                    if base == self._own:
+                        self.of_own.append((alias.name, text, node.lineno))
                     self._import(f"{base}.{alias.name}", text.place(node.lineno), is_certain=False)
 
     def _import(self, name: str, place: str, *, is_certain: bool) -> None:

@@ -322,12 +322,12 @@ class Writer:
 
 def _describe(value: object) -> str | None:
     """What tells a function or a class from others in every process."""
-    facts = [getattr(value, name, None) for name in ("__module__", "__qualname__")]
+    facts = [getattr(value, name, None) for name in ("__module__", "__qualname__", "__name__")]
     if isinstance(value, types.FunctionType):  # perhaps a lambda
         code, held = value.__code__, (*(value.__defaults__ or ()), *(value.__kwdefaults__ or {}).values())
         facts += [code.co_firstlineno, *code.co_positions(), code.co_code, code.co_names]
         facts += [one for one in (*code.co_consts, *held) if type(one) in ATOMS]
-    return repr(facts) if facts[1] else None
+    return repr(facts) if facts[1] or facts[2] else None
 
 
 def _in_brackets(opening: str, parts: Parts, closing: str) -> Parts:
