@@ -324,6 +324,26 @@ def test_a_module_that_was_edited_after_its_import_is_refused_until_it_is_loaded
         assert repr(arrived()) == repr(expected)
 
 
+@pytest.mark.parametrize(
+    ("said", "says"),
+    [
+        ("return x", "return x + 1"),
+        ("def rate(x=1)", "# moved\ndef rate(x=2)"),
+        ("2 * self", "3 * self"),
+        ("= 1\n", "= 2\n"),
+    ],
+)
+def test_what_was_edited_in_the_function_s_own_file_after_its_import_is_refused(project, tmp_path, said, says):
+    head = "def train_func(): return rate(), Config().twice()\n"
+    function = project({"part.py": head + OF_A_FILE})
+    pack(function)
+    (tmp_path / "part.py").write_text(head + OF_A_FILE.replace(said, says))
+    with pytest.raises(SourceRefused) as refused:
+        pack(function)
+    assert all(fault.startswith("part.py") and "importlib.reload" in fault for fault in refused.value.faults)
+    assert pack(importlib.reload(sys.modules["part"]).train_func)
+
+
 def test_a_module_in_which_only_lines_have_moved_arrives_as_its_file_says(project, tmp_path, monkeypatch):
     files = {
         "part.py": "import edited\ndef train_func(): return edited.rate(), edited.Config().twice(), edited.own(3)\n"

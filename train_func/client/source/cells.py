@@ -251,6 +251,11 @@ class Space:
             return False
         return any(_without_lines(code) not in self._code_of_file for code in self._codes(value))
 
+    def is_moved(self, value: object) -> bool:
+        """Whether the file has other definitions where those of a function or a class stood."""
+        codes = self._codes(value) if self.file else ()
+        return any(self.definition_at(code) is None for code in codes if code.co_name != "<lambda>")
+
     @cached_property
     def _code_of_file(self) -> set[CodeType]:
         with warnings.catch_warnings():

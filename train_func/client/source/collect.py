@@ -2,6 +2,7 @@
 
 import ast
 import copy
+import dataclasses
 import functools
 import sys
 from collections.abc import Callable, Iterable
@@ -153,6 +154,11 @@ class Collection:
             self._imported.append((name, value, binder.place()))
             return [self._statement(one) for one in self.space.imports_of(name, binder)]
         if statement := self._definition(name, value, binder):
+            is_text = not isinstance(value, type) or dataclasses.is_dataclass(value)  # else attributes are values
+            is_changed = is_text and is_edited(statement.node, value)
+            if is_changed or self.space.is_outdated(value) or self.space.is_moved(value):
+                self.faults.append(outdated_fault(name, statement.text.origin))
+                return []
             return [self._statement(statement, value)]
         if isinstance(value, ModuleType):
             at = (binder.text, binder.first) if binder else (text, line)
