@@ -376,6 +376,44 @@ def test_a_constant_of_a_module_that_was_set_since_is_refused(project):
     assert unnamed(fault, "own.py, line 1: `RATE = 1`", "'RATE'", "parameters") == []
 
 
+STATES = {
+    "an annotated constant": ("RATE: float = 1", "own.RATE = 5", "RATE"),
+    "a chained constant": ("RATE = OTHER = 1", "own.OTHER = 5", "OTHER"),
+    "one of two constants": ("RATE, OTHER = 1, 2", "own.OTHER = 5", "OTHER"),
+    "a computed constant": ("BASE = 2\nRATE = BASE * float('3') - 1", "own.RATE = 5", "RATE"),
+    "a constant of another type": ("RATE = 1", "own.RATE = [1]", "RATE"),
+    "an item of a dict": ("CFG = {'lr': [1, 2]}", "own.CFG['lr'].append(3)", "CFG"),
+    "an item of a list": ("SIZES = [1, 2]", "own.SIZES[0] = 3", "SIZES"),
+    "a function": ("def f(): return 1", "own.f = lambda: 2", "f"),
+    "a function by another of the module": ("def f(): return 1\ndef g(): return 2", "own.f = own.g", "f"),
+    "a class": ("class Net: n = 1", "own.Net = type('Net', (), {})", "Net"),
+    "a method": ("class Net:\n    def f(self): return 1", "own.Net.f = lambda self: 2", "Net.f"),
+}
+
+
+@pytest.mark.parametrize(("text", "change", "name"), STATES.values(), ids=STATES)
+def test_a_local_module_that_holds_something_else_by_now_is_refused(project, text, change, name):
+    function = project({"part.py": "import own\ndef train_func(): return own\n", "own.py": text + "\n"})
+    pack(function)
+    exec(change, {"own": sys.modules["own"], "__name__": "__main__"})
+    with pytest.raises(SourceRefused) as refused:
+        pack(function)
+    (fault,) = refused.value.faults
+    assert unnamed(fault, "own.py", repr(name)) == []
+
+
+def test_what_one_local_module_does_to_another_is_not_accused(project, tmp_path, monkeypatch):
+    files = {
+        "part.py": "import own, filler\ndef train_func(): return own.KINDS, own.RATE, own.f(), own.LEVEL, own.COUNTS\n",
+        "own.py": "KINDS, RATE, LEVEL, COUNTS = {}, 1, 2, {'a': set()}\ndef f(): return 1\nLEVEL *= LEVEL\n",
+        "filler.py": "import own\nown.KINDS['a'] = own.RATE = 7\nown.f = lambda: 2\nown.COUNTS['a'].add(1)\n",
+    }
+    function = project(files)
+    expected = function()
+    arrived, _ = shipped(function, tmp_path, monkeypatch)
+    assert arrived() == expected == ({"a": 7}, 7, 2, 4, {"a": {1}})
+
+
 def test_a_constant_that_the_module_sets_itself_is_not_accused(project, tmp_path, monkeypatch):
     text = "COUNT, TABLE, LEVEL = 0, {}, 1\nMODE = 'a'\nfor n in range(2): TABLE[n] = n\nLEVEL += 1\n"
     text += "def set_mode():\n    global MODE\n    MODE = 'b'\nset_mode()\n"

@@ -245,9 +245,14 @@ class Space:
                 return statement if is_plain or statement.decorators else None
         return None
 
+    @property
+    def is_loaded_from_file(self) -> bool:
+        """Whether Python's own loader, which changes no code, has executed the text."""
+        return bool(self.file) and type(self.live.get("__loader__")) is SourceFileLoader
+
     def is_outdated(self, value: object) -> bool:
         """Whether the file no longer holds the code of a function or a class of it; a cell never changes."""
-        if not self.file or type(self.live.get("__loader__")) is not SourceFileLoader:  # which changes no code
+        if not self.is_loaded_from_file:
             return False
         return any(_without_lines(code) not in self._code_of_file for code in self._codes(value))
 

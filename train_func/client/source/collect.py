@@ -10,12 +10,10 @@ from types import BuiltinFunctionType, FunctionType, MethodType, ModuleType
 
 from train_func.client.source.cells import (
     ABSENT,
-    ATOMS,
     Space,
     Statement,
     Text,
     is_same_literal,
-    literal,
     parse,
     public_names,
 )
@@ -111,17 +109,17 @@ class Collection:
                 made_by = space.definition_of(value)
                 if space.is_outdated(value) or (made_by and is_edited(made_by.node, value)):
                     self.faults.append(outdated_fault(name, place))
-        changing = changed_names(module.text.tree)
-        for statement in space.statements:
-            match statement.node:
-                case ast.Assign(targets=[ast.Name(id=name)], value=expression):
-                    text, value = literal(expression), space.live.get(name, ABSENT)
-                    is_last = space.binders[name][-1] is statement and name not in changing
-                    if is_last and text is not ABSENT and type(value) in ATOMS and not is_same_literal(text, value):
-                        self.faults.append(
-                            f"{statement.place()}: {name!r} holds another value by now, and a worker imports this file "
-                            f"as it is. Set it inside {self.name}, or give it by Run(parameters={{...}})"
-                        )
+        trees = [one.text.tree for one in self.modules.local.values()]  # which are imported there as here
+        changing = set[str]().union(*map(changed_names, trees), *map(_set_elsewhere, trees))
+        replaced = [path for path in module.replaced() if path.rpartition(".")[2] not in changing]
+        self.faults += [outdated_fault(path, module.text.origin) for path in replaced]
+        for statement, name, text in module.constants():
+            value = space.live.get(name, ABSENT)
+            if name not in changing and value is not ABSENT and not is_same_literal(text, value):
+                self.faults.append(
+                    f"{statement.place()}: {name!r} holds another value by now, and a worker imports this file as it "
+                    f"is. Set it inside {self.name}, or give it by Run(parameters={{...}})"
+                )
 
     def _need(self, name: str, text: Text, line: int, known: Iterable[str] | None = ()) -> list[Piece]:
         """The pieces that bind ``name``, which is looked up in that line.
@@ -398,6 +396,12 @@ class Collection:
                 self.pieces.append(at_end)
                 if piece in made_with:  # and nothing has registered yet
                     piece.values[key] = self._writer.expression(empty_of(value), piece.text, piece.line)
+
+
+def _set_elsewhere(tree: ast.AST) -> set[str]:
+    """The attributes that code sets on something by its name, as ``settings.rate = 1``."""
+    owned = [one for one in ast.walk(tree) if isinstance(one, ast.Attribute) and isinstance(one.ctx, ast.Store)]
+    return {one.attr for one in owned if isinstance(one.value, ast.Name) and one.value.id != "self"}
 
 
 def _look_up_path(owner: object, path: str) -> object:
