@@ -402,6 +402,24 @@ def test_a_local_module_that_holds_something_else_by_now_is_refused(project, tex
     assert unnamed(fault, "own.py", repr(name)) == []
 
 
+@pytest.mark.parametrize("change", ["own.RATE = 5", "own.CFG.lr = 2", "own.CFG.table['a'] = 1"])
+def test_what_a_statement_sets_on_a_local_module_that_computes_it_is_refused(project, change):
+    own = "from types import SimpleNamespace\nRATE = sum([1])\nCFG = SimpleNamespace(lr=1, table={})\n"
+    function = project({"part.py": f"import own\n{change}\ndef train_func(): return own.RATE\n", "own.py": own})
+    with pytest.raises(SourceRefused) as refused:
+        pack(function)
+    (fault,) = refused.value.faults
+    assert unnamed(fault, "'own'", repr(change.split(".")[1].split()[0]), "inside train_func") == []
+
+
+def test_a_name_of_a_local_module_that_is_no_value_is_refused_with_where_to_import_it(project):
+    files = {"part.py": "from own import NET\ndef train_func(): return NET\n", "own.py": "NET = open(__file__)\n"}
+    with pytest.raises(SourceRefused) as refused:
+        pack(project(files))
+    (fault,) = refused.value.faults
+    assert unnamed(fault, "part.py, line 1", "'NET'", "Import it inside the code") == []
+
+
 def test_what_one_local_module_does_to_another_is_not_accused(project, tmp_path, monkeypatch):
     files = {
         "part.py": "import own, filler\ndef train_func(): return own.KINDS, own.RATE, own.f(), own.LEVEL, own.COUNTS\n",

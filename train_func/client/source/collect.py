@@ -5,8 +5,9 @@ import copy
 import dataclasses
 import functools
 import sys
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from types import BuiltinFunctionType, FunctionType, MethodType, ModuleType
+from typing import cast
 
 from train_func.client.source.cells import (
     ABSENT,
@@ -113,13 +114,21 @@ class Collection:
         changing = set[str]().union(*map(changed_names, trees), *map(_set_elsewhere, trees))
         replaced = [path for path in module.replaced() if path.rpartition(".")[2] not in changing]
         self.faults += [outdated_fault(path, module.text.origin) for path in replaced]
-        for statement, name, text in module.constants():
-            value = space.live.get(name, ABSENT)
-            if name not in changing and value is not ABSENT and not is_same_literal(text, value):
-                self.faults.append(
-                    f"{statement.place()}: {name!r} holds another value by now, and a worker imports this file as it "
-                    f"is. Set it inside {self.name}, or give it by Run(parameters={{...}})"
-                )
+        constants = {name: (value, statement) for statement, name, value in module.constants()}
+        changed = [
+            (name, statement.place())
+            for name, (value, statement) in constants.items()
+            if name not in changing and not is_same_literal(value, space.live.get(name, value))
+        ]
+        for statement in (one for one in self.space.statements if not isinstance(one.node, Definition)):
+            for name in _set_on(module.name, statement.node, self.space.live):
+                if name not in constants and name not in replaced:  # its file does not say what it was
+                    changed.append((name, statement.place()))
+        for name, place in changed:
+            self.faults.append(
+                f"{place}: {name!r} of {module.name!r} holds another value by now, and a worker imports its file as it "
+                f"is. Set it inside {self.name}, or give it by Run(parameters={{...}})"
+            )
 
     def _need(self, name: str, text: Text, line: int, known: Iterable[str] | None = ()) -> list[Piece]:
         """The pieces that bind ``name``, which is looked up in that line.
@@ -194,7 +203,7 @@ class Collection:
         text, line = (binder.text, binder.first) if binder else (text, line)
         num_faults = len(self.faults)
         expression = self._expression(name, value, ast.Name(name, ast.Load()), text, line)
-        if expression is None and binder and isinstance(binder.node, Import):
+        if expression is None and binder and isinstance(binder.node, Import) and is_type(value):
             del self.faults[num_faults:]  # of a local module: a worker imports it
             return [self._statement(binder)]
         if expression is None:
@@ -214,7 +223,9 @@ class Collection:
         try:
             return self._writer.expression(value, text, line)
         except NoValueError as error:
-            self.faults.append(value_fault(name, text.place(line), error, value, self.name))
+            binder = self.space.binder(name)
+            is_imported = binder is not None and isinstance(binder.node, Import)
+            self.faults.append(value_fault(name, text.place(line), error, value, self.name, is_imported=is_imported))
             return None
 
     def _assignment(self, path: str, expression: Expression, text: Text, line: int, by: Statement | None) -> Piece:
@@ -402,6 +413,18 @@ def _set_elsewhere(tree: ast.AST) -> set[str]:
     """The attributes that code sets on something by its name, as ``settings.rate = 1``."""
     owned = [one for one in ast.walk(tree) if isinstance(one, ast.Attribute) and isinstance(one.ctx, ast.Store)]
     return {one.attr for one in owned if isinstance(one.value, ast.Name) and one.value.id != "self"}
+
+
+def _set_on(module: str, node: ast.AST, live: Mapping[str, object]) -> Iterator[str]:
+    """The names of a module that a statement sets, or sets something on, as ``module.config.rate = 1``."""
+    for one in ast.walk(node):
+        if isinstance(one, ast.Attribute | ast.Subscript) and not isinstance(one.ctx, ast.Load):
+            path, inner = "", cast("ast.expr", one)
+            while isinstance(inner, ast.Attribute | ast.Subscript):
+                path, inner = getattr(inner, "attr", ""), inner.value
+            owner = live.get(inner.id) if isinstance(inner, ast.Name) else None
+            if isinstance(owner, ModuleType) and owner.__name__ == module and path:
+                yield path
 
 
 def _look_up_path(owner: object, path: str) -> object:
