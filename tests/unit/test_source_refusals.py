@@ -119,6 +119,11 @@ REFUSED = {
         "'AWS_SECRET_ACCESS_KEY'",
     ),
     "password as a default": ("def train_func(p, *, token='abcdefgh123'): pass\n", 1, "under the name 'token'"),
+    "open file in a try": (
+        "f = open(__file__)\ndef train_func(p):\n    try:\n        return f\n    except Exception: pass\n",
+        1,
+        "'f' is a _io.TextIOWrapper",
+    ),
     "made beside the notebook": (
         "from train_func.client.source import pack\ndef f(p): pass\nS = pack(f)\ndef train_func(p): return S\n",
         3,

@@ -261,6 +261,25 @@ def test_objects_that_stand_for_values_arrive_with_their_classes(tmp_path):
     assert there[2:] == (True, True, True)
 
 
+BUILTINS = {
+    "None's type": ("X = type(None)\ntype = 'bert'", "X, type"),
+    "sets": ("X = {1}, frozenset([2])\nset = frozenset = 'own'", "X, set, frozenset"),
+    "infinity": ("X = [float('inf')]\nfloat = 'own'", "X, float"),
+    "an array": ("import numpy as np\nX = np.zeros(2)\nbytearray = 'own'", "X, bytearray"),
+    "a class and a method": ("X = [list, str.upper]\nlist = str = 'own'", "X, list, str"),
+    "an object": (
+        "class C: pass\nX = C()\nX.n = 1\nhasattr = isinstance = object = tuple = type = 'own'",
+        "X.n, hasattr, isinstance, object, tuple, type",
+    ),
+}
+
+
+@pytest.mark.parametrize(("text", "used"), BUILTINS.values(), ids=BUILTINS)
+def test_a_value_arrives_beside_a_name_that_hides_a_builtin(tmp_path, text, used):
+    here, there, _ = arrived(tmp_path, f"{text}\ndef train_func(): return {used}\n")
+    assert repr(there) == repr(here)
+
+
 def test_functions_of_torch_arrive_as_the_same_ones(tmp_path):
     text = """
         import math, torch
@@ -433,6 +452,40 @@ def test_what_was_made_of_a_class_arrives_when_its_cell_is_executed_again(shell,
     assert ship(pack(shell.user_ns["train_func"]), tmp_path)() == (1, 1, 1)
 
 
+IN_CELLS = {
+    "an import behind an import *": (
+        "from os.path import *", "from shlex import join", "def train_func(): return join(['a', 'b']), normpath('/')"
+    ),
+    "an import behind one of two names": (
+        "from json import loads, dumps", "from pickle import dumps",
+        "def train_func(): return dumps.__module__, loads.__module__",
+    ),
+    "an import * behind an import": (
+        "from shlex import join, quote", "from os.path import *", "def train_func(): return join('a', 'b'), quote(' ')"
+    ),
+    "a function behind an import *": (
+        "from os.path import *", "def join(x): return x", "def train_func(): return exists('/'), join(2)"
+    ),
+    "a function that import * does not give": (
+        "def _re(): return 'own'", "from string import *", "def train_func(): return _re(), digits"
+    ),
+    "a value that __all__ of an import * lacks": (
+        "def stat(): return 7", "from os.path import *", "def train_func(): return exists('/'), stat()"
+    ),
+    "what IPython has, where its lack is caught": (
+        "def train_func():\n    try:\n        get_ipython(), display\n    except NameError: pass\n    return 1",
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("cells", IN_CELLS.values(), ids=IN_CELLS)
+def test_a_name_that_several_cells_bind_holds_what_it_held_last(shell, tmp_path, cells):
+    for cell in cells:
+        shell.run_cell(cell, store_history=True).raise_error()
+    function = shell.user_ns["train_func"]
+    assert ship(pack(function), tmp_path)() == function()
+
+
 ADVICE = {
     "a frame": ("import pandas\ndf = pandas.DataFrame({'a': [1]})\ndef X(): return df", 'Run(inputs={"df": df})'),
     "a Dataset": ("import datasets\nX = datasets.Dataset.from_dict({'a': [1]})", 'Run(inputs={"X": X})'),
@@ -457,6 +510,10 @@ SECRETS = {
     "under a key": "X = {'api_key': 'hunter2' * 2}\ndef train_func(): return X",
     "in a field": (
         "from dataclasses import dataclass\n@dataclass\nclass C:\n    password: str\nX = C('hunter2' * 2)\n"
+        "def train_func(): return X"
+    ),
+    "in a named tuple": (
+        "import collections\nP = collections.namedtuple('P', 'user password')\nX = P('me', 'hunter2' * 2)\n"
         "def train_func(): return X"
     ),
     "in a default": "def f(*, token='hunter2' * 2): return token\ndef train_func(): return f()",
@@ -569,6 +626,25 @@ OWN_OBJECTS = {
         ),
         "X.lr, setattr(X, 'n', 2), X['n'], X",
     ),
+    "a list that changes what is appended": (
+        "class L(list):\n    def append(self, x): super().append(x * 2)\nX = L()\nX.append(1)",
+        "X",
+    ),
+    "a dict that changes what is set": (
+        (
+            "import collections\nclass D(collections.OrderedDict):\n"
+            "    def __setitem__(self, name, x): super().__setitem__(name, x * 2)\n"
+            "X = D()\nX['a'] = 1\nX['b'] = 2\nX.move_to_end('a')"
+        ),
+        "X",
+    ),
+    "with a read-only property of the same name": (
+        (
+            "class C:\n    def __init__(self): self.__dict__['n'] = 3\n    @property\n"
+            "    def n(self): return self.__dict__['n']\nX = C()"
+        ),
+        "X.n",
+    ),
     "a list": ("class L(list):\n    def total(self): return sum(self)\nX = L([1, 2])\nX.n = 3", "X.total(), X.n, X"),
     "arguments": (
         (
@@ -655,7 +731,15 @@ def test_another_value_is_another_source_and_the_same_value_the_same(tmp_path):
 
 def test_a_set_is_written_alike_in_every_process(tmp_path):
     path = tmp_path / "of_sets.py"
-    path.write_text("X = {'a', 'b', 'c', ('d', 1), None, 2.5}\ndef train_func(): return X\n")
+    path.write_text(
+        "import fractions, json, math, operator, pathlib, random, struct\n"
+        "class Own: n = 1\n"
+        "X = {'a', 'b', 'c', ('d', 1), None, 2.5, math.sin, operator.add, json.dumps, struct.pack, pathlib.Path('a')}\n"
+        "X |= {fractions.Fraction(n, 7) for n in range(9)} | {Own, lambda: 1, lambda: 2, lambda x: x, random.choice}\n"
+        "import numpy, typing\n"
+        "X |= {lambda n=n: n for n in range(5)} | {numpy.add, typing.AnyStr}\n"
+        "def train_func(): return X\n"
+    )
     code = (
         "import sys; sys.path[:0] = ['.', sys.argv[1]]; import of_sets\n"
         "from train_func.client.source import pack; print(pack(of_sets.train_func).sha256)"

@@ -2,20 +2,21 @@
 
 import ast
 import copy
+import dataclasses
 import functools
 import sys
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from types import BuiltinFunctionType, FunctionType, MethodType, ModuleType
+from typing import cast
 
 from train_func.client.source.cells import (
     ABSENT,
-    ATOMS,
     Space,
     Statement,
     Text,
     is_same_literal,
-    literal,
     parse,
+    public_names,
 )
 from train_func.client.source.definitions import (
     added_attributes,
@@ -82,11 +83,23 @@ class Collection:
         if piece.node is None:
             return
         self.modules.add(ast.Module([piece.node], []), piece.text, self.space.package)
+        while self.modules.of_own:
+            imported, text, line = self.modules.of_own.pop()
+            for name in public_names(self.space.live) if imported == "*" else [imported]:
+                self.root.later += self._need(name, text, line, None)
         uses = uses_of(piece.node, self.space.flags)
-        for names, needed in ((uses.now, piece.names), (uses.later, piece.later), (uses.maybe, piece.later)):
+        for names, needed in (
+            (uses.now, piece.names),
+            (uses.later, piece.later),
+            (uses.maybe, piece.later),
+            (uses.hints, piece.later),
+        ):
+            num_faults = len(self.faults)
             for name, line in sorted(names.items(), key=lambda item: (item[1], item[0])):
                 known = uses.own if names is not uses.maybe else None
                 needed += [one for one in self._need(name, piece.text, line, known) if one is not piece]
+            if names is uses.hints:
+                del self.faults[num_faults:]
 
     def _check(self, module: LocalModule) -> None:
         """Accuses what a local module, or an import of it, holds that its file does not say now."""
@@ -97,17 +110,25 @@ class Collection:
                 made_by = space.definition_of(value)
                 if space.is_outdated(value) or (made_by and is_edited(made_by.node, value)):
                     self.faults.append(outdated_fault(name, place))
-        changing = changed_names(module.text.tree)
-        for statement in space.statements:
-            match statement.node:
-                case ast.Assign(targets=[ast.Name(id=name)], value=expression):
-                    text, value = literal(expression), space.live.get(name, ABSENT)
-                    is_last = space.binders[name][-1] is statement and name not in changing
-                    if is_last and text is not ABSENT and type(value) in ATOMS and not is_same_literal(text, value):
-                        self.faults.append(
-                            f"{statement.place()}: {name!r} holds another value by now, and a worker imports this file "
-                            f"as it is. Set it inside {self.name}, or give it by Run(parameters={{...}})"
-                        )
+        trees = [one.text.tree for one in self.modules.local.values()]  # which are imported there as here
+        changing = set[str]().union(*map(changed_names, trees), *map(_set_elsewhere, trees))
+        replaced = [path for path in module.replaced() if path.rpartition(".")[2] not in changing]
+        self.faults += [outdated_fault(path, module.text.origin) for path in replaced]
+        constants = {name: (value, statement) for statement, name, value in module.constants()}
+        changed = [
+            (name, statement.place())
+            for name, (value, statement) in constants.items()
+            if name not in changing and not is_same_literal(value, space.live.get(name, value))
+        ]
+        for statement in (one for one in self.space.statements if not isinstance(one.node, Definition)):
+            for name in _set_on(module.name, statement.node, self.space.live):
+                if name not in constants and name not in replaced:  # its file does not say what it was
+                    changed.append((name, statement.place()))
+        for name, place in changed:
+            self.faults.append(
+                f"{place}: {name!r} of {module.name!r} holds another value by now, and a worker imports its file as it "
+                f"is. Set it inside {self.name}, or give it by Run(parameters={{...}})"
+            )
 
     def _need(self, name: str, text: Text, line: int, known: Iterable[str] | None = ()) -> list[Piece]:
         """The pieces that bind ``name``, which is looked up in that line.
@@ -121,7 +142,7 @@ class Collection:
             self._of_name[name] = self._find(name, text, line, known)
             if len(self.faults) > num_faults:
                 del self._of_name[name]  # and the next place that uses the name is accused as well
-                if known is None:
+                if known is None and (name in IPYTHON_ONLY or name not in self.space.live):
                     del self.faults[num_faults:]
                 return []
         return self._of_name[name]
@@ -140,6 +161,11 @@ class Collection:
             self._imported.append((name, value, binder.place()))
             return [self._statement(one) for one in self.space.imports_of(name, binder)]
         if statement := self._definition(name, value, binder):
+            is_text = not isinstance(value, type) or dataclasses.is_dataclass(value)  # else attributes are values
+            is_changed = is_text and is_edited(statement.node, value)
+            if is_changed or self.space.is_outdated(value) or self.space.is_moved(value):
+                self.faults.append(outdated_fault(name, statement.text.origin))
+                return []
             return [self._statement(statement, value)]
         if isinstance(value, ModuleType):
             at = (binder.text, binder.first) if binder else (text, line)
@@ -177,7 +203,7 @@ class Collection:
         text, line = (binder.text, binder.first) if binder else (text, line)
         num_faults = len(self.faults)
         expression = self._expression(name, value, ast.Name(name, ast.Load()), text, line)
-        if expression is None and binder and isinstance(binder.node, Import):
+        if expression is None and binder and isinstance(binder.node, Import) and is_type(value):
             del self.faults[num_faults:]  # of a local module: a worker imports it
             return [self._statement(binder)]
         if expression is None:
@@ -197,7 +223,9 @@ class Collection:
         try:
             return self._writer.expression(value, text, line)
         except NoValueError as error:
-            self.faults.append(value_fault(name, text.place(line), error, value, self.name))
+            binder = self.space.binder(name)
+            is_imported = binder is not None and isinstance(binder.node, Import)
+            self.faults.append(value_fault(name, text.place(line), error, value, self.name, is_imported=is_imported))
             return None
 
     def _assignment(self, path: str, expression: Expression, text: Text, line: int, by: Statement | None) -> Piece:
@@ -258,7 +286,7 @@ class Collection:
     def _reference(self, value: object) -> str | None:
         """The expression that names ``value``, a function or a class, or None."""
         if value is type(None):
-            return "type(None)"
+            return f"{self._reference(type)}(None)"
         owner = value.__self__ if isinstance(value, MethodType | BuiltinFunctionType) else None
         if isinstance(owner, type) and (named := self._reference(owner)):
             return f"{named}.{value.__name__}"  # type: ignore[attr-defined]  # a class method
@@ -278,7 +306,10 @@ class Collection:
             module = sys.modules.get(home)
             path = next((one for one in paths if isinstance(one, str) and _look_up_path(module, one) is value), None)
             if path and not home.startswith("train_func.client"):  # of which nothing works in a worker
-                return path if home == "builtins" else f"{self._module(home)}.{path}"
+                top = path.partition(".")[0]
+                builtin = getattr(module, top)
+                is_seen = home == "builtins" and self.space.live.get(top, builtin) is builtin
+                return path if is_seen else f"{self._module(home)}.{path}"
         return None
 
     def _own(self, value: object, path: str) -> str | None:
@@ -340,6 +371,11 @@ class Collection:
             if one.num_uses > 1 and one.piece is None:
                 make = functools.partial(self._assignment, expression=one, text=one.at[0], line=one.at[1], by=None)
                 one.piece = self._alias("_shared", one, make)
+        for name, pieces in self._of_name.items():  # of imports that bind one name the newest comes last
+            others = [self._of_node[one.node] for one in self.space.binders.get(name, ()) if one.node in self._of_node]
+            for piece in pieces:
+                if isinstance(piece.node, Import):
+                    piece.names += [one for one in others if one not in pieces]
         for piece in self.pieces:
             piece.link()
         self._fill_registries()
@@ -371,6 +407,24 @@ class Collection:
                 self.pieces.append(at_end)
                 if piece in made_with:  # and nothing has registered yet
                     piece.values[key] = self._writer.expression(empty_of(value), piece.text, piece.line)
+
+
+def _set_elsewhere(tree: ast.AST) -> set[str]:
+    """The attributes that code sets on something by its name, as ``settings.rate = 1``."""
+    owned = [one for one in ast.walk(tree) if isinstance(one, ast.Attribute) and isinstance(one.ctx, ast.Store)]
+    return {one.attr for one in owned if isinstance(one.value, ast.Name) and one.value.id != "self"}
+
+
+def _set_on(module: str, node: ast.AST, live: Mapping[str, object]) -> Iterator[str]:
+    """The names of a module that a statement sets, or sets something on, as ``module.config.rate = 1``."""
+    for one in ast.walk(node):
+        if isinstance(one, ast.Attribute | ast.Subscript) and not isinstance(one.ctx, ast.Load):
+            path, inner = "", cast("ast.expr", one)
+            while isinstance(inner, ast.Attribute | ast.Subscript):
+                path, inner = getattr(inner, "attr", ""), inner.value
+            owner = live.get(inner.id) if isinstance(inner, ast.Name) else None
+            if isinstance(owner, ModuleType) and owner.__name__ == module and path:
+                yield path
 
 
 def _look_up_path(owner: object, path: str) -> object:
