@@ -32,7 +32,9 @@ def check(run, store):
 def sent(store, monkeypatch):
     """The keys of all that is uploaded to the store."""
     upload, sent = store.upload, []
-    monkeypatch.setattr(store, "upload", lambda key, *args, **options: sent.append(key) or upload(key, *args, **options))
+    monkeypatch.setattr(
+        store, "upload", lambda key, *args, **options: sent.append(key) or upload(key, *args, **options)
+    )
     return sent
 
 
