@@ -3,6 +3,9 @@
 import random
 import threading
 
+from train_func.errors import StorageFailed
+from train_func.storage import open_store
+
 
 class Scheduled:
     """A store whose calls wait until it is their writer's turn."""
@@ -61,6 +64,26 @@ class _Turn:
 
     def __exit__(self, *error):
         self._turns.end(self._writer)
+
+
+def race(seed, store, acts):
+    """What each act came to with the store, or why it failed, by its number; their calls in drawn order."""
+    turns, ended = Turns(seed, acts), {}
+
+    def write(number):
+        try:
+            ended[number] = acts[number](Scheduled(open_store(store.address), turns, number))
+        except StorageFailed as failure:
+            ended[number] = failure.reason
+        finally:
+            turns.leave(number)
+
+    writers = [threading.Thread(target=write, args=(number,)) for number in acts]
+    for writer in writers:
+        writer.start()
+    for writer in writers:
+        writer.join(60)
+    return ended
 
 
 def at_call(store, number, others):

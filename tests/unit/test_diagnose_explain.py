@@ -9,7 +9,6 @@ import traceback
 from collections.abc import Callable
 from dataclasses import replace
 from datetime import timedelta
-from pathlib import Path
 
 import pytest
 
@@ -23,11 +22,6 @@ from train_func.client.stored_run import mark_cancelled
 from train_func.errors import CAUSES
 from train_func.storage import open_store
 from train_func.wire.records import EndRecord, Failure, Lease, RankRecord
-
-
-@pytest.fixture
-def store(tmp_path: Path):
-    return open_store(f"file://{tmp_path / 'store'}")
 
 
 def explained(store, job="exit_1", **options):
