@@ -1,4 +1,4 @@
-"""The real API server seen through one that hides what a cluster may not serve, or loses an answer on its way."""
+"""The real API server seen through one that tells another version, or loses an answer on its way."""
 
 import base64
 import contextlib
@@ -12,11 +12,6 @@ from collections.abc import Iterator, Sequence
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any, cast
-
-
-def hiding(group: str, kubeconfig: Path, folder: Path) -> contextlib.AbstractContextManager[Path]:
-    """A kubeconfig whose server knows nothing of an API group, and otherwise asks the one of ``kubeconfig``."""
-    return _in_front(kubeconfig, folder, group=group)
 
 
 def of_version(version: str, kubeconfig: Path, folder: Path) -> contextlib.AbstractContextManager[Path]:
@@ -70,7 +65,6 @@ def _trust(cluster: dict[str, Any], user: dict[str, Any], folder: Path) -> ssl.S
 class _Handler(BaseHTTPRequestHandler):
     server_url: str
     context: ssl.SSLContext
-    group: str | None = None
     version: str | None = None
     to_lose: Sequence[str] = ()
     requests: Iterator[int] = itertools.count(1)
@@ -95,9 +89,6 @@ class _Handler(BaseHTTPRequestHandler):
     def _answer(self) -> None:
         length = int(self.headers.get("Content-Length") or 0)
         body = self.rfile.read(length) if length else None
-        if self.group and self.path.startswith(f"/apis/{self.group}/"):
-            self._say(404, b"404 page not found\n", "text/plain; charset=utf-8")
-            return
         if self.failing and next(self.requests) == self.failing and self.command == "GET":
             self._say(500, b"something went wrong\n", "text/plain; charset=utf-8")
             return
@@ -114,10 +105,6 @@ class _Handler(BaseHTTPRequestHandler):
             cast(list[str], self.to_lose).remove(asked)
             self.close_connection = True
             return
-        if self.group and self.path == "/apis":
-            groups = json.loads(found)
-            groups["groups"] = [entry for entry in groups["groups"] if entry["name"] != self.group]
-            found = json.dumps(groups).encode()
         if self.version and self.path.partition("?")[0] == "/version":
             found = json.dumps({**json.loads(found), "gitVersion": self.version}).encode()
         self._say(status, found, "application/json")
