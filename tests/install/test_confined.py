@@ -3,11 +3,9 @@
 import json
 import os
 
-import pytest
-
 from tests.cluster import restricted_pod
 from tests.cluster.kubectl import Kubectl
-from tests.install.store import SECRETS, client, key_of
+from tests.install.store import SECRETS, key_of
 
 ASKS = """
 import ssl, urllib.error, urllib.request
@@ -22,22 +20,6 @@ for path in ("kubeflow/secrets/myminio", "kubeflow/secrets", "train-func/secrets
     except urllib.error.HTTPError as refused:
         print(refused.code)
 """
-
-
-def test_the_key_of_jobs_opens_its_bucket_and_nothing_else(installed, admin):
-    from botocore.exceptions import ClientError
-
-    root = client(admin, key_of(admin, "kubeflow", "myminio"))
-    jobs = client(admin, key_of(admin, "train-func", "myminio"))
-    jobs.put_object(Bucket="kubeflow-examples", Key="mine", Body=b"")
-    root.create_bucket(Bucket="of-another-user")
-    try:
-        with pytest.raises(ClientError, match="AccessDenied"):
-            jobs.put_object(Bucket="of-another-user", Key="mine", Body=b"")
-        with pytest.raises(ClientError, match="AccessDenied"):
-            jobs.list_objects_v2(Bucket="of-another-user")
-    finally:
-        root.delete_bucket(Bucket="of-another-user")
 
 
 def test_only_an_admin_reads_secrets_or_runs_programs_in_pods(installed, admin, notebook):
@@ -69,11 +51,3 @@ def test_no_secret_is_in_an_argument_or_in_what_was_said(installed, admin):
     assert not [value for value in values if value in told]
     config_maps = json.dumps(admin.json("get", "configmaps", "--all-namespaces"))
     assert not [value for value in values if value in config_maps]
-
-
-def test_the_other_ports_of_the_store_have_no_way_in(installed, admin):
-    service = admin.json("get", "service", "myminio", "--namespace=kubeflow")
-    assert [port["port"] for port in service["spec"]["ports"]] == [9000]
-    policy = admin.json("get", "networkpolicy", "myminio", "--namespace=kubeflow")["spec"]
-    assert policy["policyTypes"] == ["Ingress"]
-    assert [rule["ports"] for rule in policy["ingress"]] == [[{"port": 9000, "protocol": "TCP"}]]
