@@ -13,6 +13,7 @@ import pytest
 from tests.cluster import accounts, in_cluster_minio, inside, restricted_pod, training_operator
 from tests.cluster.kubectl import Kubectl
 from tests.local_jobs import until
+from tests.s3_servers import S3Server
 from train_func import Cluster
 
 OURS = ("train-func/run", "training.kubeflow.org/job-name")
@@ -54,7 +55,7 @@ def notebook(admin: Kubectl, namespace: str, tmp_path_factory: pytest.TempPathFa
 
 
 @pytest.fixture(scope="session")
-def object_store(admin: Kubectl, namespace: str) -> Iterator[in_cluster_minio.ObjectStore]:
+def object_store(admin: Kubectl, namespace: str) -> Iterator[S3Server]:
     """MinIO in the namespace."""
     with in_cluster_minio.running(Kubectl(admin.kubeconfig, namespace)) as found:
         yield found
@@ -62,7 +63,7 @@ def object_store(admin: Kubectl, namespace: str) -> Iterator[in_cluster_minio.Ob
 
 @pytest.fixture(scope="session", autouse=True)
 def as_notebook(
-    notebook: Kubectl, image: str, object_store: in_cluster_minio.ObjectStore, tmp_path_factory: pytest.TempPathFactory
+    notebook: Kubectl, image: str, object_store: S3Server, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[None]:
     """Everything that this process starts is the notebook's account, and Cluster() needs no argument."""
     given = {

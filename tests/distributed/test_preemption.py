@@ -75,19 +75,6 @@ EVALUATES_LONG = (
 )
 
 
-AWAITS_SIGNAL = SOURCE.replace(
-    """ is done", flush=True)
-""",
-    """ is done", flush=True)
-            while args.process_index == 1 and state.global_step == 5 and not stop_flag.requested():
-                time.sleep(0.01)  # else the steps that are left may be done before the signal comes
-""",
-).replace(
-    "    from datasets.dist",
-    "    import time\n    from train_func.worker.rank import stop_flag\n    from datasets.dist",
-)
-
-
 @pytest.fixture
 def training(job):
     def make(source=SOURCE, **settings):
@@ -108,8 +95,8 @@ def newest_of(job):
 
 
 @pytest.mark.slow
-def test_signals_that_are_sent_again_and_again_cost_neither_the_save_nor_a_step(training):
-    slow = {"point": "checkpoint file written", "attempt": 1, "seconds": 3}
+def test_signals_that_are_sent_again_and_again_cost_neither_a_save_of_8_seconds_nor_a_step(training):
+    slow = {"point": "checkpoint file written", "attempt": 1, "seconds": 8}
     made = training(environment={"TRAIN_FUNC_FAILPOINT": json.dumps(slow)}).start()
     made.pods[1].says(r"step 5 is done")
     begun = time.monotonic()
@@ -118,7 +105,7 @@ def test_signals_that_are_sent_again_and_again_cost_neither_the_save_nor_a_step(
             pod.signal(signal.SIGTERM)
         time.sleep(0.1)
     assert made.exit_codes() == [143, 143]
-    assert time.monotonic() - begun >= 3
+    assert 8 <= time.monotonic() - begun < GRACE
     done, newest = [steps_of(pod) for pod in made.started], newest_of(made)
     assert done[0] == done[1] == list(range(1, newest + 1))
     made.start()
@@ -126,20 +113,6 @@ def test_signals_that_are_sent_again_and_again_cost_neither_the_save_nor_a_step(
     for pod in made.started[2:]:
         assert steps_of(pod) == list(range(newest + 1, STEPS + 1))
     assert open_store(made.record.store).list(f"{made.record.keys.checkpoints}/") == []
-
-
-@pytest.mark.slow
-def test_a_save_that_takes_8_seconds_is_completed_within_the_grace_period(training):
-    slow = {"point": "checkpoint file written", "seconds": 8}
-    made = training(source=AWAITS_SIGNAL, environment={"TRAIN_FUNC_FAILPOINT": json.dumps(slow)}).start()
-    made.pods[1].says(r"step 5 is done")
-    begun = time.monotonic()
-    made.pods[1].signal(signal.SIGTERM)
-    codes = made.exit_codes()
-    assert codes[1] == 143 and codes[0] in (143, 145)
-    assert 8 <= time.monotonic() - begun < GRACE
-    done = [steps_of(pod) for pod in made.started]
-    assert done[0] == done[1] == list(range(1, newest_of(made) + 1))
 
 
 @pytest.mark.slow

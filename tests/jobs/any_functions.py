@@ -302,16 +302,3 @@ def one_of_its_processes(rank, size, port):
     dist.all_reduce(total)
     print(f"spawned {rank} sees {int(total)}", flush=True)
     dist.destroy_process_group()
-
-
-def asks_for_gpus_that_are_not_there(parameters):
-    import torch.distributed as dist
-
-    seen()
-    dist.init_process_group("nccl")
-    dist.barrier()
-
-
-def divides_by_nothing(parameters):
-    seen()
-    return 1 / len(parameters.get("rows", []))

@@ -15,7 +15,7 @@ import pytest
 
 from tests.jobs import any_functions as of_users
 from tests.messages import unnamed
-from train_func import InvalidInput, JobFailed, Local, Run, SourceRefused, submit
+from train_func import InvalidInput, Local, Run, SourceRefused, submit
 from train_func.client.history import read_rows
 from train_func.client.job import Job
 
@@ -176,21 +176,6 @@ def test_a_loop_over_a_plan_uses_every_row_once_and_does_the_same_on_any_number_
 
 def history(job: Job) -> list[dict[str, Any]]:
     return read_rows(job._store, job.record.keys)
-
-
-@pytest.mark.parametrize(
-    ("function", "workers", "cause", "named"),
-    [
-        (of_users.divides_by_nothing, 1, "code", "ZeroDivisionError"),
-        pytest.param(of_users.asks_for_gpus_that_are_not_there, 2, "code", "nccl", marks=pytest.mark.slow),
-    ],
-)
-def test_what_cannot_work_ends_with_its_cause_and_its_remedy(home: Path, function, workers, cause, named):
-    job = submit(function, Run(workers=workers))
-    with pytest.raises(JobFailed) as failed:
-        job.result(LIMIT)
-    assert failed.value.cause == cause
-    assert named.lower() in str(failed.value).lower()
 
 
 REFUSED = {
