@@ -1,4 +1,4 @@
-"""The real API server seen through one that tells another version, or loses an answer on its way."""
+"""The real API server seen through one that tells another version, or answers one request with an error."""
 
 import base64
 import contextlib
@@ -8,10 +8,10 @@ import ssl
 import threading
 import urllib.error
 import urllib.request
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
 
 def of_version(version: str, kubeconfig: Path, folder: Path) -> contextlib.AbstractContextManager[Path]:
@@ -22,15 +22,6 @@ def of_version(version: str, kubeconfig: Path, folder: Path) -> contextlib.Abstr
 def failing_at(number: int, kubeconfig: Path, folder: Path) -> contextlib.AbstractContextManager[Path]:
     """A kubeconfig whose server answers the request of this number, if it is a GET, with an error."""
     return _in_front(kubeconfig, folder, requests=itertools.count(1), failing=number)
-
-
-@contextlib.contextmanager
-def losing_the_answer(to: str, kubeconfig: Path, folder: Path) -> Iterator[Path]:
-    """A kubeconfig whose server carries out the first such request, "POST /path", and hangs up without an answer."""
-    to_lose = [to]
-    with _in_front(kubeconfig, folder, to_lose=to_lose) as path:
-        yield path
-    assert not to_lose, f"no request for {to}"
 
 
 @contextlib.contextmanager
@@ -66,7 +57,6 @@ class _Handler(BaseHTTPRequestHandler):
     server_url: str
     context: ssl.SSLContext
     version: str | None = None
-    to_lose: Sequence[str] = ()
     requests: Iterator[int] = itertools.count(1)
     failing = 0
     protocol_version = "HTTP/1.1"
@@ -101,10 +91,6 @@ class _Handler(BaseHTTPRequestHandler):
                 status, found = answer.status, answer.read()
         except urllib.error.HTTPError as refused:
             status, found = refused.code, refused.read()
-        if (asked := f"{self.command} {self.path}") in self.to_lose:
-            cast(list[str], self.to_lose).remove(asked)
-            self.close_connection = True
-            return
         if self.version and self.path.partition("?")[0] == "/version":
             found = json.dumps({**json.loads(found), "gitVersion": self.version}).encode()
         self._say(status, found, "application/json")

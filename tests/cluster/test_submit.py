@@ -2,7 +2,6 @@
 
 import hashlib
 import json
-import os
 import secrets
 import subprocess
 import sys
@@ -11,7 +10,6 @@ from pathlib import Path
 
 import pytest
 
-from tests.cluster import api_in_front
 from tests.cluster.kept import everything_in, kinds, of_kind
 from tests.cluster.kubectl import Kubectl, until
 from tests.messages import unnamed
@@ -31,10 +29,6 @@ def says_hello(parameters):
 
 def says_good_bye(parameters):
     print("good bye")
-
-
-def is_submitted_unheard(parameters):
-    print("its answer was lost")
 
 
 def waits(parameters):
@@ -198,17 +192,6 @@ def test_a_refused_job_leaves_no_object(run, objects_of, namespace):
     with pytest.raises(InvalidInput, match="pytorch"):
         backend.submit(JobRequest(manifest, {}, {}))
     assert objects_of(job) == []
-
-
-def test_a_job_whose_answer_was_lost_is_found(run, jobs, notebook, namespace, tmp_path):
-    with pytest.MonkeyPatch.context() as patch:
-        created = f"POST /apis/kubeflow.org/v1/namespaces/{namespace}/pytorchjobs"
-        with api_in_front.losing_the_answer(created, Path(os.environ["KUBECONFIG"]), tmp_path) as kubeconfig:
-            patch.setenv("KUBECONFIG", str(kubeconfig))
-            job = submit(is_submitted_unheard, run, on=Cluster(**SMALL))
-    jobs.append(job)
-    assert job.wait(LIMIT_SECONDS) == "Succeeded"
-    assert uid_of(notebook, job)
 
 
 def test_secrets_by_reference_reach_the_worker_and_are_kept_nowhere_else(run, jobs, admin, namespace, object_store):

@@ -1,7 +1,6 @@
 """Notebook 01 as a TrainJob of Kubeflow Trainer, changed by one setting: status, logs, result and the fetched model."""
 
 import re
-import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -53,12 +52,10 @@ def test_a_deleted_pod_is_told_at_once_and_no_step_is_lost_or_done_twice(namespa
     with training(Cluster(**SMALL, kind="TrainJob"), seed=worker) as found:
         found.until_step(12)
         labels = f"{TRAINJOB.job_label}={found.name},{TRAINJOB.worker_label}={worker}"
-        deleted = time.time()
         admin("delete", "pods", f"--namespace={namespace}", f"--selector={labels}", "--wait=false")
         told = found.until_heard(f"worker {worker} was deleted", 10)
         assert (told.cause, told.permanent) == ("preemption", False)
         found.succeeds()
-        print(f"\npod of worker {worker} deleted: a new step after {found.seconds_to_new_step(deleted):.1f} s")
         # Of the other worker, whose container starts again in its pod, the cluster keeps the last lines alone.
         lines = [line for line in found.job.logs() if line.startswith(f"[worker {worker}]")]
         assert [int(number) for number in re.findall(r"step (\d+) is done", "\n".join(lines))] == ONCE
