@@ -5,7 +5,6 @@ Each session has a namespace of its own, enforcing pod security restricted, with
 
 import os
 from collections.abc import Callable, Iterator
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -17,7 +16,6 @@ from tests.s3_servers import S3Server
 from train_func import Cluster
 
 OURS = ("train-func/run", "training.kubeflow.org/job-name")
-MESSAGES = Path(__file__).parents[2] / "notebooks/data/shop_messages.csv"
 OTHERS = ("AWS_PROFILE", "AWS_SESSION_TOKEN", "AWS_ENDPOINT_URL", "TRAIN_FUNC_STORE_SECRET")
 
 
@@ -101,7 +99,7 @@ def left_behind(admin: Kubectl, namespace: str) -> Callable[[], list[str]]:
 @pytest.fixture(scope="session")
 def inside_a_worker() -> dict[str, Any]:
     """What the training function of a real job found around itself."""
-    return inside.told_by(inside.job_of(str(MESSAGES)))
+    return inside.told_by(inside.finished_job())
 
 
 @pytest.fixture(scope="session", autouse=True)

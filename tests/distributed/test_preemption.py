@@ -34,8 +34,8 @@ def train_func(parameters):
 STEPS = 28  # 101 rows in batches of 16, four times
 SOURCE = """
 def train_func(parameters):
-    from datasets.distributed import split_dataset_by_node
-    from transformers import TrainerCallback, TrainingArguments
+    import time
+    from transformers import TrainerCallback
     from tests.distributed import small
     from train_func.worker import Session, Trainer
 
@@ -43,22 +43,7 @@ def train_func(parameters):
         def on_step_end(self, args, state, control, **kwargs):
             print(f"step {state.global_step} is done", flush=True)
 
-    with Session(parameters) as session:
-        plan = split_dataset_by_node(session.plan(small.rows(101)), session.rank, session.world_size)
-        arguments = TrainingArguments(**{**session.arguments(), "bf16": False})
-        collate = small.collate
-        trainer = Trainer(
-            model=small.model(0.1), args=arguments, train_dataset=plan, data_collator=collate, callbacks=[Tells()]
-        )
-        trainer.train()
-        session.publish(trainer)
-"""
-
-
-EVALUATES_LONG = (
-    SOURCE.replace(
-        "    with Session",
-        """    class Slow(Trainer):
+    class Slow(Trainer):
         def evaluate(self, *args, **kwargs):
             print(f"evaluates after step {self.state.global_step}", flush=True)
             return super().evaluate(*args, **kwargs)
@@ -67,19 +52,19 @@ EVALUATES_LONG = (
             time.sleep(2 * (session.attempt == 1))  # 10 batches per rank
             return super().prediction_step(*args, **kwargs)
 
-    with Session""",
-    )
-    .replace("    from datasets.dist", "    import time\n    from datasets.dist")
-    .replace("trainer = Trainer(", "trainer = Slow(eval_dataset=small.rows(79, seed=1),")
-    .replace("session.arguments()", "session.arguments(eval_strategy='epoch')")
-)
+    with Session(parameters) as session:
+        evaluates = {"kind": Slow, "eval_rows": 79, "eval_strategy": "epoch"} if parameters["evaluates"] else {}
+        trainer = small.trainer_of(session, Tells(), dropout=0.1, **evaluates)
+        trainer.train()
+        session.publish(trainer)
+"""
 
 
 @pytest.fixture
 def training(job):
-    def make(source=SOURCE, **settings):
+    def make(*, evaluates=False, **settings):
         fields = {"epochs": 4, "batch_size": 16, "micro_batch_size": 4, "checkpoint_every": 3600, "grace": GRACE}
-        return job(source, workers=2, **{**fields, **settings})
+        return job(SOURCE, workers=2, parameters={"evaluates": evaluates}, **{**fields, **settings})
 
     return make
 
@@ -117,7 +102,7 @@ def test_signals_that_are_sent_again_and_again_cost_neither_a_save_of_8_seconds_
 
 @pytest.mark.slow
 def test_an_evaluation_longer_than_the_grace_period_is_made_again_and_no_step_before_it(training):
-    made = training(source=EVALUATES_LONG, grace=10).start()
+    made = training(evaluates=True, grace=10).start()
     made.pods[0].says("evaluates after step 7")
     begun = time.monotonic()
     made.pods[1].signal(signal.SIGTERM)
