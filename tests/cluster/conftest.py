@@ -14,6 +14,7 @@ from tests.cluster.kubectl import Kubectl
 from tests.local_jobs import until
 from tests.s3_servers import S3Server
 from train_func import Cluster
+from train_func.client.job import Job
 
 OURS = ("train-func/run", "training.kubeflow.org/job-name")
 OTHERS = ("AWS_PROFILE", "AWS_SESSION_TOKEN", "AWS_ENDPOINT_URL", "TRAIN_FUNC_STORE_SECRET")
@@ -109,3 +110,12 @@ def nothing_left(as_notebook: None, notebook: Kubectl, left_behind: Callable[[],
     for job in notebook.json("get", "pytorchjobs")["items"]:
         Cluster().job(job["metadata"]["name"]).delete()
     until(lambda: left_behind() == [], "nothing of the jobs is left")  # pods end within their grace period
+
+
+@pytest.fixture
+def jobs() -> Iterator[list[Job]]:
+    """Deleted afterwards, so that the next test has room."""
+    made: list[Job] = []
+    yield made
+    for job in made:
+        job.delete()

@@ -5,7 +5,6 @@ variables are held, and not how a server hands on artefacts and parameters.
 """
 
 import json
-from collections.abc import Iterator
 
 import pytest
 
@@ -13,7 +12,6 @@ from tests.cluster.accounts import ACCOUNT
 from tests.cluster.kubectl import Kubectl, until
 from tests.cluster.restricted_pod import pod, said_by
 from train_func import Cluster, Run, attach
-from train_func.client.job import Job
 from train_func.client.job_spec import SecretKey
 from train_func.pipeline import arguments
 from train_func.storage import open_store
@@ -37,14 +35,6 @@ def trains_for_a_while(parameters):
 
     time.sleep(parameters["seconds"])
     return {"loss": 0.25}
-
-
-@pytest.fixture
-def jobs() -> Iterator[list[Job]]:
-    made: list[Job] = []
-    yield made
-    for job in made:
-        job.delete()
 
 
 def pod_of_a_step(image: str, name: str, given: dict[str, str]) -> dict:
