@@ -14,10 +14,9 @@ from kfp import dsl
 from tests.jobs.functions import fine_tunes
 from tests.kfp_local import documented_pipeline, folder_of, steps_in
 from tests.local_jobs import processes, until
-from tests.unit.test_in_place import put_model
 from train_func import Local, Run, attach, submit
 from train_func.client.model.promote import in_place
-from train_func.pipeline import arguments, prepare, promote, train, train_and_promote
+from train_func.pipeline import arguments, prepare, train, train_and_promote
 from train_func.pipeline.parameters import MAX_BYTES
 from train_func.storage import open_store
 
@@ -177,15 +176,3 @@ def steps_of_train():
         if b"kfp.dsl.executor_main" in command and b"ephemeral_component" in command:
             found.append(pid)
     return found
-
-
-def test_a_model_that_was_measured_on_other_rows_fails_the_step_and_changes_nothing(steps, store, capfd):
-    before, other = put_model(store, 0.1), put_model(store, 0.2, accuracy=0.9, held_out="other")
-    alike = put_model(store, 0.3, accuracy=0.9)
-    put = promote(name=before.name, promote_as="reviews", where="Local")
-    assert put.output is True
-    with pytest.raises(RuntimeError):
-        promote(name=other.name, promote_as="reviews", where="Local")
-    assert "train_func.errors.InvalidInput" in capfd.readouterr().out
-    assert in_place(store, "reviews").run == before.name
-    assert promote(name=alike.name, promote_as="reviews", where="Local").output is True
