@@ -1,4 +1,4 @@
-"""Images are trained on, measured, published and loaded by a module of one's own; notebook 05 has one of transformers."""
+"""Images are trained on, measured, published and loaded by a module of one's own; notebook 05 has a stock model."""
 
 import json
 import re
