@@ -153,18 +153,6 @@ def test_an_operator_that_does_not_answer(refused, admin):
         training_operator.ensure(admin)
 
 
-def test_a_quota_that_the_workers_exceed_together(refused, admin, namespace):
-    quota = {"hard": {"count/pytorchjobs.kubeflow.org": "0"}}
-    about = {"apiVersion": "v1", "kind": "ResourceQuota", "metadata": {"name": "none", "namespace": namespace}}
-    admin.apply({**about, "spec": quota})
-    try:
-        error = refused()
-    finally:
-        admin("delete", "resourcequota", "none", f"--namespace={namespace}")
-    assert error.cause == "quota"
-    assert unnamed(error, "quota 'none'", "allows 0", "count/pytorchjobs.kubeflow.org", "asks for 1") == []
-
-
 def test_a_secret_and_a_queue_that_are_missing_are_told_at_once(refused, admin, namespace, monkeypatch):
     monkeypatch.setenv("KUBECONFIG", str(admin.kubeconfig))
     error = refused(
