@@ -5,13 +5,14 @@ import contextlib
 import itertools
 import json
 import ssl
-import threading
 import urllib.error
 import urllib.request
 from collections.abc import Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
+
+from tests.api_servers import running
 
 
 def of_version(version: str, kubeconfig: Path, folder: Path) -> contextlib.AbstractContextManager[Path]:
@@ -30,16 +31,11 @@ def _in_front(kubeconfig: Path, folder: Path, **what: Any) -> Iterator[Path]:
     cluster = config["clusters"][0]["cluster"]
     trust = _trust(cluster, config["users"][0]["user"], folder)
     handler = type("Handler", (_Handler,), {"server_url": cluster["server"], "context": trust, **what})
-    server = ThreadingHTTPServer(("127.0.0.1", 0), handler)
-    threading.Thread(target=server.serve_forever, daemon=True).start()
-    config["clusters"][0]["cluster"] = {"server": f"http://127.0.0.1:{server.server_port}"}
-    path = folder / "in-front.kubeconfig"
-    path.write_text(json.dumps(config))
-    try:
+    with running(ThreadingHTTPServer(("127.0.0.1", 0), handler)) as server:
+        config["clusters"][0]["cluster"] = {"server": f"http://127.0.0.1:{server.server_port}"}
+        path = folder / "in-front.kubeconfig"
+        path.write_text(json.dumps(config))
         yield path
-    finally:
-        server.shutdown()
-        server.server_close()
 
 
 def _trust(cluster: dict[str, Any], user: dict[str, Any], folder: Path) -> ssl.SSLContext:
