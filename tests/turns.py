@@ -1,5 +1,6 @@
 """Writers of a store whose calls are put into a drawn order, or one of whom stands still before a call."""
 
+import contextlib
 import random
 import threading
 
@@ -30,19 +31,18 @@ class Turns:
         self._draw, self._at_work, self._waiting = random.Random(seed), set(writers), set()
         self._changed, self._next = threading.Condition(), None
 
+    @contextlib.contextmanager
     def turn(self, writer):
-        return _Turn(self, writer)
-
-    def begin(self, writer):
         with self._changed:
             self._waiting.add(writer)
             self._draw_next()
             self._changed.wait_for(lambda: self._next == writer)
-
-    def end(self, writer):
-        with self._changed:
-            self._waiting.discard(writer)
-            self._next = None
+        try:
+            yield
+        finally:
+            with self._changed:
+                self._waiting.discard(writer)
+                self._next = None
 
     def leave(self, writer):
         with self._changed:
@@ -53,17 +53,6 @@ class Turns:
         if self._next is None and self._waiting == self._at_work and self._waiting:
             self._next = self._draw.choice(sorted(self._waiting))
             self._changed.notify_all()
-
-
-class _Turn:
-    def __init__(self, turns, writer):
-        self._turns, self._writer = turns, writer
-
-    def __enter__(self):
-        self._turns.begin(self._writer)
-
-    def __exit__(self, *error):
-        self._turns.end(self._writer)
 
 
 def race(seed, store, acts):
