@@ -12,27 +12,13 @@ import time
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
-import pytest
-
-from tests.messages import unnamed
+from tests.messages import refusal, unnamed
 from tests.mounts import ROOT, needs_mount, run_on_disk
 from tests.s3_servers import poll
-from train_func.errors import StorageFailed
 from train_func.storage import folder as folder_store
 from train_func.storage import open_store, probe
 
 OTHER_UID = 65534
-
-
-@pytest.fixture
-def store(tmp_path):
-    return open_store((tmp_path / "store").as_uri())
-
-
-def refusal(call):
-    with pytest.raises(StorageFailed) as caught:
-        call()
-    return caught.value
 
 
 def test_a_writer_killed_in_the_middle_leaves_nothing_to_be_seen(store, tmp_path):

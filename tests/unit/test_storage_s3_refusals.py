@@ -12,11 +12,10 @@ import time
 
 import pytest
 
-from tests.messages import unnamed
+from tests.messages import refusal, unnamed
 from tests.mounts import needs_mount, run_on_disk
 from tests.s3_servers import KINDS, PROGRAMS, add_minio_user, free_port, needed, only_these, s3_server
 from tests.swapless_server import swapless_server
-from train_func.errors import StorageFailed
 from train_func.storage import open_store, probe
 from train_func.storage import s3 as s3_module
 from train_func.wire.exits import USAGE, exit_of
@@ -42,12 +41,6 @@ def minio(tmp_path_factory):
 def environment(monkeypatch):
     """Takes these variables into the environment, and no others of AWS clients."""
     return lambda variables, **other: only_these(monkeypatch, {**variables, **other})
-
-
-def refusal(call):
-    with pytest.raises(StorageFailed) as caught:
-        call()
-    return caught.value
 
 
 def probe_refused(reason, *words, address="s3://kubeflow-examples/runs"):
