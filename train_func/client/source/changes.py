@@ -117,6 +117,7 @@ def _is_python_s(kind: type, name: str, space: Space) -> bool:
 
 
 def _is_member(kind: type, name: str) -> bool:
+    """Whether it is a member of an enum or a field of a named tuple, which the class makes of what its body says."""
     is_of_enum = isinstance(kind, enum.EnumMeta) and (name in kind.__members__ or name == "__new__")
     return is_of_enum or name in getattr(kind, "_fields", ())
 

@@ -5,7 +5,7 @@ import copy
 import functools
 import re
 import sys
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, MutableMapping, MutableSequence, MutableSet
 from types import BuiltinFunctionType, CellType, FunctionType, MethodType, ModuleType
 
 from train_func.client.source.cells import (
@@ -405,10 +405,11 @@ class Collection:
             made_with = closure(one for held in expression.needed(expression.piece) for one in held.now)
             is_run = isinstance(piece.node, ast.ClassDef) and not is_plain_body(piece.node)
             is_filled = piece in made_with or path.rpartition(".")[2] in changed or is_run
-            if is_filled and (hasattr(value, "clear") or is_own_object(value)):
+            is_container = isinstance(value, MutableMapping | MutableSequence | MutableSet)
+            if is_filled and (is_container or (is_own_object(value) and hasattr(value, "__dict__"))):
                 verb = "update" if hasattr(value, "update") else "extend"
                 head, tail = f"{path}.clear()\n{path}.{verb}(", ")\n"
-                if not hasattr(value, "clear"):
+                if not is_container:
                     head, tail = f"{path}.__dict__.update(", ".__dict__)\n"
                 at_end = Piece(piece.text, piece.line, piece.original, head, tail, is_last=True, names=[piece])
                 at_end.values[None] = expression

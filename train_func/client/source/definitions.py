@@ -87,6 +87,7 @@ def _expressions_of(node: ast.AST, value: object) -> Iterator[Computed]:
 
 
 def function_of(node: ast.FunctionDef | ast.AsyncFunctionDef, value: object) -> FunctionType | None:
+    """The function that executing the ``def`` has made, of those that ``value`` is made of."""
     first = min([node.lineno, *(decorator.lineno for decorator in node.decorator_list)])
     codes = ((one, one.__code__) for one in functions(value))
     return next((one for one, code in codes if (code.co_name, code.co_firstlineno) == (node.name, first)), None)
@@ -147,6 +148,7 @@ def target(node: ast.stmt) -> str:
 
 
 def mangled(name: str, kind: str) -> str:
+    """The attribute that a name in the body of a class stands for."""
     is_private = name.startswith("__") and not name.endswith("__") and kind.strip("_")
     return f"_{kind.lstrip('_')}{name}" if is_private else name
 
@@ -156,31 +158,32 @@ def bindings(node: ast.ClassDef) -> Mapping[str, list[ast.stmt]]:
     bound: dict[str, list[ast.stmt]] = defaultdict(list)
     for inner in node.body:
         gone = {one.id for one in ast.walk(inner) if isinstance(one, ast.Name) and isinstance(one.ctx, ast.Del)}
-        for name in (binds(inner) | (gone if not isinstance(inner, Definition) else set())) - {"__doc__"}:
+        names = binds(inner) | (gone if not isinstance(inner, Definition) else set())
+        for name in sorted(names - {"__doc__"}):
             bound[mangled(name, node.name)].append(inner)
     return bound
 
 
 def functions(value: object) -> list[FunctionType]:
     """The functions that ``value`` was made of, those that decorators were put around included."""
-    functions, waiting, seen = list[FunctionType](), [value], set[int]()
+    result, waiting, seen = list[FunctionType](), [value], set[int]()
     while waiting and len(seen) < 100:
         one = waiting.pop()
         if id(one) in seen or isinstance(one, type | ModuleType):
             continue
         seen.add(id(one))
         if isinstance(one, FunctionType):
-            functions.append(one)
+            result.append(one)
             waiting += [cell.cell_contents for cell in one.__closure__ or () if cell != CellType()]
         waiting += parts(one) if isinstance(one, property | staticmethod | classmethod | functools.partial) else ()
         waiting += getattr(one, "__dict__", {}).values()
-    return functions
+    return result
 
 
 def parts(value: object) -> list[object]:
     """The functions of a property, or the one that a static method, a class method or a partial is around."""
-    parts = [getattr(value, name, None) for name in ("fget", "fset", "fdel", "__func__", "func")]
-    return [one for one in parts if one is not None] or [value]
+    each = [getattr(value, name, None) for name in ("fget", "fset", "fdel", "__func__", "func")]
+    return [one for one in each if one is not None] or [value]
 
 
 def is_plain_body(node: ast.ClassDef) -> bool:
