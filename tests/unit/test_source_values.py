@@ -192,7 +192,8 @@ OF_DEFINITIONS = {
         "import enum, typing\nfrom dataclasses import dataclass\nclass P(typing.NamedTuple):\n    n: int\n"
         "@dataclass(slots=True)\nclass S:\n    n: int\nclass C:\n    def clear(self): self.n = 0\nc = C()\nc.n = 3\n"
         "class E(enum.Enum): B = 1\nclass A:\n    p, s, c, e = P(1), S(2), c, E.B\n    q = P(4)\n    t = S(5)\n"
-        "    u = c\n    @property\n    def f(self): return 1\ndef X(): return A.p, A.s, A.c.n, A.e, A.q, A.t, A.u.n, A.u is A.c"
+        "    u = c\n    @property\n    def f(self): return 1\n"
+        "def X(): return A.p, A.s, A.c.n, A.e, A.q, A.t, A.u.n, A.u is A.c"
     ),
     "names of an enum from a set": (
         "import enum, uuid\nn = {uuid.uuid4().hex for _ in range(20)}\nA = enum.Enum('A', ['x' + one for one in n])\n"

@@ -74,9 +74,9 @@ def _changes_of_function(node: _Function, value: object, path: str, space: Space
 
 def _literals_around(statement: Statement, name: str) -> list[object]:
     """What the functions around the statement assign to a name; empty where one of that is no literal."""
-    inside = {*ast.walk(statement.node)}
-    outer = [{*ast.walk(one.node)} - {one.node} for one in statement.text.definitions.values()]
-    nodes = (one for each in outer if statement.node in each for one in each - inside)
+    inside, all_of_text = {*ast.walk(statement.node)}, statement.text.definitions.values()
+    around = [one.node for one in all_of_text if one.first < statement.first and one.last >= statement.last]
+    nodes = (one for outer in around for one in ast.walk(outer) if one not in inside)
     said = [literal(one.value) for one in nodes if isinstance(one, ast.Assign) and target(one) == name]
     return [] if ABSENT in said else said
 
