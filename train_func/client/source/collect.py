@@ -4,9 +4,10 @@ import ast
 import copy
 import dataclasses
 import functools
+import re
 import sys
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from types import BuiltinFunctionType, FunctionType, MethodType, ModuleType
+from collections.abc import Callable, Iterable, Iterator, Mapping, MutableMapping, MutableSequence, MutableSet
+from types import BuiltinFunctionType, CellType, FunctionType, MethodType, ModuleType
 from typing import cast
 
 from train_func.client.source.cells import (
@@ -15,15 +16,18 @@ from train_func.client.source.cells import (
     Statement,
     Text,
     is_same_literal,
+    literal,
     parse,
     public_names,
 )
+from train_func.client.source.changes import Change, change_since, changes, sets
 from train_func.client.source.definitions import (
-    added_attributes,
     changed_names,
     computed_values,
     empty_of,
     is_edited,
+    is_plain_body,
+    shown_values,
 )
 from train_func.client.source.faults import (
     BUILTINS,
@@ -190,10 +194,17 @@ class Collection:
             return binder if is_alias or is_made or is_lambda else None
         if statement is None or statement.name != name:
             return None
+        classes = [one for one in statement.text.outer if isinstance(one.node, ast.ClassDef) and one.name == name]
+        if len(classes) > 1 and statement in classes:  # of branches, that which says most of what the class holds
+            statement = min(reversed(classes), key=lambda one: self._num_differences(one, value))
         is_wrapped = (
             isinstance(value, FunctionType) and value.__closure__ and (not binder or binder.node is not statement.node)
         )
         return None if is_wrapped and not statement.decorators else statement
+
+    def _num_differences(self, statement: Statement, value: object) -> int:
+        computed = computed_values(statement.node, value, self.space)
+        return len([*computed, *changes(statement.node, value, self.space)])
 
     def _import(self, module: str, alias: str, text: Text, line: int) -> Piece:
         source = f"import {module} as {alias}\n"
@@ -212,7 +223,7 @@ class Collection:
         self._containers.append((name, piece, None))
         return [piece]
 
-    def _expression(self, name: str, value: object, node: ast.expr, text: Text, line: int) -> Expression | None:
+    def _expression(self, name: str, value: object, node: ast.AST, text: Text, line: int) -> Expression | None:
         """The expression of a value that ``node`` has computed; None, and a fault, where it does not travel."""
         if fact := machine_fact(node, self.space, value if isinstance(node, ast.Name) else None):
             self.faults.append(
@@ -251,10 +262,15 @@ class Collection:
         is_lambda = isinstance(getattr(node, "value", None), ast.Lambda)
         self._replace_values(piece, node.value if is_lambda else node, value)  # type: ignore[attr-defined]
         self._add(piece)
+        if change := change_since(self.space, statement, piece.node, value):
+            self.faults.append(
+                f"{statement.place()}: a worker executes this again, and {change[0]!r}, which it uses, has changed "
+                f"since, by {change[1].place()}. Run this cell again, or give one of the two another name"
+            )
         name = statement.name
         if name and self.space.live.get(name) is value:
-            for attribute in added_attributes(node, value):
-                self._attribute(f"{name}.{attribute}", vars(value)[attribute], statement, piece)
+            for one in [*changes(node, value, self.space)]:
+                self._attribute(one, statement, piece)
             piece.later += [self._statement(one) for one in self.space.registrations(name, statement)]
         return piece
 
@@ -270,16 +286,34 @@ class Collection:
             replaced = {id(one): ast.copy_location(ast.Constant(None), one) for one in piece.values if one}
             piece.node = copy.deepcopy(piece.node, replaced)
 
-    def _attribute(self, path: str, value: object, statement: Statement, piece: Piece) -> None:
+    def _attribute(self, change: Change, statement: Statement, piece: Piece) -> None:
         """What later statements have set on a definition, as ``Config.rate = 2`` or ``Net.forward = own``."""
-        attribute = path.partition(".")[2]
-        later = [one for one in self.space.statements if one.comes_after(statement) and attribute in one.source]
-        by = later[-1] if later else statement
-        num_faults = len(self.faults)
-        if expression := self._expression(path, value, ast.Constant(None), by.text, by.first):
-            self._add(self._assignment(path, expression, by.text, by.first, by)).names.append(piece)
-        elif any(isinstance(one, ast.Attribute) and one.attr == attribute for one in ast.walk(statement.node)):
-            del self.faults[num_faults:]  # it is made again by its own code
+        path, value = change.path, change.value
+        attribute = path.rpartition(".")[2]
+        uses = [one for one in self.space.statements if re.search(rf"\b{re.escape(attribute)}\b", one.source)]
+        setters = [one for one in uses if one.comes_after(statement) and sets(one.node, attribute)]
+        if change.is_made and not (setters if value is ABSENT else {*uses} - {statement}):
+            return
+        inner = [Statement(statement.text, change.node)] if change.node else []
+        by = (setters or inner or [one for one in uses if one.comes_after(statement)] or [statement])[-1]
+        if isinstance(value, CellType):
+            self.faults.append(
+                f"{statement.place()}: calls have changed {attribute!r} in a decorator of this, and a worker has it as "
+                "it was. Run this cell again, or hold it in an attribute of what the decorator returns"
+            )
+        elif value is ABSENT:
+            self._add(Piece(by.text, by.first, by.source, f"del {path}\n", statement=by, names=[piece]))
+        else:
+            num_faults = len(self.faults)
+            node = ast.Constant(None) if isinstance(by.node, Definition) else getattr(by.node, "value", by.node)
+            expression = self._expression(path, value, node, by.text, by.first)
+            if expression and expression.text() != path:
+                self._add(self._assignment(path, expression, by.text, by.first, by)).names.append(piece)
+            elif not setters and (change.is_made or sets(statement.node, attribute)):
+                del self.faults[num_faults:]  # it is made again by its own code
+            elif expression or (setters and change.node):
+                what = "to what travels neither by a name nor as a value. Write it into the definition"
+                self.faults[num_faults:] = [f"{by.place()}: {path!r} was bound again after its definition, {what}"]
 
     # What the expressions of values look up.
 
@@ -313,7 +347,11 @@ class Collection:
         return None
 
     def _own(self, value: object, path: str) -> str | None:
-        pieces = self._need(path.partition(".")[0], *self._writer.at) if self._is_current(value, path) else []
+        top = path.partition(".")[0]
+        pieces = self._need(top, *self._writer.at) if self._is_current(value, path) else []
+        if not pieces and self._is_current(value, path):  # while the class that holds it is collected
+            statement = self.space.definition_of(self.space.live.get(top))
+            pieces = [one for one in self.pieces if statement and one is self._of_node.get(statement.node)]
         self._writer.needed += pieces
         return path if pieces else None
 
@@ -321,8 +359,15 @@ class Collection:
         """Whether ``path`` holds the value, or an equal class because its cell was executed again, unchanged."""
         top, _, rest = path.partition(".")
         binders = self.space.binders.get(top, [])
+        current = self.space.live.get(top)
+        if _look_up_path(current, rest) is value:
+            return True
         is_again = len({one.source for one in binders}) == 1 and isinstance(binders[0].node, ast.ClassDef)
-        return _look_up_path(self.space.live.get(top), rest) is value or (is_again and isinstance(value, type))
+        if not is_again or not isinstance(value, type) or rest:
+            return is_again and isinstance(value, type)
+        made_by = [self.space.definition_of(one) for one in (value, current)]
+        values = [shown_values(one.node, each) for one, each in zip(made_by, (value, current), strict=True) if one]
+        return len(values) > 1 and values[0] == values[1]
 
     def _lambda(self, value: FunctionType) -> str | None:
         found = None if value.__closure__ else self.space.lambda_of(value.__code__)
@@ -395,17 +440,20 @@ class Collection:
             expression = piece.values[key]
             value = expression.value
             made_with = closure(one for held in expression.needed(expression.piece) for one in held.now)
-            has_loop = any(isinstance(one, ast.For | ast.While) for one in getattr(piece.node, "body", ()))
-            is_filled = piece in made_with or path.rpartition(".")[2] in changed or has_loop
-            if is_filled and (hasattr(value, "clear") or is_own_object(value)):
+            is_run = isinstance(piece.node, ast.ClassDef) and not is_plain_body(piece.node)
+            is_filled = piece in made_with or path.rpartition(".")[2] in changed or is_run
+            is_container = isinstance(value, MutableMapping | MutableSequence | MutableSet)
+            if is_filled and (is_container or (is_own_object(value) and hasattr(value, "__dict__"))):
                 verb = "update" if hasattr(value, "update") else "extend"
                 head, tail = f"{path}.clear()\n{path}.{verb}(", ")\n"
-                if not hasattr(value, "clear"):
+                if not is_container:
                     head, tail = f"{path}.__dict__.update(", ".__dict__)\n"
                 at_end = Piece(piece.text, piece.line, piece.original, head, tail, is_last=True, names=[piece])
                 at_end.values[None] = expression
                 self.pieces.append(at_end)
-                if piece in made_with:  # and nothing has registered yet
+                if is_run and key and literal(key) is not ABSENT and expression.piece is None:
+                    del piece.values[key]  # the class body fills what it begins with
+                elif piece in made_with:  # and nothing has registered yet
                     piece.values[key] = self._writer.expression(empty_of(value), piece.text, piece.line)
 
 
