@@ -1,4 +1,4 @@
-"""Failpoints are off in production: no worker gets one that is armed here; what a manifest holds, test_manifest says."""
+"""Failpoints are off in production: no worker gets one that is armed here; test_manifest says what a manifest holds."""
 
 from train_func import failpoint
 from train_func.client.local.worker import machine_environment

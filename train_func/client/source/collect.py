@@ -2,7 +2,6 @@
 
 import ast
 import copy
-import dataclasses
 import functools
 import re
 import sys
@@ -165,9 +164,7 @@ class Collection:
             self._imported.append((name, value, binder.place()))
             return [self._statement(one) for one in self.space.imports_of(name, binder)]
         if statement := self._definition(name, value, binder):
-            is_text = not isinstance(value, type) or dataclasses.is_dataclass(value)  # else attributes are values
-            is_changed = is_text and is_edited(statement.node, value)
-            if is_changed or self.space.is_outdated(value) or self.space.is_moved(value):
+            if self.space.is_outdated(value) or self.space.is_moved(value):
                 self.faults.append(outdated_fault(name, statement.text.origin))
                 return []
             return [self._statement(statement, value)]
