@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from cryptography import x509
 from cryptography.hazmat.primitives import hashes, serialization
@@ -20,6 +20,7 @@ from cryptography.x509.oid import NameOID
 
 NAME, ADDRESS = "api.example", "10.1.2.3"  # what the certificate is made out to, beside 127.0.0.1
 Json = Mapping[str, Any]
+Server = TypeVar("Server", bound=ThreadingHTTPServer)
 
 
 @dataclass
@@ -118,7 +119,7 @@ class _Handler(BaseHTTPRequestHandler):
 
 
 @contextlib.contextmanager
-def running(server: ThreadingHTTPServer) -> Iterator[ThreadingHTTPServer]:
+def running(server: Server) -> Iterator[Server]:
     """Serves, and is gone afterwards."""
     with server:
         threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.05}, daemon=True).start()

@@ -24,7 +24,7 @@ LIMIT_SECONDS = 120.0  # only a hang comes near it
 Found = TypeVar("Found")
 
 
-def until(condition: Callable[[], Found], what: str, seconds: float = LIMIT_SECONDS) -> Found:
+def until(condition: Callable[[], Found], what: str = "what is waited for", seconds: float = LIMIT_SECONDS) -> Found:
     """Waits until the condition gives something true, and returns that."""
     end = time.monotonic() + seconds
     while not (found := condition()):

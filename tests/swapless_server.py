@@ -5,12 +5,12 @@ It stands in for servers that ignore the conditions of a put, and for those that
 
 import contextlib
 import hashlib
-import threading
-from collections.abc import Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import NamedTuple
 from urllib.parse import parse_qs, unquote, urlsplit
 from xml.sax.saxutils import escape
+
+from tests.api_servers import running
 
 REFUSAL = b"<Error><Code>NotImplemented</Code><Message>A header implies what is not implemented</Message></Error>"
 
@@ -94,13 +94,6 @@ class _Handler(BaseHTTPRequestHandler):
         pass
 
 
-@contextlib.contextmanager
-def swapless_server(*refused: str, heeds: bool = True) -> Iterator[SwaplessServer]:
+def swapless_server(*refused: str, heeds: bool = True) -> contextlib.AbstractContextManager[SwaplessServer]:
     """A running server; ``refused``: headers to which it answers 501; ``heeds``: whether it heeds If-None-Match."""
-    server = SwaplessServer(*refused, heeds=heeds)
-    threading.Thread(target=server.serve_forever, daemon=True).start()
-    try:
-        yield server
-    finally:
-        server.shutdown()
-        server.server_close()
+    return running(SwaplessServer(*refused, heeds=heeds))

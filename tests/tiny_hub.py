@@ -2,12 +2,13 @@
 
 import hashlib
 import json
-import threading
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from urllib.parse import unquote, urlsplit
+
+from tests.api_servers import running
 
 
 @dataclass(frozen=True)
@@ -91,13 +92,8 @@ def tiny_hub(
         def log_message(self, *_: object) -> None:
             """Nothing is said."""
 
-    server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-    threading.Thread(target=server.serve_forever, daemon=True).start()
-    try:
+    with running(ThreadingHTTPServer(("127.0.0.1", 0), Handler)) as server:
         yield f"http://127.0.0.1:{server.server_port}"
-    finally:
-        server.shutdown()
-        server.server_close()
 
 
 def reply(repositories: Mapping[str, Repository], path: str, body: bytes) -> Answer:

@@ -8,6 +8,10 @@ from notebooks.stand_ins import small_causal_lm
 WORDS = """
 worker pod node step epoch rank plan batch seed store model loss row token word key
 """
+CHATML = (
+    "{% for m in messages %}{{ '<|im_start|>' + m['role'] + '\\n' + m['content'] + '<|im_end|>\\n' }}{% endfor %}"
+    "{% if add_generation_prompt %}{{ '<|im_start|>assistant\\n' }}{% endif %}"
+)
 
 
 def questions(num_rows, seed=0):

@@ -41,6 +41,18 @@ def write_tiny_model(folder: Path, *, seed: int = 0, **config: object) -> Path:
     return folder
 
 
+def write_tiny_classifier(folder: Path) -> dict[str, bytes]:
+    """Writes such a model with a head of two classes, as a run publishes it; returns its files."""
+    import torch
+    from transformers import AutoModelForSequenceClassification
+
+    write_tiny_model(folder)
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(0)
+        AutoModelForSequenceClassification.from_pretrained(folder, num_labels=2).save_pretrained(folder)
+    return {path.name: path.read_bytes() for path in folder.iterdir()}
+
+
 def write_tiny_tokenizer(folder: Path) -> None:
     """Writes tokenizer.json and tokenizer_config.json; every lower-case ASCII text has tokens."""
     from tokenizers import Tokenizer, decoders, models, normalizers, pre_tokenizers, processors

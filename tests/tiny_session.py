@@ -11,16 +11,20 @@ from train_func.worker import Session, Trainer
 NAME = "tiny-reviews-0123"
 
 
-def trainer_of(session, kind=Trainer, **arguments):
-    model, tokenizer = session.model()
-    train, held_out = session.data(tokenizer)
+def trainer_over(session, model, train, held_out, kind=Trainer, arguments=None, **others):
+    """A Trainer of this model over these rows, with the arguments of the run and ``arguments``."""
     return kind(
         model=model,
-        args=TrainingArguments(**{**session.arguments(), **arguments}),
+        args=TrainingArguments(**{**session.arguments(), **(arguments or {})}),
         train_dataset=split_dataset_by_node(session.plan(train), session.rank, session.world_size),
         eval_dataset=held_out,
-        processing_class=tokenizer,
+        **others,
     )
+
+
+def trainer_of(session, kind=Trainer, **arguments):
+    model, tokenizer = session.model()
+    return trainer_over(session, model, *session.data(tokenizer), kind, arguments, processing_class=tokenizer)
 
 
 @contextlib.contextmanager

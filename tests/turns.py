@@ -1,7 +1,11 @@
 """Writers of a store whose calls are put into a drawn order, or one of whom stands still before a call."""
 
+import contextlib
 import random
 import threading
+
+from train_func.errors import StorageFailed
+from train_func.storage import open_store
 
 
 class Scheduled:
@@ -27,19 +31,18 @@ class Turns:
         self._draw, self._at_work, self._waiting = random.Random(seed), set(writers), set()
         self._changed, self._next = threading.Condition(), None
 
+    @contextlib.contextmanager
     def turn(self, writer):
-        return _Turn(self, writer)
-
-    def begin(self, writer):
         with self._changed:
             self._waiting.add(writer)
             self._draw_next()
             self._changed.wait_for(lambda: self._next == writer)
-
-    def end(self, writer):
-        with self._changed:
-            self._waiting.discard(writer)
-            self._next = None
+        try:
+            yield
+        finally:
+            with self._changed:
+                self._waiting.discard(writer)
+                self._next = None
 
     def leave(self, writer):
         with self._changed:
@@ -52,15 +55,24 @@ class Turns:
             self._changed.notify_all()
 
 
-class _Turn:
-    def __init__(self, turns, writer):
-        self._turns, self._writer = turns, writer
+def race(seed, store, acts):
+    """What each act came to with the store, or why it failed, by its number; their calls in drawn order."""
+    turns, ended = Turns(seed, acts), {}
 
-    def __enter__(self):
-        self._turns.begin(self._writer)
+    def write(number):
+        try:
+            ended[number] = acts[number](Scheduled(open_store(store.address), turns, number))
+        except StorageFailed as failure:
+            ended[number] = failure.reason
+        finally:
+            turns.leave(number)
 
-    def __exit__(self, *error):
-        self._turns.end(self._writer)
+    writers = [threading.Thread(target=write, args=(number,)) for number in acts]
+    for writer in writers:
+        writer.start()
+    for writer in writers:
+        writer.join(60)
+    return ended
 
 
 def at_call(store, number, others):

@@ -1,22 +1,18 @@
-"""The real API server seen through one that hides what a cluster may not serve, or loses an answer on its way."""
+"""The real API server seen through one that tells another version, or answers one request with an error."""
 
 import base64
 import contextlib
 import itertools
 import json
 import ssl
-import threading
 import urllib.error
 import urllib.request
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
-
-def hiding(group: str, kubeconfig: Path, folder: Path) -> contextlib.AbstractContextManager[Path]:
-    """A kubeconfig whose server knows nothing of an API group, and otherwise asks the one of ``kubeconfig``."""
-    return _in_front(kubeconfig, folder, group=group)
+from tests.api_servers import running
 
 
 def of_version(version: str, kubeconfig: Path, folder: Path) -> contextlib.AbstractContextManager[Path]:
@@ -30,30 +26,16 @@ def failing_at(number: int, kubeconfig: Path, folder: Path) -> contextlib.Abstra
 
 
 @contextlib.contextmanager
-def losing_the_answer(to: str, kubeconfig: Path, folder: Path) -> Iterator[Path]:
-    """A kubeconfig whose server carries out the first such request, "POST /path", and hangs up without an answer."""
-    to_lose = [to]
-    with _in_front(kubeconfig, folder, to_lose=to_lose) as path:
-        yield path
-    assert not to_lose, f"no request for {to}"
-
-
-@contextlib.contextmanager
 def _in_front(kubeconfig: Path, folder: Path, **what: Any) -> Iterator[Path]:
     config = json.loads(kubeconfig.read_text())
     cluster = config["clusters"][0]["cluster"]
     trust = _trust(cluster, config["users"][0]["user"], folder)
     handler = type("Handler", (_Handler,), {"server_url": cluster["server"], "context": trust, **what})
-    server = ThreadingHTTPServer(("127.0.0.1", 0), handler)
-    threading.Thread(target=server.serve_forever, daemon=True).start()
-    config["clusters"][0]["cluster"] = {"server": f"http://127.0.0.1:{server.server_port}"}
-    path = folder / "in-front.kubeconfig"
-    path.write_text(json.dumps(config))
-    try:
+    with running(ThreadingHTTPServer(("127.0.0.1", 0), handler)) as server:
+        config["clusters"][0]["cluster"] = {"server": f"http://127.0.0.1:{server.server_port}"}
+        path = folder / "in-front.kubeconfig"
+        path.write_text(json.dumps(config))
         yield path
-    finally:
-        server.shutdown()
-        server.server_close()
 
 
 def _trust(cluster: dict[str, Any], user: dict[str, Any], folder: Path) -> ssl.SSLContext:
@@ -70,9 +52,7 @@ def _trust(cluster: dict[str, Any], user: dict[str, Any], folder: Path) -> ssl.S
 class _Handler(BaseHTTPRequestHandler):
     server_url: str
     context: ssl.SSLContext
-    group: str | None = None
     version: str | None = None
-    to_lose: Sequence[str] = ()
     requests: Iterator[int] = itertools.count(1)
     failing = 0
     protocol_version = "HTTP/1.1"
@@ -95,9 +75,6 @@ class _Handler(BaseHTTPRequestHandler):
     def _answer(self) -> None:
         length = int(self.headers.get("Content-Length") or 0)
         body = self.rfile.read(length) if length else None
-        if self.group and self.path.startswith(f"/apis/{self.group}/"):
-            self._say(404, b"404 page not found\n", "text/plain; charset=utf-8")
-            return
         if self.failing and next(self.requests) == self.failing and self.command == "GET":
             self._say(500, b"something went wrong\n", "text/plain; charset=utf-8")
             return
@@ -110,14 +87,6 @@ class _Handler(BaseHTTPRequestHandler):
                 status, found = answer.status, answer.read()
         except urllib.error.HTTPError as refused:
             status, found = refused.code, refused.read()
-        if (asked := f"{self.command} {self.path}") in self.to_lose:
-            cast(list[str], self.to_lose).remove(asked)
-            self.close_connection = True
-            return
-        if self.group and self.path == "/apis":
-            groups = json.loads(found)
-            groups["groups"] = [entry for entry in groups["groups"] if entry["name"] != self.group]
-            found = json.dumps(groups).encode()
         if self.version and self.path.partition("?")[0] == "/version":
             found = json.dumps({**json.loads(found), "gitVersion": self.version}).encode()
         self._say(status, found, "application/json")

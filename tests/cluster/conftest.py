@@ -5,7 +5,6 @@ Each session has a namespace of its own, enforcing pod security restricted, with
 
 import os
 from collections.abc import Callable, Iterator
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -13,10 +12,11 @@ import pytest
 from tests.cluster import accounts, in_cluster_minio, inside, restricted_pod, training_operator
 from tests.cluster.kubectl import Kubectl
 from tests.local_jobs import until
+from tests.s3_servers import S3Server
 from train_func import Cluster
+from train_func.client.job import Job
 
 OURS = ("train-func/run", "training.kubeflow.org/job-name")
-MESSAGES = Path(__file__).parents[2] / "notebooks/data/shop_messages.csv"
 OTHERS = ("AWS_PROFILE", "AWS_SESSION_TOKEN", "AWS_ENDPOINT_URL", "TRAIN_FUNC_STORE_SECRET")
 
 
@@ -54,7 +54,7 @@ def notebook(admin: Kubectl, namespace: str, tmp_path_factory: pytest.TempPathFa
 
 
 @pytest.fixture(scope="session")
-def object_store(admin: Kubectl, namespace: str) -> Iterator[in_cluster_minio.ObjectStore]:
+def object_store(admin: Kubectl, namespace: str) -> Iterator[S3Server]:
     """MinIO in the namespace."""
     with in_cluster_minio.running(Kubectl(admin.kubeconfig, namespace)) as found:
         yield found
@@ -62,7 +62,7 @@ def object_store(admin: Kubectl, namespace: str) -> Iterator[in_cluster_minio.Ob
 
 @pytest.fixture(scope="session", autouse=True)
 def as_notebook(
-    notebook: Kubectl, image: str, object_store: in_cluster_minio.ObjectStore, tmp_path_factory: pytest.TempPathFactory
+    notebook: Kubectl, image: str, object_store: S3Server, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[None]:
     """Everything that this process starts is the notebook's account, and Cluster() needs no argument."""
     given = {
@@ -100,7 +100,7 @@ def left_behind(admin: Kubectl, namespace: str) -> Callable[[], list[str]]:
 @pytest.fixture(scope="session")
 def inside_a_worker() -> dict[str, Any]:
     """What the training function of a real job found around itself."""
-    return inside.told_by(inside.job_of(str(MESSAGES)))
+    return inside.told_by(inside.finished_job())
 
 
 @pytest.fixture(scope="session", autouse=True)
@@ -110,3 +110,12 @@ def nothing_left(as_notebook: None, notebook: Kubectl, left_behind: Callable[[],
     for job in notebook.json("get", "pytorchjobs")["items"]:
         Cluster().job(job["metadata"]["name"]).delete()
     until(lambda: left_behind() == [], "nothing of the jobs is left")  # pods end within their grace period
+
+
+@pytest.fixture
+def jobs() -> Iterator[list[Job]]:
+    """Deleted afterwards, so that the next test has room."""
+    made: list[Job] = []
+    yield made
+    for job in made:
+        job.delete()

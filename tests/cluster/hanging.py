@@ -46,13 +46,6 @@ class Hanging:
         except (TimeoutError, JobNotFound):  # the test has seen enough and deleted it
             pass
 
-    def row(self) -> str:
-        """For the table."""
-        said = str(self.failure or (self.told[0][1] if self.told else "nothing"))
-        first = self.told[0][0] if self.told else self.ended
-        times = [f"{when:5.1f} s" if when is not None else "     - " for when in (first, self.ended)]
-        return f"{self.title:<24} {times[0]} {times[1]}  {said.splitlines()[0][:150]}"
-
 
 def hanging(title: str, edit: Edit = lambda *_: None, **options: Any) -> Hanging:
     """Creates a job of one worker whose manifest was changed by ``edit(job, pod's spec, container)``.

@@ -9,15 +9,12 @@ import subprocess
 import tempfile
 import time
 from collections.abc import Iterator
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
-import boto3
 import yaml
-from botocore.config import Config
 
 from tests.cluster.kubectl import Kubectl, until
+from tests.s3_servers import S3Server
 from tests.testbed import TESTBED
 
 MANIFEST = Path(__file__).with_name("minio.yaml")
@@ -27,39 +24,8 @@ START_SECONDS = 120
 ROUTED_SECONDS = 10
 
 
-@dataclass(frozen=True)
-class ObjectStore:
-    """A bucket, the keys to it, and where this process finds it."""
-
-    endpoint: str
-    access_key: str
-    secret_key: str
-    bucket: str = BUCKET
-
-    @property
-    def environment(self) -> dict[str, str]:
-        """What a process of this machine needs to use it."""
-        return {
-            "AWS_ENDPOINT_URL_S3": self.endpoint,
-            "AWS_REGION": "us-east-1",
-            "AWS_ACCESS_KEY_ID": self.access_key,
-            "AWS_SECRET_ACCESS_KEY": self.secret_key,
-        }
-
-    def client(self) -> Any:
-        """A boto3 client of its own, for looking at it past the code under test."""
-        return boto3.session.Session().client(
-            "s3",
-            endpoint_url=self.endpoint,
-            region_name="us-east-1",
-            aws_access_key_id=self.access_key,
-            aws_secret_access_key=self.secret_key,
-            config=Config(s3={"addressing_style": "path"}, connect_timeout=5, read_timeout=30),
-        )
-
-
 @contextlib.contextmanager
-def running(admin: Kubectl) -> Iterator[ObjectStore]:
+def running(admin: Kubectl) -> Iterator[S3Server]:
     """MinIO with its Secret and an empty bucket, in the namespace of ``admin``; it goes with that namespace."""
     keys = {"rootUser": "tests", "rootPassword": secrets.token_hex(16)}
     secret = {"apiVersion": "v1", "kind": "Secret", "metadata": {"name": NAME}, "stringData": keys}
@@ -67,8 +33,8 @@ def running(admin: Kubectl) -> Iterator[ObjectStore]:
     deployment["spec"]["template"]["spec"]["containers"][0]["image"] = image()
     admin.apply(secret, service, deployment)
     until(lambda: _ready(admin), "MinIO is ready", START_SECONDS, lambda: admin("describe", "pods"))
-    with _endpoint(admin) as endpoint:
-        store = ObjectStore(endpoint, keys["rootUser"], keys["rootPassword"])
+    with _endpoint(admin) as (host, port), tempfile.TemporaryDirectory() as nothing:
+        store = S3Server("minio", port, keys["rootUser"], keys["rootPassword"], BUCKET, Path(nothing), host)
         store.client().create_bucket(Bucket=BUCKET)
         yield store
 
@@ -90,17 +56,17 @@ def _ready(admin: Kubectl) -> bool:
 
 
 @contextlib.contextmanager
-def _endpoint(admin: Kubectl) -> Iterator[str]:
+def _endpoint(admin: Kubectl) -> Iterator[tuple[str, int]]:
     """Where this machine finds the Service: by its address where that is routed to, otherwise forwarded."""
     address = admin.json("get", "service", NAME)["spec"]["clusterIP"]
     if _reachable(address):
-        yield f"http://{address}:{PORT}"
+        yield address, PORT
         return
     forward = [*Kubectl(admin.kubeconfig, admin.namespace, limit=None).command, "port-forward", f"service/{NAME}"]
     with tempfile.NamedTemporaryFile("w+") as told, subprocess.Popen([*forward, f":{PORT}"], stdout=told) as process:
         try:
             port = until(lambda: re.search(r"127\.0\.0\.1:(\d+)", Path(told.name).read_text()), "port-forward")
-            yield f"http://127.0.0.1:{port[1]}"
+            yield "127.0.0.1", int(port[1])
         finally:
             process.terminate()
 

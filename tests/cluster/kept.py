@@ -1,10 +1,10 @@
 """Everything that a store and a namespace keep, to look in it for what must not be there."""
 
-from tests.cluster.in_cluster_minio import ObjectStore
 from tests.cluster.kubectl import Kubectl
+from tests.s3_servers import S3Server
 
 
-def everything_in(store: ObjectStore) -> dict[str, bytes]:
+def everything_in(store: S3Server) -> dict[str, bytes]:
     """All objects of the bucket: models, checkpoints, logs, records, inputs."""
     client = store.client()
     pages = client.get_paginator("list_objects_v2").paginate(Bucket=store.bucket)

@@ -1,7 +1,6 @@
 """A training of 35 slow steps that says when each is done, and what its steps tell about a fault that befell it."""
 
 import re
-import signal
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -26,7 +25,6 @@ _DONE = re.compile(r"step (\d+) is done at (\S+)")
 
 def trains_in_steps(parameters):
     import os
-    import time
 
     import torch
     from datasets import Dataset
@@ -136,10 +134,6 @@ class Training(Listening):
         """The steps that all attempts have done, one after the other."""
         return [number for steps in self.steps().values() for number in steps]
 
-    def seconds_to_new_step(self, fault: float, attempt: int = 2) -> float:
-        """From the fault, by the clock of this machine, to the first step that ``attempt`` has done."""
-        return min(self.steps()[attempt].values()) - fault
-
     def causes(self, attempt: int) -> set[str | None]:
         """Why its workers ended, without those that followed."""
         return {end.cause for end in self.ends(attempt) if end.root_cause}
@@ -182,17 +176,14 @@ def goes_on_from_a_checkpoint(steps: dict[int, dict[int, float]]) -> bool:
     return reached == NUM_STEPS
 
 
-SIGNALS = """
+KILLS = """
 for process in /proc/[0-9]*; do
-    [ "$(cat "$process/comm" 2>&1)" = "$0" ] && kill "-$1" "${process#/proc/}" && sent=yes
+    [ "$(cat "$process/comm" 2>&1)" = "$0" ] && kill -KILL "${process#/proc/}" && sent=yes
 done
 [ "$sent" = yes ]
 """
 
 
-def signal_rank(admin: Kubectl, namespace: str, found: Training, rank: int, number: signal.Signals) -> float:
-    """To a rank of the worker of the same number; when it was sent, by the clock of this machine."""
-    command = ("--", "sh", "-c", SIGNALS, f"rank {rank}", f"{int(number)}")
-    sent = time.time()
-    admin("exec", found.pod(rank), f"--namespace={namespace}", *command)
-    return sent
+def kill_rank(admin: Kubectl, namespace: str, found: Training, rank: int) -> None:
+    """The one of the worker of the same number."""
+    admin("exec", found.pod(rank), f"--namespace={namespace}", "--", "sh", "-c", KILLS, f"rank {rank}")

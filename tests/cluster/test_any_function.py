@@ -18,16 +18,7 @@ SMALL = {"cpu": "500m", "memory": "1Gi"}
     [
         (of_users.fits_a_line_with_numpy, 1, {"slope", "offset"}, {"line.pkl", "points.csv"}),
         (of_users.trains_mnist_style, 2, {"loss"}, {"mnist_cnn.pt"}),
-        (of_users.trains_with_accelerate, 2, {"rows", "processes"}, {"model.safetensors"}),
         (of_users.publishes_a_module, 2, {"loss", "classes"}, {"model.safetensors", "metrics.json"}),
-        pytest.param(
-            of_users.trains_with_the_stock_trainer,
-            2,
-            {"train_loss"},
-            {"final/model.safetensors"},
-            marks=pytest.mark.slow,
-        ),
-        pytest.param(of_users.loops_over_a_plan, 2, {"steps", "weight"}, {"model.safetensors"}, marks=pytest.mark.slow),
     ],
     ids=lambda given: getattr(given, "__name__", None),
 )

@@ -8,7 +8,7 @@ import pytest
 
 from tests.cluster import restricted_pod
 from tests.cluster.kubectl import Kubectl
-from train_func import Cluster, InvalidInput, Run, submit
+from train_func import Cluster, Run, submit
 
 SMALL = {"cpu": "200m", "memory": "1Gi"}
 LIMIT_SECONDS = 240.0
@@ -84,12 +84,3 @@ def test_what_was_given_here_and_what_lies_in_a_claim_is_read_by_all_workers(cla
     assert first["big is read-only"] is True
     assert len(first["kept"]) == 3  # once for both workers, and for the second run
     assert second == first
-
-
-def test_a_claim_that_is_not_there_is_named_before_any_pod(notebook: Kubectl):
-    with pytest.raises(InvalidInput) as refused:
-        submit(looks_at_its_inputs, Run(inputs={"big": "pvc://nowhere/rows"}), on=Cluster(cache="neither", **SMALL))
-    assert refused.value.cause == "input"
-    assert sorted(fault.split("'")[1] for fault in refused.value.faults) == ["neither", "nowhere"]
-    pods = notebook.json("get", "pods")["items"]
-    assert [pod for pod in pods if "looks-at-its-inputs" in pod["metadata"]["name"]] == []

@@ -15,7 +15,7 @@ from tests.cluster.kubectl import Kubectl, until
 from tests.tcp_proxy import TcpProxy, cut, tcp_proxy
 from train_func.client.job import Job
 
-NAMED_SECONDS = 120.0  # until a diagnosis is told; a quarter of it where nothing else runs, as the tables show
+NAMED_SECONDS = 120.0  # until a diagnosis is told
 LIMIT_SECONDS = 120.0
 DONE = "/workspace/done"
 UNTIL_DONE = f"""

@@ -1,10 +1,9 @@
 """Packages on a cluster: what the image lacks is named before any pod, and runs when it travels as a wheel."""
 
-import time
-
 import pytest
 
 from tests.cluster.kubectl import Kubectl
+from tests.messages import unnamed
 from tests.wheels import only_index, wheel
 from train_func import Cluster, InvalidInput, Run, submit
 
@@ -40,17 +39,6 @@ def index(tmp_path, monkeypatch):
     return tmp_path / "index"
 
 
-def refusal(function, **options):
-    """The error, and the seconds until it came: the least of three, because another process may hold the cores."""
-    found = []
-    for _ in range(3):
-        begun = time.perf_counter()
-        with pytest.raises(InvalidInput) as refused:
-            submit(function, Run(), on=Cluster(**SMALL, **options))
-        found.append((time.perf_counter() - begun, refused.value))
-    return min(found, key=lambda one: one[0])
-
-
 def nothing(parameters):
     return {}
 
@@ -71,14 +59,13 @@ def test_workers_list_the_packages_of_their_image():
     assert "pytest" not in packages.modules
 
 
-def test_an_import_that_the_image_lacks_is_named_in_under_a_second(notebook: Kubectl):
+def test_an_import_that_the_image_lacks_is_named_before_any_pod(notebook: Kubectl):
     before = notebook.json("get", "pods")["items"]
-    seconds, error = refusal(imports_a_tool_of_development)
-    assert error.cause == "image"
-    (fault,) = error.faults
-    assert "'pytest'" in fault
-    assert "packages=['pytest==" in fault
-    assert seconds < 1
+    with pytest.raises(InvalidInput) as refused:
+        submit(imports_a_tool_of_development, Run(), on=Cluster(**SMALL))
+    assert refused.value.cause == "image"
+    (fault,) = refused.value.faults
+    assert unnamed(fault, "'pytest'", "packages=['pytest==") == []
     assert [pod["metadata"]["name"] for pod in notebook.json("get", "pods")["items"]] == [
         pod["metadata"]["name"] for pod in before
     ]
@@ -94,9 +81,3 @@ def test_what_travels_is_imported_by_the_ranks_of_all_workers(index):
         assert {name.partition("-")[0] for name in job.record.wheels} == {"pies", "crusts"}
     finally:
         job.delete()
-
-
-def test_another_torch_than_that_of_the_image_is_refused(index):
-    with pytest.raises(InvalidInput) as refused:
-        submit(bakes, Run(), on=Cluster(packages=["pies==1.0", "torch==1.0"], **SMALL))
-    assert refused.value.cause == "image"

@@ -1,26 +1,19 @@
-"""The pipeline's train step on the operator: from this machine, and from a pod with account and variables of a step.
+"""The pipeline's train step on the operator, from a pod with account and variables of a step.
 
 kfp's SubprocessRunner runs the step in that pod, where a server has a launcher: rights of the account, Secrets and
 variables are held, and not how a server hands on artefacts and parameters.
 """
 
 import json
-from collections.abc import Iterator
 
 import pytest
 
 from tests.cluster.accounts import ACCOUNT
 from tests.cluster.kubectl import Kubectl, until
 from tests.cluster.restricted_pod import pod, said_by
-from tests.jobs.functions import fine_tunes
-from tests.kfp_local import steps_in
-from tests.tiny_model import write_tiny_model
-from train_func import Cluster, Run, TextClassification, attach, submit, withdraw
-from train_func.client.job import Job
+from train_func import Cluster, Run, attach
 from train_func.client.job_spec import SecretKey
-from train_func.client.model.promote import in_place
-from train_func.pipeline import arguments, train_and_promote
-from train_func.pipeline.parameters import run_of
+from train_func.pipeline import arguments
 from train_func.storage import open_store
 
 SMALL = {"cpu": "500m", "memory": "2Gi"}
@@ -42,33 +35,6 @@ def trains_for_a_while(parameters):
 
     time.sleep(parameters["seconds"])
     return {"loss": 0.25}
-
-
-@pytest.fixture
-def jobs() -> Iterator[list[Job]]:
-    made: list[Job] = []
-    yield made
-    for job in made:
-        job.delete()
-
-
-def test_the_pipeline_trains_on_the_operator_and_promotes(namespace, jobs, tmp_path):
-    rows = "".join(f"a sentence with the number {number},{number % 2}\n" for number in range(40))
-    (tmp_path / "rows.csv").write_text("text,label\n" + rows)
-    task = TextClassification(model=str(write_tiny_model(tmp_path / "tiny")), dataset=str(tmp_path / "rows.csv"))
-    run = Run(task=task, workers=1, epochs=1, parameters={"score": 0.5})
-    backend = Cluster(**SMALL)
-    given = arguments(fine_tunes, run, on=backend)
-    assert run_of(given["run"]).task.dataset.startswith(f"{backend.store_address()}/")
-    by = {"better": "score"}
-    with steps_in(tmp_path / "kfp"):
-        done = train_and_promote(**given, promote_as="of-a-pipeline", **by).outputs
-    job = submit(fine_tunes, run, on=backend)
-    jobs.append(job)
-    assert done == {"name": job.name, "in_place": True}
-    assert attach("of-a-pipeline", on=backend).name == job.name
-    withdraw("of-a-pipeline", on=backend)
-    assert in_place(open_store(backend.store_address()), "of-a-pipeline") is None
 
 
 def pod_of_a_step(image: str, name: str, given: dict[str, str]) -> dict:

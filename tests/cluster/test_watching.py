@@ -12,8 +12,7 @@ import pytest
 from tests.cluster.following import Followed, assert_whole, by_attempt, counts
 from tests.cluster.kubectl import Kubectl, until
 from tests.testbed import TESTBED
-from tests.tiny_model import write_tiny_model
-from train_func import Cluster, Run, TextClassification, attach, submit
+from train_func import Cluster, Run, attach, submit
 from train_func.client.job import Job
 
 API_SERVER = Path(os.environ.get("KUBECONFIG", "")).parent / "run/kube-apiserver.pid"  # as the testbed keeps it
@@ -27,18 +26,10 @@ for line in attach(sys.argv[1], on=Cluster()).logs(follow=True):
 """
 
 
-@pytest.fixture(scope="module")
-def inputs(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
-    folder = tmp_path_factory.mktemp("inputs")
-    rows = "".join(f"a sentence with the number {number},{number % 2}\n" for number in range(40))
-    (folder / "rows.csv").write_text("text,label\n" + rows)
-    return {"model": str(write_tiny_model(folder / "tiny")), "dataset": str(folder / "rows.csv")}
-
-
 @pytest.fixture
-def counting(inputs: dict[str, str], request: pytest.FixtureRequest) -> Iterator[Job]:
+def counting(request: pytest.FixtureRequest) -> Iterator[Job]:
     """A job of two workers that count so far, 20 numbers a second; deleted afterwards."""
-    run = Run(task=TextClassification(**inputs), parameters={"numbers": request.param, "pause": 0.05})
+    run = Run(workers=2, parameters={"numbers": request.param, "pause": 0.05})
     job = submit(counts, run, on=Cluster(**SMALL), fresh=True)
     yield job
     job.delete()

@@ -47,16 +47,6 @@ def test_every_link_leads_somewhere(path):
     assert [target for target in LINK.findall(prose(path)) if dead(path, target)] == []
 
 
-def test_a_dead_link_would_be_found(tmp_path):
-    page = tmp_path / "page.md"
-    page.write_text("# The one, and `only`\n")
-    assert not dead(page, "page.md#the-one-and-only")
-    assert not dead(page, "#the-one-and-only")
-    assert dead(page, "#the-other")
-    assert dead(page, "other.md")
-    assert dead(page, "http://plain.example")
-
-
 def written() -> dict[str, str]:
     """Everything people read beside the documents: texts of the package, and scripts."""
     scripts = [*ROOT.glob("infra/**/*.sh"), *ROOT.glob("infra/**/*.yaml"), ROOT / "install.sh", ROOT / "Makefile"]

@@ -34,10 +34,6 @@ def known_to_make() -> set[str]:
     return set(runpy.run_path(str(ROOT / "infra/run_notebook.py"))["KNOWN"])
 
 
-def test_there_are_notebooks():
-    assert NOTEBOOKS
-
-
 @pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.stem)
 def test_a_notebook_has_no_outputs_and_no_counts_in_git(path):
     for cell in cells(path):
@@ -81,20 +77,12 @@ def test_every_parameter_is_used(path):
 
 
 @pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.stem)
-def test_a_notebook_imports_the_front_door_the_worker_and_the_pipeline_alone(path):
-    """Everything behind them may be named otherwise tomorrow; what they list is kept."""
-    for source in sources(path):
-        for node in ast.walk(ast.parse(source)):
-            if isinstance(node, ast.ImportFrom) and (node.module or "").split(".")[0] == "train_func":
-                assert node.module in ("train_func", "train_func.worker", "train_func.pipeline"), ast.unparse(node)
-                offered = importlib.import_module(node.module).__all__
-                assert {alias.name for alias in node.names} <= set(offered), ast.unparse(node)
-
-
-@pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.stem)
-def test_a_notebook_imports_the_front_door_by_from(path):
-    """``import train_func`` would be shadowed by the function of that name."""
-    for source in sources(path):
-        for node in ast.walk(ast.parse(source)):
-            if isinstance(node, ast.Import):
-                assert all(alias.name.split(".")[0] != "train_func" for alias in node.names), ast.unparse(node)
+def test_a_notebook_imports_names_that_the_front_door_the_worker_and_the_pipeline_list(path):
+    """What they list is kept; ``import train_func`` would be shadowed by the function of that name."""
+    for node in (node for source in sources(path) for node in ast.walk(ast.parse(source))):
+        if isinstance(node, ast.Import):
+            assert all(alias.name.split(".")[0] != "train_func" for alias in node.names), ast.unparse(node)
+        if isinstance(node, ast.ImportFrom) and (node.module or "").split(".")[0] == "train_func":
+            assert node.module in ("train_func", "train_func.worker", "train_func.pipeline"), ast.unparse(node)
+            offered = importlib.import_module(node.module).__all__
+            assert {alias.name for alias in node.names} <= set(offered), ast.unparse(node)

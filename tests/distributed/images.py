@@ -8,7 +8,6 @@ from torch.nn.parallel import DistributedDataParallel
 
 from tests.distributed import small
 from tests.distributed.lora import Losses
-from tests.distributed.parity import flat
 from tests.tiny_images import SIZE, write_image_folder, write_tiny_resnet
 from train_func.run import Run
 from train_func.tasks import ImageClassification
@@ -95,9 +94,7 @@ def train(name, world_size, rank, folder):
         "losses": trainer.losses,
         "metrics": metrics,
         "buffers": dict(model.named_buffers()),
-        "weights": flat(model.parameters()),
         "moved": any(not torch.equal(before[of], value) for of, value in model.named_buffers()),
-        "hooks": sum(len(layer._forward_hooks) + len(layer._forward_pre_hooks) for layer in model.modules()),
         "once": [coverage.num_once for coverage in trainer.coverage],
     }
 

@@ -5,6 +5,7 @@ import random
 import numpy as np
 import torch
 from datasets import Dataset
+from datasets.distributed import split_dataset_by_node
 from transformers import BertConfig, BertForSequenceClassification, TrainingArguments
 
 from train_func.worker.training.plan import build_plan, plan_of, positions_of, row_ids_of
@@ -89,3 +90,22 @@ def arguments(folder, plan_facts, **others):
 def arguments_of(folder, **others):
     quiet = {"report_to": "none", "save_strategy": "no", "logging_strategy": "no", "use_cpu": True}
     return TrainingArguments(output_dir=str(folder), **{**quiet, **others})
+
+
+def part_of(session, num_rows=101):
+    """The part of this rank of a plan over so many rows."""
+    return split_dataset_by_node(session.plan(rows(num_rows)), session.rank, session.world_size)
+
+
+def trainer_of(session, *callbacks, kind=None, num_rows=101, dropout=0.0, eval_rows=None, **arguments):
+    """A Trainer, or one of that kind, in a Session; ``arguments``: others than those of the run."""
+    from train_func.worker import Trainer
+
+    return (kind or Trainer)(
+        model=model(dropout),
+        args=TrainingArguments(**{**session.arguments(**arguments), "bf16": False}),
+        train_dataset=part_of(session, num_rows),
+        eval_dataset=eval_rows and rows(eval_rows, seed=1),
+        data_collator=collate,
+        callbacks=[*callbacks],
+    )

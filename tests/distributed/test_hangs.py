@@ -11,10 +11,9 @@ from train_func.wire.result import Result
 SOURCE = """
 def train_func(parameters):
     import os, signal, time, torch
-    from datasets.distributed import split_dataset_by_node
-    from transformers import TrainerCallback, TrainingArguments
+    from transformers import TrainerCallback
     from tests.distributed import small
-    from train_func.worker import Session, Trainer
+    from train_func.worker import Session
     from train_func.worker.rank import marks as progress_mark
 
     class Hangs(TrainerCallback):
@@ -33,11 +32,7 @@ def train_func(parameters):
                     torch.distributed.recv(torch.zeros(1), src=1 - int(here[1]))
 
     with Session(parameters) as session:
-        plan = split_dataset_by_node(session.plan(small.rows(101)), session.rank, session.world_size)
-        arguments = TrainingArguments(**{**session.arguments(), "bf16": False})
-        trainer = Trainer(
-            model=small.model(), args=arguments, train_dataset=plan, data_collator=small.collate, callbacks=[Hangs()]
-        )
+        trainer = small.trainer_of(session, Hangs())
         trainer.train()
         session.publish(trainer)
 """

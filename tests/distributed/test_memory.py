@@ -9,10 +9,9 @@ from train_func.storage import open_store
 
 SOURCE = """
 def train_func(parameters):
-    from datasets.distributed import split_dataset_by_node
-    from transformers import TrainerCallback, TrainingArguments
+    from transformers import TrainerCallback
     from tests.distributed import small
-    from train_func.worker import Session, Trainer
+    from train_func.worker import Session
 
     with Session(parameters) as session:
         class Grows(TrainerCallback):
@@ -21,14 +20,8 @@ def train_func(parameters):
                 if too_much and state.global_step == 5 and session.rank == 1:
                     raise MemoryError("there is no room for it")
 
-        plan = split_dataset_by_node(session.plan(small.rows(101)), session.rank, session.world_size)
-        arguments = TrainingArguments(**{
-            **session.arguments(), "bf16": False, "save_strategy": "steps", "save_steps": 2,
-            "logging_strategy": "steps", "logging_steps": 1,
-        })
-        trainer = Trainer(
-            model=small.model(), args=arguments, train_dataset=plan, data_collator=small.collate, callbacks=[Grows()]
-        )
+        saves = {"save_strategy": "steps", "save_steps": 2, "logging_strategy": "steps", "logging_steps": 1}
+        trainer = small.trainer_of(session, Grows(), **saves)
         trainer.train()
         losses = [entry["loss"] for entry in trainer.state.log_history if "loss" in entry]
         session.publish(trainer)

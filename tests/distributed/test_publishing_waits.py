@@ -10,19 +10,11 @@ TRAINS = """
 import pathlib
 
 def train_func(parameters):
-    from datasets.distributed import split_dataset_by_node
-    from transformers import TrainingArguments
     from tests.distributed import small
-    from train_func.worker import Session, Trainer
+    from train_func.worker import Session
 
     with Session(parameters) as session:
-        plan = split_dataset_by_node(session.plan(small.rows(40)), session.rank, session.world_size)
-        trainer = Trainer(
-            model=small.model(),
-            args=TrainingArguments(**session.arguments()),
-            train_dataset=plan,
-            data_collator=small.collate,
-        )
+        trainer = small.trainer_of(session, num_rows=40)
         trainer.train()
         THEN
 """

@@ -45,11 +45,10 @@ def train_func(parameters):
     import time
     from pathlib import Path
 
-    from datasets.distributed import split_dataset_by_node
-    from transformers import TrainerCallback, TrainingArguments
+    from transformers import TrainerCallback
 
     from tests.distributed import small
-    from train_func.worker import Session, Trainer
+    from train_func.worker import Session
 
     class Tells(TrainerCallback):
         def on_step_end(self, args, state, control, **kwargs):
@@ -60,11 +59,7 @@ def train_func(parameters):
             control.should_training_stop = Path(parameters["told"] + ".end").exists()
 
     with Session(parameters) as session:
-        plan = split_dataset_by_node(session.plan(small.rows(101)), session.rank, session.world_size)
-        arguments = TrainingArguments(**{**session.arguments(), "bf16": False})
-        trainer = Trainer(
-            model=small.model(), args=arguments, train_dataset=plan, data_collator=small.collate, callbacks=[Tells()]
-        )
+        trainer = small.trainer_of(session, Tells())
         trainer.train()
         session.publish(trainer)
 

@@ -15,8 +15,7 @@ AWARE = (
     _TELLS
     + """
     import time
-    from datasets.distributed import split_dataset_by_node
-    from transformers import TrainerCallback, TrainingArguments
+    from transformers import TrainerCallback
     from tests.distributed import small
     from train_func.worker import Session, Trainer
 
@@ -32,12 +31,8 @@ AWARE = (
             return super().evaluate(*args, **kwargs)
 
     with Session(parameters) as session:
-        plan = split_dataset_by_node(session.plan(small.rows(101)), session.rank, session.world_size)
-        arguments = session.arguments(eval_strategy="epoch", logging_strategy="steps", logging_steps=1)
-        trainer = Evaluates(
-            model=small.model(dropout=0.1), args=TrainingArguments(**{**arguments, "bf16": False}),
-            train_dataset=plan, eval_dataset=small.rows(40, seed=1), data_collator=small.collate, callbacks=[Tells()],
-        )
+        tells = {"eval_strategy": "epoch", "logging_strategy": "steps", "logging_steps": 1}
+        trainer = small.trainer_of(session, Tells(), kind=Evaluates, dropout=0.1, eval_rows=40, **tells)
         trainer.train()
         tell("publishing")
         losses = [log["loss"] for log in trainer.state.log_history if "loss" in log]
@@ -51,13 +46,12 @@ OWN_LOOP = (
     + """
     import time
     import torch
-    from datasets.distributed import split_dataset_by_node
     from torch.nn.parallel import DistributedDataParallel
     from tests.distributed import small
     from train_func.worker import Session
 
     with Session(parameters) as session:
-        plan = split_dataset_by_node(session.plan(small.rows(101)), session.rank, session.world_size)
+        plan = small.part_of(session)
         model = small.model(dropout=0.1)
         parallel = DistributedDataParallel(model)
         optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)

@@ -3,13 +3,11 @@
 import json
 import subprocess
 import sys
-from collections import Counter
 from pathlib import Path
 
 import pytest
 
 from tests.faults import left
-from tests.faults.drawn import points
 from tests.s3_servers import needed
 
 ROOT = Path(__file__).parents[2]
@@ -70,23 +68,6 @@ def test_a_training_that_was_told_to_stop_loses_no_step(tmp_path, training):
     assert left.has_resumed(found)
 
 
-def test_a_hundred_seeds_take_every_point_of_every_rank():
-    of_rank = {"object put": 30, "update": 21}
-    expected = {
-        "passed": [[{**of_rank, "result put": 1}, of_rank]] * 2,
-        "trained": [{**of_rank, "object put": 20}, of_rank],
-    }
-    drawn = [points(seed, "with_trainer", expected, "kill")[0] for seed in range(100)]
-    taken = Counter((of["part"], of["rank"], of["point"]) for of in drawn)
-    in_training = {("training", rank, point) for rank in (0, 1) for point in of_rank}
-    assert set(taken) == in_training | {("publication", 0, "result put"), ("publication", 0, "object put")}
-    assert sum(times for (part, _, _), times in taken.items() if part == "publication") == 20
-    assert sum(of["rank"] for of in drawn) == 26
-    assert all(of["nth"] <= 10 for of in drawn if (of["part"], of["point"]) == ("publication", "object put"))
-    of_s3 = [points(seed, "with_trainer", expected, "kill", is_of_s3=True)[0] for seed in range(100)]
-    assert {of["point"] for of in of_s3} == {"object put"}
-
-
 def happened(**others):
     """A training of two ranks and two steps that was stopped, and then ended well."""
     found = {"how": "stop", "drawn": [at("update", 1, 1)], "codes": [[143, 143], [0, 0]], "marks": [True]}
@@ -118,19 +99,6 @@ FAULTS = [
 def test_what_breaks_the_contract_is_told(training, fault, words):
     found = left.faults(training(**fault))
     assert len(found) == len(words) and all(of in said for of, said in zip(words, found, strict=True))
-
-
-@pytest.mark.parametrize(
-    "training",
-    [
-        happened(),
-        killed(),
-        killed(steps=[[[1, 2], []], [[1, 2], []]], saved=[2, 2], restored=[[0, None], [1, 1]]),
-        killed(drawn=[at("update", 1, 1), at("update", 0, 9)], marks=[True, False]),
-    ],
-)
-def test_what_keeps_the_contract_has_no_fault(training):
-    assert left.faults(training) == []
 
 
 def test_a_training_that_begins_anew_has_not_resumed():

@@ -178,15 +178,25 @@ def test_a_run_whose_checkpoints_are_all_damaged_stops_with_the_code_for_data(tm
     assert "fresh=True" in output(tmp_path, 2)
 
 
+GONE_ON_WITH = {
+    "frozen weights": (11, {"has_frozen": True, "waits": True}),
+    "an evaluation of the start": (11, {"own": {"eval_on_start": True}, "checkpoint_every": 0, "waits": True}),
+    "augmented images in the first epoch": (3, {"training": "with_images"}),
+    "augmented images and buffers": (11, {"training": "with_images"}),
+}
+
+
 @pytest.mark.slow
-def test_a_training_with_frozen_weights_goes_on_with_them(tmp_path):
-    assert attempts(tmp_path / "whole", (2, None), has_frozen=True)[0] == [0, 0]
-    killed = {**killed_at(11), "attempt": 1}
-    codes = attempts(tmp_path / "killed", (2, killed), (2, None), has_frozen=True, waits=True)
+@pytest.mark.parametrize("what", GONE_ON_WITH)
+def test_what_was_killed_and_gone_on_with_ends_as_the_undisturbed_training(tmp_path, what):
+    step, settings = GONE_ON_WITH[what]
+    assert attempts(tmp_path / "whole", (2, None), **settings)[0] == [0, 0]
+    codes = attempts(tmp_path / "killed", (2, {**killed_at(step), "attempt": 1}), (2, None), **settings)
     assert codes[0][1] == -9
     assert codes[1] == [0, 0]
-    assert "goes on behind step" in output(tmp_path / "killed", 2)
-    assert result(tmp_path / "killed") == result(tmp_path / "whole")
+    assert first_step(output(tmp_path / "killed", 2)) > 1
+    for rank in range(2):
+        assert result(tmp_path / "killed", rank) == result(tmp_path / "whole", rank)
 
 
 @pytest.mark.slow
@@ -194,15 +204,6 @@ def test_a_second_session_does_not_go_on_from_the_first(tmp_path):
     assert attempts(tmp_path, (1, None), training="twice")[0] == [0]
     for number in (1, 2):
         assert first_line(output(tmp_path, 1), f"session {number}:") == f"session {number}: 21 steps"
-
-
-@pytest.mark.slow
-def test_a_training_that_goes_on_does_not_evaluate_its_start_again(tmp_path):
-    own = {"own": {"eval_on_start": True}, "checkpoint_every": 0, "waits": True}
-    assert attempts(tmp_path / "whole", (2, None), **own)[0] == [0, 0]
-    codes = attempts(tmp_path / "killed", (2, {**killed_at(11), "attempt": 1}), (2, None), **own)
-    assert codes[1] == [0, 0]
-    assert result(tmp_path / "killed") == result(tmp_path / "whole")
 
 
 def names_in(store, key):
@@ -230,16 +231,3 @@ def test_adapters_that_were_killed_and_gone_on_with_are_those_of_the_undisturbed
     published = names_in(store, "a-run/model/adapter_model.safetensors")
     assert len(published) == len(weights)
     assert "a-run/model/model.safetensors" not in [item.key for item in store.list("a-run/model")]
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("step", [3, 11])
-def test_images_with_augmentation_go_on_as_in_the_undisturbed_training_with_the_same_buffers(tmp_path, step):
-    assert attempts(tmp_path / "whole", (2, None), training="with_images")[0] == [0, 0]
-    codes = attempts(tmp_path / "killed", (2, {**killed_at(step), "attempt": 1}), (2, None), training="with_images")
-    assert codes[0][1] == -9
-    assert codes[1] == [0, 0]
-    assert first_step(output(tmp_path / "killed", 2)) > 1
-    for rank in range(2):
-        assert result(tmp_path / "killed", rank) == result(tmp_path / "whole", rank)
-    assert result(tmp_path / "whole", 0) == result(tmp_path / "whole", 1)

@@ -5,7 +5,7 @@ import random
 import pytest
 
 from tests.faults.signalled import AWARE
-from tests.faults.signals import STOPPED, TOO_LATE, Moment, disturbed, faults_of, job_of, summary, undisturbed
+from tests.faults.signals import STOPPED, Moment, disturbed, faults_of, job_of, undisturbed
 
 MOMENTS = [
     Moment("imports", 0.5, "worker 0"),
@@ -26,18 +26,3 @@ def test_a_job_that_is_stopped_in_each_of_its_parts_ends_as_the_undisturbed_one(
     assert [of["effect"] for of in stops[:3]] == [STOPPED] * 3
     assert "rank 1 was told to stop" in stops[2]["said"][0]
     assert len(stops) == len(MOMENTS)
-
-
-def test_a_job_that_has_come_to_its_end_lets_no_moment_go_unsaid():
-    class Over:
-        def start(self):
-            pass
-
-        def await_start(self):
-            return False
-
-        await_end = start
-
-    stops = disturbed(Over(), MOMENTS, {}, random.Random(0))
-    assert [(of["part"], of["effect"]) for of in stops] == [(of.part, TOO_LATE) for of in MOMENTS]
-    assert summary(stops) == "4 signals: stopped 0, came to its end 0, too late 4"

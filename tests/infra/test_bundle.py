@@ -10,13 +10,13 @@ import os
 import re
 import shutil
 import subprocess
-import threading
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
 import pytest
 import yaml
 
+from tests.api_servers import running
 from tests.infra.registries import digest_in, pushed, started
 from tests.infra.test_install_render import published
 
@@ -36,10 +36,8 @@ def registries(tmp_path):
 def served(folder):
     """A folder over HTTP: its address."""
     handler = functools.partial(http.server.SimpleHTTPRequestHandler, directory=str(folder))
-    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), handler) as server:
-        threading.Thread(target=server.serve_forever, daemon=True).start()
+    with running(http.server.ThreadingHTTPServer(("127.0.0.1", 0), handler)) as server:
         yield f"http://127.0.0.1:{server.server_port}"
-        server.shutdown()
 
 
 def ran(*command, code=0, **settings):

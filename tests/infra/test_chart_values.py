@@ -7,13 +7,13 @@ TRAIN_FUNC_TEST_CHARTS=DIR (see tests/install/charts.py) the real helm renders t
 import os
 import re
 import shutil
-import subprocess
 from pathlib import Path
 
 import pytest
 import yaml
 
-ROOT = Path(__file__).parents[2]
+from tests.infra.install_sh import ROOT, install, needs_kubectl
+
 GOLDEN = ROOT / "tests/golden/install"
 VERSIONS = dict(re.findall(r"^([A-Z_]+)=(\S+)$", (ROOT / "infra/versions.env").read_text(), re.M))
 IMAGE = "registry.example:5000/train-func:1"
@@ -35,34 +35,30 @@ given_charts = pytest.mark.skipif(
 @pytest.fixture
 def render(tmp_path):
     """Runs install.sh render for one component: its output."""
-    if not shutil.which("kubectl"):
-        pytest.skip("kubectl is not here: NOT TESTED what install.sh gives to the charts")
+    needs_kubectl()
 
-    def run(component, profile, *options, charts=None, code=0, image=IMAGE, helm=HELM, **environment):
-        folder = charts or stand_ins(tmp_path, helm)
-        path = os.environ["PATH"] if charts else f"{tmp_path}:{os.environ['PATH']}"
-        given = {"PATH": path, "HOME": "/home/me", "KUBECONFIG": "/dev/null", "TRAIN_FUNC_IMAGE": image}
-        given |= {"S3_IMAGE": "minio:1", "AWS_ENDPOINT_URL_S3": "https://s3.example", **environment}
-        (tmp_path / "bundle").mkdir(exist_ok=True)
-        (tmp_path / "bundle/charts").unlink(missing_ok=True)
-        (tmp_path / "bundle/charts").symlink_to(folder)
-        command = [ROOT / "install.sh", "render", "--profile", profile, "--bundle", tmp_path / "bundle"]
-        command += ["--only", component, *options]
-        done = subprocess.run(command, env=given, capture_output=True, text=True, timeout=300, check=False)
+    def run(component, profile, *options, charts=None, code=0, helm=HELM, **environment):
+        bundle = tmp_path / "bundle"
+        bundle.mkdir(exist_ok=True)
+        (bundle / "charts").unlink(missing_ok=True)
+        (bundle / "charts").symlink_to(charts or stand_ins(tmp_path / "charts"))
+        stands_in = {} if charts else {"folder": tmp_path, "programs": {"helm": helm}}
+        given = {"HOME": "/home/me", "TRAIN_FUNC_IMAGE": IMAGE, "S3_IMAGE": "minio:1"}
+        given |= {"AWS_ENDPOINT_URL_S3": "https://s3.example", **environment}
+        options = ("--profile", profile, "--bundle", bundle, "--only", component, *options)
+        done = install("render", *options, **stands_in, **given)
         assert done.returncode == code, done.stderr
         return done.stdout if not code else done.stderr
 
     return run
 
 
-def stand_ins(folder, helm):
-    """That helm, and files where the charts would be."""
-    (folder / "helm").write_text(helm)
-    (folder / "helm").chmod(0o755)
-    (folder / "charts").mkdir(exist_ok=True)
+def stand_ins(folder):
+    """Files where the charts would be."""
+    folder.mkdir(exist_ok=True)
     for name in ("jupyterhub", "openebs"):
-        (folder / f"charts/{name}-{VERSIONS[f'{name.upper()}_CHART']}.tgz").touch()
-    return folder / "charts"
+        (folder / f"{name}-{VERSIONS[f'{name.upper()}_CHART']}.tgz").touch()
+    return folder
 
 
 def merged(text):

@@ -42,10 +42,10 @@ def on_the_testbed(checkout):
     return f"test-cluster on /the/testbed by {checkout.parent}/shared/testbed/image"
 
 
-def test_everything_is_called_once_and_the_cluster_goes_down(checkout):
+def test_everything_is_called_and_the_cluster_goes_down_before_and_after(checkout):
     done, told = run(checkout)
     assert done.returncode == 0, done.stderr
-    assert told == ["build", "check", "test", "up", on_the_testbed(checkout), "down"]
+    assert told == ["build", "check", "test", "down", "up", on_the_testbed(checkout), "down"]
 
 
 def test_failing_tests_fail_and_the_cluster_goes_down_all_the_same(checkout):

@@ -1,26 +1,16 @@
 """install.sh: what is wrong with a command line or a kubeconfig is said before any cluster is asked."""
 
 import json
-import os
 import re
 import shutil
-import subprocess
 from pathlib import Path
 
 import pytest
 
+from tests.infra.install_sh import install, needs_kubectl
 from tests.messages import unnamed
 
-ROOT = Path(__file__).parents[2]
 USAGE, PREREQUISITE = 2, 3
-
-
-def install(*arguments, **environment):
-    """Runs it beside the kubeconfig that is named, if any, without a terminal to ask."""
-    given = {"PATH": os.environ["PATH"], "HOME": "/nonexistent", "KUBECONFIG": "/nonexistent", **environment}
-    return subprocess.run(
-        [ROOT / "install.sh", *arguments], env=given, capture_output=True, text=True, timeout=300, check=False, input=""
-    )
 
 
 def kubeconfig(folder: Path, *contexts: str) -> str:
@@ -39,8 +29,7 @@ def kubeconfig(folder: Path, *contexts: str) -> str:
 
 @pytest.fixture
 def kubectl():
-    if not shutil.which("kubectl"):
-        pytest.skip("kubectl is not here: NOT TESTED how install.sh chooses its cluster")
+    needs_kubectl()
 
 
 WRONG = {

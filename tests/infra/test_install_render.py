@@ -10,7 +10,6 @@ import hashlib
 import json
 import os
 import re
-import shutil
 import subprocess
 import tempfile
 from pathlib import Path
@@ -18,9 +17,9 @@ from pathlib import Path
 import pytest
 import yaml
 
+from tests.infra.install_sh import IMAGE, ROOT, install, needs_kubectl
 from tests.testbed import TESTBED
 
-ROOT = Path(__file__).parents[2]
 GOLDEN = ROOT / "tests/golden/install"
 PROFILES = ["generic", "kind", "aks", "hpk", "testbed"]
 ENGINES = ["seaweedfs", "minio", "external"]
@@ -31,21 +30,12 @@ VERSIONS = dict(re.findall(r"^([A-Z_]+)=(\S+)$", (ROOT / "infra/versions.env").r
 @functools.cache
 def rendered(profile, engine, component):
     """The objects of one component, with no cluster to ask."""
-    if not shutil.which("kubectl"):
-        pytest.skip("kubectl is not here: NOT TESTED what install.sh renders")
-    given = {
-        "PATH": os.environ["PATH"],
-        "HOME": "/nonexistent",
-        "KUBECONFIG": "/dev/null",
-        "TRAIN_FUNC_IMAGE": "registry.example/train-func:1",
-        "S3_IMAGE": "registry.example/minio:1" if (engine or profile) in ("minio", "testbed") else "",
-        "AWS_ENDPOINT_URL_S3": "https://s3.example",
-    }
+    needs_kubectl()
+    minio = {"S3_IMAGE": "registry.example/minio:1"} if (engine or profile) in ("minio", "testbed") else {}
     with tempfile.TemporaryDirectory() as folder:
         (Path(folder) / "operator").symlink_to(published())
-        options = ["--profile", profile, "--bundle", folder, "--only", component]
-        command = [str(ROOT / "install.sh"), "render", *options, *(["--s3", engine] if engine else [])]
-        done = subprocess.run(command, env=given, capture_output=True, text=True, timeout=300, check=False)
+        options = ["--profile", profile, "--bundle", folder, "--only", component, *(["--s3", engine] if engine else [])]
+        done = install("render", *options, AWS_ENDPOINT_URL_S3="https://s3.example", **minio)
     assert done.returncode == 0, done.stderr
     return [found for found in yaml.load_all(done.stdout, Loader=yaml.CSafeLoader) if found]
 
@@ -126,7 +116,7 @@ def test_every_image_is_one_of_the_versions_file_or_the_users_own():
     for engine in ENGINES:
         text = json.dumps(objects("generic", "s3,jobs,operator", engine))
         images = set(re.findall(r'"image": "([^"]+)"', text))
-        assert images <= {*VERSIONS.values(), "registry.example/train-func:1", "registry.example/minio:1"}
+        assert images <= {*VERSIONS.values(), IMAGE, "registry.example/minio:1"}
         assert not [image for image in images if image.endswith(":latest") or ":" not in image.rpartition("/")[2]]
 
 

@@ -1,18 +1,13 @@
 """make run: what is given reaches the notebook as it was written, what nothing takes is refused, a failure is told."""
 
 import json
-import os
 import re
-import shutil
-import subprocess
-import sys
-from pathlib import Path
 
 import pytest
 
+from tests.infra.conftest import ROOT
 from tests.messages import unnamed
 
-ROOT = Path(__file__).parents[2]
 JOB = "model-reviews-0123456789ab"
 PAPERMILL = """
 import json, os
@@ -34,35 +29,12 @@ def execute_notebook(notebook, executed, parameters, *, cwd, stdout_file, **opti
 
 
 @pytest.fixture
-def run(tmp_path):
-    """Runs make run in a checkout whose papermill only keeps what it is told: (what it was told, process)."""
-    checkout = tmp_path / "checkout"
-    for path in ("Makefile", "infra/run_notebook.py", "notebooks"):
-        (checkout / path).parent.mkdir(parents=True, exist_ok=True)
-        (shutil.copytree if (ROOT / path).is_dir() else shutil.copy)(ROOT / path, checkout / path)
-    scripts = {
-        "infra/environment.sh": "touch set-up",
-        ".venv/bin/python": f'exec {sys.executable} "$@"',
-    }
-    for path, text in scripts.items():
-        (checkout / path).parent.mkdir(parents=True, exist_ok=True)
-        (checkout / path).write_text(f"#!/usr/bin/env bash\n{text}\n")
-        (checkout / path).chmod(0o755)
-    (tmp_path / "modules").mkdir()
-    (tmp_path / "modules/papermill.py").write_text(PAPERMILL)
+def run(make, checkout, tmp_path):
+    """Runs make run with a papermill that only keeps what it is told: (what it was told, process)."""
+    (tmp_path / "papermill.py").write_text(PAPERMILL)
 
-    def run(*given, stdout=subprocess.PIPE, **exported):
-        kept = {name: value for name, value in os.environ.items() if not name.startswith(("MAKE", "TRAIN_FUNC_"))}
-        done = subprocess.run(
-            ["make", "-s", "run", *given],
-            cwd=checkout,
-            env={**kept, "PYTHONPATH": f"{tmp_path / 'modules'}:{ROOT}", **exported},
-            stdout=stdout,
-            stderr=subprocess.PIPE,
-            text=True,
-            timeout=300,
-            check=False,
-        )
+    def run(*given, **exported):
+        done = make("run", *given, **{"PYTHONPATH": f"{tmp_path}:{ROOT}", **exported})
         told = json.loads(path.read_text()) if (path := checkout / "ran").exists() else None
         return told, done
 

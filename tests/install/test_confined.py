@@ -1,43 +1,8 @@
 """What install.sh made is open to those who need it, and to no other account."""
 
 import json
-import os
 
-import pytest
-
-from tests.cluster import restricted_pod
-from tests.cluster.kubectl import Kubectl
-from tests.install.store import SECRETS, client, key_of
-
-ASKS = """
-import ssl, urllib.error, urllib.request
-from pathlib import Path
-folder = Path("/var/run/secrets/kubernetes.io/serviceaccount")
-token, trust = (folder / "token").read_text(), ssl.create_default_context(cafile=folder / "ca.crt")
-for path in ("kubeflow/secrets/myminio", "kubeflow/secrets", "train-func/secrets"):
-    url = f"https://kubernetes.default.svc/api/v1/namespaces/{path}"
-    request = urllib.request.Request(url, headers={"Authorization": f"Bearer {token}"})
-    try:
-        print(urllib.request.urlopen(request, context=trust, timeout=20).status)
-    except urllib.error.HTTPError as refused:
-        print(refused.code)
-"""
-
-
-def test_the_key_of_jobs_opens_its_bucket_and_nothing_else(installed, admin):
-    from botocore.exceptions import ClientError
-
-    root = client(admin, key_of(admin, "kubeflow", "myminio"))
-    jobs = client(admin, key_of(admin, "train-func", "myminio"))
-    jobs.put_object(Bucket="kubeflow-examples", Key="mine", Body=b"")
-    root.create_bucket(Bucket="of-another-user")
-    try:
-        with pytest.raises(ClientError, match="AccessDenied"):
-            jobs.put_object(Bucket="of-another-user", Key="mine", Body=b"")
-        with pytest.raises(ClientError, match="AccessDenied"):
-            jobs.list_objects_v2(Bucket="of-another-user")
-    finally:
-        root.delete_bucket(Bucket="of-another-user")
+from tests.install.store import SECRETS, key_of
 
 
 def test_only_an_admin_reads_secrets_or_runs_programs_in_pods(installed, admin, notebook):
@@ -51,17 +16,6 @@ def test_only_an_admin_reads_secrets_or_runs_programs_in_pods(installed, admin, 
                 assert done.stdout.strip() == "no", (account, what, namespace)
 
 
-def test_trying_it_from_a_pod_and_as_the_notebook_is_refused(installed, admin, notebook):
-    store = "--namespace=kubeflow"
-    assert "Forbidden" in notebook.run("get", "secret", "myminio", store).stderr
-    assert "Forbidden" in notebook.run("get", "secrets").stderr
-    assert "orbidden" in notebook.run("exec", "myminio-0", store, "--", "env").stderr
-    pod = restricted_pod.pod(os.environ["TRAIN_FUNC_IMAGE"], "asks", "python", "-c", ASKS)
-    pod["spec"]["automountServiceAccountToken"] = True
-    said = restricted_pod.said_by(Kubectl(admin.kubeconfig, "train-func"), pod)
-    assert said.split() == ["403", "403", "403"]
-
-
 def test_no_secret_is_in_an_argument_or_in_what_was_said(installed, admin):
     values = [value for where in SECRETS for value in key_of(admin, *where)]
     told = installed.must("credentials") + installed.said + installed.arguments
@@ -69,11 +23,3 @@ def test_no_secret_is_in_an_argument_or_in_what_was_said(installed, admin):
     assert not [value for value in values if value in told]
     config_maps = json.dumps(admin.json("get", "configmaps", "--all-namespaces"))
     assert not [value for value in values if value in config_maps]
-
-
-def test_the_other_ports_of_the_store_have_no_way_in(installed, admin):
-    service = admin.json("get", "service", "myminio", "--namespace=kubeflow")
-    assert [port["port"] for port in service["spec"]["ports"]] == [9000]
-    policy = admin.json("get", "networkpolicy", "myminio", "--namespace=kubeflow")["spec"]
-    assert policy["policyTypes"] == ["Ingress"]
-    assert [rule["ports"] for rule in policy["ingress"]] == [[{"port": 9000, "protocol": "TCP"}]]

@@ -2,12 +2,11 @@
 
 import json
 import re
-from collections.abc import Iterator
 
 import pytest
 import yaml
 
-from tests.cluster import accounts
+from tests.cluster import accounts, api_in_front
 from tests.cluster.kubectl import Kubectl
 from tests.install.installer import Installer
 from tests.install.objects import everything
@@ -50,21 +49,6 @@ def wrongly_asked(installer: Installer, admin: Kubectl) -> str:
     return said
 
 
-def test_a_class_that_is_not_there(wrongly_asked):
-    assert re.search(r"^FAIL  volumes .*\bfast; .*\bstandard\b", wrongly_asked, re.M)
-    assert unnamed(wrongly_asked, "--storage existing:", "--storage openebs") == []
-
-
-def test_an_image_that_its_registry_does_not_have(wrongly_asked):
-    assert re.search(r"^FAIL  image +localhost:5000/missing/image:1 is not in localhost:5000\b", wrongly_asked, re.M)
-
-
-def test_a_registry_that_does_not_answer(wrongly_asked):
-    assert re.search(
-        r"^FAIL  image +registry\.invalid/minio:1: registry\.invalid does not answer\b", wrongly_asked, re.M
-    )
-
-
 @pytest.fixture(scope="module")
 def without_charts(installer: Installer, admin: Kubectl, bare: dict[str, str]) -> str:
     """The report on a cluster without a default class, where no chart can be had."""
@@ -76,20 +60,9 @@ def without_charts(installer: Installer, admin: Kubectl, bare: dict[str, str]) -
         admin("annotate", "storageclass", "standard", f"{mark}=true", "--overwrite")
 
 
-def test_a_cluster_without_a_default_class_that_cannot_have_openebs(without_charts):
-    assert unnamed(without_charts, "no default class", "openebs-hostpath") == []
-    assert "FAIL  openebs" in without_charts
-    assert "or --skip openebs" in without_charts
-
-
-def test_charts_that_cannot_be_had(without_charts):
-    assert "FAIL  jupyterhub" in without_charts
-    assert "or --skip jupyterhub" in without_charts
-
-
 @pytest.fixture(scope="module")
-def beside_others(installer: Installer, admin: Kubectl) -> Iterator[tuple[str, str]]:
-    """The report on a cluster that has an operator, a store and a namespace of others; and where that operator is."""
+def beside_others(installer: Installer, admin: Kubectl) -> str:
+    """The report on a cluster with an operator, a store and a namespace of others; NAME is where that operator is."""
     with accounts.namespace_of_its_own(admin) as name:
         admin("create", f"--namespace={name}", "--filename=-", given=json.dumps(yaml.safe_load(OTHER_OPERATOR)))
         try:
@@ -101,27 +74,53 @@ def beside_others(installer: Installer, admin: Kubectl) -> Iterator[tuple[str, s
             assert everything(admin) == before
         finally:
             admin("delete", "namespace", "kubeflow", "train-func", "--timeout=60s", seconds=70)
-        yield said, name
+        return said.replace(name, "NAME")
 
 
-def test_an_image_of_workers_that_is_not_named(beside_others):
-    assert "TRAIN_FUNC_IMAGE is not" in beside_others[0]
+# What is missing: the report that tells it, its line, and words of the remedy.
+MISSING = {
+    "the class of volumes": (
+        "wrongly_asked",
+        r"^FAIL  volumes .*\bfast; .*\bstandard\b",
+        ("--storage existing:", "--storage openebs"),
+    ),
+    "an image in its registry": (
+        "wrongly_asked",
+        r"^FAIL  image +localhost:5000/missing/image:1 is not in localhost:5000\b",
+        (),
+    ),
+    "a registry": (
+        "wrongly_asked",
+        r"^FAIL  image +registry\.invalid/minio:1: registry\.invalid does not answer\b",
+        (),
+    ),
+    "a default class and the chart of one": (
+        "without_charts",
+        "^FAIL  openebs",
+        ("no default class", "openebs-hostpath", "or --skip openebs"),
+    ),
+    "the chart of JupyterHub": ("without_charts", "^FAIL  jupyterhub", ("or --skip jupyterhub",)),
+    "the image of workers": ("beside_others", "TRAIN_FUNC_IMAGE is not", ()),
+    "an operator of one's own": (
+        "beside_others",
+        r"^FAIL  operator .*\bother/training-operator:v1\.7\.0 .*\bNAME\b",
+        ("--skip operator",),
+    ),
+    "a store of one's own": ("beside_others", r"^FAIL  store .*\bservice myminio kubeflow\b", ("--s3 external",)),
+    "a namespace without privileged pods": (
+        "beside_others",
+        r"^FAIL  namespaces +train-func allows privileged pods\b",
+        ("pod-security.kubernetes.io/enforce=restricted",),
+    ),
+}
 
 
-def test_an_operator_of_another_owner(beside_others):
-    said, namespace = beside_others
-    assert re.search(rf"^FAIL  operator .*\bother/training-operator:v1\.7\.0 .*\b{namespace}\b", said, re.M)
-    assert "--skip operator" in said
-
-
-def test_a_store_of_another_owner(beside_others):
-    assert re.search(r"^FAIL  store .*\bservice myminio kubeflow\b", beside_others[0], re.M)
-    assert "--s3 external" in beside_others[0]
-
-
-def test_a_namespace_for_jobs_in_which_a_pod_may_be_privileged(beside_others):
-    assert re.search(r"^FAIL  namespaces +train-func allows privileged pods\b", beside_others[0], re.M)
-    assert "pod-security.kubernetes.io/enforce=restricted" in beside_others[0]
+@pytest.mark.parametrize("what", MISSING)
+def test_what_is_missing_is_named_with_its_remedy(request, what):
+    report, line, words = MISSING[what]
+    said = request.getfixturevalue(report)
+    assert re.search(line, said, re.M)
+    assert unnamed(said, *words) == []
 
 
 def test_an_account_without_rights(installer, admin, tmp_path):
@@ -132,8 +131,6 @@ def test_an_account_without_rights(installer, admin, tmp_path):
 
 
 def test_a_server_that_is_too_old(installer, admin, unchanged, tmp_path):
-    from tests.cluster import api_in_front
-
     with api_in_front.of_version("v1.27.3", admin.kubeconfig, tmp_path) as kubeconfig:
         said = refused(installer("install", KUBECONFIG=str(kubeconfig)))
         assert re.search(r"^FAIL  API server .*\b1\.27\.3\b", said, re.M)

@@ -25,13 +25,6 @@ def takes_numbers_by_name(lr, epochs=2):
     return {"lr": lr, "epochs": epochs}
 
 
-def returns_more_than_json(parameters):
-    import torch
-
-    seen()
-    return {"loss": torch.tensor(0.25), "model": torch.nn.Linear(1, 1), "history": [0.5, 0.25]}
-
-
 def leaves_by_sys_exit():
     import sys
 
@@ -189,24 +182,6 @@ def publishes_a_module(parameters):
     return {"loss": 0.25}
 
 
-def publishes_files_and_a_state_dict(parameters):
-    from pathlib import Path
-
-    import torch
-
-    from train_func.worker import Session
-
-    with Session(parameters) as session:
-        Path("report").mkdir()
-        Path("report/table.csv").write_text("a,b\n1,2\n")
-        Path("curve.svg").write_text("<svg/>")
-        session.publish({"weight": torch.eye(2)})
-        session.publish({"weight": torch.eye(3)})
-        session.publish("report")
-        session.publish([Path("curve.svg")], metrics={"rows": 7})
-    seen()
-
-
 def leaves_files_on_every_rank(parameters):
     from pathlib import Path
 
@@ -302,16 +277,3 @@ def one_of_its_processes(rank, size, port):
     dist.all_reduce(total)
     print(f"spawned {rank} sees {int(total)}", flush=True)
     dist.destroy_process_group()
-
-
-def asks_for_gpus_that_are_not_there(parameters):
-    import torch.distributed as dist
-
-    seen()
-    dist.init_process_group("nccl")
-    dist.barrier()
-
-
-def divides_by_nothing(parameters):
-    seen()
-    return 1 / len(parameters.get("rows", []))

@@ -2,7 +2,6 @@
 
 import csv
 import os
-import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -48,11 +47,3 @@ def a_run(tiny_model: Path, rows: Path) -> Callable[..., Run]:
 def processes_of(job_name: str) -> list[int]:
     """Of this test: other tests that run beside it may use the name in their own homes."""
     return processes(TRAIN_FUNC_JOB=job_name, TRAIN_FUNC_HOME=os.environ["TRAIN_FUNC_HOME"])
-
-
-def until(condition, seconds=120.0):
-    end = time.monotonic() + seconds
-    while not (found := condition()):
-        assert time.monotonic() < end, f"not so after {seconds} s"
-        time.sleep(0.05)
-    return found

@@ -5,9 +5,8 @@ from datetime import datetime
 import pytest
 
 from tests import runs
-from tests.jobs.conftest import until
 from tests.jobs.functions import fine_tunes
-from tests.local_jobs import lines_of
+from tests.local_jobs import lines_of, until
 from tests.messages import unnamed
 from train_func import Local, submit
 from train_func.wire import events

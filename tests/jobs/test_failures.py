@@ -10,7 +10,8 @@ from pathlib import Path
 import pytest
 
 from tests.jobs import functions
-from tests.jobs.conftest import processes_of, until
+from tests.jobs.conftest import processes_of
+from tests.local_jobs import until
 from tests.messages import unnamed
 from train_func import JobFailed, JobNotFound, Local, attach, submit
 from train_func.client.stored_run import all_ends
@@ -73,13 +74,6 @@ def test_a_rank_that_grows_to_the_memory_limit_is_killed_before_its_worker_and_n
     ends = all_ends(open_store(job.record.store), job.record.keys)
     assert [(end.attempt, end.cause, end.retryable) for end in ends] == [(1, "memory", False)]
     assert num_pods(job) == 1
-
-
-@pytest.mark.parametrize("code", [1, pytest.param(65, marks=pytest.mark.slow)])
-def test_a_permanent_exit_code_fails_once(home, a_run, code):
-    job = submit(functions.ends_with, a_run(workers=1, parameters={"code": code}), on=Local())
-    assert f"{code}" in str(failure(job))
-    assert [pod.exit_code for pod in Local().job(job.record.job_name).pods()] == [code]
 
 
 def test_cancel_stops_the_workers_and_a_new_submission_goes_on(home, a_run, tmp_path):

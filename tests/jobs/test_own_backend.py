@@ -146,15 +146,6 @@ def test_a_handle_on_another_backend_names_it_with_the_options_that_lead_there(o
         assert expected in str(refused.value)
 
 
-def test_it_can_be_the_default(own, a_run, monkeypatch):
-    monkeypatch.setattr(backends, "DEFAULT", "Instant")
-    monkeypatch.setattr(train_func.Instant, "found_by", {})
-    monkeypatch.setattr(train_func.Instant.__init__, "__defaults__", ("a", own().store, "red"))
-    job = submit(only_meets, a_run(workers=1))
-    assert job.attach_expression == f"attach({job.name!r})"
-    assert attach(job.name).state == "Succeeded"
-
-
 def test_what_is_no_backend_is_refused_with_those_there_are(own, a_run):
     with pytest.raises(train_func.InvalidInput, match=r"on=Local\(\) or Cluster\(\) or Instant\(\)"):
         submit(only_meets, a_run(workers=1), on="Instant")

@@ -3,7 +3,7 @@
 import pytest
 
 from tests.wheels import only_index, wheel
-from train_func import InvalidInput, Local, Run, submit
+from train_func import Local, Run, submit
 
 LIMIT = 300
 
@@ -41,11 +41,3 @@ def test_ranks_of_all_workers_import_what_travels(index, capsys):
     (index / "crusts-3.0-py3-none-any.whl").unlink()  # what was resolved once needs no index
     assert submit(bakes, Run(workers=2), on=Local(packages=["pies==1.0"])).name == job.name
     assert "already done" in capsys.readouterr().out
-
-
-def test_a_package_that_there_is_not_is_named_before_anything_starts(index, home):
-    with pytest.raises(InvalidInput) as refused:
-        submit(bakes, Run(), on=Local(packages=["pies==7.0"]))
-    assert refused.value.cause == "input"
-    assert "pies==7.0" in str(refused.value)
-    assert list(home.glob("jobs/*")) == []

@@ -12,17 +12,28 @@ import pytest
 from kfp import dsl
 
 from tests.jobs.functions import fine_tunes
-from tests.jobs.pipeline_functions import fails_each_time, trains_until_told
 from tests.kfp_local import documented_pipeline, folder_of, steps_in
 from tests.local_jobs import processes, until
-from tests.unit.test_in_place import put_model
 from train_func import Local, Run, attach, submit
 from train_func.client.model.promote import in_place
-from train_func.pipeline import arguments, prepare, promote, train, train_and_promote
+from train_func.pipeline import arguments, prepare, train, train_and_promote
 from train_func.pipeline.parameters import MAX_BYTES
 from train_func.storage import open_store
 
 NUM_HELD_OUT = 8  # of 40 rows
+
+
+def trains_until_told(parameters):
+    """Says its process, and goes on when a file is there."""
+    import os
+    import time
+    from pathlib import Path
+
+    with Path(parameters["started"]).open("a") as file:
+        file.write(f"{os.getpid()}\n")
+    while not Path(parameters["go_on"]).exists():
+        time.sleep(0.05)
+    return {"loss": 0.25}
 
 
 @pytest.fixture
@@ -127,15 +138,6 @@ def test_a_job_that_is_cancelled_while_its_pipeline_waits_is_not_started_again(s
     assert f"{name}: {store.address}/{name}/model" in capfd.readouterr().out  # of the component that reports
 
 
-@pytest.mark.slow
-def test_a_fault_in_the_function_is_trained_once(steps, home, nightly, tmp_path):
-    run = Run(parameters={"started": str(tmp_path / "started")})
-    given = arguments(fails_each_time, run, on=Local())
-    with contextlib.suppress(RuntimeError):
-        nightly(**given)
-    assert len((tmp_path / "started").read_text().splitlines()) == 1
-
-
 def test_a_step_that_is_killed_in_mid_train_attaches_to_its_job_when_it_is_tried_again(steps, store, tmp_path):
     files = {"started": str(tmp_path / "started"), "go_on": str(tmp_path / "go_on")}
     given = arguments(trains_until_told, Run(parameters=files), on=Local())
@@ -174,15 +176,3 @@ def steps_of_train():
         if b"kfp.dsl.executor_main" in command and b"ephemeral_component" in command:
             found.append(pid)
     return found
-
-
-def test_a_model_that_was_measured_on_other_rows_fails_the_step_and_changes_nothing(steps, store, capfd):
-    before, other = put_model(store, 0.1), put_model(store, 0.2, accuracy=0.9, held_out="other")
-    alike = put_model(store, 0.3, accuracy=0.9)
-    put = promote(name=before.name, promote_as="reviews", where="Local")
-    assert put.output is True
-    with pytest.raises(RuntimeError):
-        promote(name=other.name, promote_as="reviews", where="Local")
-    assert "train_func.errors.InvalidInput" in capfd.readouterr().out
-    assert in_place(store, "reviews").run == before.name
-    assert promote(name=alike.name, promote_as="reviews", where="Local").output is True

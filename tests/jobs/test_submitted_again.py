@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 from tests.jobs import functions
-from tests.jobs.conftest import until
+from tests.local_jobs import until
 from tests.messages import unnamed
 from tests.stored_runs import put_checkpoint
 from train_func import InvalidInput, JobFailed, Local, submit

@@ -8,8 +8,9 @@ from pathlib import Path
 import pytest
 from huggingface_hub import ModelCard
 
-from tests.jobs.conftest import processes_of, until
+from tests.jobs.conftest import processes_of
 from tests.jobs.functions import fine_tunes, only_meets
+from tests.local_jobs import until
 from train_func import Local, attach, submit
 from train_func.errors import StorageFailed
 

@@ -7,8 +7,7 @@ import socket
 import pytest
 
 from tests.jobs import functions
-from tests.jobs.conftest import until
-from tests.local_jobs import processes
+from tests.local_jobs import processes, until
 from tests.messages import unnamed
 from tests.stored_runs import store_address
 from train_func import InvalidInput, JobNotFound, Local, Run, attach, remove, submit

@@ -61,9 +61,8 @@ def saved(model, folder, record):
 )
 def test_adapters_name_their_base_as_others_may_find_it(model, record, tmp_path, given, fingerprint, expected):
     model.peft_config["default"].base_model_name_or_path = given
-    fingerprints = {"model": fingerprint} if fingerprint else {}
     of_run = replace(record.run, task=replace(record.run.task, model=given))
-    config, _ = saved(model, tmp_path / "out", replace(record, run=of_run, fingerprints=fingerprints))
+    config, _ = saved(model, tmp_path / "out", replace(record, run=of_run, fingerprints={"model": fingerprint}))
     assert config["base_model_name_or_path"] == expected
     assert model.peft_config["default"].base_model_name_or_path == given
 

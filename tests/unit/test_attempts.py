@@ -128,34 +128,32 @@ def test_a_checkpoint_of_the_next_training_is_progress(store):
     assert made.account().num_charged == 0
 
 
+NOON = "2026-11-21T12:00:00+00:00"
+
+
 @pytest.mark.parametrize(
-    ("codes", "num_charged"),
+    ("submitted", "codes", "num_charged"),
     [
-        ([], 0),
-        ([147], 1),
-        ([147, None, 145], 3),
-        ([143, 143, 147], 1),  # asked to stop from outside
-        ([146, 147], 2),  # the first never formed
-        ([147, 147, 71, 147], 1),  # submitted anew after a final end
-        ([147, 0], 0),
-        ([None, 70, None], 1),
+        ("", [], 0),
+        ("", [147], 1),
+        ("", [147, None, 145], 3),
+        ("", [143, 143, 147], 1),  # asked to stop from outside
+        ("", [146, 147], 2),  # the first never formed
+        ("", [147, 147, 71, 147], 1),  # submitted anew after a final end
+        ("", [147, 0], 0),
+        ("", [None, 70, None], 1),
+        (NOON, [147, 0, 147], 3),  # one that is done and is lost with its group starts again within its submission
+        (NOON, [None, 71, None], 3),
+        (NOON, [0, 0, 145], 3),
     ],
-    ids=str,
 )
-def test_an_attempt_is_charged_unless_it_was_stopped_or_belongs_to_an_earlier_submission(attempts, codes, num_charged):
+def test_an_attempt_is_charged_unless_it_was_stopped_or_belongs_to_an_earlier_submission(
+    store, submitted, codes, num_charged
+):
+    attempts = Attempts(store, record(submitted=submitted), worker=0, pod="p")
     lived(attempts, *codes)
     account = attempts.account()
-    assert account.num_charged == num_charged
-    assert account.spent == (num_charged >= 3)
-
-
-@pytest.mark.parametrize("codes", [(147, 0, 147), (None, 71, None), (0, 0, 145)], ids=str)
-def test_within_one_submission_no_end_gives_the_attempts_back(store, codes):
-    """A worker that is done, or has told the end of all, and is lost with its group starts again, and is counted."""
-    attempts = Attempts(store, record(submitted="2026-11-21T14:00:00+00:00"), worker=0, pod="p")
-    lived(attempts, *codes)
-    account = attempts.account()
-    assert (account.num_charged, account.spent) == (3, True)
+    assert (account.num_charged, account.spent) == (num_charged, num_charged >= 3)
 
 
 def test_workers_whose_group_never_formed_end_under_one_number_however_many_they_are(store):

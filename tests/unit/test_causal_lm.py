@@ -9,7 +9,7 @@ import torch
 from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer
 
 from tests.messages import unnamed
-from tests.tiny_llama import write_questions, write_tiny_llama
+from tests.tiny_llama import CHATML, write_questions, write_tiny_llama
 from train_func.client.model.load import ready
 from train_func.errors import InvalidInput
 from train_func.tasks import CausalLM
@@ -72,10 +72,6 @@ def test_frozen_weights_are_held_in_what_products_are_computed_in_and_adapters_a
     assert {of.dtype for of in loaded(folder, "bf16")[1].parameters()} == {torch.float32}
 
 
-CHATML = (
-    "{% for m in messages %}{{ '<|im_start|>' + m['role'] + '\\n' + m['content'] + '<|im_end|>\\n' }}{% endfor %}"
-    "{% if add_generation_prompt %}{{ '<|im_start|>assistant\\n' }}{% endif %}"
-)
 ENDLESS = "{% for m in messages %}{{ m['role'] + ': ' + m['content'] + '\\n' }}{% endfor %}"
 
 

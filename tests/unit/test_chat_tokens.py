@@ -6,14 +6,10 @@ from datasets import Dataset
 from transformers import AutoTokenizer
 
 from tests.messages import unnamed
-from tests.tiny_llama import write_tiny_llama
+from tests.tiny_llama import CHATML, write_tiny_llama
 from train_func.errors import InvalidInput
 from train_func.worker.tasks.chat_tokens import NO_LABEL, TEMPLATE, template, tokenise_chats
 
-CHATML = (
-    "{% for m in messages %}{{ '<|im_start|>' + m['role'] + '\\n' + m['content'] + '<|im_end|>\\n' }}{% endfor %}"
-    "{% if add_generation_prompt %}{{ '<|im_start|>assistant\\n' }}{% endif %}"
-)
 DATED = "{{ strftime_now('%d %b %Y') }} {{ date_string }}" + CHATML
 FORGETFUL = (  # an answer is written in another way once the conversation goes on
     "{% for m in messages %}{% if m['role'] == 'assistant' and not loop.last %}{{ 'answer: -\\n' }}{% else %}"

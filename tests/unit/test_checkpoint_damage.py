@@ -3,8 +3,7 @@
 import json
 import pickle
 import re
-import shutil
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from hashlib import sha256
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -49,10 +48,10 @@ def states_of(step, seed=0):
     return {**states, TRAINING: State(changing, both.plain), FROZEN: State(frozen, None)}
 
 
-def begin(store, record, attempt, training=0):
+def begin(store, record, attempt):
     """What a rank has whose attempt has its lease."""
     store.put(record.keys.attempt(attempt).lease, Lease(attempt=attempt).to_json())
-    return Checkpoints(store, record, attempt, "a training", training)
+    return Checkpoints(store, record, attempt, "a training")
 
 
 def checkpoints_of(record, attempt=1):
@@ -73,34 +72,16 @@ def add(checkpoints, step, folder, seed=0):
     return checkpoints.add(step, 2, paths)
 
 
-@dataclass(frozen=True)
-class Saved:
+class Kept:
     """Two checkpoints in a store, and those of another run."""
 
-    folder: Path
-    older: Manifest
-    newer: Manifest
-
-
-@pytest.fixture(scope="module")
-def saved():
-    with TemporaryDirectory(dir=MEMORY) as folder:
-        (store := Path(folder, "store")).mkdir()
-        made = checkpoints_of(record_in(store))
-        older, newer = (add(made, step, Path(folder)) for step in (OLDER, NEWER))
-        add(checkpoints_of(record_in(store, "another-run")), NEWER, Path(folder), seed=1)
-        yield Saved(store, older, newer)
-
-
-class Kept2:
-    """What was saved, in a store of a test's own."""
-
-    def __init__(self, folder, saved):
-        shutil.copytree(saved.folder, folder / "store")
+    def __init__(self, folder):
         (folder / "read").mkdir()
         self.folder, self.record = folder, record_in(folder / "store")
-        self.older, self.newer = saved.older, saved.newer
         self.store = open_store(self.record.store)
+        made = checkpoints_of(self.record)
+        self.older, self.newer = (add(made, step, folder) for step in (OLDER, NEWER))
+        add(checkpoints_of(record_in(folder / "store", "another-run")), NEWER, folder, seed=1)
 
     def get(self, key):
         return self.store.get(key).data
@@ -114,9 +95,9 @@ class Kept2:
 
 
 @pytest.fixture
-def kept(saved):
+def kept():
     with TemporaryDirectory(dir=MEMORY) as folder:
-        yield Kept2(Path(folder), saved)
+        yield Kept(Path(folder))
 
 
 def key_of(step, name):
@@ -131,28 +112,17 @@ def flipped(data, place):
     return data[:place] + bytes([data[place] ^ 1]) + data[place + 1 :]
 
 
-class Canary:
-    def __reduce__(self):
-        return Path.touch, (Path("executed"),)
-
-
 # What the file holds afterwards; None for no file.
 DAMAGE = {
     "missing": lambda data, kept, name: None,
     "empty": lambda data, kept, name: b"",
     "half of it": lambda data, kept, name: data[: len(data) // 2],
-    "without its last byte": lambda data, kept, name: data[:-1],
-    "without its first byte": lambda data, kept, name: data[1:],
     "with a byte more": lambda data, kept, name: data + b"\0",
-    "twice": lambda data, kept, name: data + data,
     "a bit flipped in the header": lambda data, kept, name: flipped(data, 9),
-    "a bit flipped in the middle": lambda data, kept, name: flipped(data, len(data) // 2),
     "a bit flipped at the end": lambda data, kept, name: flipped(data, len(data) - 1),
-    "zeros": lambda data, kept, name: bytes(len(data)),
     "stale": lambda data, kept, name: kept.get(key_of(OLDER, name)),
     "of another run": lambda data, kept, name: kept.get(in_folder(FOREIGN, name)),
     "swapped": lambda data, kept, name: kept.get(key_of(NEWER, other(name))),
-    "a pickle": lambda data, kept, name: pickle.dumps(Canary()),
 }
 
 
@@ -163,8 +133,7 @@ def other(name):
 
 @pytest.mark.parametrize("name", [*FILES, MANIFEST])
 @pytest.mark.parametrize("damage", sorted(DAMAGE))
-def test_a_damaged_file_is_named_and_the_checkpoint_before_is_taken(kept, tmp_path, monkeypatch, damage, name):
-    monkeypatch.chdir(tmp_path)
+def test_a_damaged_file_is_named_and_the_checkpoint_before_is_taken(kept, damage, name):
     key = key_of(NEWER, name)
     data = DAMAGE[damage](kept.get(key), kept, name)
     kept.store.delete(key)
@@ -178,7 +147,6 @@ def test_a_damaged_file_is_named_and_the_checkpoint_before_is_taken(kept, tmp_pa
     else:
         (why,) = found.refused
         assert key in why
-    assert not (tmp_path / "executed").exists()
 
 
 # What the newer manifest says afterwards, and which file of the checkpoint is named then.
@@ -272,6 +240,11 @@ def test_a_folder_of_another_name_is_no_checkpoint(kept, name):
     assert (found.manifest, found.refused) == (kept.newer, ())
 
 
+class Canary:
+    def __reduce__(self):
+        return Path.touch, (Path("executed"),)
+
+
 @pytest.mark.parametrize("name", FILES)
 def test_a_pickle_whose_hashes_are_all_right_is_refused_and_not_executed(kept, tmp_path, monkeypatch, name):
     monkeypatch.chdir(tmp_path)
@@ -332,12 +305,7 @@ def test_when_all_are_damaged_the_run_stops_with_a_list_and_does_not_begin_anew(
         assert all(key_of(step, name) in str(failed.value) for step in (OLDER, NEWER))
 
 
-def test_the_checkpoints_of_another_training_of_the_function_are_none_of_this_one(kept):
-    assert begin(kept.store, kept.record, 2, training=1).newest(kept.folder / "read") is None
-
-
 def test_an_attempt_that_was_killed_before_its_first_manifest_is_followed_by_a_beginning(tmp_path):
-    (tmp_path / "store").mkdir()
     record = record_in(tmp_path / "store")
     assert checkpoints_of(record).newest(tmp_path) is None
     store = open_store(record.store)

@@ -1,13 +1,13 @@
 """Two attempts that save at once: the later leads, the earlier is fenced, and the newest checkpoint is always whole."""
 
-import threading
+from functools import partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
 import pytest
 import torch
 
-from tests.turns import Scheduled, Turns, at_call
+from tests.turns import at_call, race
 from tests.unit.test_checkpoint_damage import MEMORY, begin, checkpoints_of, record_in, steps_in
 from train_func.errors import StorageFailed
 from train_func.storage import open_store
@@ -50,21 +50,17 @@ def add(checkpoints, attempt, step, folder):
     return checkpoints.add(step, 1, paths)
 
 
-def saves(store, record, attempt, folder, ended):
+def saves(store, record, attempt, folder):
     """What a rank 0 does: its attempt begins, goes on from the newest, and saves some steps."""
-    try:
-        made = begin(store, record, attempt)
-        made.check_lease()
-        found = made.newest(folder)
-        step = found.manifest.step if found else 0
-        assert found is None or found.refused == ()
-        for number in range(1, SAVES + 1):
-            add(made, attempt, step + number, folder)
-        ended[attempt] = "done"
-    except StorageFailed as failure:
-        ended[attempt] = failure.reason
-    except BaseException as error:
-        ended[attempt] = error
+    folder.mkdir()
+    made = begin(store, record, attempt)
+    made.check_lease()
+    found = made.newest(folder)
+    step = found.manifest.step if found else 0
+    assert found is None or found.refused == ()
+    for number in range(1, SAVES + 1):
+        add(made, attempt, step + number, folder)
+    return "done"
 
 
 @pytest.mark.parametrize("seeds", [range(SEEDS), pytest.param(range(SEEDS, 1000), marks=pytest.mark.slow)])
@@ -76,25 +72,14 @@ def test_of_two_attempts_that_save_at_once_the_later_leads(seeds):
 
 def check_one(seed, folder):
     record = record_in(folder)
-    turns, ended = Turns(seed, (1, 2)), {}
-
-    def write(attempt):
-        own = folder / f"of-{attempt}"
-        own.mkdir()
-        saves(Scheduled(open_store(record.store), turns, attempt), record, attempt, own, ended)
-        turns.leave(attempt)
-
-    writers = [threading.Thread(target=write, args=(attempt,)) for attempt in (1, 2)]
-    for writer in writers:
-        writer.start()
-    for writer in writers:
-        writer.join(60)
+    store = open_store(record.store)
+    acts = {of: partial(saves, record=record, attempt=of, folder=folder / f"of-{of}") for of in (1, 2)}
+    ended = race(seed, store, acts)
     assert ended[2] == "done", (seed, ended)
     assert ended[1] in ("done", "conflict"), (seed, ended)
     found = checkpoints_of(record, attempt=3).newest(folder / "of-1")
     assert (found.refused, found.manifest.attempt) == ((), 2), seed
     assert found.states[TRAINING].whole()["step"] == found.manifest.step
-    store = open_store(record.store)
     add(begin(store, record, 3), 3, found.manifest.step + 1, folder)  # deletes what a stale attempt has left
     assert steps_in(store, record) == [found.manifest.step + 1], seed
 
@@ -110,23 +95,22 @@ def test_an_attempt_that_stood_still_at_any_call_while_another_saved_is_fenced_a
 
 def check_stood_still(number, folder):
     """Whether the first attempt came to this call; the second makes all of its saves before it."""
-    record, changes, ended, came = record_in(folder), [], {}, []
-    for attempt in (1, 2):
-        (folder / f"of-{attempt}").mkdir()
+    record, changes, came = record_in(folder), [], []
 
     def others():
         came.append(len(changes))
-        saves(open_store(record.store), record, 2, folder / "of-2", ended)
+        saves(open_store(record.store), record, 2, folder / "of-2")
 
-    store = at_call(Noting(open_store(record.store), changes), number, others)
-    saves(store, record, 1, folder / "of-1", ended)
+    try:
+        ended = saves(at_call(Noting(open_store(record.store), changes), number, others), record, 1, folder / "of-1")
+    except StorageFailed as failure:
+        ended = failure.reason
     if not came:
         return False
-    assert ended[2] == "done", (number, ended)
     is_over = [key.endswith("/manifest.json") and name == "put" for name, key in changes[: came[0]]].count(
         True
     ) == SAVES
-    assert ended[1] in (("done", "conflict") if is_over else ("conflict",)), (number, ended)
+    assert ended in (("done", "conflict") if is_over else ("conflict",)), number
     manifests = [of for of in changes[came[0] :] if of[0] == "put" and of[1].endswith("/manifest.json")]
     assert len(manifests) <= 1, number  # the one that the attempt was about to put
     found = checkpoints_of(record, attempt=3).newest(folder / "of-1")

@@ -1,4 +1,4 @@
-"""The commands of ``python -m train_func``: what they do, and that an error is one line."""
+"""The commands of ``python -m train_func``: what they do, what the doctor reports, and that an error is one line."""
 
 import io
 import json
@@ -9,6 +9,7 @@ import sys
 
 import pytest
 
+from tests.messages import unnamed
 from tests.runs import a_run
 from tests.stored_runs import put_run
 from train_func import Run
@@ -34,10 +35,17 @@ def test_a_wrong_use_tells_the_commands_there_are():
         assert f"\n    {name} " in shown.stdout
 
 
-def test_what_cannot_be_done_is_one_line_and_no_traceback(tmp_path):
-    done = command("cancel", "absent-run", "--store", f"file://{tmp_path}", TRAIN_FUNC_HOME=str(tmp_path))
+@pytest.mark.parametrize(
+    ("arguments", "home", "error"),
+    [
+        (["cancel", "absent-run", "--store", "file://{}"], "{}", "JobNotFound: "),
+        (["runs"], "/proc/no-folder", "InvalidInput: TRAIN_FUNC_HOME"),
+    ],
+)
+def test_what_cannot_be_done_is_one_line_and_no_traceback(tmp_path, arguments, home, error):
+    done = command(*(word.format(tmp_path) for word in arguments), TRAIN_FUNC_HOME=home.format(tmp_path))
     assert (done.returncode, done.stdout) == (1, "")
-    assert done.stderr.startswith("JobNotFound: ")
+    assert done.stderr.startswith(error)
     assert done.stderr.count("\n") == 1
 
 
@@ -104,3 +112,31 @@ def test_a_result_is_json_with_its_letters_where_they_can_be_written_and_obeyed_
     assert json.loads(text) == returned
     assert ("größe" not in text) is is_escaped
     assert not {"\x1b", "\x9b", "\u202e"} & set(text)
+
+
+def test_the_doctor_tells_everything_that_is_missing_at_once_with_its_remedy(tmp_path):
+    done = command("doctor", HOME=str(tmp_path))
+    assert (done.returncode, done.stderr) == (3, "")
+    found = [line.split(": ") for line in done.stdout.splitlines()]
+    assert [line[:2] for line in found[:2] + found[3:]] == [
+        ["FAIL  cluster", "store"],
+        ["FAIL  cluster", "image"],
+        ["FAIL  store", "as above"],
+    ]
+    assert unnamed(found[1], "Cluster(image='registry/name", "TRAIN_FUNC_IMAGE") == []
+    assert found[2][0] == "FAIL  cluster"
+    assert unnamed(found[2], "KUBECONFIG", "Cluster(context=...)") == []
+
+
+def test_what_the_doctor_quotes_is_shown_and_not_obeyed(tmp_path):
+    kubeconfig = tmp_path / "config\x1b[2J"
+    kubeconfig.write_text("contexts: []")
+    done = command("doctor", HOME=str(tmp_path), KUBECONFIG=str(kubeconfig))
+    assert "\\x1b[2J" in done.stdout
+    assert "\x1b" not in done.stdout
+
+
+def test_a_wrong_option_is_a_finding_of_the_doctor_and_not_the_end_of_its_report(tmp_path):
+    done = command("doctor", HOME=str(tmp_path), TRAIN_FUNC_CPU="abc")
+    assert done.returncode == 3
+    assert unnamed(done.stdout, "FAIL  cluster: ", "FAIL  store: ", "abc") == []

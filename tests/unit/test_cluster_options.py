@@ -110,12 +110,13 @@ def test_the_namespace_is_that_of_the_context(options, namespace):
     assert manifest["metadata"]["namespace"] == namespace
 
 
-def test_hardware_and_place_reach_the_job():
+def test_hardware_and_place_reach_the_job_and_its_submission_tells_them():
     options = {
         "cpu": "500m",
         "memory": "3Gi",
         "gpu": 2,
         "disk": "20Gi",
+        "s3_endpoint": "http://store:9000",
         "cache": "shared",
         "spot": True,
         "node_selector": {"pool": "ml"},
@@ -128,6 +129,7 @@ def test_hardware_and_place_reach_the_job():
     }
     request = Cluster(image="i:1", store="s3://bucket", **options).request(provisional(RUN, "s3://bucket"))
     assert {name: request.options[name] for name in options} == options
+    assert request.found_by == {"store": "s3://bucket", "namespace": request.manifest["metadata"]["namespace"]}
 
 
 @pytest.mark.parametrize(("options", "seconds"), [({}, 30), ({"spot": True}, 15)])
@@ -277,13 +279,36 @@ def test_what_is_no_name_of_a_run_is_refused(name):
     assert unnamed(fault, "attach", repr(name), "job.name") == []
 
 
-def test_a_submission_tells_its_options_and_what_leads_to_its_job(monkeypatch):
-    backend = Cluster(image="i:1", store="s3://bucket", s3_endpoint="http://store:9000", cpu="500m")
-    request = backend.request(provisional(RUN, backend.store_address()))
-    assert request.found_by == {"store": "s3://bucket", "namespace": pod_namespace(request)}
-    told = {name: request.options[name] for name in ("image", "cpu", "s3_endpoint", "spot")}
-    assert told == {"image": "i:1", "cpu": "500m", "s3_endpoint": "http://store:9000", "spot": False}
+DIGEST = "sha256:" + "0123456789abcdef" * 4
 
 
-def pod_namespace(request):
-    return request.manifest["metadata"]["namespace"]
+@pytest.mark.parametrize(
+    ("image", "words"),
+    [
+        ("train-func:dev", ""),
+        ("localhost:5000/train-func:dev", ""),
+        ("ghcr.io/team/train-func:v1.2_3-rc.1", ""),
+        ("Registry.Example.com:443/a/b__c/d:latest", ""),
+        (f"ghcr.io/team/train-func@{DIGEST}", ""),
+        (f"ghcr.io/team/train-func:v1@{DIGEST}", ""),
+        ("[::1]:5000/train-func:dev", ""),
+        ("train-func", "has no tag"),
+        ("localhost:5000/train-func", "has no tag"),
+        ("ghcr.io/Team/train-func:dev", "small letters"),
+        ("Team/train-func:dev", "small letters"),
+        ("https://ghcr.io/team/train-func:dev", "without https://"),
+        ("ghcr.io/team/train-func:", "the tag"),
+        ("ghcr.io/team/train-func:-x", "the tag"),
+        ("ghcr.io/team/train-func@sha256:12", "64 hexadecimal digits"),
+        ("ghcr.io//train-func:dev", "registry/name"),
+        ("train func:dev", "registry/name"),
+        ("-train:dev", "registry/name"),
+        (5, "registry/name"),
+    ],
+)
+def test_an_image_name_that_no_node_could_pull_is_told_why_before_any_tries(image, words):
+    if not words:
+        assert Cluster(image=image).image == image
+    else:
+        (fault,) = faults(lambda: Cluster(image=image))
+        assert unnamed(fault, repr(image), words) == []

@@ -9,7 +9,6 @@ import traceback
 from collections.abc import Callable
 from dataclasses import replace
 from datetime import timedelta
-from pathlib import Path
 
 import pytest
 
@@ -19,13 +18,10 @@ from tests.stored_runs import put_submission
 from train_func import Local, TextClassification, attach
 from train_func.client.diagnose import explain
 from train_func.client.job import Job
+from train_func.client.stored_run import mark_cancelled
+from train_func.errors import CAUSES
 from train_func.storage import open_store
 from train_func.wire.records import EndRecord, Failure, Lease, RankRecord
-
-
-@pytest.fixture
-def store(tmp_path: Path):
-    return open_store(f"file://{tmp_path / 'store'}")
 
 
 def explained(store, job="exit_1", **options):
@@ -140,6 +136,14 @@ def test_the_first_failure_is_named_with_its_cause_and_what_to_do(store, recorde
     assert str(error).count(SPENT) <= 1
 
 
+@pytest.mark.parametrize("cause", CAUSES)
+def test_whatever_the_cause_the_error_says_what_to_do_next(store, cause):
+    put_end(store, cause=cause, message="words of the worker")
+    error = explained(store)
+    assert error.cause == cause
+    assert unnamed(error, "words of the worker", "next: ") == []
+
+
 def test_a_record_of_another_format_hides_only_itself(store):
     put_end(store, message="the disk is full", cause="storage")
     store.put("job-a/attempts/1/worker-1.json", b'{"format": 99}')
@@ -179,6 +183,15 @@ def test_a_fault_of_an_earlier_submission_is_not_that_of_the_newest(store):
     put_submission(store, replace(a_record(), submitted=newest))
     assert explained(store).cause == "unknown"
     assert "KeyError" not in str(explained(store))
+
+
+def test_a_job_that_is_gone_because_it_was_cancelled_is_said_to_be_cancelled(store):
+    put_submission(store, a_record())
+    put_end(store, cause="preemption", message="the worker was asked to stop by SIGTERM", exit_code=143)
+    mark_cancelled(store, a_record().keys)
+    job = RecordedJob("exit_1").without(pods=True, events=True)
+    job.status = lambda: None
+    assert explained(store, job).cause == "cancelled"
 
 
 @pytest.mark.parametrize("is_earlier", [True, False])

@@ -36,6 +36,11 @@ class Special(dist.DistStoreError):
     pass
 
 
+def caused(error, cause):
+    error.__cause__ = cause
+    return error
+
+
 @pytest.mark.parametrize(
     ("error", "code", "cause"),
     [
@@ -92,16 +97,11 @@ def test_every_cause_of_a_refusal_is_final():
         dist.DistNetworkError("The client socket has failed to connect to 10.0.0.1:1234"),
         Special("wait timeout"),
         PeerFailed("rank 1 failed with KeyError"),
+        caused(ValueError("the step failed"), RuntimeError(GLOO_CLOSED)),
     ],
     ids=str,
 )
 def test_a_lost_peer_is_recognised(error):
-    assert is_lost_peer(error)
-
-
-def test_what_follows_from_a_lost_peer_is_one():
-    error = ValueError("the step failed")
-    error.__cause__ = RuntimeError(GLOO_CLOSED)
     assert is_lost_peer(error)
 
 

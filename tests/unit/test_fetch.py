@@ -196,6 +196,26 @@ def test_a_damaged_file_changes_nothing(store, home, to):
     assert (to == "absent") == (not folder.exists())
 
 
+@pytest.mark.parametrize("to", ["/proc/folder/model", "a file/model"])
+def test_a_folder_that_cannot_be_made_is_refused_by_its_name(store, home, to):
+    (home / "a file").write_text("")
+    with pytest.raises(InvalidInput, match=re.escape(f"to='{home / to}'")):
+        fetch(store, KEYS, home / to)
+
+
+def test_one_that_another_process_has_fetched_meanwhile_is_as_good(store, home, monkeypatch):
+    rename = Path.rename
+
+    def second(path, target):
+        monkeypatch.undo()
+        assert fetch(store, KEYS, target) == target
+        return rename(path, target)
+
+    monkeypatch.setattr(Path, "rename", second)
+    assert model(fetch(store, KEYS, home / "model")) == FIRST
+    assert [path.name for path in home.iterdir()] == ["model"]
+
+
 def num_read():
     """Bytes that this process has read, from a disk or not."""
     return int(re.search(r"rchar: (\d+)", Path("/proc/self/io").read_text())[1])

@@ -1,6 +1,7 @@
-"""Images with classes: found, read, checked, divided, kept as they are in their files, and named where they are bad."""
+"""Images with classes: found in folders and behind links, checked, divided, kept as they are, named where bad."""
 
 import io
+from pathlib import Path
 
 import datasets
 import numpy as np
@@ -26,10 +27,16 @@ def model(tmp_path_factory):
 @pytest.fixture
 def half(tmp_path, model):
     def make(dataset, **fields):
+        dataset = str(dataset) if isinstance(dataset, Path) else dataset
         task = ImageClassification(**{"model": model, "dataset": dataset, **fields})
         return ImageClassifier(task, 42, None, tmp_path / "cache")
 
     return make
+
+
+def folder_in(path):
+    path.mkdir(parents=True, exist_ok=True)
+    return path
 
 
 def folder_of(path, num_rows):
@@ -196,6 +203,64 @@ def test_an_image_that_cannot_be_used_is_named_before_any_worker_starts(half, tm
 def test_a_folder_without_classes_is_refused(half, tmp_path, make, facts):
     (fault,) = half(str(make(tmp_path))).check().faults
     assert unnamed(fault[1], "dataset=", *facts) == []
+
+
+def test_images_behind_links_are_used_and_a_link_that_leads_back_is_refused(half, tmp_path):
+    folder = write_image_folder(tmp_path / "images", 40)
+    expected = bytes_of(half(folder).rows())
+    (folder / "dots").rename(tmp_path / "elsewhere")
+    (folder / "dots").symlink_to(tmp_path / "elsewhere")
+    (folder / "bars/003.png").rename(tmp_path / "one.png")
+    (folder / "bars/003.png").symlink_to(tmp_path / "one.png")
+    found = half(folder)
+    assert bytes_of(found.rows()) == expected
+    assert found.check().notes == half(folder).check().notes
+    (tmp_path / "elsewhere/back").symlink_to(folder)
+    (fault,) = half(folder).check().faults
+    assert unnamed(fault[1], "dots/back", "link") == []
+
+
+def test_images_and_classes_that_are_links_to_nothing_are_named(half, tmp_path):
+    folder = write_image_folder(tmp_path / "images", 40)
+    for name in ("bars/003.png", "dots/001.png"):
+        (folder / name).unlink()
+        (folder / name).symlink_to("../.git/annex/objects/none.png")
+    (folder / "bars/.hidden.png").symlink_to("none.png")
+    ((cause, fault),) = half(folder).check().faults
+    assert cause == "data"
+    assert unnamed(fault, "2 of 40", "bars/003.png", "dots/001.png", "links") == []
+    assert ".hidden" not in fault
+    (folder / "plain").rename(tmp_path / "elsewhere")
+    (folder / "plain").symlink_to(tmp_path / "nowhere")
+    faults = "\n".join(fault for _, fault in half(folder).check().faults)
+    assert unnamed(faults, "plain", "links") == []
+
+
+def test_folders_named_as_splits_are_splits_and_others_with_them(half, tmp_path):
+    for seed, name in enumerate(("train", "Test_2", "mine")):
+        write_image_folder(tmp_path / "data" / name, 12, seed=seed)
+    rows = half(tmp_path / "data", held_out="mine").rows()
+    assert (rows.train.num_rows, rows.held_out.num_rows) == (12, 12)
+
+
+def test_a_class_called_train_is_not_taken_for_a_split(half, tmp_path):
+    for number, name in enumerate(("train/2019", "train/2020", "valley/2019", "valley/2020")):
+        made = write_image_folder(tmp_path / "made" / name, 12, seed=number)
+        (made / "dots").rename(folder_in(tmp_path / "data" / name) / "05")
+    (fault,) = half(tmp_path / "data").check().faults
+    assert unnamed(fault[1], "'train'", "valley", "splits", "classes") == []
+    (tmp_path / "data/train").rename(tmp_path / "data/trains")
+    assert half(tmp_path / "data").rows().labels == ("trains", "valley")
+
+
+def test_held_out_images_without_folders_of_classes_are_refused_with_the_classes_that_are_trained(half, tmp_path):
+    write_image_folder(tmp_path / "data/train", 12)
+    write_image_folder(tmp_path / "val", 12, seed=1).joinpath("dots").rename(
+        folder_in(tmp_path / "data/val") / "images"
+    )
+    (fault,) = half(tmp_path / "data", held_out="val").check().faults
+    assert unnamed(fault[1], "'images'", "'bars'", "'dots'", "'plain'") == []
+    assert "samples" not in fault[1]
 
 
 @pytest.mark.parametrize("kind", ["PNG", "BMP", "TIFF"])

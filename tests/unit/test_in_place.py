@@ -1,6 +1,5 @@
 """A model is put in place under a name by one client at a time, is fetched whole meanwhile, and can be taken back."""
 
-import threading
 from dataclasses import replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -9,7 +8,7 @@ import pandas as pd
 import pytest
 
 from tests.stored_runs import put_run, put_submission, whole_model
-from tests.turns import Scheduled, Turns
+from tests.turns import race
 from tests.unit.test_checkpoint_damage import MEMORY
 from train_func import InvalidInput, JobNotFound, Local, Run, StorageFailed, attach, remove, runs, withdraw
 from train_func.client.cli import main
@@ -304,32 +303,12 @@ def test_a_promotion_and_a_withdrawal_at_once_leave_what_the_record_says(seeds):
             _race_with_withdrawal(seed, Path(folder))
 
 
-def _at_once(seed, address, acts):
-    """What each act came to, or why it failed; their calls to the store in drawn order."""
-    turns, ended = Turns(seed, acts), {}
-
-    def client(number):
-        try:
-            ended[number] = acts[number](Scheduled(open_store(address), turns, number))
-        except StorageFailed as failure:
-            ended[number] = failure.reason
-        finally:
-            turns.leave(number)
-
-    clients = [threading.Thread(target=client, args=(number,)) for number in acts]
-    for of in clients:
-        of.start()
-    for of in clients:
-        of.join(60)
-    return ended
-
-
 def _race_with_withdrawal(seed, folder):
     plain = open_store((folder / "store").as_uri())
     first, second = put_model(plain, 0.1), put_model(plain, 0.2)
     promote(plain, first, "reviews")
     acts = {1: lambda store: promote(store, second, "reviews")[0], 2: lambda store: vacate(store, "reviews")}
-    ended = _at_once(seed, plain.address, acts)
+    ended = race(seed, plain, acts)
     held = in_place(plain, "reviews")
     assert [*ended.values()].count("conflict") <= 1
     if held:
@@ -348,7 +327,7 @@ def _race(seed, folder, better):
     def promoting(record):
         return lambda store: promote(store, record, "reviews", better=better)[0]
 
-    ended = _at_once(seed, plain.address, {number: promoting(record) for number, record in records.items()})
+    ended = race(seed, plain, {number: promoting(record) for number, record in records.items()})
     held = in_place(plain, "reviews")
     assert ended[1 if held.run == records[1].name else 2] is True
     assert {*ended.values()} <= {True, "conflict", *([False] if better else [])}

@@ -1,4 +1,4 @@
-"""The model in place on real S3 servers: promoted by the step of a pipeline, raced for, withdrawn."""
+"""The model in place on real S3 servers: copied there, and raced for by steps of pipelines."""
 
 import threading
 
@@ -7,7 +7,7 @@ import pytest
 from tests.s3_servers import KINDS, only_these, s3_server
 from tests.stored_runs import Sent, whole_model
 from tests.unit.test_in_place import put_model
-from train_func import InvalidInput, StorageFailed, attach, withdraw
+from train_func import StorageFailed, attach
 from train_func.client.model.promote import in_place
 from train_func.client.model.promote import promote as promote_in
 from train_func.pipeline.steps import promote
@@ -32,23 +32,6 @@ def store(server, tmp_path, monkeypatch):
     return open_store(address)
 
 
-def put_in_place(record, better="accuracy"):
-    return promote(record.name, "reviews", better, "Local", "{}")
-
-
-def test_what_is_better_takes_the_place_and_what_is_withdrawn_leaves_no_file(store):
-    first, worse, better = (put_model(store, lr, accuracy=of) for lr, of in ((0.1, 0.5), (0.2, 0.4), (0.3, 0.6)))
-    other = put_model(store, 0.4, accuracy=0.9, held_out="other rows")
-    assert [put_in_place(record) for record in (first, worse, better)] == [True, False, True]
-    with pytest.raises(InvalidInput) as refused:
-        put_in_place(other)
-    assert refused.value.cause == "data"
-    assert in_place(store, "reviews").run == better.name
-    assert (attach("reviews").fetch() / "model.safetensors").read_text() == "weights 0.3 1"
-    withdraw("reviews")
-    assert [entry.key for entry in store.list("models/")] == [ModelKeys("reviews").promotion(n) for n in (1, 2, 3)]
-
-
 def test_a_model_is_promoted_without_being_sent_here(store):
     record, sent = put_model(store, 0.1), Sent(store)
     promote_in(sent, record, "reviews")
@@ -65,7 +48,7 @@ def test_of_two_steps_that_promote_at_once_one_wins(store, tmp_path, better):
         def step(record, ended=ended, start=start):
             start.wait(60)
             try:
-                ended[record.name] = put_in_place(record, better)
+                ended[record.name] = promote(record.name, "reviews", better, "Local", "{}")
             except StorageFailed as failure:
                 ended[record.name] = failure.reason
 

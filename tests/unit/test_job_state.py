@@ -9,7 +9,6 @@ from train_func.client.backend import provisional
 from train_func.client.status import Condition, JobStatus
 from train_func.client.stored_run import state_in_store, state_of
 from train_func.run import Run
-from train_func.storage import open_store
 from train_func.wire.layout import AttemptKeys
 from train_func.wire.records import EndRecord
 
@@ -43,9 +42,8 @@ def test_a_job_that_lost_its_controller_after_publishing_has_succeeded():
 
 
 @pytest.mark.parametrize(("kept", "word"), [(False, "Cancelled"), (True, "Succeeded")])
-def test_a_job_that_was_cancelled_has_succeeded_where_its_model_was_published_all_the_same(tmp_path, kept, word):
+def test_a_job_that_was_cancelled_has_succeeded_where_its_model_was_published_all_the_same(store, kept, word):
     """On a cluster, where nothing of it is left, and on this machine."""
-    store = open_store((tmp_path / "store").as_uri())
     record = provisional(Run(workers=2), store.address)
     for key in (MARK | RESULT) if kept else MARK:
         store.put(f"{record.keys.prefix}/{key}", b"{}")
@@ -95,8 +93,7 @@ def an_end(number: int, worker: int, code: int, submitted: str = "") -> EndRecor
         (attempt(1, w0=143) | attempt(2, w0=143) | attempt(3, w0=77), "Failed"),
     ],
 )
-def test_of_a_job_that_is_gone_the_store_tells_what_became(tmp_path, kept, word):
-    store = open_store((tmp_path / "store").as_uri())
+def test_of_a_job_that_is_gone_the_store_tells_what_became(store, kept, word):
     record = provisional(Run(workers=2), store.address)
     for key, value in kept.items():
         store.put(f"{record.keys.prefix}/{key}", value)
@@ -104,8 +101,7 @@ def test_of_a_job_that_is_gone_the_store_tells_what_became(tmp_path, kept, word)
     assert state_in_store(store, record.keys) == word
 
 
-def test_what_became_of_an_earlier_submission_is_not_what_became_of_the_newest(tmp_path):
-    store = open_store((tmp_path / "store").as_uri())
+def test_what_became_of_an_earlier_submission_is_not_what_became_of_the_newest(store):
     record = provisional(Run(workers=2), store.address)
 
     def submit(moment):

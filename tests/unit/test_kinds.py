@@ -35,20 +35,6 @@ kinds = pytest.mark.parametrize("kind", KINDS)
 
 
 @kinds
-@pytest.mark.parametrize(
-    "message",
-    [
-        WEBHOOK,
-        "Error creating: exceeded quota: small, requested: pods=1, used: pods=2, limited: pods=2",
-        "Error creating: ValidatingAdmissionPolicy 'teams' with binding 'teams' denied request: no team label",
-    ],
-)
-def test_a_refusal_that_names_no_pod_is_one_of_the_job(kind, message):
-    told = event(kind, message)
-    assert (told.creation, told.pod, told.object) == ("refused", "", REFUSED[kind][0])
-
-
-@kinds
 def test_a_refusal_that_names_no_pod_concerns_the_workers_that_have_none(kind):
     events = [created(kind, 1, TIMES[1]), event(kind, WEBHOOK)]
     (found,) = refusals([], events, 3)

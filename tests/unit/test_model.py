@@ -9,9 +9,9 @@ import torch
 from safetensors.torch import load_file, save_file
 from transformers import AutoModelForSequenceClassification
 
+from tests import shelf_store
 from tests.halves import find_text_model, load_classifier
 from tests.messages import unnamed
-from tests.s3_servers import s3_server
 from tests.tiny_model import VOCABULARY
 from train_func import TextClassification
 from train_func.errors import InvalidInput
@@ -96,21 +96,15 @@ def test_a_model_in_a_store_loads_without_what_is_beside_it(folder, tmp_path, mo
     (folder / "checkpoint-1").mkdir()
     (folder / "checkpoint-1/config.json").write_text("{}")
     (folder / "training_args.bin").write_bytes(b"pickle")
-    with s3_server("minio", tmp_path / "server") as server:
-        for name, value in server.environment.items():
-            monkeypatch.setenv(name, value)
-        store = open_store(f"s3://{server.bucket}/run")
-        for path in folder.rglob("*"):
-            if path.is_file():
-                store.upload(f"model/{path.relative_to(folder).as_posix()}", path)
-        found = find_text_model(a_task(f"{store.address}/model"), store, tmp_path / "cache")
-        assert sorted(path.name for path in found.folder.iterdir()) == [
-            "config.json",
-            "model.safetensors",
-            "tokenizer.json",
-            "tokenizer_config.json",
-        ]
-        assert equal(loaded(folder, tmp_path), loaded(f"{store.address}/model", tmp_path / "cache", store=store))
+    shelf_store.install(tmp_path, monkeypatch)
+    store = open_store("shelf://name/run")
+    for path in folder.rglob("*"):
+        if path.is_file():
+            store.upload(f"model/{path.relative_to(folder).as_posix()}", path)
+    found = find_text_model(a_task(f"{store.address}/model"), store, tmp_path / "cache")
+    expected = {"config.json", "model.safetensors", "tokenizer.json", "tokenizer_config.json"}
+    assert {path.name for path in found.folder.iterdir()} == expected
+    assert equal(loaded(folder, tmp_path), loaded(f"{store.address}/model", tmp_path / "cache", store=store))
 
 
 def test_the_fingerprint_follows_what_is_loaded_and_nothing_else(folder, tmp_path):

@@ -11,17 +11,11 @@ import pytest
 from tests.wheels import wheel
 from train_func.errors import StorageFailed
 from train_func.run import Run
-from train_func.storage import open_store
 from train_func.wire.layout import wheel_key
 from train_func.wire.records import RunRecord
 from train_func.worker.supervisor import inputs
 
 RECORD = RunRecord(run=Run(), name="f-0123456789", generation=1, store="", function="f", source_sha256="0")
-
-
-@pytest.fixture
-def store(tmp_path):
-    return open_store((tmp_path / "store").as_uri())
 
 
 @pytest.fixture

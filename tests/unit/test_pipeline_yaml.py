@@ -18,7 +18,6 @@ from train_func.pipeline import arguments, compile_pipeline
 GOLDEN = Path(__file__).parents[1] / "golden/pipeline.yaml"
 IMAGE = "registry.example/train-func:7"
 SECRET = "5Uwf8Qm2ZJkP0tXo9eLrVb3nYc6sGd1h"
-STEPS = ("prepare", "train", "evaluate", "promote")
 SERVER = {
     "TRAIN_FUNC_IMAGE": IMAGE,
     "TRAIN_FUNC_NAMESPACE": "alice",
@@ -41,12 +40,6 @@ def compiled(tmp_path_factory):
         yield compile_pipeline(tmp_path_factory.mktemp("compiled") / "pipeline.yaml")
 
 
-@pytest.fixture(scope="module")
-def spec(compiled):
-    pipeline, _ = yaml.safe_load_all(compiled.read_text())
-    return pipeline
-
-
 def executors(spec):
     return {
         name.removeprefix("exec-"): found["container"]
@@ -59,20 +52,6 @@ def test_the_yaml_is_the_golden_file(compiled):
     if os.environ.get("TRAIN_FUNC_REWRITE_GOLDEN") == "1":
         GOLDEN.write_text(compiled.read_text())
     assert compiled.read_text() == GOLDEN.read_text()
-
-
-def test_no_step_is_answered_from_a_cache_and_the_training_is_tried_again(spec):
-    tasks = spec["root"]["dag"]["tasks"]
-    assert [name for name, task in tasks.items() if task["cachingOptions"].get("enableCache")] == []
-    assert [name for name in STEPS if "retryPolicy" in tasks[name]] == ["train"]
-    assert {"train", "evaluate"} <= set(tasks["promote"]["dependentTasks"])
-
-
-def test_what_the_run_is_promoted_by_is_checked_before_it_is_trained(spec):
-    tasks = spec["root"]["dag"]["tasks"]
-    given = {"promote_as", "better"}
-    for step in ("prepare", "promote"):
-        assert given <= set(tasks[step]["inputs"]["parameters"])
 
 
 def test_the_steps_find_the_store_and_have_its_keys_by_reference_alone(compiled):

@@ -1,14 +1,11 @@
 """What a rank marks is what its supervisor reads."""
 
-import subprocess
-import sys
 import threading
-import time
 
 import pytest
 
 from train_func.worker.rank import marks
-from train_func.worker.rank.marks import Mark, Phase, SharedMark
+from train_func.worker.rank.marks import Phase, SharedMark
 
 
 @pytest.fixture
@@ -21,21 +18,6 @@ def shared(monkeypatch):
     yield made
     own.forget()
     made.close()
-
-
-def test_a_supervisor_reads_what_another_process_marks():
-    shared = SharedMark()
-    assert shared.read() == Mark()
-    program = (
-        "import sys; from train_func.worker.rank import marks as p\n"
-        "p.open_memory(sys.argv[1]); p.begin(); p.step_done(7); p.mark(p.Phase.EVALUATION); p.batch_evaluated()"
-    )
-    before = time.monotonic()
-    subprocess.run([sys.executable, "-c", program, shared.path], check=True)
-    found = shared.read()
-    assert (found.phase, found.step, found.num_steps, found.num_batches) == (Phase.EVALUATION, 7, 1, 1)
-    assert (found.number, before < found.time < time.monotonic()) == (5, True)
-    shared.close()
 
 
 def test_a_phase_within_another_ends_with_a_sign_of_progress_in_the_outer_one(shared):

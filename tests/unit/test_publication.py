@@ -13,7 +13,6 @@ from tests.messages import unnamed
 from tests.runs import a_run
 from tests.stored_runs import put_submission
 from train_func import Run
-from train_func.storage import open_store
 from train_func.wire import exits
 from train_func.worker.environment import Environment
 from train_func.worker.publish.publication import Publication
@@ -28,14 +27,12 @@ from train_func.worker.supervisor.verdict import stopped
 
 
 @pytest.fixture
-def supervisor(tmp_path):
+def supervisor(tmp_path, record, store, pending):
     """One whose ranks have trained and sealed their model, and which has not met the end of its work yet."""
-    record = write_job_folder(tmp_path / "job", "def train_func(): ...", store=(tmp_path / "store").as_uri())
-    publication = Publication(tmp_path, open_store(record.store), record, 1)
-    publication.add(lambda files: (files / "weights").write_bytes(b"trained"), is_model=True)
-    publication.report({"metrics": {}})
+    pending.add(writes(weights="trained"), is_model=True)
+    pending.report({"metrics": {}})
     made = Supervisor(environment_of(0, tmp_path), LogTee(), Stop())
-    made._attempt = Attempt(made._environment, record, open_store(record.store), made._log_tee, made._stop)
+    made._attempt = Attempt(made._environment, record, store, made._log_tee, made._stop)
     made._attempt.launcher = SimpleNamespace(ends=list, pids=set, step=0, out_of_memory=False, has_ranks=True)
     return made
 
@@ -64,13 +61,8 @@ def environment_of(worker, folder):
 
 
 @pytest.fixture
-def record(tmp_path):
-    return write_job_folder(tmp_path / "job", "def train_func(): ...", store=(tmp_path / "store").as_uri())
-
-
-@pytest.fixture
-def store(record):
-    return open_store(record.store)
+def record(tmp_path, store):
+    return write_job_folder(tmp_path / "job", "def train_func(): ...", store=store.address)
 
 
 @pytest.fixture
@@ -226,18 +218,15 @@ def test_a_function_that_leaves_nothing_has_a_result_all_the_same(tmp_path, pend
 
 
 @pytest.fixture
-def last_attempt(tmp_path):
+def last_attempt(tmp_path, record, store):
     """Both workers of a group in the only attempt of their run."""
-    record = write_job_folder(
-        tmp_path / "job", "def train_func(): ...", store=(tmp_path / "store").as_uri(), max_attempts=1
-    )
-    group = Coordinator(2)
+    record, group = replace(record, run=a_run(max_attempts=1)), Coordinator(2)
 
     def attempt(worker):
         stop = Stop()
         environment = environment_of(worker, tmp_path / str(worker))
         log_tee = SimpleNamespace(begin=lambda *given: None, flush=lambda seconds: None)
-        made = Attempt(environment, record, open_store(record.store), log_tee, stop)
+        made = Attempt(environment, record, store, log_tee, stop)
         made._member = Member(group.report, Report(worker, f"pod {worker}"), "127.0.0.1", stop)
         return made
 

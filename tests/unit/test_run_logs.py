@@ -9,17 +9,11 @@ import pytest
 from train_func.client.logs import Numbering, RunLogs, headed
 from train_func.client.status import LogLine, LogPosition, Pod, Snapshot
 from train_func.run import Run
-from train_func.storage import open_store
 from train_func.wire import events
 from train_func.wire.records import EndRecord, Lease, RunRecord
 from train_func.worker.supervisor.log import BoundedLog
 
 MORNING, NOON = "2026-01-02T08:00:00+00:00", "2026-01-02T12:00:00+00:00"
-
-
-@pytest.fixture
-def store(tmp_path):
-    return open_store((tmp_path / "store").as_uri())
 
 
 @pytest.fixture

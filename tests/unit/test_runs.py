@@ -229,6 +229,13 @@ def test_a_result_that_cannot_be_read_leaves_the_rest_of_the_row(store, capsys):
     assert unnamed(capsys.readouterr().out, record.keys.result) == []
 
 
+def test_a_model_in_place_whose_record_cannot_be_read_is_named_and_hides_no_run(store, capsys):
+    record = put_run(store, Run(name="own"))
+    store.put("models/reviews/promotions/1.json", b"{")
+    assert [*table(store).index] == [record.name]
+    assert unnamed(capsys.readouterr().out, "models/reviews/promotions/1.json") == []
+
+
 def test_a_call_without_submit_and_foreign_folders_are_named(store, capsys):
     name = f"own-{'0' * 12}"
     store.put(f"{name}/attempts/1/lease.json", b"{}")

@@ -7,7 +7,7 @@ import shutil
 import pandas as pd
 import pytest
 
-from tests.messages import unnamed
+from tests.messages import refuses
 from tests.stored_runs import put_run
 from tests.unit.test_submission import Room, train_func
 from train_func import Run, remove, submit
@@ -97,9 +97,8 @@ def test_a_run_whose_table_was_removed_and_is_held_no_more_is_refused_with_what_
         del frame
     else:
         frame["x"] += 1
-    with pytest.raises(InvalidInput) as refused:
+    with refuses("rows", run.inputs["rows"], "make the Run again"):
         submit(train_func, run, on=Room())
-    assert unnamed(refused.value, "rows", run.inputs["rows"], "make the Run again") == []
 
 
 def test_a_submission_notes_its_tables_and_a_refused_one_does_not(inputs, tmp_path):
@@ -114,6 +113,17 @@ def test_a_submission_notes_its_tables_and_a_refused_one_does_not(inputs, tmp_pa
     assert not list(inputs.glob("*/run-*"))
     job = submit(train_func, run, on=Room())
     assert len(tables_module.of_run(store.address, job.name)) == 1
+
+
+def test_one_that_is_interrupted_while_its_job_is_created_keeps_its_tables_because_the_job_may_have_come(inputs):
+    run = Run(inputs={"rows": pd.DataFrame({"x": range(7)})})
+
+    def interrupt():
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        submit(train_func, run, on=Room(meanwhile=interrupt))
+    assert len(list(inputs.glob("*/run-*"))) == 1
 
 
 def test_a_table_below_a_folder_that_is_reached_by_a_link_is_one(inputs, tmp_path, monkeypatch):

@@ -16,13 +16,14 @@ from datasets.distributed import split_dataset_by_node
 from transformers import TrainingArguments
 
 from tests.halves import find_text_model
-from tests.messages import unnamed
+from tests.messages import refuses
+from tests.stored_runs import put_submission
 from tests.tiny_session import result_of, trainer_of
 from train_func.errors import InvalidInput, StorageFailed
 from train_func.run import Run
 from train_func.wire.events import RowsAudited
 from train_func.wire.exits import FENCED, MODEL, Exit, exit_of
-from train_func.wire.records import Lease, Numerics, RunRecord, SubmissionRecord
+from train_func.wire.records import Lease, Numerics, RunRecord
 from train_func.worker import Session
 from train_func.worker.rank import end, world
 from train_func.worker.training.arguments import logging_steps_of
@@ -40,10 +41,7 @@ def train_func(parameters):
 
 def test_the_function_can_be_called_as_it_is_and_publishes_a_usable_model(a_record, store, tmp_path, capsys):
     store.put("tiny-reviews-0123/source/source.py", b"def train_func(parameters): ...\n")
-    record = a_record(epochs=3)
-    place = {"backend": "Local", "place": "here", "identity": {}, "found_by": {}, "options": {}, "manifest": {}}
-    submission = SubmissionRecord(run=record, cells={"pieces": []}, **place)
-    store.put(record.keys.submission(record.submission), submission.to_json())
+    record = put_submission(store, a_record(epochs=3), cells={"pieces": []})
     trained = train_func(record.parameters()).model
 
     result = result_of(store)
@@ -62,7 +60,7 @@ def test_the_function_can_be_called_as_it_is_and_publishes_a_usable_model(a_reco
     assert {"source.py", "cells.json", "run.json", "versions.json", "metrics.json", "manifest.json"} <= names
     assert not list(folder.glob("*.bin"))
     assert json.loads((folder / "metrics.json").read_text()) == result["metrics"]
-    assert RunRecord.from_dict(json.loads((folder / "run.json").read_text())) == a_record(epochs=3)
+    assert RunRecord.from_dict(json.loads((folder / "run.json").read_text())) == record
     classify = transformers.pipeline("text-classification", model=str(folder), device="cpu")
     assert torch.equal(classify.model.classifier.weight, trained.classifier.weight)
     assert {found["label"] for found in classify("tasty fresh friendly", top_k=None)} == {"good", "bad"}
@@ -76,9 +74,8 @@ def test_the_function_can_be_called_as_it_is_and_publishes_a_usable_model(a_reco
 def test_a_run_that_has_its_result_is_not_trained_again(a_record, store):
     train_func(a_record().parameters())
     published = store.get("tiny-reviews-0123/model/manifest.json").data
-    with pytest.raises(InvalidInput) as refused:
+    with refuses("tiny-reviews-0123", "fresh=True"):
         train_func(a_record().parameters())
-    assert unnamed(refused.value, "tiny-reviews-0123", "fresh=True") == []
     assert store.get("tiny-reviews-0123/model/manifest.json").data == published
 
 
@@ -120,9 +117,8 @@ def ranks_of(monkeypatch, num):
 
 def test_more_ranks_than_rows_of_a_global_batch_are_refused_before_anything_is_recorded(a_record, store, monkeypatch):
     ranks_of(monkeypatch, 4)
-    with pytest.raises(InvalidInput) as refused:
+    with refuses("4 ranks", "batch_size=3"):
         Session(a_record(workers=2, batch_size=3).parameters()).__enter__()
-    assert unnamed(refused.value, "4 ranks", "batch_size=3") == []
     assert store.list("tiny-reviews-0123/numerics.json") == []
 
 

@@ -25,7 +25,10 @@ def project(tmp_path, monkeypatch):
             path.parent.mkdir(parents=True, exist_ok=True)
             path.write_bytes(text if isinstance(text, bytes) else text.encode())
         importlib.invalidate_caches()
-        return getattr(importlib.import_module(next(iter(files)).removesuffix(".py").replace("/", ".")), function)
+        return getattr(
+            importlib.import_module(next(iter(files)).removesuffix(".py").removesuffix("/__init__").replace("/", ".")),
+            function,
+        )
 
     yield write
     sys.meta_path[:] = finders
@@ -118,6 +121,45 @@ def test_relative_imports_of_the_function_itself_work(project, tmp_path, monkeyp
     }
     arrived, _ = shipped(project(files), tmp_path, monkeypatch)
     assert arrived({}) == (3, 3, 3)
+
+
+NET = "class Net: n = 3\n"
+RE_EXPORTS = {
+    "of the function": {
+        "own_package/training.py": "from .net import Net\ndef train_func(p): return Net.n, __name__\n",
+        "own_package/__init__.py": "from .training import train_func\n",
+        "own_package/net.py": NET,
+    },
+    "of what the function does not use": {
+        "own_package/training.py": "from .net import Net\ndef other(): return 1\nSIZES = [1]\n"
+        "def train_func(p): return Net.n\n",
+        "own_package/__init__.py": "from own_package.training import SIZES, other as more\nfrom .training import *\n",
+        "own_package/net.py": NET,
+    },
+    "in a package of a package": {
+        "own_package/deep/training.py": "from ..net import Net\ndef train_func(p): return Net.n\n",
+        "own_package/__init__.py": "from .deep import train_func\n",
+        "own_package/deep/__init__.py": "from .training import train_func\n",
+        "own_package/net.py": NET,
+    },
+    "by a function of another module": {
+        "own_package/training.py": "from .net import rate\nRATE = 7\ndef train_func(p): return rate()\n",
+        "own_package/__init__.py": "",
+        "own_package/net.py": "def rate():\n    from .training import RATE\n    return RATE\n",
+    },
+    "of the package whose __init__ holds the function": {
+        "own_package/__init__.py": "from .net import Net\ndef train_func(p): return Net.n, __name__\n",
+        "own_package/net.py": NET,
+    },
+}
+
+
+@pytest.mark.parametrize("files", RE_EXPORTS.values(), ids=RE_EXPORTS)
+def test_modules_that_import_from_the_function_s_own_work_unchanged(project, tmp_path, monkeypatch, files):
+    function = project(files)
+    expected = function({})
+    arrived, _ = shipped(function, tmp_path, monkeypatch)
+    assert arrived({}) == expected
 
 
 def test_a_folder_without_init_is_a_package_when_it_holds_the_module(project, tmp_path, monkeypatch):
@@ -282,6 +324,25 @@ def test_a_module_that_was_edited_after_its_import_is_refused_until_it_is_loaded
         assert repr(arrived()) == repr(expected)
 
 
+@pytest.mark.parametrize(
+    ("said", "says"),
+    [
+        ("return x", "return x + 1"),
+        ("def rate(x=1)", "# moved\ndef rate(x=2)"),
+        ("2 * self", "3 * self"),
+    ],
+)
+def test_what_was_edited_in_the_function_s_own_file_after_its_import_is_refused(project, tmp_path, said, says):
+    head = "def train_func(): return rate(), Config().twice()\n"
+    function = project({"part.py": head + OF_A_FILE})
+    pack(function)
+    (tmp_path / "part.py").write_text(head + OF_A_FILE.replace(said, says))
+    with pytest.raises(SourceRefused) as refused:
+        pack(function)
+    assert all(fault.startswith("part.py") and "importlib.reload" in fault for fault in refused.value.faults)
+    assert pack(importlib.reload(sys.modules["part"]).train_func)
+
+
 def test_a_module_in_which_only_lines_have_moved_arrives_as_its_file_says(project, tmp_path, monkeypatch):
     files = {
         "part.py": "import edited\ndef train_func(): return edited.rate(), edited.Config().twice(), edited.own(3)\n"
@@ -312,6 +373,62 @@ def test_a_constant_of_a_module_that_was_set_since_is_refused(project):
         pack(function)
     (fault,) = refused.value.faults
     assert unnamed(fault, "own.py, line 1: `RATE = 1`", "'RATE'", "parameters") == []
+
+
+STATES = {
+    "an annotated constant": ("RATE: float = 1", "own.RATE = 5", "RATE"),
+    "a chained constant": ("RATE = OTHER = 1", "own.OTHER = 5", "OTHER"),
+    "one of two constants": ("RATE, OTHER = 1, 2", "own.OTHER = 5", "OTHER"),
+    "a computed constant": ("BASE = 2\nRATE = BASE * float('3') - 1", "own.RATE = 5", "RATE"),
+    "a constant of another type": ("RATE = 1", "own.RATE = [1]", "RATE"),
+    "an item of a dict": ("CFG = {'lr': [1, 2]}", "own.CFG['lr'].append(3)", "CFG"),
+    "an item of a list": ("SIZES = [1, 2]", "own.SIZES[0] = 3", "SIZES"),
+    "a function": ("def f(): return 1", "own.f = lambda: 2", "f"),
+    "a function by another of the module": ("def f(): return 1\ndef g(): return 2", "own.f = own.g", "f"),
+    "a class": ("class Net: n = 1", "own.Net = type('Net', (), {})", "Net"),
+    "a method": ("class Net:\n    def f(self): return 1", "own.Net.f = lambda self: 2", "Net.f"),
+}
+
+
+@pytest.mark.parametrize(("text", "change", "name"), STATES.values(), ids=STATES)
+def test_a_local_module_that_holds_something_else_by_now_is_refused(project, text, change, name):
+    function = project({"part.py": "import own\ndef train_func(): return own\n", "own.py": text + "\n"})
+    pack(function)
+    exec(change, {"own": sys.modules["own"], "__name__": "__main__"})
+    with pytest.raises(SourceRefused) as refused:
+        pack(function)
+    (fault,) = refused.value.faults
+    assert unnamed(fault, "own.py", repr(name)) == []
+
+
+@pytest.mark.parametrize("change", ["own.RATE = 5", "own.CFG.lr = 2", "own.CFG.table['a'] = 1"])
+def test_what_a_statement_sets_on_a_local_module_that_computes_it_is_refused(project, change):
+    own = "from types import SimpleNamespace\nRATE = sum([1])\nCFG = SimpleNamespace(lr=1, table={})\n"
+    function = project({"part.py": f"import own\n{change}\ndef train_func(): return own.RATE\n", "own.py": own})
+    with pytest.raises(SourceRefused) as refused:
+        pack(function)
+    (fault,) = refused.value.faults
+    assert unnamed(fault, "'own'", repr(change.split(".")[1].split()[0]), "inside train_func") == []
+
+
+def test_a_name_of_a_local_module_that_is_no_value_is_refused_with_where_to_import_it(project):
+    files = {"part.py": "from own import NET\ndef train_func(): return NET\n", "own.py": "NET = open(__file__)\n"}
+    with pytest.raises(SourceRefused) as refused:
+        pack(project(files))
+    (fault,) = refused.value.faults
+    assert unnamed(fault, "part.py, line 1", "'NET'", "Import it inside the code") == []
+
+
+def test_what_one_local_module_does_to_another_is_not_accused(project, tmp_path, monkeypatch):
+    files = {
+        "part.py": "import own, filler\ndef train_func(): return own.KINDS, own.RATE, own.f(), own.LEVEL, own.COUNTS\n",
+        "own.py": "KINDS, RATE, LEVEL, COUNTS = {}, 1, 2, {'a': set()}\ndef f(): return 1\nLEVEL *= LEVEL\n",
+        "filler.py": "import own\nown.KINDS['a'] = own.RATE = 7\nown.f = lambda: 2\nown.COUNTS['a'].add(1)\n",
+    }
+    function = project(files)
+    expected = function()
+    arrived, _ = shipped(function, tmp_path, monkeypatch)
+    assert arrived() == expected == ({"a": 7}, 7, 2, 4, {"a": {1}})
 
 
 def test_a_constant_that_the_module_sets_itself_is_not_accused(project, tmp_path, monkeypatch):

@@ -13,6 +13,8 @@ from train_func.errors import SourceRefused, TrainFuncError
 
 KEY = "sk-" + "a1B2" * 8
 
+DECORATOR = "def times(n):\n    def decorate(f): return lambda x: n * f(x)\n    return decorate\n"
+
 # What stands in the file, the line that is accused, and what the accusation says.
 REFUSED = {
     "undefined name": ("def train_func(p):\n    return modle(p)\n", 2, "'modle' is not defined"),
@@ -119,6 +121,54 @@ REFUSED = {
         "'AWS_SECRET_ACCESS_KEY'",
     ),
     "password as a default": ("def train_func(p, *, token='abcdefgh123'): pass\n", 1, "under the name 'token'"),
+    "open file in a try": (
+        "f = open(__file__)\ndef train_func(p):\n    try:\n        return f\n    except Exception: pass\n",
+        1,
+        "'f' is a _io.TextIOWrapper",
+    ),
+    "a property replaced": (
+        "class A:\n  @property\n  def f(self): return 1\nA.f = property(len)\ndef train_func(p): return A\n",
+        4,
+        "'A.f' was bound again after its definition",
+    ),
+    "a method wrapped later": (
+        f"{DECORATOR}class A:\n    def f(self): return 1\nA.f = times(2)(A.f)\ndef train_func(p): return A\n",
+        6,
+        "'A.f' was bound again after its definition",
+    ),
+    "an argument of a decorator that changed": (
+        f"{DECORATOR}N = 2\n@times(N)\ndef f(x): return x\nN = 3\ndef train_func(p): return f(1)\n",
+        5,
+        "'N', which it uses, has changed since",
+    ),
+    "a list for a decorator that changed": (
+        f"{DECORATOR}N = [2]\n@times(N[0])\ndef f(x): return x\nN[0] = 3\ndef train_func(p): return f(1)\n",
+        5,
+        "'N', which it uses, has changed since",
+    ),
+    "a decorator that changed": (
+        f"{DECORATOR}class A:\n    @times(2)\n    def f(x): return x\ntimes = 0\ndef train_func(p): return A\n",
+        4,
+        "'times', which it uses, has changed since",
+    ),
+    "a class made with what changed": (
+        "def make():\n    class Net: size = W\n    return Net\nW = 1\nA = make()\nW = 2\ndef train_func(p): return A\n",
+        5,
+        "'W', which it uses, has changed since",
+    ),
+    "a counter of a decorator": (
+        (
+            "def count(f):\n  n = 0\n  def w(x):\n    nonlocal n\n    n += 1\n    return f(x)\n  return w\n"
+            "@count\ndef f(x): return x\nf(1)\ndef train_func(p): return f(1)\n"
+        ),
+        8,
+        "calls have changed 'n'",
+    ),
+    "a fact of this machine set on a class": (
+        "import os\nclass A: n = 1\nA.m = os.cpu_count()\ndef train_func(p): return A.m\n",
+        3,
+        "machine",
+    ),
     "made beside the notebook": (
         "from train_func.client.source import pack\ndef f(p): pass\nS = pack(f)\ndef train_func(p): return S\n",
         3,

@@ -137,6 +137,93 @@ OF_DEFINITIONS = {
     "an attribute that a function changed": "class CFG: n = 3\ndef s(): CFG.n += 1\ns()\ndef X(): return CFG.n",
     "an attribute of a function": "def f(): return f.calls\nf.calls = 7\nX = f",
     "a method set later": "class A: pass\ndef go(self): return 5\nA.go = go\ndef X(): return A().go()",
+    "a method replaced": (
+        "class A:\n    def f(self): return 1\n    def g(self): return 2\n    def h(self): return 3\n"
+        "def own(self): return 4\nA.f, A.g, A.__len__ = own, lambda self: 5, own\nA.h = A.g\n"
+        "def X(): return A().f(), A().g(), A().h(), len(A())"
+    ),
+    "a method replaced by a function": (
+        "class A:\n    def f(self): return 1\ndef own(self): return 2\ndef patch(kind): kind.f = own\npatch(A)\n"
+        "def X(): return A().f()"
+    ),
+    "a property replaced by a value": (
+        "class A:\n    @property\n    def f(self): return 1\nA.f = 7\ndef X(): return A().f"
+    ),
+    "a function that a class names, replaced": (
+        "def relu(x): return 1\ndef gelu(x): return 2\nclass A: act = relu\nA.act = gelu\ndef X(): return A.act(0)"
+    ),
+    "attributes of several targets, replaced": (
+        "class A:\n    x, y = 1, 2\n    u = v = 3\n    if True: w = 4\n    class B: z = 5\n"
+        "A.x, A.v, A.w, A.B.z = 6, 7, 8, 9\ndef X(): return A.x, A.y, A.u, A.v, A.w, A.B.z"
+    ),
+    "a default of a dataclass, replaced": (
+        "from dataclasses import dataclass\n@dataclass\nclass A:\n    x: int = 1\nclass B(A): x = 2\nA.x, B.x = 5, 6\n"
+        "def X(): return A.x, A().x, B.x"
+    ),
+    "attributes deleted": (
+        "class B:\n    x = 0\n    def f(self): return 0\nclass A(B):\n    x = 1\n    def f(self): return 1\n"
+        "del A.x, A.f\ndef X(): return A.x, A().f()"
+    ),
+    "an attribute added where other code completes the class": (
+        "import functools\nclass B:\n    def __init_subclass__(cls): cls.n = 1\nclass A(B): pass\n"
+        "@functools.total_ordering\nclass C:\n    def __lt__(self, other): return True\nA.n, A.m, C.m = 2, 3, 4\n"
+        "def X(): return A.n, A.m, C.m"
+    ),
+    "defaults set later": (
+        "def f(x, y=1, *, z): return x, y, z\nf.__defaults__, f.__kwdefaults__ = (2, 3), {'z': 4}\n"
+        "def g(x=1): return x\ng.__defaults__ = (5,)\nclass A:\n    def h(self, x): return x\n"
+        "A.h.__defaults__ = (6,)\ndef X(): return f(), g(), A().h()"
+    ),
+    "a literal default that was filled": "def f(seen=[]): return seen\nf().append(1)\nX = f",
+    "attributes that a class body changes": (
+        "class A:\n    x = 1\n    x += 1\n    y, z = [1], {'n': 1}\n    y += [2]\n    u = []\n    z['n'] += 1\n"
+        "    if x: u.append(3)\n    for i in range(3): x += i\ndef X(): return A.x, A.y, A.z, A.u, A.i"
+    ),
+    "a registry of a class body": (
+        "class A:\n    names = []\n    def add(names):\n        def decorate(f):\n"
+        "            assert f.__name__ not in names\n            names.append(f.__name__)\n            return f\n"
+        "        return decorate\n    @add(names)\n    def f(self): return 1\ndef X(): return A.names, A().f()"
+    ),
+    "names of an enum from a list that changed": (
+        "import enum\nn = ['a', 'b']\nA = enum.Enum('A', n)\nB = enum.IntEnum('B', names=n, start=3)\n"
+        "n.append('c')\ndef X(): return [*A], [*B]"
+    ),
+    "objects of a class that has a property": (
+        "import enum, typing\nfrom dataclasses import dataclass\nclass P(typing.NamedTuple):\n    n: int\n"
+        "@dataclass(slots=True)\nclass S:\n    n: int\nclass C:\n    def clear(self): self.n = 0\nc = C()\nc.n = 3\n"
+        "class E(enum.Enum): B = 1\nclass A:\n    p, s, c, e = P(1), S(2), c, E.B\n    q = P(4)\n    t = S(5)\n"
+        "    u = c\n    @property\n    def f(self): return 1\n"
+        "def X(): return A.p, A.s, A.c.n, A.e, A.q, A.t, A.u.n, A.u is A.c"
+    ),
+    "names of an enum from a set": (
+        "import enum, uuid\nn = {uuid.uuid4().hex for _ in range(20)}\nA = enum.Enum('A', ['x' + one for one in n])\n"
+        "def X(): return [*A]"
+    ),
+    "a member of an enum": (
+        "import enum, random\nclass A(enum.Enum):\n    B = random.random()\n    C = enum.auto()\n    D = B\n"
+        "def X(): return [one.value for one in A], A.D is A.B"
+    ),
+    "fields of a named tuple": (
+        "import collections, typing\nn, d = ['a', 'b'], [1]\nA = collections.namedtuple('A', n, defaults=d)\n"
+        "class B(typing.NamedTuple):\n    a: list = d[0]\nn.append('c')\nd[0] = 2\ndef X(): return A(5), B()"
+    ),
+    "state that a decorator keeps as attributes": (
+        "def count(f):\n    def w(x):\n        w.calls += 1\n        return f(x)\n    w.calls = 0\n    return w\n"
+        "class Count:\n    def __init__(self, f): self.f, self.n = f, 0\n    def __call__(self, x):\n"
+        "        self.n += 1\n        return self.f(x)\n@count\ndef f(x): return x\n@Count\ndef g(x): return x\n"
+        "f(1), g(2)\ndef X(): return f.calls, g.n"
+    ),
+    "a class of the branch that was taken": (
+        "flag = True\nif flag:\n    class A(dict): x = 1\nelse:\n    class A: y = 2\ndef X(): return A.x, A()"
+    ),
+    "what belongs to a class as it is": (
+        "import functools\ndef twice(f):\n    @functools.wraps(f)\n    def w(self): return 2 * f(self)\n    return w\n"
+        "class A:\n    'says'\n    def a(self): return 1\n    b = property(a)\n    c = staticmethod(lambda: 3)\n"
+        "    d = a\n    @twice\n    def e(self): return 4\n    @functools.cached_property\n    def f(self): return 5\n"
+        "    @property\n    def g(self): return 6\n    @g.setter\n    def g(self, n): pass\n    h = twice(a)\n"
+        "    def __own(self): return 7\n    def i(self): return self.__own()\nprint(A().b, A().g)\ng = [1]\n"
+        "def X(): return A().a(), A().b, A.c(), A().d(), A().e(), A().f, A().g, A().h(), A().i()"
+    ),
     "a list that the class body fills": (
         "class A:\n    x = []\n    y = list()\n    z = []\n    for n in range(3): y.append(n); z.append(n)\n"
         "def X(): return A.x, A.y, A.z"
@@ -259,6 +346,25 @@ def test_objects_that_stand_for_values_arrive_with_their_classes(tmp_path):
     here, there, _ = arrived(tmp_path, OBJECTS)
     assert repr(there) == repr(here)
     assert there[2:] == (True, True, True)
+
+
+BUILTINS = {
+    "None's type": ("X = type(None)\ntype = 'bert'", "X, type"),
+    "sets": ("X = {1}, frozenset([2])\nset = frozenset = 'own'", "X, set, frozenset"),
+    "infinity": ("X = [float('inf')]\nfloat = 'own'", "X, float"),
+    "an array": ("import numpy as np\nX = np.zeros(2)\nbytearray = 'own'", "X, bytearray"),
+    "a class and a method": ("X = [list, str.upper]\nlist = str = 'own'", "X, list, str"),
+    "an object": (
+        "class C: pass\nX = C()\nX.n = 1\nhasattr = isinstance = object = tuple = type = 'own'",
+        "X.n, hasattr, isinstance, object, tuple, type",
+    ),
+}
+
+
+@pytest.mark.parametrize(("text", "used"), BUILTINS.values(), ids=BUILTINS)
+def test_a_value_arrives_beside_a_name_that_hides_a_builtin(tmp_path, text, used):
+    here, there, _ = arrived(tmp_path, f"{text}\ndef train_func(): return {used}\n")
+    assert repr(there) == repr(here)
 
 
 def test_functions_of_torch_arrive_as_the_same_ones(tmp_path):
@@ -421,6 +527,15 @@ def test_what_was_made_of_something_that_was_defined_otherwise_since_is_refused(
     assert "again" in fault
 
 
+def test_what_was_made_of_a_class_that_another_value_has_changed_since_is_refused(shell):
+    once = "class A: n = N\n"
+    for cell in ("N = 1", once, "X = A()", "N = 2", once, "def train_func(): return X.n"):
+        shell.run_cell(cell, store_history=True).raise_error()
+    with pytest.raises(SourceRefused) as raised:
+        pack(shell.user_ns["train_func"])
+    assert unnamed(raised.value, "cell In[3], line 1: `X = A()`", "again") == []
+
+
 def test_what_was_made_of_a_class_arrives_when_its_cell_is_executed_again(shell, tmp_path):
     once = "class A:\n    n = 1\n    def f(self): return self.n\n"
     for cell in (
@@ -431,6 +546,40 @@ def test_what_was_made_of_a_class_arrives_when_its_cell_is_executed_again(shell,
     ):
         shell.run_cell(cell, store_history=True).raise_error()
     assert ship(pack(shell.user_ns["train_func"]), tmp_path)() == (1, 1, 1)
+
+
+IN_CELLS = {
+    "an import behind an import *": (
+        "from os.path import *", "from shlex import join", "def train_func(): return join(['a', 'b']), normpath('/')"
+    ),
+    "an import behind one of two names": (
+        "from json import loads, dumps", "from pickle import dumps",
+        "def train_func(): return dumps.__module__, loads.__module__",
+    ),
+    "an import * behind an import": (
+        "from shlex import join, quote", "from os.path import *", "def train_func(): return join('a', 'b'), quote(' ')"
+    ),
+    "a function behind an import *": (
+        "from os.path import *", "def join(x): return x", "def train_func(): return exists('/'), join(2)"
+    ),
+    "a function that import * does not give": (
+        "def _re(): return 'own'", "from string import *", "def train_func(): return _re(), digits"
+    ),
+    "a value that __all__ of an import * lacks": (
+        "def stat(): return 7", "from os.path import *", "def train_func(): return exists('/'), stat()"
+    ),
+    "what IPython has, where its lack is caught": (
+        "def train_func():\n    try:\n        get_ipython(), display\n    except NameError: pass\n    return 1",
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("cells", IN_CELLS.values(), ids=IN_CELLS)
+def test_a_name_that_several_cells_bind_holds_what_it_held_last(shell, tmp_path, cells):
+    for cell in cells:
+        shell.run_cell(cell, store_history=True).raise_error()
+    function = shell.user_ns["train_func"]
+    assert ship(pack(function), tmp_path)() == function()
 
 
 ADVICE = {
@@ -457,6 +606,10 @@ SECRETS = {
     "under a key": "X = {'api_key': 'hunter2' * 2}\ndef train_func(): return X",
     "in a field": (
         "from dataclasses import dataclass\n@dataclass\nclass C:\n    password: str\nX = C('hunter2' * 2)\n"
+        "def train_func(): return X"
+    ),
+    "in a named tuple": (
+        "import collections\nP = collections.namedtuple('P', 'user password')\nX = P('me', 'hunter2' * 2)\n"
         "def train_func(): return X"
     ),
     "in a default": "def f(*, token='hunter2' * 2): return token\ndef train_func(): return f()",
@@ -569,6 +722,25 @@ OWN_OBJECTS = {
         ),
         "X.lr, setattr(X, 'n', 2), X['n'], X",
     ),
+    "a list that changes what is appended": (
+        "class L(list):\n    def append(self, x): super().append(x * 2)\nX = L()\nX.append(1)",
+        "X",
+    ),
+    "a dict that changes what is set": (
+        (
+            "import collections\nclass D(collections.OrderedDict):\n"
+            "    def __setitem__(self, name, x): super().__setitem__(name, x * 2)\n"
+            "X = D()\nX['a'] = 1\nX['b'] = 2\nX.move_to_end('a')"
+        ),
+        "X",
+    ),
+    "with a read-only property of the same name": (
+        (
+            "class C:\n    def __init__(self): self.__dict__['n'] = 3\n    @property\n"
+            "    def n(self): return self.__dict__['n']\nX = C()"
+        ),
+        "X.n",
+    ),
     "a list": ("class L(list):\n    def total(self): return sum(self)\nX = L([1, 2])\nX.n = 3", "X.total(), X.n, X"),
     "arguments": (
         (
@@ -655,7 +827,15 @@ def test_another_value_is_another_source_and_the_same_value_the_same(tmp_path):
 
 def test_a_set_is_written_alike_in_every_process(tmp_path):
     path = tmp_path / "of_sets.py"
-    path.write_text("X = {'a', 'b', 'c', ('d', 1), None, 2.5}\ndef train_func(): return X\n")
+    path.write_text(
+        "import fractions, json, math, operator, pathlib, random, struct\n"
+        "class Own: n = 1\n"
+        "X = {'a', 'b', 'c', ('d', 1), None, 2.5, math.sin, operator.add, json.dumps, struct.pack, pathlib.Path('a')}\n"
+        "X |= {fractions.Fraction(n, 7) for n in range(9)} | {Own, lambda: 1, lambda: 2, lambda x: x, random.choice}\n"
+        "import numpy, typing\n"
+        "X |= {lambda n=n: n for n in range(5)} | {numpy.add, typing.AnyStr}\n"
+        "def train_func(): return X\n"
+    )
     code = (
         "import sys; sys.path[:0] = ['.', sys.argv[1]]; import of_sets\n"
         "from train_func.client.source import pack; print(pack(of_sets.train_func).sha256)"
@@ -691,7 +871,7 @@ def test_a_decorated_function_in_a_dict_is_the_one_that_its_name_has(tmp_path):
 
 LAMBDAS = {
     "of a loop": ("fs = [lambda x, i=i: x + i for i in range(3)]", "[f(6) for f in fs]"),
-    "with a list of its own": ("fs = [lambda c=[]: (c.append(1), len(c))[1] for _ in range(2)]", "[f() for f in fs]"),
+    "with a list of its own": ("fs = [lambda c=[]: c for _ in range(2)]", "fs[0]() is fs[1]()"),
     "of a name that was bound again": ("K = 2\nsq = lambda x, k=K: x**k\nK = 3", "sq(3)"),
     "by keyword": ("K = 2\nsq = lambda x, *, k=K: x**k\nK = 3", "sq(3)"),
     "of a call": ("import random\nf = lambda k=random.randint(0, 10**9): k", "f()"),

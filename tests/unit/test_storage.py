@@ -9,9 +9,9 @@ from pathlib import Path
 
 import pytest
 
+from tests.messages import refusal
 from tests.racing import race
 from tests.s3_servers import KINDS, s3_server
-from train_func.errors import StorageFailed
 from train_func.storage import Entry, open_store
 
 MIB = 1 << 20
@@ -35,12 +35,6 @@ def store(place, monkeypatch, request):
     for name, value in environment.items():
         monkeypatch.setenv(name, value)
     return open_store(f"{address}/{hashlib.sha256(request.node.name.encode()).hexdigest()[:12]}")
-
-
-def refusal(call):
-    with pytest.raises(StorageFailed) as caught:
-        call()
-    return caught.value
 
 
 def keys(store, prefix=""):

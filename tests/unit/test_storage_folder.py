@@ -12,27 +12,13 @@ import time
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
-import pytest
-
-from tests.messages import unnamed
+from tests.messages import refusal, unnamed
 from tests.mounts import ROOT, needs_mount, run_on_disk
 from tests.s3_servers import poll
-from train_func.errors import StorageFailed
 from train_func.storage import folder as folder_store
-from train_func.storage import open_store, retry
+from train_func.storage import open_store, probe
 
 OTHER_UID = 65534
-
-
-@pytest.fixture
-def store(tmp_path):
-    return open_store((tmp_path / "store").as_uri())
-
-
-def refusal(call):
-    with pytest.raises(StorageFailed) as caught:
-        call()
-    return caught.value
 
 
 def test_a_writer_killed_in_the_middle_leaves_nothing_to_be_seen(store, tmp_path):
@@ -96,7 +82,7 @@ def test_a_file_of_yesterday_is_stored_while_another_writer_tidies_up(store, tmp
 
 
 def test_a_stopped_writer_is_named_after_a_limit_and_a_probe_does_not_wait_for_it(store, tmp_path, monkeypatch):
-    monkeypatch.setattr(retry, "PROBE_SECONDS", 0.5)
+    monkeypatch.setattr(probe, "PROBE_SECONDS", 0.5)
     store.put("run/a", b"1")
     lock = tmp_path / "store" / ".train_func" / "lock"
     with lock.open("rb") as held:
@@ -191,7 +177,6 @@ import os, sys, tempfile
 from pathlib import Path
 from train_func.errors import StorageFailed
 from train_func.storage import open_store
-from train_func.storage import retry
 
 store = open_store(f"file://{sys.argv[1]}/store")
 store.put("run/a", b"whole")

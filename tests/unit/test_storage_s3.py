@@ -6,9 +6,9 @@ import random
 
 import pytest
 
+from tests.messages import refusal
 from tests.s3_servers import KINDS, add_minio_user, only_these, s3_server
 from tests.tcp_proxy import Cut, Spoiler, cut, flip_last_byte, lose, tcp_proxy
-from train_func.errors import StorageFailed
 from train_func.storage import open_store
 from train_func.storage import s3 as s3_module
 
@@ -32,12 +32,6 @@ def store(server, proxy, monkeypatch, request):
     """A store of the test's own, which reaches its server through the proxy."""
     only_these(monkeypatch, {**server.environment, "AWS_ENDPOINT_URL_S3": proxy.endpoint})
     return open_store(f"s3://{server.bucket}/{hashlib.sha256(request.node.name.encode()).hexdigest()[:12]}")
-
-
-def refusal(call):
-    with pytest.raises(StorageFailed) as caught:
-        call()
-    return caught.value
 
 
 def raw_key(store, key):

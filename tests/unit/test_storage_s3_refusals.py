@@ -12,12 +12,11 @@ import time
 
 import pytest
 
-from tests.messages import unnamed
+from tests.messages import refusal, unnamed
 from tests.mounts import needs_mount, run_on_disk
 from tests.s3_servers import KINDS, PROGRAMS, add_minio_user, free_port, needed, only_these, s3_server
 from tests.swapless_server import swapless_server
-from train_func.errors import StorageFailed
-from train_func.storage import open_store, retry
+from train_func.storage import open_store, probe
 from train_func.storage import s3 as s3_module
 from train_func.wire.exits import USAGE, exit_of
 
@@ -44,17 +43,11 @@ def environment(monkeypatch):
     return lambda variables, **other: only_these(monkeypatch, {**variables, **other})
 
 
-def refusal(call):
-    with pytest.raises(StorageFailed) as caught:
-        call()
-    return caught.value
-
-
 def probe_refused(reason, *words, address="s3://kubeflow-examples/runs"):
     """The failure of a probe, which must come within its limit and never repeat a secret."""
     started = time.monotonic()
     failed = refusal(lambda: open_store(address).probe("run"))
-    assert time.monotonic() - started < BUSY * retry.PROBE_SECONDS
+    assert time.monotonic() - started < BUSY * probe.PROBE_SECONDS
     assert os.environ.get("AWS_SECRET_ACCESS_KEY", "no secret") not in str(failed)
     assert (failed.reason, failed.retryable) == (reason, reason == "unreachable")
     assert unnamed(failed, "s3://", *words) == []

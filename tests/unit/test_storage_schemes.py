@@ -11,7 +11,6 @@ from train_func.client.placement import Placement, job_spec
 from train_func.errors import InvalidInput, StorageFailed
 from train_func.run import Run
 from train_func.storage import open_store, scheme_of
-from train_func.worker.inputs.locate import LocalFiles, Wanted, locate
 
 ADDRESSES = {"file": "file:///srv/store", "s3": "s3://bucket/runs", "shelf": "shelf://upper/runs"}
 
@@ -96,11 +95,3 @@ def test_this_machine_takes_for_the_stores_secret_what_this_process_has(shelf, s
     here = {"AWS_ACCESS_KEY_ID": "key", "AWS_SECRET_ACCESS_KEY": "secret", "SHELF_KEY": "open", "HOME": "/root"}
     found = secret_values(spec_of(ADDRESSES[scheme], image="i", cpu=1), here)
     assert found == {name: here[name] for name in KEYS[scheme] if name in here}
-
-
-def test_an_input_that_lies_there_is_copied_and_not_carried(shelf, tmp_path):
-    shelf.put("data/rows.csv", b"text,label\na,1\n")
-    wanted = Wanted("dataset", f"{ADDRESSES['shelf']}/data/rows.csv", "dataset")
-    path = locate(wanted, None, tmp_path / "cache")
-    assert (path.name, path.read_bytes()) == ("rows.csv", b"text,label\na,1\n")
-    assert LocalFiles.found(wanted, path, {"": "0"}, "0") is None

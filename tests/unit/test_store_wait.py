@@ -1,10 +1,12 @@
 """A store that is away is waited for, up to a stated limit, and asked for nothing twice that it has done."""
 
+from collections import Counter
 from types import SimpleNamespace
 
 import pytest
 
 from tests.messages import unnamed
+from tests.recorded_jobs import Clock
 from train_func.errors import StorageFailed
 from train_func.worker import store_wait
 from train_func.worker.stop import Stop
@@ -12,80 +14,55 @@ from train_func.worker.store_wait import patient, patiently
 
 
 class Away:
-    """A call that finds the store away a few times."""
+    """A store that is away for the first calls of each kind, whose answers, good or not, take a while of a clock."""
 
-    def __init__(self, times, reason="unreachable"):
-        self.times, self.reason, self.calls = times, reason, 0
+    address = "file:///srv/store"
 
-    def __call__(self, *arguments, **options):
-        self.calls += 1
-        if self.calls <= self.times:
-            raise StorageFailed("no answer", reason=self.reason)
-        return "there"
+    def __init__(self, times, *, reason="unreachable", clock=None, seconds=0.0):
+        self._times, self._reason, self._clock, self._seconds = times, reason, clock, seconds
+        self.calls = Counter()
+
+    def __getattr__(self, name):
+        def call(*arguments, **options):
+            self.calls[name] += 1
+            if self._clock:
+                self._clock.seconds += self._seconds
+            if self.calls[name] <= self._times:
+                raise StorageFailed("no answer", reason=self._reason)
+            return "there"
+
+        return call
 
 
 def test_the_wait_for_a_store_has_an_end_and_other_faults_have_none():
     with pytest.raises(StorageFailed, match="no answer"):
-        patiently(Away(9), Stop(), seconds=1)
+        patiently(Away(9).get, Stop(), seconds=1)
     denied = Away(9, reason="denied")
     with pytest.raises(StorageFailed):
-        patiently(denied, Stop())
-    assert denied.calls == 1
-
-
-class Flaky:
-    """A store that is away for the first calls of each kind."""
-
-    address = "file:///srv/store"
-
-    def __init__(self, times, kind=Away):
-        self._calls, self._times, self._kind = {}, times, kind
-
-    def __getattr__(self, name):
-        return self._calls.setdefault(name, self._kind(self._times))
-
-    def num_calls(self, name):
-        return self._calls[name].calls
+        patiently(denied.get, Stop())
+    assert denied.calls["get"] == 1
 
 
 def test_a_patient_store_waits_with_each_call_and_does_none_twice_that_was_done(capsys, monkeypatch):
     monkeypatch.setattr(store_wait, "PAUSE", 0.01)
-    flaky = Flaky(1)
-    waiting = patient(flaky, Stop(), 60, "publish")
+    away = Away(1)
+    waiting = patient(away, Stop(), 60, "publish")
     assert [waiting.get("a"), waiting.get("b"), waiting.put("c", b"")] == ["there"] * 3
-    assert (flaky.num_calls("get"), flaky.num_calls("put")) == (3, 2)
+    assert away.calls == {"get": 3, "put": 2}
     (said,) = capsys.readouterr().out.splitlines()  # and not one with every try
     assert unnamed(said, "publish", "no answer") == []
 
 
-class Slow(Away):
-    """Such a call that takes a while of this clock, whatever comes of it."""
-
-    def __init__(self, times, now, seconds):
-        super().__init__(times)
-        self._now, self._seconds = now, seconds
-
-    def __call__(self, *arguments, **options):
-        self._now[0] += self._seconds
-        return super().__call__()
-
-
-@pytest.fixture
-def now(monkeypatch):
-    """The clock of the wait for a store."""
-    now = [1000.0]
-    monkeypatch.setattr(store_wait, "PAUSE", 0.01)
-    monkeypatch.setattr(store_wait, "time", SimpleNamespace(monotonic=lambda: now[0]))
-    return now
-
-
 @pytest.mark.parametrize(("seconds", "waited"), [(3.0, 60.0), (600.0, 600.0)])
-def test_the_wait_for_a_store_is_counted_from_the_failure_behind_the_last_success(now, seconds, waited):
+def test_the_wait_for_a_store_is_counted_from_the_failure_behind_the_last_success(monkeypatch, seconds, waited):
     """An upload that takes longer than the whole wait, and fails at its end, is done once more."""
-    waiting = patient(Flaky(1, lambda times: Slow(times, now, seconds)), Stop(), 60, "publish")
+    clock = Clock()
+    monkeypatch.setattr(store_wait, "PAUSE", 0.01)
+    monkeypatch.setattr(store_wait, "time", SimpleNamespace(monotonic=clock))
+    waiting = patient(Away(1, clock=clock, seconds=seconds), Stop(), 60, "publish")
     assert [waiting.upload("a"), waiting.put("b"), waiting.upload("c"), waiting.get("d")] == ["there"] * 4
-    waiting = patient(Flaky(9**9, lambda times: Slow(times, now, seconds)), Stop(), 60, "publish")
-    begun = now[0]
+    waiting = patient(Away(9**9, clock=clock, seconds=seconds), Stop(), 60, "publish")
+    begun = clock()
     with pytest.raises(StorageFailed, match="no answer"):
         waiting.upload("a")
-    assert now[0] - begun - seconds == waited
+    assert clock() - begun - seconds == waited

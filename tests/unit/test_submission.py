@@ -121,6 +121,31 @@ def test_of_two_clients_at_once_the_slower_attaches_and_is_told_what_differs(sto
     assert (newest.options, len(numbers(store, job))) == ({"colour": "red"}, 1)
 
 
+def test_of_two_clients_that_train_afresh_at_once_the_slower_attaches(store):
+    first = with_deadline(60, Room())
+    Room.jobs_of[1][first.record.job_name] = status("Succeeded")
+    others = []
+    quicker = lambda: others.append(with_deadline(60, Room(), fresh=True))  # noqa: E731
+    job = with_deadline(60, Room(meanwhile=quicker), fresh=True)  # whose submission is there, and no job yet
+    assert {each.record.generation for each in (job, *others)} == {2}
+    assert [*Room.jobs_of[1]] == [first.record.job_name, job.record.job_name]
+
+
+def test_a_fresh_training_ends_no_job_of_the_generation_before_that_another_client_has_started(store):
+    first = with_deadline(60, Room())
+    jobs = Room.jobs_of[1]
+    jobs[first.record.job_name] = status("Failed")
+    again = with_deadline(60, Room(meanwhile=lambda: jobs.update({first.record.job_name: status()})), fresh=True)
+    assert (first.state, again.state) == ("Running", "Running")
+
+
+def test_a_job_that_does_not_go_on_from_the_run_that_is_named_now_is_attached_to_with_a_note(store, capsys):
+    with_deadline(60, Room())
+    for resume in (None, "another-run"):
+        with_deadline(60, Room(), resume=resume)
+        assert ("resume=None; you asked for resume=another-run" in capsys.readouterr().out) == bool(resume)
+
+
 @pytest.mark.parametrize("is_known", [True, False], ids=["can be asked", "cannot be asked"])
 def test_a_run_that_runs_in_another_place_is_refused_with_its_handle(store, unknown, is_known):
     job = with_deadline(60, Room(1))

@@ -104,10 +104,11 @@ def test_all_that_is_refused_is_named_at_once_and_before_transformers_acts_on_it
 
 
 def test_what_the_plan_decides_is_refused_where_it_was_chosen_otherwise(tmp_path):
-    arguments = {"seed": 7, "per_device_train_batch_size": 3}
-    message = refused(trainer_of(tmp_path, arguments=arguments).train)
-    assert "seed=7" in message
-    assert "per_device_train_batch_size=3" in message
+    chosen = {"seed": 7, "per_device_train_batch_size": 3, "num_train_epochs": 3, "gradient_accumulation_steps": 3}
+    trainer = trainer_of(tmp_path, changes=chosen)
+    message = refused(trainer.train)
+    assert [name for name, value in chosen.items() if f"{name}={value}" not in message] == []
+    assert trainer.state.global_step == 0
     trainer_of(tmp_path, arguments={"seed": 5, "per_device_train_batch_size": 4}).train()
 
 
@@ -144,7 +145,7 @@ def test_every_method_that_counts_as_obeyed_is_called(tmp_path):
     assert called ^ OBEYED_METHODS == RARE
 
 
-def test_metrics_are_given_the_inputs_and_losses_of_every_row_in_order(tmp_path):
+def test_metrics_are_given_the_inputs_labels_and_losses_of_every_row_in_order(tmp_path):
     seen = []
 
     def compute_metrics(prediction):
@@ -157,6 +158,7 @@ def test_metrics_are_given_the_inputs_and_losses_of_every_row_in_order(tmp_path)
     (prediction,) = seen
     wanted = [row["input_ids"] for row in small.rows(21, seed=1)]
     assert [[token for token in row if token > 0] for row in prediction.inputs.tolist()] == wanted
+    assert prediction.label_ids.tolist() == small.rows(21, seed=1)["label"][:]
     assert prediction.losses.shape == (21,)
     assert np.mean(prediction.losses) == pytest.approx(loss)
 

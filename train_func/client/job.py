@@ -32,8 +32,8 @@ from train_func.client.stored_run import (
 from train_func.errors import InvalidInput, JobNotFound, StorageFailed, TrainFuncError
 from train_func.fields import whole_fault
 from train_func.storage import Store, open_store
-from train_func.storage.retry import call_with_timeout
 from train_func.text import in_ipython, shown
+from train_func.timeout import call_with_timeout
 from train_func.wire.layout import RunKeys
 from train_func.wire.records import RunRecord
 
@@ -297,6 +297,8 @@ class Job:
         try:
             if marked:
                 marked.result()
+            else:  # it came to be there since it was asked for
+                mark_cancelled(self._store, self.record.keys)
             if self._is_published():
                 self._note(
                     "cancelled; its model was trained by then and is published; submit with fresh=True to train again"

@@ -21,7 +21,7 @@ from train_func.errors import InvalidInput
 from train_func.inputs import key_of
 from train_func.run import Run
 from train_func.storage import Store, open_store
-from train_func.storage.retry import begin
+from train_func.timeout import begin
 from train_func.wire.layout import PROBES
 
 if TYPE_CHECKING:
@@ -143,9 +143,9 @@ def pack_function(
     source = function if isinstance(function, Source) else pack(function, modules, values, is_there=is_there)
     if not backend.packages and inventory.result() is None:
         return source, None
-    from train_func.client.packages.requirements import check
+    from train_func.client.packages.requirements import collect_wheels
 
-    return source, check(backend.packages, inventory.result(), source.imports)
+    return source, collect_wheels(backend.packages, inventory.result(), source.imports)
 
 
 def check_inputs(backend: Backend, run: Run) -> tuple[Store, Facts]:

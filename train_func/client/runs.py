@@ -100,7 +100,8 @@ def stored_runs(begin: str, backend: Backend) -> tuple[list[Row], list[str]]:
         raise InvalidInput(f"name={begin!r}: how the names of the runs begin is expected, such as 'reviews'")
     store = open_store(backend.store_address())
     jobs = {job.name: job for job in backend.jobs()}
-    in_place = all_in_place(store)
+    damaged: list[str] = []
+    in_place = all_in_place(store, damaged)
     folders = [name.removesuffix("/") for name in store.names("") if name.endswith("/")]
     names = [name for name in folders if NAME.fullmatch(name) and name.startswith(begin)]
     with ThreadPoolExecutor(AT_ONCE) as pool:
@@ -114,7 +115,7 @@ def stored_runs(begin: str, backend: Backend) -> tuple[list[Row], list[str]]:
             if model.run == run.row["name"]
         ]
         run.row.update(in_place=", ".join(places) or None, **cells)
-    notes = [f"{run.row['name']}: {run.problem}" for run in found if run.problem]
+    notes = [*damaged, *(f"{run.row['name']}: {run.problem}" for run in found if run.problem)]
     if called := [run.row["name"] for run in found if not run.record and not run.problem]:
         notes.append(
             f"no submission in {listed(called)}: these functions were called without submit, or a part of the run is "

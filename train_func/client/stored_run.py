@@ -261,6 +261,12 @@ def mark_cancelled(store: Store, keys: RunKeys) -> None:
     store.put(keys.cancelled(newest), json.dumps({"time": datetime.now(UTC).isoformat()}).encode())
 
 
+def is_cancelled(store: Readable, keys: RunKeys) -> bool:
+    """Whether the job of the newest submission was cancelled, as ``mark_cancelled`` records it."""
+    newest = newest_number(store.names(keys.submissions))
+    return f"{newest}.json" in store.names(keys.cancellations)
+
+
 def state_of(status: JobStatus, *, published: Callable[[], bool]) -> str:
     """One word for the state of a job: its newest true condition.
 
@@ -287,8 +293,7 @@ def state_in_store(store: Readable, keys: RunKeys) -> str:
     worker 0 took part in tells; of a later one, in which workers waited for it, a permanent failure alone counts.
     """
     is_published = bool(store.list(keys.result))
-    newest = newest_number(store.names(keys.submissions))
-    if f"{newest}.json" in store.names(keys.cancellations):
+    if is_cancelled(store, keys):
         return "Succeeded" if is_published else "Cancelled"
     ends = list(_marked_ends(store, keys))
     last = max((end.attempt for end in ends if end.worker == 0), default=0)

@@ -105,7 +105,7 @@ class Request:
         number = newest_number(store.names(record.keys.submissions))
         state = self.job.state if number else "Absent"
         if not fresh and state not in ("Absent", *WITHOUT_RESULT):
-            return attach_to(record, backend, store, state)
+            return attach_to(record, backend, store, state, resume=resume)
         if state not in ("Absent", *ENDED):  # of two generations at once, no handle would lead to the older one
             raise InvalidInput(
                 f"fresh=True: generation {record.generation} of {record.name} is {state}; wait for it, or stop it "
@@ -114,7 +114,7 @@ class Request:
         refuse_elsewhere(record.keys, backend, store)
         if resume is not None:
             record = resume_from(resume, record, backend, store)
-        elif fresh and number:
+        elif fresh and (state != "Absent" or store.list(f"{record.keys.attempts}/")):
             record, number = replace(record, generation=record.generation + 1), 0
         run = backend.prepare(record, facts.inputs, facts.num_model_bytes, store)
         if state != "Absent" and not fresh:
@@ -140,8 +140,15 @@ class Request:
                 "that is deleted or evicted is replaced, and the training goes on"
             )
         if record.generation > self.record.generation:
-            backend.job(self.record.job_name).delete()  # it has finished, and no handle leads to it any more
+            self._delete_earlier()
         return Job(record, backend, store)
+
+    def _delete_earlier(self) -> None:
+        """Deletes the job of the generation before, to which no handle leads any more, if it has ended."""
+        job = self.backend.job(self.record.job_name)
+        status = job.status()
+        if status and status.is_over:  # another client may have submitted that generation again meanwhile
+            job.delete()
 
     def _start(self, record: RunRecord, request: backends.JobRequest) -> bool:
         """Whether the job was started; False when another client has submitted the same run meanwhile."""
@@ -163,6 +170,7 @@ class Request:
             if failure.reason != "conflict":
                 raise
             return False
+        notes = tables.keep(record.store, record.name, input_addresses(record.run).values())
         try:
             backend.submit(request)
         except RunsAlready:
@@ -171,12 +179,13 @@ class Request:
         except TrainFuncError as failure:
             if failure.cause != "cluster":  # then the job may have come although no answer did
                 store.delete(key)
+                for note in notes:
+                    note.unlink(missing_ok=True)
             raise
         except KeyboardInterrupt:
             stops = f"{attach_expression(record.name, backend)}.cancel() stops it"
             print(f"{record.name}: interrupted while it was created; if it is there, it goes on: {stops}")
             raise
-        tables.keep(record.store, record.name, input_addresses(record.run).values())
         return True
 
 
@@ -214,7 +223,9 @@ def record_of(run: Run, source: Source, facts: Facts, store: Store, packages: "R
     )
 
 
-def attach_to(record: RunRecord, backend: Backend, store: Store, state: str, by: str = "") -> Job:
+def attach_to(
+    record: RunRecord, backend: Backend, store: Store, state: str, by: str = "", resume: str | None = None
+) -> Job:
     """Attaches to the job that was submitted before; prints what of run and options it was not submitted with."""
     before = Submission.newest(store, record.keys)
     assert before  # its job is there, or its end
@@ -225,6 +236,8 @@ def attach_to(record: RunRecord, backend: Backend, store: Store, state: str, by:
     was = {**before.run.run.budget(), "train_func": before.run.package_version}
     now = {**record.run.budget(), "train_func": record.package_version}
     remedy = ""
+    if resume and not before.run.resumes.startswith(resume):
+        was, now = {**was, "resume": before.run.resumes or None}, {**now, "resume": resume}
     if state != "Succeeded":
         was, now = {**was, **before.options}, {**now, **backend.request(job.record).options}
         remedy = f"; for these stop it first, then submit again: {job.attach_expression}.cancel()"

@@ -11,7 +11,7 @@ from urllib.parse import unquote
 
 from train_func import lock
 from train_func.errors import StorageFailed
-from train_func.storage import disk, retry
+from train_func.storage import disk, probe
 from train_func.storage.store import (
     RESERVED,
     Entry,
@@ -139,7 +139,7 @@ class FolderStore(Scheme):
                 disk.sync_folder(path.parent)
 
     def probe(self, prefix: str) -> None:
-        retry.probe(self, prefix)
+        probe.probe(self, prefix)
 
     def _write(
         self,

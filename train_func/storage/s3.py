@@ -21,7 +21,7 @@ from typing import Any, ClassVar, Literal, TypeVar
 
 from train_func.errors import StorageFailed
 from train_func.failpoint import reach
-from train_func.storage import retry
+from train_func.storage import probe
 from train_func.storage.disk import CHUNK, disk_faults, open_source, replacing
 from train_func.storage.store import (
     Entry,
@@ -228,7 +228,7 @@ class S3Store(Scheme):
         place = self._bucket, self._prefix.removesuffix("/")
         hurried = S3Store(*place, endpoint=self._endpoint, region=self._region, attempts=2)
         hurried._ask("probe", prefix, lambda client: None)  # a busy machine loads boto3 for seconds
-        retry.probe(hurried, prefix)
+        probe.probe(hurried, prefix)
 
     def _object(self, key: str) -> dict[str, str]:
         return {"Bucket": self._bucket, "Key": self._prefix + key}

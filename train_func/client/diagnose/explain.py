@@ -22,7 +22,14 @@ from train_func.client.diagnose.incidents import (
 from train_func.client.diagnose.reasons import LESS_ON_DISK, OTHER_IMAGE, refusals, waits
 from train_func.client.source import locate, locate_main
 from train_func.client.status import Snapshot
-from train_func.client.stored_run import Submission, all_ends, goes_on_in, own_failures, refused_checkpoints
+from train_func.client.stored_run import (
+    Submission,
+    all_ends,
+    goes_on_in,
+    is_cancelled,
+    own_failures,
+    refused_checkpoints,
+)
 from train_func.errors import CAUSES, Cause, JobFailed, StorageFailed
 from train_func.inputs import variable_of
 from train_func.storage import Store
@@ -40,6 +47,8 @@ SHOWN_WITH_EVENTS: tuple[Cause, ...] = ("image", "scheduling", "quota", "permiss
 AGAIN = "submit again: it goes on from its newest checkpoint, or begins anew where it saves none"
 TAKEN_OVER = "look at the job that has taken over, here or where runs() says that it was submitted; this one is over"
 _NEXT: dict[Cause, str] = {
+    "input": "change what is named above in the Run, or in the options of the backend, and submit again",
+    "source": "change the function as it says above, and submit again",
     "code": "fix the function and submit again",
     "divergence": "lower the learning rate, clip the gradients (max_grad_norm), or look in the rows for what is not "
     "finite; then submit again",
@@ -57,7 +66,9 @@ _NEXT: dict[Cause, str] = {
     "quota": "ask for less, or for fewer workers, or have the quota raised",
     "image": "fix image=..., then submit again",
     "preemption": AGAIN,
+    "peer": f"see in the log why the other worker was lost; then {AGAIN}",
     "cluster": "ask the administrator of the cluster to check it; then submit again",
+    "unknown": f"look for the reason at the end of the log; then {AGAIN}",
 }
 _IN_ENVIRON = re.compile(r'os(?:\.py|>)", line \d+, in __getitem__')
 _TASK_MEMORY = "give each worker more memory=..., or lower max_length or micro_batch_size, and submit again"
@@ -76,6 +87,8 @@ class Evidence:
     """Whether what was trained is the result of the run."""
     has_model: bool = False
     """Whether its copy to the model folder is whole."""
+    is_cancelled: bool = False
+    """Whether the store says that it was cancelled, for when the job itself is gone."""
     checkpoint: str = ""
     """Behind which step the run's newest one is; empty where it has none, or could not go on from it."""
     away: StorageFailed | None = None
@@ -94,6 +107,7 @@ class Evidence:
                 stored["cells"] = newest.cells
             stored["has_result"] = bool(store.list(record.keys.result))
             stored["has_model"] = stored["has_result"] and bool(store.list(f"{record.keys.model}/{MODEL_MANIFEST}"))
+            stored["is_cancelled"] = is_cancelled(store, record.keys)
             stored["checkpoint"] = "" if refused_checkpoints(stored["ends"]) else goes_on_in(store, record)
         except StorageFailed as failure:
             stored["away"] = failure
@@ -106,7 +120,8 @@ class Evidence:
         failed = status.condition("Failed") if status else None
         if status and failed is None and status.interrupted:
             return Diagnosis("interrupted", "the job's controller or its machine died while the workers ran")
-        if failed and failed.reason == "Cancelled":
+        was_cancelled = failed.reason == "Cancelled" if failed else self.is_cancelled
+        if was_cancelled:
             return Diagnosis("cancelled", "the job was cancelled")
         happened = incidents(pods, events, self.record.run.max_attempts)
         if (status and status.is_over_deadline) or any(pod.reason == "DeadlineExceeded" for pod in pods):
@@ -198,7 +213,7 @@ def explain(record: RunRecord, job: BoundJob, store: Store, attach: str, backend
             "the run makes it, and no step is done again"
         )
     needs_memory = verdict.cause == "memory" and record.run.task
-    if advice := verdict.remedy or (_TASK_MEMORY if needs_memory else _NEXT.get(verdict.cause, "")):
+    if advice := verdict.remedy or (_TASK_MEMORY if needs_memory else _NEXT[verdict.cause]):
         if checkpoint:
             advice = advice.replace(AGAIN, f"submit again: it goes on {checkpoint}")
         if checkpoint and not evidence.has_result and verdict.cause in CHANGES_THE_RUN:

@@ -11,6 +11,7 @@ from typing import NamedTuple
 from train_func import lock
 from train_func.client.job_spec import JobSpec
 from train_func.client.status import Condition, ContainerEnd, Event, JobStatus, Pod
+from train_func.errors import InvalidInput
 
 _ENTRIES: dict[str, type[JobStatus | Pod | Event]] = {kind.__name__: kind for kind in (JobStatus, Pod, Event)}
 _TIMES = ("created", "started", "ended", "time")
@@ -25,6 +26,18 @@ class History(NamedTuple):
     """Every incarnation of every worker by its uid, oldest first."""
     events: list[Event]
     """Oldest first."""
+
+
+def make_folder(path: Path) -> None:
+    """Makes a folder of TRAIN_FUNC_HOME. Raises InvalidInput where that cannot be."""
+    try:
+        path.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise InvalidInput(
+            f"TRAIN_FUNC_HOME: jobs, default store and cache cannot be kept in {path}: {error}; set it to a folder "
+            "that this user can write to",
+            cause="storage",
+        ) from error
 
 
 class JobFolder:

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, cast
 
 from train_func.client.backend import BoundJob, Input, JobRequest
 from train_func.client.job_spec import JobSpec, SecretKey
+from train_func.client.local.folder import make_folder
 from train_func.client.local.local_job import LocalJob
 from train_func.client.local.machine import Machine, capacity_faults, identity
 from train_func.client.placement import Placement, environment_faults, job_spec, memory_fault
@@ -90,7 +91,7 @@ class Local(NamedFields):
     def store_address(self) -> str:
         if given := self.store or os.environ.get("TRAIN_FUNC_STORE"):
             return given
-        home(os.environ).mkdir(parents=True, exist_ok=True)  # the folder above a store has to be there
+        make_folder(home(os.environ))  # the folder above a store has to be there
         return (home(os.environ) / "store").as_uri()
 
     def models_folder(self) -> Path:

@@ -13,7 +13,7 @@ from pathlib import Path
 from train_func import lock, process_tree
 from train_func.client.backend import RunsAlready
 from train_func.client.job_spec import TTL_SECONDS, JobSpec
-from train_func.client.local.folder import History, JobFolder
+from train_func.client.local.folder import History, JobFolder, make_folder
 from train_func.client.local.worker import machine_environment, secret_values
 from train_func.client.status import Event, JobStatus, LogLine, LogPosition, Pod, Snapshot
 from train_func.errors import InvalidInput, JobFailed, JobNotFound
@@ -82,10 +82,11 @@ class LocalJob:
 
         Raises:
             RunsAlready: another process of this machine has started it.
+            InvalidInput: TRAIN_FUNC_HOME cannot be written.
             JobFailed: the controller does not start.
         """
         folder = self.folder
-        folder.root.parent.mkdir(parents=True, exist_ok=True)
+        make_folder(folder.root.parent)
         with lock.hold(self._lock):
             remove_old(folder.root.parent)
             self._end_if_finished()
@@ -127,19 +128,22 @@ class LocalJob:
     def cancel(self) -> None:
         """Ends all processes of the job within its grace period; it then has Failed for the reason Cancelled.
 
+        A job that another client is just starting is waited for.
+
         Raises:
             JobNotFound: there is no such job here.
             JobFailed: its controller does not end.
         """
-        if self.status() is None:
+        if not self._stop():
             raise JobNotFound(f"this machine has no job {self.name!r} in {self.folder.root.parent}")
-        self._end()
 
     def delete(self) -> None:
         """Cancels the job and removes its folder with all logs; nothing happens when there is none."""
+        self._stop()
         if self.folder.root.exists():
-            self._end()
-            shutil.rmtree(self.folder.root)
+            with lock.hold(self._lock):
+                if self.folder.root.exists() and not self.folder.is_controlled():  # no client has started it again
+                    shutil.rmtree(self.folder.root)
 
     def _read(self) -> History:
         """What the journal says, and what no journal can: that no controller lives any more."""
@@ -157,14 +161,29 @@ class LocalJob:
         if status and status.finished:
             self._end()
 
+    def _stop(self) -> bool:
+        """Ends all processes of the job, while other jobs can start; returns whether there was a job."""
+        if not self.folder.root.exists():
+            return False
+        with lock.hold(self._lock):
+            is_there, seconds = self.status() is not None, self._ask_to_end()
+        self._await_end(seconds)
+        return is_there
+
     def _end(self) -> None:
         """Ends all processes of the job within its grace period; raises JobFailed when its controller stays."""
+        self._await_end(self._ask_to_end())
+
+    def _ask_to_end(self) -> float:
+        """Tells the controller, if there is one; returns the seconds within which it ends."""
         from train_func.client.local.controller import CANCEL  # not on Windows, where Local says so
 
         if not self.folder.is_controlled():
-            return
+            return 0.0
         process_tree.send(int(self.folder.pid.read_text()), CANCEL)
-        seconds = self.folder.spec().grace_seconds + END_SECONDS
+        return self.folder.spec().grace_seconds + END_SECONDS
+
+    def _await_end(self, seconds: float) -> None:
         end = time.monotonic() + seconds
         while self.folder.is_controlled():
             if time.monotonic() > end:

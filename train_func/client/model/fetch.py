@@ -27,17 +27,32 @@ def fetch(store: Store, keys: RunKeys, to: Path) -> Path:
 
     Raises:
         StorageFailed: no model is there (reason "absent"), or it is not what was published ("damaged").
-        InvalidInput: ``to`` holds something else, or fetched files that were changed since; nothing was changed.
+        InvalidInput: ``to`` holds something else, or fetched files that were changed since; nothing was changed. Or it
+            cannot be written.
     """
     new = Result.read(store.get(keys.result).data, f"{keys.result} in {store.address}")
     if not new.files:
         raise StorageFailed(f"the run {keys.name} in {store.address} has published no files", reason="absent")
-    to, named = to.resolve(), to
+    try:
+        _bring(store, keys, new, to.resolve())
+    except StorageFailed:  # an OSError too
+        raise
+    except OSError as error:
+        raise InvalidInput(
+            f"to={str(to)!r}: the model cannot be written there: {error}; make room, or have this user given the "
+            "permission, and fetch it again; or name another folder with to=...",
+            cause="storage",
+        ) from error
+    return to
+
+
+def _bring(store: Store, keys: RunKeys, new: Result, to: Path) -> None:
+    """Makes the folder ``to`` that model."""
     sha256_there = functools.cache(lambda name: sha256_of(to / name))  # a large file takes seconds
     old = _recognise(to, new, sha256_there) if to.exists() else None
     lacking = [name for name, sha256 in new.files.items() if sha256_there(name) != sha256]
     if old and not lacking and old.data == new.data and _sums_in(to) == new.sums:
-        return named
+        return
     with _staging(to) as staging:
         for name in lacking:
             (staging / name).parent.mkdir(parents=True, exist_ok=True)
@@ -52,8 +67,9 @@ def fetch(store: Store, keys: RunKeys, to: Path) -> Path:
         (staging / MODEL_MANIFEST).write_bytes(new.data)
         if not to.exists():
             staging.chmod(0o755)
-            staging.rename(to)
-            return named
+            with contextlib.suppress(OSError):  # another process has fetched it meanwhile
+                staging.rename(to)
+                return
         for name in lacking:
             (to / name).parent.mkdir(parents=True, exist_ok=True)
             (staging / name).replace(to / name)
@@ -61,7 +77,6 @@ def fetch(store: Store, keys: RunKeys, to: Path) -> Path:
             _remove(to, name)
         for name in (SUMS, MODEL_MANIFEST):
             (staging / name).replace(to / name)
-    return named
 
 
 def _recognise(to: Path, new: Result, sha256_there: Callable[[str], str | None]) -> Result | None:

@@ -88,10 +88,22 @@ def in_place(store: Store, name: str) -> Promotion | None:
     return newest if newest and newest.run else None
 
 
-def all_in_place(store: Store) -> list[Promotion]:
-    """What is in place under all names."""
-    names = (folder.removesuffix("/") for folder in store.names(MODELS))
-    return [record for name in names if (record := in_place(store, name))]
+def all_in_place(store: Store, damaged: list[str] | None = None) -> list[Promotion]:
+    """What is in place under all names.
+
+    Args:
+        store: that has the models.
+        damaged: takes why a record cannot be read, which hides only itself; without it, that raises StorageFailed.
+    """
+    records = []
+    for folder in store.names(MODELS):
+        try:
+            records.append(in_place(store, folder.removesuffix("/")))
+        except StorageFailed as failure:
+            if damaged is None or failure.reason != "damaged":
+                raise
+            damaged.append(str(failure))
+    return [record for record in records if record]
 
 
 def promote(store: Store, record: RunRecord, name: str, *, better: str | None = None) -> tuple[bool, str]:

@@ -121,7 +121,7 @@ def is_present(module: str, requirements: Sequence[str], inventory: Callable[[],
     return workers is not None and module in workers.modules
 
 
-def check(requirements: Sequence[str], inventory: Inventory | None, imports: Mapping[str, str]) -> Resolution:
+def collect_wheels(requirements: Sequence[str], inventory: Inventory | None, imports: Mapping[str, str]) -> Resolution:
     """The wheels for ``requirements``; prints what is worth knowing.
 
     Args:

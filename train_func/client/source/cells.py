@@ -188,18 +188,24 @@ class Space:
         """By name: the statements that bind it."""
         binders: dict[str, list[Statement]] = defaultdict(list)
         for statement in self.statements:
-            names = binds(statement.node, self.flags)
-            if isinstance(statement.node, ast.ImportFrom) and statement.node.names[0].name == "*":
-                module = sys.modules.get(absolute(statement.node, self.package))
-                names = {*getattr(module, "__dict__", ())}
-            for name in names:
+            for name in binds(statement.node, self.flags) | {*self._star(statement.node)}:
                 binders[name].append(statement)
         return binders
 
+    def _star(self, node: ast.stmt) -> Mapping[str, object]:
+        """What ``import *`` gives; empty for another statement."""
+        if not isinstance(node, ast.ImportFrom) or node.names[0].name != "*":
+            return {}
+        names = getattr(sys.modules.get(absolute(node, self.package)), "__dict__", {})
+        return {name: names.get(name) for name in public_names(names)}
+
     def binder(self, name: str) -> Statement | None:
-        """The newest statement that binds ``name``."""
-        binders = self.binders.get(name)
-        return binders[-1] if binders else None
+        """The newest statement that binds ``name``; an ``import *`` only where it gave what the name holds."""
+        for statement in reversed(self.binders.get(name, ())):
+            given = self._star(statement.node)
+            if name not in given or given[name] is self.live.get(name, ABSENT):
+                return statement
+        return None
 
     def imports_of(self, name: str, binder: Statement) -> list[Statement]:
         """The import that binds ``name``, or all of ``import a.b`` and ``import a.c``, the newest of each wording."""
@@ -239,11 +245,21 @@ class Space:
                 return statement if is_plain or statement.decorators else None
         return None
 
+    @property
+    def is_loaded_from_file(self) -> bool:
+        """Whether Python's own loader, which changes no code, has executed the text."""
+        return bool(self.file) and type(self.live.get("__loader__")) is SourceFileLoader
+
     def is_outdated(self, value: object) -> bool:
         """Whether the file no longer holds the code of a function or a class of it; a cell never changes."""
-        if not self.file or type(self.live.get("__loader__")) is not SourceFileLoader:  # which changes no code
+        if not self.is_loaded_from_file:
             return False
         return any(_without_lines(code) not in self._code_of_file for code in self._codes(value))
+
+    def is_moved(self, value: object) -> bool:
+        """Whether the file has other definitions where those of a function or a class stood."""
+        codes = self._codes(value) if self.file else ()
+        return any(self.definition_at(code) is None for code in codes if code.co_name != "<lambda>")
 
     @cached_property
     def _code_of_file(self) -> set[CodeType]:
@@ -295,6 +311,11 @@ class Space:
         home = sys.modules.get(absolute(node, self.package))
         is_given = any(getattr(home, name if one.name == "*" else one.name, ABSENT) is value for one in node.names)
         return is_given and is_installed(getattr(home, "__file__", None))  # a local one may compute it again
+
+
+def public_names(names: Mapping[str, Any]) -> list[str]:
+    """Those that ``import *`` gives of a module."""
+    return [*names.get("__all__", [name for name in names if not name.startswith("_")])]
 
 
 def is_installed(file: str | None) -> bool:

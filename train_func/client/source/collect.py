@@ -3,26 +3,30 @@
 import ast
 import copy
 import functools
+import re
 import sys
-from collections.abc import Callable, Iterable
-from types import BuiltinFunctionType, FunctionType, MethodType, ModuleType
+from collections.abc import Callable, Iterable, Iterator, Mapping, MutableMapping, MutableSequence, MutableSet
+from types import BuiltinFunctionType, CellType, FunctionType, MethodType, ModuleType
+from typing import cast
 
 from train_func.client.source.cells import (
     ABSENT,
-    ATOMS,
     Space,
     Statement,
     Text,
     is_same_literal,
     literal,
     parse,
+    public_names,
 )
+from train_func.client.source.changes import Change, change_since, changes, sets
 from train_func.client.source.definitions import (
-    added_attributes,
     changed_names,
     computed_values,
     empty_of,
     is_edited,
+    is_plain_body,
+    shown_values,
 )
 from train_func.client.source.faults import (
     BUILTINS,
@@ -82,11 +86,23 @@ class Collection:
         if piece.node is None:
             return
         self.modules.add(ast.Module([piece.node], []), piece.text, self.space.package)
+        while self.modules.of_own:
+            imported, text, line = self.modules.of_own.pop()
+            for name in public_names(self.space.live) if imported == "*" else [imported]:
+                self.root.later += self._need(name, text, line, None)
         uses = uses_of(piece.node, self.space.flags)
-        for names, needed in ((uses.now, piece.names), (uses.later, piece.later), (uses.maybe, piece.later)):
+        for names, needed in (
+            (uses.now, piece.names),
+            (uses.later, piece.later),
+            (uses.maybe, piece.later),
+            (uses.hints, piece.later),
+        ):
+            num_faults = len(self.faults)
             for name, line in sorted(names.items(), key=lambda item: (item[1], item[0])):
                 known = uses.own if names is not uses.maybe else None
                 needed += [one for one in self._need(name, piece.text, line, known) if one is not piece]
+            if names is uses.hints:
+                del self.faults[num_faults:]
 
     def _check(self, module: LocalModule) -> None:
         """Accuses what a local module, or an import of it, holds that its file does not say now."""
@@ -97,17 +113,25 @@ class Collection:
                 made_by = space.definition_of(value)
                 if space.is_outdated(value) or (made_by and is_edited(made_by.node, value)):
                     self.faults.append(outdated_fault(name, place))
-        changing = changed_names(module.text.tree)
-        for statement in space.statements:
-            match statement.node:
-                case ast.Assign(targets=[ast.Name(id=name)], value=expression):
-                    text, value = literal(expression), space.live.get(name, ABSENT)
-                    is_last = space.binders[name][-1] is statement and name not in changing
-                    if is_last and text is not ABSENT and type(value) in ATOMS and not is_same_literal(text, value):
-                        self.faults.append(
-                            f"{statement.place()}: {name!r} holds another value by now, and a worker imports this file "
-                            f"as it is. Set it inside {self.name}, or give it by Run(parameters={{...}})"
-                        )
+        trees = [one.text.tree for one in self.modules.local.values()]  # which are imported there as here
+        changing = set[str]().union(*map(changed_names, trees), *map(_set_elsewhere, trees))
+        replaced = [path for path in module.replaced() if path.rpartition(".")[2] not in changing]
+        self.faults += [outdated_fault(path, module.text.origin) for path in replaced]
+        constants = {name: (value, statement) for statement, name, value in module.constants()}
+        changed = [
+            (name, statement.place())
+            for name, (value, statement) in constants.items()
+            if name not in changing and not is_same_literal(value, space.live.get(name, value))
+        ]
+        for statement in (one for one in self.space.statements if not isinstance(one.node, Definition)):
+            for name in _set_on(module.name, statement.node, self.space.live):
+                if name not in constants and name not in replaced:  # its file does not say what it was
+                    changed.append((name, statement.place()))
+        for name, place in changed:
+            self.faults.append(
+                f"{place}: {name!r} of {module.name!r} holds another value by now, and a worker imports its file as it "
+                f"is. Set it inside {self.name}, or give it by Run(parameters={{...}})"
+            )
 
     def _need(self, name: str, text: Text, line: int, known: Iterable[str] | None = ()) -> list[Piece]:
         """The pieces that bind ``name``, which is looked up in that line.
@@ -121,7 +145,7 @@ class Collection:
             self._of_name[name] = self._find(name, text, line, known)
             if len(self.faults) > num_faults:
                 del self._of_name[name]  # and the next place that uses the name is accused as well
-                if known is None:
+                if known is None and (name in IPYTHON_ONLY or name not in self.space.live):
                     del self.faults[num_faults:]
                 return []
         return self._of_name[name]
@@ -140,6 +164,9 @@ class Collection:
             self._imported.append((name, value, binder.place()))
             return [self._statement(one) for one in self.space.imports_of(name, binder)]
         if statement := self._definition(name, value, binder):
+            if self.space.is_outdated(value) or self.space.is_moved(value):
+                self.faults.append(outdated_fault(name, statement.text.origin))
+                return []
             return [self._statement(statement, value)]
         if isinstance(value, ModuleType):
             at = (binder.text, binder.first) if binder else (text, line)
@@ -164,10 +191,17 @@ class Collection:
             return binder if is_alias or is_made or is_lambda else None
         if statement is None or statement.name != name:
             return None
+        classes = [one for one in statement.text.outer if isinstance(one.node, ast.ClassDef) and one.name == name]
+        if len(classes) > 1 and statement in classes:  # of branches, that which says most of what the class holds
+            statement = min(reversed(classes), key=lambda one: self._num_differences(one, value))
         is_wrapped = (
             isinstance(value, FunctionType) and value.__closure__ and (not binder or binder.node is not statement.node)
         )
         return None if is_wrapped and not statement.decorators else statement
+
+    def _num_differences(self, statement: Statement, value: object) -> int:
+        computed = computed_values(statement.node, value, self.space)
+        return len([*computed, *changes(statement.node, value, self.space)])
 
     def _import(self, module: str, alias: str, text: Text, line: int) -> Piece:
         source = f"import {module} as {alias}\n"
@@ -177,7 +211,7 @@ class Collection:
         text, line = (binder.text, binder.first) if binder else (text, line)
         num_faults = len(self.faults)
         expression = self._expression(name, value, ast.Name(name, ast.Load()), text, line)
-        if expression is None and binder and isinstance(binder.node, Import):
+        if expression is None and binder and isinstance(binder.node, Import) and is_type(value):
             del self.faults[num_faults:]  # of a local module: a worker imports it
             return [self._statement(binder)]
         if expression is None:
@@ -186,7 +220,7 @@ class Collection:
         self._containers.append((name, piece, None))
         return [piece]
 
-    def _expression(self, name: str, value: object, node: ast.expr, text: Text, line: int) -> Expression | None:
+    def _expression(self, name: str, value: object, node: ast.AST, text: Text, line: int) -> Expression | None:
         """The expression of a value that ``node`` has computed; None, and a fault, where it does not travel."""
         if fact := machine_fact(node, self.space, value if isinstance(node, ast.Name) else None):
             self.faults.append(
@@ -197,7 +231,9 @@ class Collection:
         try:
             return self._writer.expression(value, text, line)
         except NoValueError as error:
-            self.faults.append(value_fault(name, text.place(line), error, value, self.name))
+            binder = self.space.binder(name)
+            is_imported = binder is not None and isinstance(binder.node, Import)
+            self.faults.append(value_fault(name, text.place(line), error, value, self.name, is_imported=is_imported))
             return None
 
     def _assignment(self, path: str, expression: Expression, text: Text, line: int, by: Statement | None) -> Piece:
@@ -223,10 +259,15 @@ class Collection:
         is_lambda = isinstance(getattr(node, "value", None), ast.Lambda)
         self._replace_values(piece, node.value if is_lambda else node, value)  # type: ignore[attr-defined]
         self._add(piece)
+        if change := change_since(self.space, statement, piece.node, value):
+            self.faults.append(
+                f"{statement.place()}: a worker executes this again, and {change[0]!r}, which it uses, has changed "
+                f"since, by {change[1].place()}. Run this cell again, or give one of the two another name"
+            )
         name = statement.name
         if name and self.space.live.get(name) is value:
-            for attribute in added_attributes(node, value):
-                self._attribute(f"{name}.{attribute}", vars(value)[attribute], statement, piece)
+            for one in [*changes(node, value, self.space)]:
+                self._attribute(one, statement, piece)
             piece.later += [self._statement(one) for one in self.space.registrations(name, statement)]
         return piece
 
@@ -242,23 +283,41 @@ class Collection:
             replaced = {id(one): ast.copy_location(ast.Constant(None), one) for one in piece.values if one}
             piece.node = copy.deepcopy(piece.node, replaced)
 
-    def _attribute(self, path: str, value: object, statement: Statement, piece: Piece) -> None:
+    def _attribute(self, change: Change, statement: Statement, piece: Piece) -> None:
         """What later statements have set on a definition, as ``Config.rate = 2`` or ``Net.forward = own``."""
-        attribute = path.partition(".")[2]
-        later = [one for one in self.space.statements if one.comes_after(statement) and attribute in one.source]
-        by = later[-1] if later else statement
-        num_faults = len(self.faults)
-        if expression := self._expression(path, value, ast.Constant(None), by.text, by.first):
-            self._add(self._assignment(path, expression, by.text, by.first, by)).names.append(piece)
-        elif any(isinstance(one, ast.Attribute) and one.attr == attribute for one in ast.walk(statement.node)):
-            del self.faults[num_faults:]  # it is made again by its own code
+        path, value = change.path, change.value
+        attribute = path.rpartition(".")[2]
+        uses = [one for one in self.space.statements if re.search(rf"\b{re.escape(attribute)}\b", one.source)]
+        setters = [one for one in uses if one.comes_after(statement) and sets(one.node, attribute)]
+        if change.is_made and not (setters if value is ABSENT else {*uses} - {statement}):
+            return
+        inner = [Statement(statement.text, change.node)] if change.node else []
+        by = (setters or inner or [one for one in uses if one.comes_after(statement)] or [statement])[-1]
+        if isinstance(value, CellType):
+            self.faults.append(
+                f"{statement.place()}: calls have changed {attribute!r} in a decorator of this, and a worker has it as "
+                "it was. Run this cell again, or hold it in an attribute of what the decorator returns"
+            )
+        elif value is ABSENT:
+            self._add(Piece(by.text, by.first, by.source, f"del {path}\n", statement=by, names=[piece]))
+        else:
+            num_faults = len(self.faults)
+            node = ast.Constant(None) if isinstance(by.node, Definition) else getattr(by.node, "value", by.node)
+            expression = self._expression(path, value, node, by.text, by.first)
+            if expression and expression.text() != path:
+                self._add(self._assignment(path, expression, by.text, by.first, by)).names.append(piece)
+            elif not setters and (change.is_made or sets(statement.node, attribute)):
+                del self.faults[num_faults:]  # it is made again by its own code
+            elif expression or (setters and change.node):
+                what = "to what travels neither by a name nor as a value. Write it into the definition"
+                self.faults[num_faults:] = [f"{by.place()}: {path!r} was bound again after its definition, {what}"]
 
     # What the expressions of values look up.
 
     def _reference(self, value: object) -> str | None:
         """The expression that names ``value``, a function or a class, or None."""
         if value is type(None):
-            return "type(None)"
+            return f"{self._reference(type)}(None)"
         owner = value.__self__ if isinstance(value, MethodType | BuiltinFunctionType) else None
         if isinstance(owner, type) and (named := self._reference(owner)):
             return f"{named}.{value.__name__}"  # type: ignore[attr-defined]  # a class method
@@ -278,11 +337,18 @@ class Collection:
             module = sys.modules.get(home)
             path = next((one for one in paths if isinstance(one, str) and _look_up_path(module, one) is value), None)
             if path and not home.startswith("train_func.client"):  # of which nothing works in a worker
-                return path if home == "builtins" else f"{self._module(home)}.{path}"
+                top = path.partition(".")[0]
+                builtin = getattr(module, top)
+                is_seen = home == "builtins" and self.space.live.get(top, builtin) is builtin
+                return path if is_seen else f"{self._module(home)}.{path}"
         return None
 
     def _own(self, value: object, path: str) -> str | None:
-        pieces = self._need(path.partition(".")[0], *self._writer.at) if self._is_current(value, path) else []
+        top = path.partition(".")[0]
+        pieces = self._need(top, *self._writer.at) if self._is_current(value, path) else []
+        if not pieces and self._is_current(value, path):  # while the class that holds it is collected
+            statement = self.space.definition_of(self.space.live.get(top))
+            pieces = [one for one in self.pieces if statement and one is self._of_node.get(statement.node)]
         self._writer.needed += pieces
         return path if pieces else None
 
@@ -290,8 +356,15 @@ class Collection:
         """Whether ``path`` holds the value, or an equal class because its cell was executed again, unchanged."""
         top, _, rest = path.partition(".")
         binders = self.space.binders.get(top, [])
+        current = self.space.live.get(top)
+        if _look_up_path(current, rest) is value:
+            return True
         is_again = len({one.source for one in binders}) == 1 and isinstance(binders[0].node, ast.ClassDef)
-        return _look_up_path(self.space.live.get(top), rest) is value or (is_again and isinstance(value, type))
+        if not is_again or not isinstance(value, type) or rest:
+            return is_again and isinstance(value, type)
+        made_by = [self.space.definition_of(one) for one in (value, current)]
+        values = [shown_values(one.node, each) for one, each in zip(made_by, (value, current), strict=True) if one]
+        return len(values) > 1 and values[0] == values[1]
 
     def _lambda(self, value: FunctionType) -> str | None:
         found = None if value.__closure__ else self.space.lambda_of(value.__code__)
@@ -340,6 +413,11 @@ class Collection:
             if one.num_uses > 1 and one.piece is None:
                 make = functools.partial(self._assignment, expression=one, text=one.at[0], line=one.at[1], by=None)
                 one.piece = self._alias("_shared", one, make)
+        for name, pieces in self._of_name.items():  # of imports that bind one name the newest comes last
+            others = [self._of_node[one.node] for one in self.space.binders.get(name, ()) if one.node in self._of_node]
+            for piece in pieces:
+                if isinstance(piece.node, Import):
+                    piece.names += [one for one in others if one not in pieces]
         for piece in self.pieces:
             piece.link()
         self._fill_registries()
@@ -359,18 +437,39 @@ class Collection:
             expression = piece.values[key]
             value = expression.value
             made_with = closure(one for held in expression.needed(expression.piece) for one in held.now)
-            has_loop = any(isinstance(one, ast.For | ast.While) for one in getattr(piece.node, "body", ()))
-            is_filled = piece in made_with or path.rpartition(".")[2] in changed or has_loop
-            if is_filled and (hasattr(value, "clear") or is_own_object(value)):
+            is_run = isinstance(piece.node, ast.ClassDef) and not is_plain_body(piece.node)
+            is_filled = piece in made_with or path.rpartition(".")[2] in changed or is_run
+            is_container = isinstance(value, MutableMapping | MutableSequence | MutableSet)
+            if is_filled and (is_container or (is_own_object(value) and hasattr(value, "__dict__"))):
                 verb = "update" if hasattr(value, "update") else "extend"
                 head, tail = f"{path}.clear()\n{path}.{verb}(", ")\n"
-                if not hasattr(value, "clear"):
+                if not is_container:
                     head, tail = f"{path}.__dict__.update(", ".__dict__)\n"
                 at_end = Piece(piece.text, piece.line, piece.original, head, tail, is_last=True, names=[piece])
                 at_end.values[None] = expression
                 self.pieces.append(at_end)
-                if piece in made_with:  # and nothing has registered yet
+                if is_run and key and literal(key) is not ABSENT and expression.piece is None:
+                    del piece.values[key]  # the class body fills what it begins with
+                elif piece in made_with:  # and nothing has registered yet
                     piece.values[key] = self._writer.expression(empty_of(value), piece.text, piece.line)
+
+
+def _set_elsewhere(tree: ast.AST) -> set[str]:
+    """The attributes that code sets on something by its name, as ``settings.rate = 1``."""
+    owned = [one for one in ast.walk(tree) if isinstance(one, ast.Attribute) and isinstance(one.ctx, ast.Store)]
+    return {one.attr for one in owned if isinstance(one.value, ast.Name) and one.value.id != "self"}
+
+
+def _set_on(module: str, node: ast.AST, live: Mapping[str, object]) -> Iterator[str]:
+    """The names of a module that a statement sets, or sets something on, as ``module.config.rate = 1``."""
+    for one in ast.walk(node):
+        if isinstance(one, ast.Attribute | ast.Subscript) and not isinstance(one.ctx, ast.Load):
+            path, inner = "", cast("ast.expr", one)
+            while isinstance(inner, ast.Attribute | ast.Subscript):
+                path, inner = getattr(inner, "attr", ""), inner.value
+            owner = live.get(inner.id) if isinstance(inner, ast.Name) else None
+            if isinstance(owner, ModuleType) and owner.__name__ == module and path:
+                yield path
 
 
 def _look_up_path(owner: object, path: str) -> object:

@@ -3,17 +3,19 @@
 They are not computed again in a worker: the value of each takes its place in the text that travels.
 """
 
-import abc
 import ast
 import copy
 import dataclasses
 import enum
-from collections.abc import Iterator
-from types import FunctionType
+import functools
+import re
+from collections import defaultdict
+from collections.abc import Iterator, Mapping
+from types import CellType, FunctionType, ModuleType
 from typing import NamedTuple
 
-from train_func.client.source.cells import ABSENT, ATOMS, Space, is_same_literal, layers, literal
-from train_func.client.source.names import Definition, binds
+from train_func.client.source.cells import ABSENT, ATOMS, Space, is_same_literal, literal
+from train_func.client.source.names import Definition, Import, binds
 from train_func.client.source.values import is_type
 
 _CHANGERS = frozenset(
@@ -36,7 +38,7 @@ def computed_values(node: ast.AST, value: object, space: Space) -> Iterator[Comp
     for one in _expressions_of(node, value):
         said = literal(one.node)
         if said is not ABSENT:
-            is_same = not one.attribute or is_same_literal(said, one.value)
+            is_same = is_same_literal(said, one.value)
         elif isinstance(one.node, ast.Lambda):
             is_same = not (one.node.args.defaults or any(one.node.args.kw_defaults))
         else:
@@ -53,16 +55,42 @@ def is_edited(node: ast.AST, value: object) -> bool:
     return any(not is_same_literal(text, one) for text, one in said if text is not ABSENT and type(one) in ATOMS)
 
 
+def shown_values(node: ast.AST, value: object) -> list[str]:
+    """The defaults and attributes of a definition as texts, without where they lie in memory."""
+    values = [one.value for one in _expressions_of(node, value)]
+    return [re.sub(r"\b0x[0-9a-f]+", "", f"{type(one)} {one!r}") for one in values]
+
+
+def _made_arguments(node: ast.expr | None, kind: object) -> Iterator[Computed]:
+    """The arguments of a call that made an enum or a named tuple, as the class that it made has them."""
+    values: dict[str, object] = {}
+    if isinstance(kind, enum.EnumMeta):
+        values = {"names": {name: vars(member)["_value_"] for name, member in vars(kind)["_member_map_"].items()}}
+    elif isinstance(kind, type) and "_field_defaults" in vars(kind):
+        values = {"field_names": [*vars(kind)["_fields"]], "defaults": [*vars(kind)["_field_defaults"].values()]}
+    if isinstance(node, ast.Call):
+        arguments = [(next(iter(values), ""), one) for one in node.args[1:2]]
+        for name, argument in (*arguments, *((word.arg, word.value) for word in node.keywords)):
+            if name in values and literal(argument) is ABSENT:
+                yield Computed(argument, name, values[name])
+
+
 def _expressions_of(node: ast.AST, value: object) -> Iterator[Computed]:
     if isinstance(node, ast.ClassDef):
         yield from _of_class(node, value, node.name)
     elif isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
-        first = min([node.lineno, *(decorator.lineno for decorator in node.decorator_list)])
-        codes = ((one, one.__code__) for one in layers(value))
-        function = next((one for one, c in codes if (c.co_name, c.co_firstlineno) == (node.name, first)), None)
-        yield from _defaults(node.args, function)
+        yield from _defaults(node.args, function_of(node, value))
     elif isinstance(node, ast.Lambda) and isinstance(value, FunctionType):
         yield from _defaults(node.args, value)
+    elif isinstance(node, ast.Assign | ast.AnnAssign):
+        yield from _made_arguments(node.value, value)
+
+
+def function_of(node: ast.FunctionDef | ast.AsyncFunctionDef, value: object) -> FunctionType | None:
+    """The function that executing the ``def`` has made, of those that ``value`` is made of."""
+    first = min([node.lineno, *(decorator.lineno for decorator in node.decorator_list)])
+    codes = ((one, one.__code__) for one in functions(value))
+    return next((one for one, code in codes if (code.co_name, code.co_firstlineno) == (node.name, first)), None)
 
 
 def _defaults(arguments: ast.arguments, function: FunctionType | None) -> Iterator[Computed]:
@@ -79,55 +107,97 @@ def _defaults(arguments: ast.arguments, function: FunctionType | None) -> Iterat
 
 
 def _of_class(node: ast.ClassDef, kind: object, path: str) -> Iterator[Computed]:
-    if not isinstance(kind, type) or issubclass(kind, enum.Enum | tuple):  # whose attributes are members and fields
+    if not isinstance(kind, type):
         return
+    bound = bindings(node)
     for inner in node.body:
         if isinstance(inner, ast.ClassDef):
             yield from _of_class(inner, _attribute(kind, inner.name), f"{path}.{inner.name}")
         elif isinstance(inner, Definition):
             yield from _expressions_of(inner, _attribute(kind, inner.name))
-        elif isinstance(inner, ast.Assign | ast.AnnAssign) and inner.value is not None:
-            target = inner.targets[0] if isinstance(inner, ast.Assign) else inner.target
-            names = [one.id for one in getattr(target, "elts", [target]) if isinstance(one, ast.Name)]
-            values = tuple(_attribute(kind, name) for name in names)
-            if isinstance(target, ast.Tuple) and ABSENT not in values:
-                yield Computed(inner.value, ", ".join(names), values)
-            elif isinstance(target, ast.Name) and not _is_code(inner.value, values[0]):
-                attribute = "" if dataclasses.is_dataclass(kind) else f"{path}.{target.id}"
-                yield Computed(inner.value, target.id, values[0], attribute)
+        elif (name := target(inner)) and isinstance(inner, ast.Assign | ast.AnnAssign) and inner.value is not None:
+            value = _attribute(kind, mangled(name, node.name))
+            is_again = literal(inner.value) is not ABSENT and len(bound[mangled(name, node.name)]) > 1
+            if not is_again and not belongs_to_class(inner.value, value):
+                is_set = dataclasses.is_dataclass(kind) or issubclass(kind, enum.Enum | tuple)
+                yield Computed(inner.value, name, value, "" if is_set else f"{path}.{mangled(name, node.name)}")
 
 
-def _is_code(node: ast.expr, value: object) -> bool:
+def belongs_to_class(node: ast.expr, value: object) -> bool:
     """Whether what the expression gave belongs to its class, as a property does, or ``dataclasses.field(...)``."""
-    is_field = isinstance(node, ast.Call) and ast.unparse(node.func).rpartition(".")[2] == "field"
-    return is_field or (hasattr(type(value), "__get__") and not isinstance(node, ast.Lambda))
+    called = ast.unparse(node.func).rpartition(".")[2] if isinstance(node, ast.Call) else ""
+    return called in ("field", "auto") or (hasattr(type(value), "__get__") and not isinstance(node, ast.Lambda))
 
 
 def _attribute(kind: type, name: str) -> object:
+    """What the text has for an attribute: of a dataclass and a named tuple a default, of an enum a member's value."""
     if field := vars(kind).get("__dataclass_fields__", {}).get(name):
         return ABSENT if field.default is dataclasses.MISSING else field.default
+    if name in getattr(kind, "_fields", ()):
+        return getattr(kind, "_field_defaults", {}).get(name, ABSENT)
+    if issubclass(kind, enum.Enum) and name in kind.__members__:
+        return ABSENT if isinstance(getattr(kind, "_new_member_", None), FunctionType) else kind.__members__[name].value
     return vars(kind).get(name, ABSENT)
 
 
-def added_attributes(node: ast.stmt, value: object) -> list[str]:
-    """The attributes of a function or a class that its definition does not bind, as ``setattr`` makes them.
+def target(node: ast.stmt) -> str:
+    """The one name that an assignment binds; else empty."""
+    targets = getattr(node, "targets", [getattr(node, "target", None)])
+    is_plain = isinstance(node, ast.Assign | ast.AnnAssign) and len(targets) == 1
+    return targets[0].id if is_plain and isinstance(targets[0], ast.Name) else ""
 
-    Not those of a class that other code completes while it is made: that code runs where the class is made again.
-    """
-    if isinstance(node, ast.FunctionDef) and isinstance(value, FunctionType) and not node.decorator_list:
-        return [name for name in vars(value) if not name.startswith("__")]
-    if not isinstance(node, ast.ClassDef) or type(value) not in (type, abc.ABCMeta):
-        return []
-    assert isinstance(value, type)
-    completes = any("__init_subclass__" in vars(base) and base.__module__ != "typing" for base in value.__mro__[1:-1])
-    decorators = [ast.unparse(getattr(one, "func", one)).rpartition(".")[2] for one in node.decorator_list]
-    if completes or issubclass(value, tuple) or {*decorators} - {"dataclass"}:
-        return []
-    slots = vars(value).get("__slots__", ())
-    bound = {name for inner in node.body for name in binds(inner)} | ({slots} if isinstance(slots, str) else {*slots})
-    bound |= {*vars(value).get("__dataclass_fields__", ())}
-    private = ("__", "_abc_", f"_{value.__name__.lstrip('_')}__")
-    return [name for name in vars(value) if name not in bound and not name.startswith(private)]
+
+def mangled(name: str, kind: str) -> str:
+    """The attribute that a name in the body of a class stands for."""
+    is_private = name.startswith("__") and not name.endswith("__") and kind.strip("_")
+    return f"_{kind.lstrip('_')}{name}" if is_private else name
+
+
+def bindings(node: ast.ClassDef) -> Mapping[str, list[ast.stmt]]:
+    """By attribute: the statements of the class body that bind or delete it."""
+    bound: dict[str, list[ast.stmt]] = defaultdict(list)
+    for inner in node.body:
+        gone = {one.id for one in ast.walk(inner) if isinstance(one, ast.Name) and isinstance(one.ctx, ast.Del)}
+        names = binds(inner) | (gone if not isinstance(inner, Definition) else set())
+        for name in sorted(names - {"__doc__"}):
+            bound[mangled(name, node.name)].append(inner)
+    return bound
+
+
+def functions(value: object) -> list[FunctionType]:
+    """The functions that ``value`` was made of, those that decorators were put around included."""
+    result, waiting, seen = list[FunctionType](), [value], set[int]()
+    while waiting and len(seen) < 100:
+        one = waiting.pop()
+        if id(one) in seen or isinstance(one, type | ModuleType):
+            continue
+        seen.add(id(one))
+        if isinstance(one, FunctionType):
+            result.append(one)
+            waiting += [cell.cell_contents for cell in one.__closure__ or () if cell != CellType()]
+        waiting += parts(one) if isinstance(one, property | staticmethod | classmethod | functools.partial) else ()
+        waiting += getattr(one, "__dict__", {}).values()
+    return result
+
+
+def parts(value: object) -> list[object]:
+    """The functions of a property, or the one that a static method, a class method or a partial is around."""
+    each = [getattr(value, name, None) for name in ("fget", "fset", "fdel", "__func__", "func")]
+    return [one for one in each if one is not None] or [value]
+
+
+def is_plain_body(node: ast.ClassDef) -> bool:
+    """Whether the class body only defines and assigns, so that nothing in it changes what it holds."""
+    for one in node.body:
+        if isinstance(one, Definition):
+            if one.decorator_list or (isinstance(one, ast.ClassDef) and not is_plain_body(one)):
+                return False
+        elif isinstance(one, ast.Expr):
+            if literal(one.value) is ABSENT:
+                return False
+        elif not isinstance(one, ast.Assign | ast.AnnAssign | ast.Pass | Import):
+            return False
+    return True
 
 
 def changed_names(node: ast.AST) -> set[str]:

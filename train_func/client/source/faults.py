@@ -69,16 +69,18 @@ def machine_fact(node: ast.AST, space: Space, value: object = None) -> str:
     return ""
 
 
-def value_fault(name: str, place: str, why: NoValueError, value: object, function: str, what: str = "a name") -> str:
+def value_fault(
+    name: str, place: str, why: NoValueError, value: object, function: str, *, is_imported: bool = False
+) -> str:
     """The fault of something that does not travel."""
     file = getattr(getattr(value, "__code__", None), "co_filename", None)
     origin = f" (its text is in {file}: import it from there)" if file and not file.startswith("<") else ""
     remedy = f"Build it inside {function}"
     if is_table(value):
         remedy = f"Give it as Run(inputs={{{name!r}: {name}}}), which lets it travel as a Parquet file"
-    elif isinstance(value, ModuleType):
+    elif isinstance(value, ModuleType) or is_imported:
         remedy = "Import it inside the code that uses it"
-    return f"{place}: {name!r} is {why}{origin}; {what} travels as its value, which may be made of {TRAVELS}. {remedy}"
+    return f"{place}: {name!r} is {why}{origin}; a name travels as its value, which may be made of {TRAVELS}. {remedy}"
 
 
 def undefined_fault(name: str, place: str, known: Iterable[str]) -> str:

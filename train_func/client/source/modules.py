@@ -3,15 +3,21 @@
 import ast
 import importlib.util
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Container, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from importlib.machinery import ModuleSpec, PathFinder
 from pathlib import Path
+from types import FunctionType
 
-from train_func.client.source.cells import Space, Text, absolute, is_installed
-from train_func.client.source.names import Import, catches
+from train_func.client.source.cells import Space, Statement, Text, absolute, is_installed
+from train_func.client.source.names import Definition, Import, binds, catches
 
 NEVER_PACKED = frozenset({"train_func", "__main__", "__future__"})  # train_func is installed in the worker
+_PLAIN = (
+    *(ast.Constant, ast.List, ast.Tuple, ast.Dict, ast.Set, ast.UnaryOp, ast.BinOp, ast.Call, ast.keyword),
+    *(ast.operator, ast.unaryop, ast.expr_context),
+)
+_PURE = {one.__name__: one for one in (bool, int, float, str, list, tuple, dict, set, frozenset, len, min, max, sum)}
 _CAUGHT = frozenset({"ImportError", "ModuleNotFoundError", "Exception", "BaseException"})
 
 
@@ -37,6 +43,45 @@ class LocalModule:
         space.package = self.package
         return space
 
+    def constants(self) -> Iterator[tuple[Statement, str, object]]:
+        """What literals, and operators on them, bind when the module is imported, each with its last statement."""
+        space = self.space
+        names: dict[str, object] = {}
+        for statement in space.statements:
+            node = statement.node
+            bound = binds(node, space.flags)
+            if isinstance(node, ast.AnnAssign) and node.value:
+                node = ast.copy_location(ast.Assign([node.target], node.value), node)
+            try:
+                if not isinstance(node, ast.Assign | ast.AugAssign) or not all(
+                    _is_plain(it, names) for it in _parts(node)
+                ):
+                    raise ValueError
+                exec(compile(ast.Module([node], []), "<constants>", "exec"), {"__builtins__": _PURE}, names)
+            except Exception:  # what it binds depends on more than this text
+                for name in bound & names.keys():
+                    del names[name]
+        yield from ((space.binders[name][-1], name, value) for name, value in names.items() if name in space.binders)
+
+    def replaced(self) -> Iterator[str]:
+        """Functions, classes and methods in whose place there is now something that was defined elsewhere."""
+        if self.space.is_loaded_from_file:
+            last = {it.name: it.node for it in self.space.statements if self.space.binders[it.name][-1:] == [it]}
+            yield from self._replaced(last.values(), self.space.live, "")
+
+    def _replaced(self, nodes: Iterable[ast.stmt], live: Mapping[str, object], path: str) -> Iterator[str]:
+        for node in nodes:
+            value = live.get(node.name) if isinstance(node, Definition) else None
+            if not isinstance(node, Definition) or value is None:
+                continue
+            said, is_code = (self.name, path + node.name), isinstance(value, FunctionType | type)
+            is_same = (getattr(value, "__module__", None), getattr(value, "__qualname__", None)) == said
+            if not is_same and not node.decorator_list and (is_code or not path):  # what metaclasses make of methods
+                yield path + node.name
+            elif isinstance(node, ast.ClassDef) and isinstance(value, type):
+                last = {one.name: one for one in node.body if isinstance(one, Definition)}
+                yield from self._replaced(last.values(), vars(value), f"{path}{node.name}.")
+
 
 class Modules:
     """Collects what all import statements of the packed code ask for."""
@@ -46,6 +91,7 @@ class Modules:
         self.local: dict[str, LocalModule] = {}
         self.installed: dict[str, str] = {}  # top-level names that the code cannot do without, and where each stands
         self.faults: list[str] = []
+        self.of_own: list[tuple[str, Text, int]] = []  # names that code imports from ``own``, or *, each with its line
         self._own = own
         self._is_there = is_there
 
@@ -61,6 +107,8 @@ class Modules:
             elif base := absolute(node, package):
                 self._import(base, text.place(node.lineno), is_certain=is_certain)
                 for alias in node.names:  # each a module, or a name in one
+                    if base == self._own:
+                        self.of_own.append((alias.name, text, node.lineno))
                     self._import(f"{base}.{alias.name}", text.place(node.lineno), is_certain=False)
 
     def _import(self, name: str, place: str, *, is_certain: bool) -> None:
@@ -99,6 +147,17 @@ class Modules:
             return
         module = self.local[name] = LocalModule(name, is_package, text)
         self.add(tree, text, module.package, is_module=True)
+
+
+def _parts(node: ast.Assign | ast.AugAssign) -> Iterator[ast.AST]:
+    return (part for part in ast.walk(node) if part is not node)
+
+
+def _is_plain(node: ast.AST, names: Container[str]) -> bool:
+    """Whether what ``node`` gives follows from the text and ``names`` alone."""
+    if isinstance(node, ast.Name):
+        return isinstance(node.ctx, ast.Store) or node.id in names or node.id in _PURE
+    return isinstance(node, _PLAIN)
 
 
 def _imports_in(node: ast.AST, *, is_certain: bool, is_module: bool) -> Iterator[tuple[Import, bool]]:

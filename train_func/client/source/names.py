@@ -29,7 +29,8 @@ class Uses:
 
     now: dict[str, int] = field(default_factory=dict)  # when the statement is executed
     later: dict[str, int] = field(default_factory=dict)  # when a function of it is called
-    maybe: dict[str, int] = field(default_factory=dict)  # may be absent: guarded, or only in an annotation
+    maybe: dict[str, int] = field(default_factory=dict)  # may be absent, because its NameError is caught
+    hints: dict[str, int] = field(default_factory=dict)  # in an annotation, which nothing may ever evaluate
     binds: set[str] = field(default_factory=set)  # at module level, by the statement or by a function with ``global``
     own: set[str] = field(default_factory=set)  # local names, to find what a typo meant
 
@@ -60,7 +61,7 @@ def uses_of(node: ast.stmt, flags: int = 0) -> Uses:
     _read(code, uses, at_once=True, is_module=True, guarded=guarded)
     annotations = [getattr(one, name, None) for one in nodes for name in ("annotation", "returns")]
     for name in (one for each in annotations if each for one in ast.walk(each) if isinstance(one, ast.Name)):
-        uses.maybe.setdefault(name.id, name.lineno)
+        uses.hints.setdefault(name.id, name.lineno)
     return uses
 
 
@@ -78,7 +79,7 @@ def _read(code: CodeType, uses: Uses, *, at_once: bool, is_module: bool, guarded
         line = (step.positions and step.positions.lineno) or line
         if step.opname in _LOADS and step.argval not in bound:
             certain = uses.now if at_once else uses.later
-            into = uses.maybe if line in guarded or code.co_name in _LAZY else certain
+            into = uses.hints if code.co_name in _LAZY else uses.maybe if line in guarded else certain
             into[step.argval] = min(line, into.get(step.argval, line))
         elif step.opname in ("STORE_GLOBAL", "STORE_NAME"):
             if step.opname == "STORE_NAME":

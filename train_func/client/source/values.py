@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterable, Mapping
 from pathlib import PurePath
 from typing import Any
 
-from train_func.client.source.cells import Text, is_installed
+from train_func.client.source.cells import ATOMS, Text, is_installed
 from train_func.client.source.pieces import Expression, Piece
 
 MAX_ARRAY_BYTES = 1 << 20  # of all arrays and tensors of a function together
@@ -36,20 +36,25 @@ _PICKLED = frozenset(
 _BARE = ("builtins", "typing", "abc", "enum", "collections")  # their classes belong to nobody
 _FILL = """\
 def {name}(value, state, items, pairs):
+    from builtins import hasattr, isinstance, next, object, tuple, type
+    base = next(kind for kind in type(value).__mro__ if kind.__module__ in ("builtins", "collections"))
     for item in items:
-        value.append(item)
+        base.append(value, item)
     for key in pairs:
-        value[key] = pairs[key]
+        base.__setitem__(value, key, pairs[key])
     if state is None:
         return value
     if state is ...:
-        state = {{"__dict__": value}}
+        object.__setattr__(value, "__dict__", value)
+        return value
     if hasattr(type(value), "__setstate__"):
         value.__setstate__(state)
         return value
-    for fields in state if isinstance(state, tuple) else [state]:
-        for name in fields or ():
-            object.__setattr__(value, name, fields[name])
+    fields, slots = state if isinstance(state, tuple) else (state, None)
+    for name in fields or ():
+        value.__dict__[name] = fields[name]
+    for name in slots or ():
+        object.__setattr__(value, name, slots[name])
     return value
 """
 
@@ -87,6 +92,11 @@ def _is_written_here(kind: type | types.FunctionType) -> bool:
     file = getattr(sys.modules.get(kind.__module__), "__file__", None)
     is_ours = kind.__module__.partition(".")[0] == "train_func"
     return kind.__module__ == "__main__" or not (is_ours or is_installed(file))
+
+
+def _is_generated(function: object) -> bool:
+    """Whether the text of a method was made by a dataclass or a named tuple."""
+    return getattr(getattr(function, "__code__", None), "co_filename", "") == "<string>"
 
 
 def _an(kind: type) -> str:
@@ -140,8 +150,8 @@ class Writer:
     def _part(self, value: Any) -> str | Expression:
         if value is None or type(value) in (str, bool, bytes, int):
             return repr(value)
-        if type(value) is float:
-            return _float(value)
+        if type(value) is float and math.isfinite(value):
+            return repr(value)  # with every bit
         if id(value) in self._around:
             raise NoValueError(f"{_an(type(value))} that holds itself")
         if known := self._of_object.get(id(value)):
@@ -213,15 +223,26 @@ class Writer:
         return _in_brackets("{", parts, "}")
 
     def _set(self, value: Any) -> Parts:
-        members = sorted(map(self._part, value), key=lambda part: part if isinstance(part, str) else part.text())
-        parts = [one for member in members for one in (", ", member)]
-        return [type(value).__name__, *(_in_brackets("([", parts, "])") if parts else ["()"])]
+        plain = Writer(_describe, str, lambda name, text: name, self.at)  # names nothing: names follow the order
+        plain._around = self._around
+
+        def text(member: object) -> str:
+            part = plain._part(member)
+            return part if isinstance(part, str) else part.text()
+
+        parts = [one for member in sorted(value, key=text) for one in (", ", self._part(member))]
+        return [self._named(type(value)), *(_in_brackets("([", parts, "])") if parts else ["()"])]
+
+    def _float(self, value: float) -> Parts:
+        sign = "-" if math.copysign(1, value) < 0 else ""
+        return [f"{sign}{self._named(float)}({'nan' if math.isnan(value) else 'inf'!r})"]
 
     def _dataclass(self, value: Any) -> Parts:
         """By its constructor where nothing but that makes it, as a person would write it."""
         kind, fields = type(value), dataclasses.fields(value)
-        is_generated = getattr(getattr(kind.__init__, "__code__", None), "co_filename", "") == "<string>"
-        is_plain = is_generated and all(field.init for field in fields) and not hasattr(kind, "__post_init__")
+        is_plain = (
+            _is_generated(kind.__init__) and all(field.init for field in fields) and not hasattr(kind, "__post_init__")
+        )
         if not is_plain or getattr(value, "__dict__", {}).keys() - {field.name for field in fields}:
             return self._pickled(value)
         values = [(field.name, getattr(value, field.name)) for field in fields]
@@ -235,7 +256,11 @@ class Writer:
         except Exception:  # of the user's code, or "cannot pickle"
             raise NoValueError(_an(type(value))) from None
         if make is copyreg.__newobj__:  # type: ignore[attr-defined]
-            parts = [f"{self._named(arguments[0])}.__new__", *self._items(arguments, "()")]
+            fields = getattr(value, "_fields", ()) if _is_generated(type(value).__new__) else ()
+            words = ["", *(f"{name}=" for name in fields)]  # a field's name may say that it is a credential
+            words = words if len(words) == len(arguments) else [""] * len(arguments)
+            parts = [part for word, one in zip(words, arguments, strict=True) for part in (", ", word, self._part(one))]
+            parts = [f"{self._named(arguments[0])}.__new__", *_in_brackets("(", parts, ")")]
         else:
             parts = [self._named(make), *self._items(arguments, "()")]
         if state is None and items is None and pairs is None:
@@ -292,7 +317,17 @@ class Writer:
                 f"{_an(type(array))} of {len(raw):,} bytes, and arrays and tensors of {self._num_array_bytes:,} bytes "
                 f"together, of which {MAX_ARRAY_BYTES:,} travel"
             )
-        return f"bytearray.fromhex('{raw.hex()}')"
+        return f"{self._named(bytearray)}.fromhex('{raw.hex()}')"
+
+
+def _describe(value: object) -> str | None:
+    """What tells a function or a class from others in every process."""
+    facts = [getattr(value, name, None) for name in ("__module__", "__qualname__", "__name__")]
+    if isinstance(value, types.FunctionType):  # perhaps a lambda
+        code, held = value.__code__, (*(value.__defaults__ or ()), *(value.__kwdefaults__ or {}).values())
+        facts += [code.co_firstlineno, *code.co_positions(), code.co_code, code.co_names]
+        facts += [one for one in (*code.co_consts, *held) if type(one) in ATOMS]
+    return repr(facts) if facts[1] or facts[2] else None
 
 
 def _in_brackets(opening: str, parts: Parts, closing: str) -> Parts:
@@ -300,16 +335,9 @@ def _in_brackets(opening: str, parts: Parts, closing: str) -> Parts:
     return [opening, *parts[1:], closing] if parts else [opening, closing]
 
 
-def _float(value: float) -> str:
-    """With every bit."""
-    if math.isfinite(value):
-        return repr(value)
-    sign = "-" if math.copysign(1, value) < 0 else ""
-    return f"{sign}float({'nan' if math.isnan(value) else 'inf'!r})"
-
-
 _WRITERS: dict[str, Callable[[Writer, Any], Parts]] = {
     "ellipsis": lambda writer, value: ["..."],
+    "float": Writer._float,
     "list": Writer._items,
     "tuple": lambda writer, value: writer._items(value, "()"),
     "set": Writer._set,

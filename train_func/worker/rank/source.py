@@ -6,8 +6,9 @@ Before that, its text says what the template imports: the libraries that it name
 import ast
 import re
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
+from importlib import import_module
 from importlib.abc import ExecutionLoader, MetaPathFinder
 from importlib.machinery import ModuleSpec
 from importlib.util import module_from_spec, spec_from_loader
@@ -38,11 +39,15 @@ def load(job_dir: Path, record: RunRecord) -> Callable[..., object]:
 def _imported(text: str, path: Path, name: str) -> ModuleType:
     packed = unfold(text)
     shipped = {module.name: module for module, _ in packed.modules}
-    finder = _Shipped({**shipped, name: Module(name, is_package=False, path="", text=text)}, path)
+    is_package = _is_package(name, shipped)
+    finder = _Shipped({**shipped, name: Module(name, is_package, path="", text=text)}, path)
     for shipped_name in finder.modules:  # one of this name that is not the user's may have been imported
         sys.modules.pop(shipped_name, None)
     sys.meta_path.insert(0, finder)
-    spec = ModuleSpec(OF_PROCESSES if name == MAIN else name, finder, origin=str(path))
+    parent = name.rpartition(".")[0]
+    if parent in shipped:  # whose __init__ may import this module
+        return import_module(name)
+    spec = ModuleSpec(OF_PROCESSES if name == MAIN else name, finder, origin=str(path), is_package=is_package)
     module = module_from_spec(spec)
     module.__name__, module.__file__, module.__package__ = name, str(path), packed.package
     sys.modules[name] = module
@@ -58,12 +63,18 @@ def share_with_processes(job_dir: Path, record: RunRecord, folder: Path) -> str:
     text = (job_dir / FILE).read_bytes().decode()
     modules = [module for module, _ in unfold(text).modules]
     if record.module != MAIN:
-        modules.append(Module(record.module, False, record.module.replace(".", "/") + ".py", text))
+        is_package = _is_package(record.module, [module.name for module in modules])
+        file = record.module.replace(".", "/") + ("/__init__.py" if is_package else ".py")
+        modules.append(Module(record.module, is_package, file, text))
     for module in modules:
         path = folder / FILE / module.path  # a folder of this name, so that tracebacks lead to the cells
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_bytes(module.text.encode())
     return str(folder / FILE) if modules else ""
+
+
+def _is_package(name: str, modules: Iterable[str]) -> bool:
+    return any(other.startswith(f"{name}.") for other in modules)
 
 
 class _Shipped(MetaPathFinder, ExecutionLoader):

@@ -1,37 +1,33 @@
-"""Where install.sh has JupyterHub: apart from store, operator and jobs; one that is beside them already stays there.
+"""What install.sh tells of a cluster: where JupyterHub is, apart from store, operator and jobs; and nothing in part.
 
 A kubectl stands in that knows one context and answers with what a test says the cluster has.
 """
 
-import os
 import re
 import shutil
-import subprocess
-from pathlib import Path
 
 import pytest
 import yaml
 
-ROOT = Path(__file__).parents[2]
+from tests.infra.install_sh import install, needs_kubectl
+
+MISSING_PREREQUISITE, FAILED = 3, 4
 OWN, BEFORE = "train-func-hub", "kubeflow"
 KUBECTL = """#!/usr/bin/env bash
 case "$*" in
     *"get-contexts"*) echo here ;;
     *"get configmap train-func-install"*) printf 'profile=generic\\ns3=seaweedfs\\nstorage=none\\n' ;;
     *"get deployments,persistentvolumeclaims --namespace $HUB_IS_IN "*) echo deployment.apps/hub ;;
-    *"get deployment/hub --namespace"*) printf '01/1 hub:1' ;;
+    *"get ${IS_NOT_TOLD:-nothing} "*) exit 1 ;;
+    *"get "*"/"*) printf '01/1 image:1' ;;
 esac
 """
+STORE = "statefulset/myminio"
 
 
-def said(folder: Path, command: str, hub_is_in: str) -> str:
+def said(folder, command, hub_is_in):
     """What install.sh tells of a cluster that has its hub there, if anywhere."""
-    (folder / "kubectl").write_text(KUBECTL)
-    (folder / "kubectl").chmod(0o755)
-    given = {"PATH": f"{folder}:{os.environ['PATH']}", "HOME": str(folder), "HUB_IS_IN": hub_is_in}
-    given |= {"TRAIN_FUNC_IMAGE": "registry.example/train-func:1"}
-    done = subprocess.run([ROOT / "install.sh", command], env=given, capture_output=True, text=True, timeout=60)
-    return done.stdout
+    return install(command, folder=folder, programs={"kubectl": KUBECTL}, HUB_IS_IN=hub_is_in).stdout
 
 
 @pytest.mark.parametrize(("hub_is_in", "namespace"), [("", OWN), (OWN, OWN), (BEFORE, BEFORE)])
@@ -48,15 +44,28 @@ def test_status_and_credentials_say_that_its_users_are_one_circle_of_trust(tmp_p
         assert "circle of trust" in said(tmp_path, command, OWN)
 
 
-def test_nothing_of_the_hub_is_in_a_namespace_of_the_others(tmp_path):
-    if not shutil.which("kubectl"):
-        pytest.skip("kubectl is not here: NOT TESTED what install.sh renders")
-    command = [ROOT / "install.sh", "render", "--only", "s3,jobs"]
-    given = {"PATH": os.environ["PATH"], "HOME": str(tmp_path), "KUBECONFIG": "/dev/null"}
-    done = subprocess.run(command, env=given, capture_output=True, text=True, timeout=60, check=True)
+def test_nothing_of_the_hub_is_in_a_namespace_of_the_others():
+    needs_kubectl()
+    done = install("render", "--only", "s3,jobs")
     found = {(each["kind"], each["metadata"]["name"]): each for each in yaml.safe_load_all(done.stdout) if each}
     binding = found["RoleBinding", "train-func-notebook-of-jupyterhub"]
     assert binding["subjects"] == [{"kind": "ServiceAccount", "name": "notebook", "namespace": OWN}]
     sources = found["NetworkPolicy", "myminio"]["spec"]["ingress"][0]["from"]
     notebooks = next(each for each in sources if "component" in each.get("podSelector", {}).get("matchLabels", {}))
     assert notebooks["namespaceSelector"] == {"matchLabels": {"kubernetes.io/metadata.name": OWN}}
+
+
+@pytest.mark.parametrize("broken", ["cp", "sed"])
+def test_a_component_of_which_one_line_failed_is_reported_and_not_installed(tmp_path, broken):
+    condition = 'case "$*" in *jobs/*|*infra/jobs*) echo disk full >&2; exit 1 ;; esac'
+    fails = f'#!/bin/sh\n{condition}\nexec {shutil.which(broken)} "$@"\n'
+    done = install("doctor", "--only", "jobs", folder=tmp_path, programs={"kubectl": KUBECTL, broken: fails})
+    assert done.returncode == MISSING_PREREQUISITE
+    assert ["FAIL", "jobs", "disk", "full"] in [line.split() for line in done.stdout.splitlines()]
+
+
+def test_a_status_that_the_cluster_did_not_tell_is_a_failure(tmp_path):
+    done = install("status", folder=tmp_path, programs={"kubectl": KUBECTL}, IS_NOT_TOLD=STORE)
+    assert done.returncode == FAILED
+    assert STORE in done.stderr
+    assert "s3 " not in done.stdout

@@ -1,0 +1,219 @@
+"""What has changed since a definition was executed: what was set on it, and what it was executed with."""
+
+import abc
+import ast
+import dis
+import enum
+import inspect
+from collections.abc import Iterable, Iterator
+from types import CellType, CodeType, FunctionType, GetSetDescriptorType, MemberDescriptorType, ModuleType
+from typing import NamedTuple
+
+from train_func.client.source.cells import ABSENT, ATOMS, Space, Statement, is_same_literal, layers, literal
+from train_func.client.source.definitions import (
+    belongs_to_class,
+    bindings,
+    changed_names,
+    function_of,
+    functions,
+    parts,
+    target,
+)
+from train_func.client.source.names import Definition, Import
+
+_IMPLICIT = frozenset(("__new__", "__init_subclass__", "__class_getitem__"))  # which type() wraps by itself
+_METACLASSES = (type, abc.ABCMeta)
+_STATE = (*ATOMS, list, dict, set)
+_Function = ast.FunctionDef | ast.AsyncFunctionDef
+
+
+class Change(NamedTuple):
+    """An attribute that a definition has now, and that executing its text alone would not give."""
+
+    path: str
+    """How the module reaches it, as ``Net.forward``."""
+    value: object
+    """ABSENT where it was deleted; a cell of a closure where calls have changed what a decorator holds."""
+    node: ast.stmt | None
+    """What the text has for it."""
+    is_made: bool
+    """Whether the code of a decorator, a base or a metaclass may have made it, and makes it again."""
+
+
+def changes(node: ast.stmt, value: object, space: Space) -> Iterator[Change]:
+    """What was set on a function or a class, or deleted of it, since its definition was executed."""
+    if isinstance(node, ast.ClassDef) and isinstance(value, type):
+        yield from _changes_of_class(node, value, node.name, space)
+    elif isinstance(node, _Function):
+        yield from _changes_of_function(node, value, node.name, space)
+
+
+def _changes_of_function(node: _Function, value: object, path: str, space: Space) -> Iterator[Change]:
+    function, is_made = function_of(node, value), bool(node.decorator_list)
+    if function is None or isinstance(value, type):
+        return
+    is_bare = function in (value, getattr(value, "__func__", None))
+    if is_bare:
+        path += ".__func__" if isinstance(value, classmethod) else ""
+        named = {one.arg for one, default in zip(node.args.kwonlyargs, node.args.kw_defaults, strict=True) if default}
+        if len(function.__defaults__ or ()) != len(node.args.defaults):
+            yield Change(f"{path}.__defaults__", function.__defaults__, node, is_made=False)
+        if (function.__kwdefaults__ or {}).keys() != named:
+            yield Change(f"{path}.__kwdefaults__", function.__kwdefaults__, node, is_made=False)
+    for name, held in getattr(function if is_bare else value, "__dict__", {}).items():
+        if not name.startswith("__") and function not in functions(held):
+            yield Change(f"{path}.{name}", held, None, is_made)
+    for wrapper in functions(value) if is_made else ():
+        made_by = space.definition_at(wrapper.__code__) if wrapper is not function else None
+        for name, cell in zip(wrapper.__code__.co_freevars, wrapper.__closure__ or (), strict=True):
+            said = _literals_around(made_by, name) if made_by and cell != CellType() else []
+            is_state = bool(said) and type(cell.cell_contents) in _STATE
+            if is_state and not any(is_same_literal(one, cell.cell_contents) for one in said):
+                yield Change(f"{path}.{name}", cell, node, is_made=False)
+
+
+def _literals_around(statement: Statement, name: str) -> list[object]:
+    """What the functions around the statement assign to a name; empty where one of that is no literal."""
+    inside, all_of_text = {*ast.walk(statement.node)}, statement.text.definitions.values()
+    around = [one.node for one in all_of_text if one.first < statement.first and one.last >= statement.last]
+    nodes = (one for outer in around for one in ast.walk(outer) if one not in inside)
+    said = [literal(one.value) for one in nodes if isinstance(one, ast.Assign) and target(one) == name]
+    return [] if ABSENT in said else said
+
+
+def _changes_of_class(node: ast.ClassDef, kind: type, path: str, space: Space) -> Iterator[Change]:
+    bound = bindings(node)
+    fields = vars(kind).get("__dataclass_fields__", {})
+    decorators = {ast.unparse(getattr(one, "func", one)).rpartition(".")[2] for one in node.decorator_list}
+    is_hooked = any("__init_subclass__" in vars(base) and base.__module__ != "typing" for base in kind.__mro__[1:-1])
+    is_made = is_hooked or type(kind) not in _METACLASSES or bool(decorators - {"dataclass"})
+    for name, value in vars(kind).items():
+        last = bound[name][-1] if name in bound else None
+        if last is None:
+            if not _is_python_s(kind, name, space):
+                yield Change(f"{path}.{name}", value, None, is_made)
+        elif not _is_said(node, kind, name, bound[name], space):
+            is_code = hasattr(type(value), "__get__") or isinstance(value, ModuleType)
+            is_again = bool(last.decorator_list) if isinstance(last, Definition) else is_code
+            yield Change(f"{path}.{name}", value, last, is_made or is_again)
+        elif isinstance(last, Definition):
+            for one in changes(last, value, space):
+                yield one._replace(path=f"{path}.{name}{one.path.removeprefix(last.name)}")
+    for name in (one for one in bound if one not in vars(kind) and one not in fields):
+        last = bound[name][-1]
+        if isinstance(last, Definition | ast.Assign | ast.AnnAssign) and not issubclass(kind, enum.Enum):
+            yield Change(f"{path}.{name}", ABSENT, last, is_made)
+
+
+def _is_python_s(kind: type, name: str, space: Space) -> bool:
+    """Whether an attribute that the class body does not bind comes with every class of its kind."""
+    value, is_plain = vars(kind)[name], type(kind) in _METACLASSES and not issubclass(kind, tuple)
+    if isinstance(value, FunctionType) and value.__globals__ is space.live:
+        is_generated = value.__code__.co_filename == "<string>"  # as a dataclass makes them
+        is_moved = not is_plain and name.startswith("_") and value.__qualname__.startswith(f"{kind.__qualname__}.")
+        return is_generated or is_moved
+    is_slot = isinstance(value, MemberDescriptorType | GetSetDescriptorType)
+    return is_slot or name.startswith(("__", "_abc_") if is_plain else "_") or _is_member(kind, name)
+
+
+def _is_member(kind: type, name: str) -> bool:
+    """Whether it is a member of an enum or a field of a named tuple, which the class makes of what its body says."""
+    is_of_enum = isinstance(kind, enum.EnumMeta) and (name in kind.__members__ or name == "__new__")
+    return is_of_enum or name in getattr(kind, "_fields", ())
+
+
+def _is_said(node: ast.ClassDef, kind: type, name: str, binders: list[ast.stmt], space: Space) -> bool:
+    """Whether executing the class body, with values in place of its expressions, gives the class this attribute."""
+    value, last = vars(kind)[name], binders[-1]
+    inside = {*ast.walk(node)}
+    methods = {one.name for binder in binders for one in ast.walk(binder) if isinstance(one, _Function)}
+
+    def is_written(one: object, names: Iterable[str] = methods) -> bool:
+        made_by = space.definition_at(one.__code__) if isinstance(one, FunctionType) else None
+        return made_by is not None and made_by.node in inside and made_by.name in names
+
+    if _is_member(kind, name) or isinstance(value, MemberDescriptorType):
+        return True
+    if isinstance(last, ast.ClassDef):
+        return isinstance(value, type) and value.__qualname__ == f"{kind.__qualname__}.{last.name}"
+    if isinstance(last, Definition) and not last.decorator_list:
+        return is_written(value if name not in _IMPLICIT else parts(value)[0])
+    if methods:
+        return all(any(map(is_written, functions(part))) for part in parts(value))
+    if len(binders) > 1 or not target(last):
+        return False
+    field = vars(kind).get("__dataclass_fields__", {}).get(name)
+    if field is not None:
+        return field.default is value or is_same_literal(field.default, value)
+    expression: ast.expr = last.value  # type: ignore[attr-defined]
+    if isinstance(expression, ast.Lambda):
+        return isinstance(value, FunctionType) and value.__code__.co_firstlineno == expression.lineno
+    if belongs_to_class(expression, value) and isinstance(expression, ast.Name):
+        return space.live.get(expression.id, ABSENT) is value or is_written(value, [expression.id])
+    return not belongs_to_class(expression, value)
+
+
+def sets(node: ast.stmt, attribute: str) -> bool:
+    """Whether code of the statement sets or deletes the attribute, or names it in a text as ``setattr`` needs it."""
+    nodes = [*ast.walk(node)]
+    is_by_name = any(isinstance(one, ast.Name) and one.id in ("setattr", "delattr") for one in nodes)
+    return any(
+        (isinstance(one, ast.Attribute) and one.attr == attribute and not isinstance(one.ctx, ast.Load))
+        or (is_by_name and isinstance(one, ast.Constant) and one.value == attribute)
+        for one in nodes
+    )
+
+
+def _executed(node: ast.stmt) -> Iterator[ast.expr]:
+    """What a worker executes of a definition beside its values: decorators, and calls that give a class its bases."""
+    if isinstance(node, Definition):
+        yield from node.decorator_list
+    if isinstance(node, ast.ClassDef):
+        yield from (one for one in (*node.bases, *(word.value for word in node.keywords)) if isinstance(one, ast.Call))
+        for inner in node.body:
+            yield from _executed(inner)
+
+
+def change_since(
+    space: Space, statement: Statement, node: ast.stmt | None, value: object
+) -> tuple[str, Statement] | None:
+    """A name that a worker uses again to make ``value`` by ``node``, and the statement that has changed it since."""
+    nodes = [*_executed(node)] if node else []
+    if isinstance(value, type) and isinstance(node, ast.Assign | ast.AnnAssign) and node.value:  # a call has made it
+        nodes.append(node.value)
+    waiting = [one.id for node in nodes for one in ast.walk(node) if isinstance(one, ast.Name)]
+    inside = bindings(node) if isinstance(node, ast.ClassDef) else {}  # as of the x in @x.setter
+    waiting = [name for name in waiting if name not in inside]
+    names, registries = dict[str, Statement](), set[str]()
+    while waiting:
+        name = waiting.pop()
+        binders = [one for one in space.binders.get(name, ()) if statement.comes_after(one)]
+        if name in names or not binders:
+            continue
+        names[name] = binders[-1]
+        value = space.live.get(name)
+        for function in layers(vars(value).get("__init__") if isinstance(value, type) else value):
+            if function.__globals__ is space.live:
+                made_by = space.definition_at(function.__code__)
+                registries |= changed_names(made_by.node) if made_by else set()
+                waiting += _globals(function.__code__)
+    later = [one for one in space.statements if one.comes_after(statement)]
+    for name, before in sorted(names.items()):
+        value = space.live.get(name, ABSENT)
+        definition = space.definition_of(value)
+        is_same = isinstance(before.node, Import) or (definition is not None and definition.source == before.source)
+        if is_same or (target(before.node) and is_same_literal(literal(before.node.value), value)):  # type: ignore[attr-defined]
+            continue
+        for one in reversed(later):
+            is_edit = name not in registries and not isinstance(one.node, Definition)
+            if one in space.binders[name] or (is_edit and name in changed_names(one.node)):
+                return name, one
+    return None
+
+
+def _globals(code: CodeType) -> set[str]:
+    """The globals that executing ``code`` looks up, without those of functions that it only makes."""
+    names = {step.argval for step in dis.get_instructions(code) if step.opname in ("LOAD_GLOBAL", "LOAD_NAME")}
+    inner = [one for one in code.co_consts if isinstance(one, CodeType)]
+    runs = (one for one in inner if not one.co_flags & inspect.CO_OPTIMIZED or one.co_name.endswith(("comp>", "expr>")))
+    return names.union(*map(_globals, runs))
