@@ -290,15 +290,15 @@ def state_in_store(store: Readable, keys: RunKeys) -> str:
     """What became of a job that is gone from its backend: cancelled, deleted, or past its time to live.
 
     A function may fail after it has published, and end well without having published anything. The newest attempt that
-    worker 0 took part in tells; of a later one, in which workers waited for it, a permanent failure alone counts.
+    worker 0 took part in, or in which any worker ended well, tells; of a later one a permanent failure alone counts.
     """
     is_published = bool(store.list(keys.result))
     if is_cancelled(store, keys):
         return "Succeeded" if is_published else "Cancelled"
     ends = list(_marked_ends(store, keys))
-    last = max((end.attempt for end in ends if end.worker == 0), default=0)
+    last = max((end.attempt for end in ends if end.worker == 0 or end.exit_code == 0), default=0)
     failed = {end.attempt for end in ends if end.exit_code != 0 and not retryable(end.exit_code)}
-    if last not in failed and any((end.attempt, end.worker, end.exit_code) == (last, 0, 0) for end in ends):
+    if last not in failed and any((end.attempt, end.exit_code) == (last, 0) for end in ends):
         return "Succeeded"
     if max(failed, default=-1) >= last:
         return "Failed"

@@ -278,6 +278,12 @@ class Session:
                 are; on one rank, when rows cannot be made a batch.
         """
         state, self._own_state = self._own_state, None
+        if state is None and self.run.min_workers is not None:
+            raise InvalidInput(
+                f"min_workers={self.run.min_workers}: nothing saves this loop, so it would begin anew whenever a worker "
+                "is lost or comes: call session.checkpoint(model, optimizer) before session.steps",
+                cause="code",
+            )
         if state is None and self.attempt > 1:
             why = "no attempt saves this loop, because session.checkpoint was not called before it"
             world.log_rank0(Stage(text=f"attempt {self.attempt} begins at step 1: {why}"))
