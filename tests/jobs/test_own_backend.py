@@ -42,6 +42,12 @@ class Done:
     def stacks_command(self):
         return ""
 
+    def change(self, **changes):
+        pass
+
+    def evict(self, worker, *, force=False):
+        pass
+
     def cancel(self):
         if self.status() is None:
             raise JobNotFound(f"room {self.room} has no job {self.name}")

@@ -1,4 +1,4 @@
-"""A Cluster lists its jobs, and removes them."""
+"""A Cluster lists its jobs, changes them while they run, and removes them."""
 
 import json
 import subprocess
@@ -9,7 +9,7 @@ import pytest
 from tests.api_servers import Answer, ApiServer, running, write_kubeconfig
 from tests.messages import unnamed
 from tests.recorded_jobs import RecordedJob
-from train_func import Cluster, JobNotFound, Run
+from train_func import Cluster, InvalidInput, JobNotFound, Run
 from train_func.client.backend import JobRequest, provisional
 from train_func.client.job import Job
 from train_func.client.kinds import KINDS
@@ -73,6 +73,85 @@ def test_the_command_that_asks_where_the_ranks_are_executes_in_every_pod_that_ru
     told = subprocess.run(["sh", "-c", shell], capture_output=True, text=True, check=True, timeout=60).stdout
     expected = "-n here exec run-1-worker-{} -- sh -c kill -QUIT 1"
     assert told.splitlines() == [expected.format(worker) for worker in (0, 7)]
+
+
+@pytest.fixture
+def changed(server):
+    """What the API was asked to change, and how; it refuses with ``server.refusal``, where there is one."""
+    asked_for, answer = [], server.answer
+    pod = RecordedJob("out_of_memory").recorded["pods"][0]
+    of_job = [{**pod, "metadata": {**pod["metadata"], "name": f"run-1-worker-{n}", "uid": f"uid-{n}"}} for n in (0, 1)]
+    for number, each in enumerate(of_job):
+        each["metadata"]["labels"] = {"training.kubeflow.org/replica-index": str(number)}
+    server.refusal = None
+
+    def noted(asked):
+        if asked.method == "GET":
+            return Answer(body={"items": of_job}) if "/pods" in asked.path else answer(asked)
+        asked_for.append((asked.method, asked.path.rpartition("/")[2], json.loads(asked.body)))
+        return server.refusal or Answer()
+
+    server.answer = noted
+    return asked_for
+
+
+@pytest.mark.parametrize(
+    ("change", "spec"),
+    [
+        ({"workers": 3}, {"pytorchReplicaSpecs": {"Worker": {"replicas": 3}}}),
+        (
+            {"node_selector": {"zone": "b"}, "suspend": False},
+            {
+                "pytorchReplicaSpecs": {"Worker": {"template": {"spec": {"nodeSelector": {"zone": "b"}}}}},
+                "runPolicy": {"suspend": False},
+            },
+        ),
+    ],
+)
+def test_a_job_that_runs_is_changed_by_a_patch_of_that_alone(backend, changed, change, spec):
+    backend.job("run-1").change(**change)
+    assert changed == [("PATCH", "run-1", {"spec": spec})]
+
+
+@pytest.mark.parametrize(("force", "options"), [(False, {}), (True, {"gracePeriodSeconds": 0})])
+def test_a_worker_is_evicted_by_deleting_the_pod_that_was_seen(backend, changed, force, options):
+    backend.job("run-1").evict(1, force=force)
+    assert changed == [("DELETE", "run-1-worker-1", {"preconditions": {"uid": "uid-1"}, **options})]
+
+
+def test_a_worker_without_a_pod_is_not_evicted(backend, changed):
+    with pytest.raises(InvalidInput, match="worker=7: job run-1 has no pod"):
+        backend.job("run-1").evict(7)
+    assert changed == []
+
+
+@pytest.mark.parametrize(
+    ("act", "verb", "resource", "rule"),
+    [
+        (lambda job: job.evict(0), "delete", "pods", "resources: [pods], verbs: [list, delete]"),
+        (
+            lambda job: job.change(workers=2),
+            "patch",
+            "pytorchjobs",
+            "resources: [pytorchjobs], verbs: [get, list, create, delete, patch]",
+        ),
+    ],
+)
+def test_a_right_that_lacks_is_named_with_the_role_that_gives_it(server, backend, changed, act, verb, resource, rule):
+    words = f'{resource} is forbidden: User "ann" cannot {verb} resource "{resource}" in the namespace "here"'
+    server.refusal = Answer(403, {"kind": "Status", "message": words, "code": 403})
+    with pytest.raises(InvalidInput) as raised:
+        act(backend.job("run-1"))
+    assert raised.value.cause == "permission"
+    assert unnamed(raised.value, "kind: Role", rule, "kubectl apply -f FILE") == []
+
+
+def test_what_is_not_there_or_has_a_fixed_shape_is_not_changed(server, backend, changed):
+    server.refusal = Answer(404, {"kind": "Status", "message": 'pytorchjobs "nosuch" not found', "code": 404})
+    with pytest.raises(JobNotFound, match="'nosuch'"):
+        backend.job("nosuch").change(workers=2)
+    with pytest.raises(InvalidInput, match=r"a TrainJob keeps .*on=Cluster\(kind='PyTorchJob'\)"):
+        Cluster(kind="TrainJob").job("run-1").change(workers=2)
 
 
 def test_a_job_that_was_deleted_is_gone(server, backend):

@@ -1,8 +1,10 @@
-"""What Local() tells of a job beside what the table of scenarios holds: events, last words, pauses."""
+"""What Local() tells of a job beside what the table of scenarios holds: events, last words, pauses, changes."""
 
 import pytest
 
 from tests.local_jobs import until
+from tests.messages import unnamed
+from train_func.errors import InvalidInput, JobNotFound
 
 # The first incarnation of worker 1 ends with 144, the next one with 0; worker 0 waits for that.
 SECOND_CHANCE = (
@@ -67,3 +69,95 @@ def test_the_termination_message_is_the_file_or_the_end_of_a_failed_container_s_
     jobs.ended()
     (pod,) = jobs.backend.job("job-a").pods()
     assert pod.message == message
+
+
+# Leaves as a worker does that is asked to; ends well as soon as the cache holds ``done``.
+LEAVES = (
+    "import os, pathlib, signal, sys, time; done = pathlib.Path(os.environ['TRAIN_FUNC_CACHE_DIR'], 'done')\n"
+    "signal.signal(signal.SIGTERM, lambda *_: sys.exit(143)); print('ready', flush=True)\n"
+    "while not done.exists(): time.sleep(0.01)\n"
+)
+STAYS = LEAVES.replace("sys.exit(143)", "None")
+
+
+@pytest.fixture
+def elastic(jobs):
+    """Starts a job of three workers that needs one of them; it is looked at once all run."""
+
+    def start(code=LEAVES, **shape):
+        jobs.start(code, workers=3, **{"min_workers": 1, **shape})
+        until(lambda: running(jobs) == [0, 1, 2], "three workers")
+        until(lambda: jobs.text().count("ready") == 3, "three workers are ready")
+        return jobs.backend.job("job-a")
+
+    return start
+
+
+def running(jobs):
+    return sorted(pod.worker for pod in jobs.backend.job("job-a").pods() if pod.phase == "Running")
+
+
+def finish(jobs):
+    (jobs.home / "cache/done").touch()
+    return jobs.ended()
+
+
+def test_a_job_that_is_scaled_ends_its_highest_workers_and_starts_those_that_lack(jobs, elastic):
+    job = elastic()
+    job.change(workers=1)
+    until(lambda: running(jobs) == [0], "one worker")
+    assert [(pod.worker, pod.exit_code) for pod in job.pods() if pod.deleted] == [(2, 143), (1, 143)][::-1]
+    assert (job.status().condition("Running").reason, job.status().workers) == ("Running", 1)
+    assert [event.reason for event in job.events() if event.type == "Warning"] == []
+    job.change(workers=3)
+    until(lambda: running(jobs) == [0, 1, 2], "three workers again")
+    assert finish(jobs).condition("Succeeded")
+    assert jobs.text().count("ready") == 5
+
+
+@pytest.mark.parametrize("code", [70, 137])
+def test_however_a_worker_ends_that_is_scaled_away_the_job_goes_on_without_it(jobs, elastic, code):
+    job = elastic(LEAVES.replace("143", str(code)))
+    job.change(workers=2)
+    until(lambda: running(jobs) == [0, 1], "two workers")
+    assert finish(jobs).condition("Succeeded")
+    assert [pod.exit_code for pod in job.pods()] == [0, 0, code]
+
+
+@pytest.mark.parametrize(
+    ("code", "force", "exit_code"), [(LEAVES, False, 143), (STAYS, False, 137), (STAYS, True, 137)]
+)
+def test_a_worker_that_is_evicted_ends_and_is_started_again_where_later_workers_start(
+    jobs, elastic, code, force, exit_code
+):
+    job = elastic(code, grace=600 if force else 1)
+    job.change(node_selector={"zone": "b"})
+    job.evict(1, force=force)
+    until(lambda: jobs.text(worker=1).count("ready") == 2, "another worker 1")
+    ended, new = (pod for pod in job.pods() if pod.worker == 1)
+    assert (ended.exit_code, ended.reason, ended.node) == (exit_code, "Deleted", "")
+    assert (new.phase, new.node) == ("Running", "zone=b")
+    assert job.status().condition("Running")
+    assert finish(jobs).condition("Succeeded")
+
+
+def test_a_suspended_job_has_no_workers_until_it_is_resumed(jobs, elastic):
+    job = elastic()
+    job.change(suspend=True)
+    until(lambda: job.status().condition("Suspended"), "it is suspended")
+    assert running(jobs) == []
+    job.change(node_selector={"zone": "b"}, suspend=False)
+    until(lambda: running(jobs) == [0, 1, 2], "three workers again")
+    assert {pod.node for pod in job.pods() if pod.phase == "Running"} == {"zone=b"}
+    assert finish(jobs).condition("Succeeded")
+
+
+def test_what_does_not_run_is_not_changed(jobs, elastic):
+    job = elastic()
+    with pytest.raises(InvalidInput) as raised:
+        job.evict(3)
+    assert unnamed(raised.value, "worker=3", "job-a") == []
+    finish(jobs)
+    for change in (lambda: job.change(workers=1), lambda: job.evict(0), lambda: jobs.backend.job("b").evict(0)):
+        with pytest.raises(JobNotFound):
+            change()

@@ -92,6 +92,34 @@ class BoundJob(Protocol):
     def stacks_command(self) -> str:
         """What is typed so that all ranks write where they are to their logs; empty where none is known to run."""
 
+    def change(
+        self,
+        *,
+        workers: int | None = None,
+        node_selector: Mapping[str, str] | None = None,
+        suspend: bool | None = None,
+    ) -> None:
+        """Changes the job while it runs, as far as these are given.
+
+        Args:
+            workers: those from this number on end within their grace period, which is no failure, and those that lack
+                are started.
+            node_selector: labels of the nodes of the workers that are started from now on, beside those named before.
+            suspend: with True all workers end within their grace period, with False they are started again.
+
+        Raises:
+            InvalidInput: jobs of that kind cannot be changed, or the right for it is missing.
+            JobNotFound: there is no such job.
+        """
+
+    def evict(self, worker: int, *, force: bool = False) -> None:
+        """Ends a worker within its grace period, or at once with ``force``; another one takes its place.
+
+        Raises:
+            InvalidInput: the job has no such worker now, or the right for it is missing.
+            JobNotFound: there is no such job.
+        """
+
     def cancel(self) -> None:
         """Stops the job within its grace period; raises JobNotFound."""
 

@@ -34,6 +34,8 @@ class JobStatus:
     """It was deleted, and goes as soon as its pods have ended."""
     is_over_deadline: bool = False
     """It has failed because it ran longer than its deadline."""
+    workers: int | None = None
+    """How many the job should have now; None where that is not known."""
 
     def condition(self, kind: str) -> Condition | None:
         """The condition of that type if it holds now."""

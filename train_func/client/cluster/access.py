@@ -73,6 +73,11 @@ class Access(Target):
         answer: Json = self._call("POST", path, body, query)
         return answer
 
+    def patch(self, path: str, changes: Mapping[str, Any]) -> Json:
+        """Changes an object, by a merge patch: what is not named stays as it is."""
+        answer: Json = self._call("PATCH", path, changes, {}, content_type="application/merge-patch+json")
+        return answer
+
     def delete(self, path: str, body: Mapping[str, Any]) -> Json:
         """Asks for the end of an object; ``body`` holds options."""
         answer: Json = self._call("DELETE", path, body, {})
@@ -105,13 +110,20 @@ class Access(Target):
             return None
 
     def _call(
-        self, method: str, path: str, body: Mapping[str, Any] | None, query: Mapping[str, str], *, is_json: bool = True
+        self,
+        method: str,
+        path: str,
+        body: Mapping[str, Any] | None,
+        query: Mapping[str, str],
+        *,
+        is_json: bool = True,
+        content_type: str = "application/json",
     ) -> Any:
         return self.client.call_api(
             path,
             method,
             query_params=list(query.items()),
-            header_params={"Accept": "application/json, */*", "Content-Type": "application/json"},
+            header_params={"Accept": "application/json, */*", "Content-Type": content_type},
             body=body,
             response_type="object",
             auth_settings=["BearerToken"],

@@ -6,7 +6,7 @@ of a container's two streams are not in order, and leaves out as many lines of e
 
 import re
 from collections import Counter
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
@@ -99,11 +99,35 @@ class ClusterJob:
         ask = f"kubectl -n {self._access().namespace} exec $pod -- sh -c 'kill -QUIT 1'"
         return f"for pod in {' '.join(names)}; do {ask}; done" if names else ""
 
+    def change(
+        self,
+        *,
+        workers: int | None = None,
+        node_selector: Mapping[str, str] | None = None,
+        suspend: bool | None = None,
+    ) -> None:
+        """As every backend; by one patch of the object."""
+        access = self._access()
+        changes = access.kind.patch(workers=workers, node_selector=node_selector, suspend=suspend)
+        if not objects.change(access, self.name, changes):
+            raise self._absent(access)
+
+    def evict(self, worker: int, *, force: bool = False) -> None:
+        """As every backend; the pod is deleted, which takes a right that few accounts have."""
+        access = self._access()
+        pods = [pod for pod in objects.pods(access, self.name) if pod.worker == worker and not pod.deleted]
+        if not pods:
+            raise InvalidInput(f"worker={worker!r}: job {self.name} has no pod of it now")
+        objects.delete_pod(access, pods[-1], force=force)
+
     def cancel(self) -> None:
         """Removes the job with its pods; raises JobNotFound."""
         access = self._access()
         if not objects.remove(access, self.name):
-            raise JobNotFound(f"no job {self.name!r} is in namespace {access.namespace} of {access.where}")
+            raise self._absent(access)
+
+    def _absent(self, access: Access) -> JobNotFound:
+        return JobNotFound(f"no job {self.name!r} is in namespace {access.namespace} of {access.where}")
 
     def delete(self) -> None:
         """As ``cancel``; nothing happens when there is no such job."""

@@ -82,7 +82,7 @@ def diagnosed(error: Any, verb: str, resource: str, target: Target) -> Diagnosis
             return Diagnosis("permission", f"{unsent}. See whether `kubectl get pods` works with that context")
         case 403 if _RBAC.search(words):
             exists = "if that namespace exists at all (`kubectl get namespaces`)"
-            return Diagnosis("permission", f"{asked}: forbidden: {words}; {exists}: {role(target)}")
+            return Diagnosis("permission", f"{asked}: forbidden: {words}; {exists}: {role(target, verb, resource)}")
         case 404 if _NAMESPACE.search(words):
             lists = "`kubectl get namespaces` lists them"
             remedy = f"{lists}, `kubectl create namespace {target.namespace}` makes it"
@@ -125,11 +125,18 @@ def rights(kind: Kind) -> dict[tuple[str, str], tuple[str, ...]]:
     }
 
 
-def role(target: Target) -> str:
-    """What the administrator of the namespace has to apply: an installed client has no file of it."""
+def role(target: Target, verb: str = "get", resource: str = "") -> str:
+    """What the administrator of the namespace has to apply: an installed client has no file of it.
+
+    It gives the right to ``verb`` the ``resource``, too, which few need, where that is one of jobs or pods.
+    """
+    granted = rights(target.kind)
+    for (group, name), verbs in granted.items():
+        if name == resource and verb not in verbs:
+            granted[group, name] = (*verbs, verb)
     rules = [
-        f"- {{apiGroups: [{json.dumps(group)}], resources: [{resource}], verbs: [{', '.join(verbs)}]}}"
-        for (group, resource), verbs in rights(target.kind).items()
+        f"- {{apiGroups: [{json.dumps(group)}], resources: [{name}], verbs: [{', '.join(verbs)}]}}"
+        for (group, name), verbs in granted.items()
     ]
     bind = f"kubectl create rolebinding {ROLE} -n {target.namespace} --role={ROLE} --user=NAME"
     metadata = f"{{name: {ROLE}, namespace: {target.namespace}}}"

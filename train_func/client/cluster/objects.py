@@ -123,6 +123,20 @@ def _listed(access: Access, resource: str, path: str, **query: str) -> list[Json
         return list(access.get(path, **query)["items"])
 
 
+def change(access: Access, name: str, changes: Mapping[str, Any]) -> bool:
+    """Changes the job by a merge patch; False when there is none."""
+    with access.asking("patch", access.kind.plural, 404) as met:
+        access.patch(access.jobs(name), changes)
+    return not met
+
+
+def delete_pod(access: Access, pod: Pod, *, force: bool) -> None:
+    """Asks for the end of a pod, with ``force`` at once; one that is gone by now is left alone."""
+    options = {"preconditions": {"uid": pod.uid}, **({"gracePeriodSeconds": 0} if force else {})}
+    with access.asking("delete", "pods", 404, 409):
+        access.delete(access.core("pods", pod.name), options)
+
+
 def remove(access: Access, name: str) -> bool:
     """Removes the job, and its pods, and waits until they are gone; False when there was none.
 

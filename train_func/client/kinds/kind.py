@@ -10,6 +10,7 @@ from train_func.client.job_spec import JobSpec
 from train_func.client.kinds import pod, reading
 from train_func.client.placement import Placement
 from train_func.client.status import Event, JobStatus, Pod
+from train_func.errors import InvalidInput
 
 _NAMED = re.compile(r'(?:Created pod: |\bpods? ")(?P<pod>[^"\s]+)')
 
@@ -77,6 +78,19 @@ class Kind(ABC):
     @abstractmethod
     def environment(self, job: Json) -> list[Json]:
         """Returns the variables of the workers of a job, from its manifest or from the API."""
+
+    def patch(
+        self, *, workers: int | None = None, node_selector: Mapping[str, str] | None = None, suspend: bool | None = None
+    ) -> Json:
+        """Returns the merge patch that changes a job while it runs, as ``BoundJob.change`` says.
+
+        Raises:
+            InvalidInput: jobs of this kind stay as they were created.
+        """
+        raise InvalidInput(
+            f"a {self.name} keeps the workers and the nodes that it was created with; job.cancel(), and submit again "
+            "with on=Cluster(kind='PyTorchJob')"
+        )
 
     @abstractmethod
     def num_objects(self, num_workers: int) -> Mapping[str, int]:

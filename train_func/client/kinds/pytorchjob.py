@@ -1,7 +1,7 @@
 """PyTorchJob: kubeflow.org/v1 of the Training Operator 1.9.
 
-One shape: Workers only, elastic; with a fixed size, unless the run has ``min_workers``. Without a Master the operator adds no init container, which a
-namespace of pod security level restricted would reject.
+One shape: Workers only, elastic; with a fixed size, unless the run has ``min_workers``. Without a Master the operator
+adds no init container, which a namespace of pod security level restricted would reject.
 """
 
 import re
@@ -82,6 +82,22 @@ class PyTorchJob(Kind):
         template = job["spec"]["pytorchReplicaSpecs"]["Worker"]["template"]
         return list(template["spec"]["containers"][0]["env"])
 
+    def patch(
+        self, *, workers: int | None = None, node_selector: Mapping[str, str] | None = None, suspend: bool | None = None
+    ) -> Json:
+        """The operator deletes the pods from the number of workers on, and makes those that lack by the template."""
+        worker: dict[str, Any] = {}
+        if workers is not None:
+            worker["replicas"] = workers
+        if node_selector:
+            worker["template"] = {"spec": {"nodeSelector": dict(node_selector)}}
+        spec: dict[str, Any] = {}
+        if worker:
+            spec["pytorchReplicaSpecs"] = {"Worker": worker}
+        if suspend is not None:
+            spec["runPolicy"] = {"suspend": suspend}
+        return {"spec": spec}
+
     def num_objects(self, num_workers: int) -> Mapping[str, int]:
         """The operator makes a headless Service for every worker."""
         return {"pods": num_workers, "services": num_workers, f"{self.plural}.{self.group}": 1}
@@ -90,7 +106,8 @@ class PyTorchJob(Kind):
         """Its conditions are the words of this package."""
         conditions = [reading.condition(condition) for condition in (job.get("status") or {}).get("conditions") or ()]
         late = any(c.type == "Failed" and c.status == "True" and _DEADLINE in c.message for c in conditions)
-        return reading.job_status(job, conditions, is_over_deadline=late)
+        workers = ((job.get("spec") or {}).get("pytorchReplicaSpecs") or {}).get("Worker") or {}
+        return replace(reading.job_status(job, conditions, is_over_deadline=late), workers=workers.get("replicas"))
 
     def understood(self, event: Event) -> Event:
         """The operator tells of pods in events about the job."""

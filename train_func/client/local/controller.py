@@ -1,12 +1,13 @@
 """The operator of one job: python -m train_func.client.local.controller JOB_FOLDER
 
-Starts the workers, starts one again that ends with a retryable code, and writes into the job's journal what becomes of
-them. Outlives the process that starts it, which waits only until the job is accepted; ends when the job has finished
-and none of its processes is left. Its parent, the guardian, only waits for it: when the controller is killed, the
-guardian ends what it has left.
+Starts the workers, starts one again that ends with a retryable code, ends those that clients do not want any more, and
+writes into the job's journal what becomes of them. Outlives the process that starts it, which waits only until the job
+is accepted; ends when the job has finished and none of its processes is left. Its parent, the guardian, only waits for
+it: when the controller is killed, the guardian ends what it has left.
 
 The rules are those of Training Operator 1.9: one worker that ends with 0 makes a job succeed, a permanent exit code
-makes it fail, and whatever then still runs is left to end by itself.
+makes it fail, and whatever then still runs is left to end by itself. A worker whose number is not below the size of the
+job gets SIGTERM, and its end fails nothing. A suspended job has the size 0.
 """
 
 import os
@@ -21,6 +22,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 from train_func import lock, process_tree
+from train_func.client.kinds.reading import DELETED
 from train_func.client.local.folder import JobFolder
 from train_func.client.local.worker import Node, Worker
 from train_func.client.status import Condition, ContainerEnd, Event, JobStatus, Pod
@@ -44,6 +46,8 @@ class Replica:
     """Seconds before the next incarnation, if this one lives shortly."""
     worker: Worker | None = None
     """Its processes, while there are any."""
+    is_evicted: bool = False
+    """Whether its processes were asked to end, though the job goes on."""
 
 
 class Controller:
@@ -51,10 +55,17 @@ class Controller:
 
     def __init__(self, folder: JobFolder, node: Node) -> None:
         self._folder, self._node, self._spec = folder, node, node.spec
+        self._changes = folder.read_changes()
         self._ending = ""  # why all workers were asked to end; none is started any more
-        self._status = JobStatus((), created=datetime.now(UTC))
+        self._status = JobStatus((), created=datetime.now(UTC), workers=self._changes.workers)
         self._enter("Created", "the job is accepted")
-        self._replicas = [Replica(self._create(worker)) for worker in range(self._spec.workers)]
+        self._replicas: dict[int, Replica] = {}
+        self._follow_changes()
+
+    @property
+    def _size(self) -> int:
+        """The number of workers that the job should have now."""
+        return 0 if self._changes.suspend else self._changes.workers
 
     def run(self) -> None:
         """Returns when the job has finished, or was asked to end, and all its processes have ended."""
@@ -62,8 +73,9 @@ class Controller:
         while True:
             self._reap()
             if not (self._ending or self._status.finished):
+                self._follow_changes()
                 self._start_due()
-            elif not any(replica.worker for replica in self._replicas):
+            elif not any(replica.worker for replica in self._replicas.values()):
                 break
             received = signal.sigtimedwait(SIGNALS, LOOK_SECONDS)
             number = received.si_signo if received else None
@@ -73,7 +85,7 @@ class Controller:
                 self._end(STOPPED)
             elif time.monotonic() >= deadline:
                 self._end(DEADLINE)
-        for replica in self._replicas:
+        for replica in self._replicas.values():
             if replica.pod.phase == "Pending":
                 self._folder.add(replace(replica.pod, phase="Failed", reason=self._ending))
         if self._ending == CANCELLED:
@@ -101,26 +113,61 @@ class Controller:
         )
 
     def _create(self, worker: int) -> Pod:
-        name = f"{self._spec.name}-worker-{worker}"
-        pod = Pod(name, str(uuid.uuid4()), worker, "Pending", None, "ContainerCreating", "", None, None, deleted=False)
+        name, reason = f"{self._spec.name}-worker-{worker}", "ContainerCreating"
+        node = ",".join(f"{label}={value}" for label, value in self._changes.node_selector.items())
+        pod = Pod(name, str(uuid.uuid4()), worker, "Pending", None, reason, "", None, None, deleted=False, node=node)
         self._folder.add(pod)
         return pod
 
+    def _follow_changes(self) -> None:
+        """Ends the workers that the job should not have, and begins those that it lacks."""
+        before, self._changes = self._changes, self._folder.read_changes()
+        if self._changes.workers != before.workers:
+            self._status = replace(self._status, workers=self._changes.workers)
+            self._folder.add(self._status)
+        evictions = self._changes.evictions
+        for replica in list(self._replicas.values()):
+            if replica.pod.worker >= self._size:
+                self._evict(replica, "the job is suspended" if self._changes.suspend else "the job has fewer workers")
+            elif replica.pod.uid in evictions:
+                self._evict(replica, "a client evicts it", force=evictions[replica.pod.uid])
+        for worker in range(self._size):
+            if worker not in self._replicas:
+                self._replicas[worker] = Replica(self._create(worker))
+        if self._changes.suspend and not self._replicas:
+            self._enter("Suspended", "the job is suspended")
+        elif before.suspend and not self._changes.suspend:
+            self._enter("Restarting", "the job is resumed")
+
+    def _evict(self, replica: Replica, why: str, *, force: bool = False) -> None:
+        """Asks a worker to end; one that has not started is gone at once."""
+        if replica.worker is None:
+            self._folder.add(replace(replica.pod, phase="Failed", reason=DELETED, message=why, deleted=True))
+            del self._replicas[replica.pod.worker]
+        elif force:
+            replica.worker.kill()
+        elif not replica.is_evicted:
+            replica.worker.terminate()
+        if replica.worker and not replica.is_evicted:
+            replica.is_evicted = True
+            self._tell(replica.pod, "Normal", "Killing", f"asked to end: {why}")
+
     def _start_due(self) -> None:
-        """Starts the workers whose pause is over; the job runs once all of them do."""
-        for replica in self._replicas:
+        """Starts the workers whose pause is over; the job runs once as many do as it needs."""
+        for replica in self._replicas.values():
             if not replica.worker and time.monotonic() >= replica.start_at:
                 replica.worker = self._node.start(replica.pod)
                 pid = replica.worker.pid
                 replica.pod = replace(replica.pod, phase="Running", reason="", started=datetime.now(UTC), pid=pid)
                 self._folder.add(replica.pod)
                 self._tell(replica.pod, "Normal", "Started", f"started as process {pid}")
-        if all(replica.worker for replica in self._replicas):
-            self._enter("Running", "all workers run")
+        if sum(replica.worker is not None for replica in self._replicas.values()) >= self._spec.min_workers:
+            self._enter("Running", "its workers run")
 
     def _reap(self) -> None:
         """Takes in which supervisors have ended, and ends what they have left behind."""
-        looks = [(replica, replica.worker, replica.worker.poll()) for replica in self._replicas if replica.worker]
+        living = [replica for replica in self._replicas.values() if replica.worker]
+        looks = [(replica, replica.worker, replica.worker.poll()) for replica in living if replica.worker]
         if any(code is not None for _, _, code in looks):
             # Every supervisor adopts its orphans: what is a child of this process now has lost its supervisor.
             process_tree.kill_descendants(spare=[worker.pid for _, worker, code in looks if code is None])
@@ -131,37 +178,49 @@ class Controller:
     def _on_end(self, replica: Replica, code: int, message: str) -> None:
         """Decides what the end of a worker means for it and for the job."""
         now, before = datetime.now(UTC), replica.pod
-        is_again = exits.retryable(code) and not self._ending and not self._status.finished
+        is_extra = code != 0 and before.worker >= self._size
+        is_again = exits.retryable(code) and not (is_extra or self._ending or self._status.finished)
         pod = replace(
             before,
             phase="Failed" if code else "Succeeded",
             exit_code=code,
-            reason=DEADLINE if self._ending == DEADLINE else "Error" if code else "Completed",
+            reason=self._reason(replica, code),
             message=message,
             ended=now,
             pid=None,
-            deleted=is_again,
+            deleted=is_again or is_extra,
         )
         self._folder.add(pod)
         shutil.rmtree(self._folder.pod(pod) / "work", ignore_errors=True)
         replica.pod, replica.worker = pod, None
         what = f"worker {pod.worker} ended with exit code {code}"
-        if code and not self._ending:
+        if pod.reason == "Error" and not self._ending:
             self._tell(pod, "Warning", pod.reason, what, ContainerEnd(code, message))
-        if is_again:
+        if is_extra:
+            del self._replicas[pod.worker]
+        elif is_again:
             self._enter("Restarting", f"{what}, and is started again")
             is_short = (now - (before.started or now)).total_seconds() < SHORT_LIFE
             pause = replica.pause if is_short else 0.0
             replica.pod, replica.start_at = self._create(pod.worker), time.monotonic() + pause
+            replica.is_evicted = False
             replica.pause = min(LONGEST_PAUSE, 2 * pause or FIRST_PAUSE)
         elif not self._ending:
             self._enter("Failed" if code else "Succeeded", what)
+
+    def _reason(self, replica: Replica, code: int) -> str:
+        """Why a worker has ended, in one word."""
+        if self._ending == DEADLINE:
+            return DEADLINE
+        if not code:
+            return "Completed"
+        return DELETED if replica.is_evicted and exits.retryable(code) else "Error"
 
     def _end(self, why: str) -> None:
         """Asks all workers to end, once."""
         if not self._ending:
             self._ending = why
-            for replica in self._replicas:
+            for replica in self._replicas.values():
                 if replica.worker:
                     replica.worker.terminate()
                     self._tell(replica.pod, "Normal", "Killing", f"asked to end: {why}")

@@ -1,9 +1,13 @@
-"""The folder of one job: its spec, the logs of its workers, and a journal of what becomes of job and workers."""
+"""The folder of one job: its spec, what clients have changed since, the logs of its workers, and a journal.
+
+The journal tells what becomes of the job and its workers.
+"""
 
 import contextlib
 import json
 import shutil
-from dataclasses import asdict
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field
 from datetime import datetime
 from pathlib import Path
 from typing import NamedTuple
@@ -12,6 +16,7 @@ from train_func import lock
 from train_func.client.job_spec import JobSpec
 from train_func.client.status import Condition, ContainerEnd, Event, JobStatus, Pod
 from train_func.errors import InvalidInput
+from train_func.wire.codec import Record
 
 _ENTRIES: dict[str, type[JobStatus | Pod | Event]] = {kind.__name__: kind for kind in (JobStatus, Pod, Event)}
 _TIMES = ("created", "started", "ended", "time")
@@ -26,6 +31,19 @@ class History(NamedTuple):
     """Every incarnation of every worker by its uid, oldest first."""
     events: list[Event]
     """Oldest first."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Changes(Record):
+    """What clients want of a job that runs; its controller reads it again and again."""
+
+    workers: int
+    suspend: bool = False
+    """Whether the job has no workers for now."""
+    node_selector: Mapping[str, str] = field(default_factory=dict)
+    """Where workers that start from now on are; this machine has one node and records it."""
+    evictions: Mapping[str, bool] = field(default_factory=dict)
+    """By the uid of each pod that has to end: whether it gets no grace period."""
 
 
 def make_folder(path: Path) -> None:
@@ -47,6 +65,8 @@ class JobFolder:
         self.root = root
         self.home = root.parents[1]
         self.journal = root / "journal.jsonl"
+        self.changes = root / "changes.json"
+        """Written as a whole, by one client at a time."""
         self.log = root / "controller.log"
         self.pid = root / "controller.pid"
         """Of the controller; locked while it, or its guardian, lives."""
@@ -64,11 +84,22 @@ class JobFolder:
         path = self.root / "spec.json"
         return JobSpec.from_json(path.read_bytes(), str(path))
 
+    def read_changes(self) -> Changes:
+        """What clients want by now; as it was submitted where they have changed nothing."""
+        return Changes.from_json(self.changes.read_bytes(), str(self.changes))
+
+    def write_changes(self, changes: Changes) -> None:
+        """Takes the place of what was wanted before."""
+        new = self.changes.with_suffix(".new")
+        new.write_bytes(changes.to_json())
+        new.replace(self.changes)
+
     def prepare(self, spec: JobSpec) -> None:
         """Lays out a new job in place of an earlier one of that name, whose logs are in the store."""
         shutil.rmtree(self.root, ignore_errors=True)
         self.root.mkdir()
         (self.root / "spec.json").write_bytes(spec.to_json())
+        self.write_changes(Changes(workers=spec.workers, node_selector=spec.node_selector))
 
     def add(self, *entries: JobStatus | Pod | Event) -> None:
         """Appends to the journal; of a job and of each pod the newest entry counts."""

@@ -1,5 +1,6 @@
 """A job of this machine: looked at through its folder, which its controller and every process share."""
 
+import contextlib
 import os
 import re
 import secrets
@@ -7,6 +8,7 @@ import shutil
 import subprocess
 import sys
 import time
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
 
@@ -119,6 +121,47 @@ class LocalJob:
                     f"the controller of job {self.name} did not start; {folder.log}:\n{last}", cause="unknown"
                 )
 
+    def change(
+        self,
+        *,
+        workers: int | None = None,
+        node_selector: Mapping[str, str] | None = None,
+        suspend: bool | None = None,
+    ) -> None:
+        """As every backend; the controller follows within a moment."""
+        with self._changing():
+            before = self.folder.read_changes()
+            changes = replace(
+                before,
+                workers=before.workers if workers is None else workers,
+                suspend=before.suspend if suspend is None else suspend,
+                node_selector={**before.node_selector, **(node_selector or {})},
+            )
+            self.folder.write_changes(changes)
+
+    def evict(self, worker: int, *, force: bool = False) -> None:
+        """As every backend."""
+        with self._changing():
+            pods = [pod for pod in self.pods() if pod.worker == worker and pod.phase in OPEN]
+            if not pods:
+                raise InvalidInput(f"worker={worker!r}: job {self.name} has no process of it now")
+            changes = self.folder.read_changes()
+            evictions = {**changes.evictions, pods[-1].uid: force}
+            self.folder.write_changes(replace(changes, evictions=evictions))
+
+    @contextlib.contextmanager
+    def _changing(self) -> Iterator[None]:
+        """No other client changes the job meanwhile; raises JobNotFound where it does not run here."""
+        if not self.folder.root.exists():
+            raise self._absent()
+        with lock.hold(self._lock):
+            if not self.folder.is_controlled():
+                raise self._absent()
+            yield
+
+    def _absent(self) -> JobNotFound:
+        return JobNotFound(f"this machine has no job {self.name!r} in {self.folder.root.parent}")
+
     def clear_away(self) -> None:
         """Ends the last workers of a job that has finished: they may still be ending, and hold memory until then."""
         if self.folder.root.exists():
@@ -135,7 +178,7 @@ class LocalJob:
             JobFailed: its controller does not end.
         """
         if not self._stop():
-            raise JobNotFound(f"this machine has no job {self.name!r} in {self.folder.root.parent}")
+            raise self._absent()
 
     def delete(self) -> None:
         """Cancels the job and removes its folder with all logs; nothing happens when there is none."""

@@ -154,10 +154,14 @@ class Worker:
         process_tree.send(self.pid, signal.SIGTERM)
         self._kill_at = time.monotonic() + self._grace_seconds
 
+    def kill(self) -> None:
+        """Ends the supervisor at once."""
+        process_tree.send(self.pid, signal.SIGKILL)
+
     def poll(self) -> int | None:
         """Returns the exit code, as a container has it, of a supervisor that has ended; kills it after its grace."""
         if time.monotonic() >= self._kill_at:
-            process_tree.send(self.pid, signal.SIGKILL)
+            self.kill()
         code = self._process.poll()
         return code if code is None or code >= 0 else 128 - code
 
