@@ -80,10 +80,10 @@ def a_record(workers: int = 1, **options) -> RunRecord:
     return RunRecord(run=run, name="job-a", generation=1, store="s3://b/runs", function="f", source_sha256="0")
 
 
-def looked(job, seconds=30, workers=1):
+def looked(job, seconds=30, workers=1, **options):
     """All that is told within ``seconds``, the monitor at their end, and when it would have given up."""
     clock = Clock()
-    monitor = JobMonitor(a_record(workers), job.operator, clock.now)
+    monitor = JobMonitor(a_record(workers, **options), job.operator, clock.now)
     told, given_up = [], None
     for _ in range(seconds):
         told += monitor.look(job.look())

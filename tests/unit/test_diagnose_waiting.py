@@ -206,6 +206,22 @@ def test_what_only_a_change_can_help_is_told_and_raised_when_it_lasts(job, worke
     assert remedy in str(failure)
 
 
+@pytest.mark.parametrize("name", ["unschedulable", IMAGE, SECRET])
+def test_what_hinders_one_worker_of_an_elastic_job_ends_no_waiting_while_the_others_train(name):
+    job = RecordedJob(name)
+    (waits,), (runs,) = job.recorded["pods"], RecordedJob(OOM).recorded["pods"]
+    for worker, pod in ((0, waits), (1, runs), (2, runs)):
+        labels = {"training.kubeflow.org/replica-index": str(worker)}
+        metadata = {**pod["metadata"], "name": f"job-a-worker-{worker}", "uid": f"uid-{worker}", "labels": labels}
+        job.recorded["pods"].append({**pod, "metadata": metadata})
+    job.recorded["pods"].pop(0)
+    told, _, given_up = looked(job, 600, workers=3, min_workers=2)
+    assert given_up is None
+    assert unnamed(told[-1].message, "worker 0", "goes on with 2 of 3 workers") == []
+    _, _, given_up = looked(job, 600, workers=4, min_workers=3)
+    assert (given_up is None) == (name == "unschedulable")
+
+
 @pytest.mark.parametrize("name", ["succeeded", "exit_1", "deadline"])
 def test_of_a_job_that_has_ended_nothing_is_told(name):
     told, monitor, given_up = looked(RecordedJob(name))

@@ -1,6 +1,7 @@
 """What `watch` prints, told from snapshots made by hand: what matters, once, in order."""
 
 import re
+from dataclasses import replace
 
 import pytest
 
@@ -202,6 +203,25 @@ def no_expression(monkeypatch):
 def test_the_end_is_shown_behind_the_last_line(watch, shown):
     assert watch(snapshot(), snapshot("Failed", NOTE)) == "Failed"
     assert shown() == ["job-a: Running", str(NOTE), "job-a: Failed"]
+
+
+def of_three(state, phase):
+    """As ``snapshot``, of a job that should have three workers; the last one is in this phase."""
+    made = snapshot(state)
+    pods = tuple(replace(POD, uid=f"{n}", worker=n, phase=phase if n == 2 else POD.phase) for n in range(3))
+    return replace(made, status=replace(made.status, workers=3), pods=pods, positions={"2": LogPosition()})
+
+
+def test_how_many_workers_a_job_has_is_shown_until_it_has_all(watch, shown):
+    played = [of_three("Running", phase) for phase in ("Running", "Pending", "Pending", "Running")]
+    assert watch(*played, snapshot("Failed")) == "Failed"
+    states = "Running", "Running, 2 of 3 workers", "Running", "Failed"
+    assert shown() == [f"job-a: {state}" for state in states]
+
+
+def test_the_end_of_a_job_is_shown_at_once_though_a_worker_of_it_still_waits_for_a_node(watch, monkeypatch):
+    monkeypatch.setattr("train_func.client.watch.SETTLE_SECONDS", 600)
+    assert watch(snapshot(), of_three("Succeeded", "Pending")) == "Succeeded"
 
 
 def test_of_a_job_that_had_ended_before_only_its_last_numbers_are_shown(watch, shown, tmp_path):

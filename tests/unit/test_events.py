@@ -14,6 +14,7 @@ TOLD = [
     events.WorkerStarts(worker=1, num_workers=4, pod="a-run-worker-1", pod_uid="u", submitted="2026-01-02T03:04:05"),
     events.AttemptStarts(attempt=7, position=2, at_most=3, num_workers=4, num_ranks=8, num_threads=2),
     events.RanksRestart(worker=1, attempt=7, message="rank 0 was killed by SIGKILL", follows=0),
+    events.WorkerJoins(worker=2, attempt=7),
     events.Stage(text="goes on behind step 40, from a checkpoint of attempt 7"),
     events.StepProgress(step=40, num_steps=101, epoch=0.4, loss=0.693, rows_per_second=7.5, seconds_left=3661),
     events.Evaluated(step=40, epoch=0.4, prefix="eval_test", metrics={"accuracy": 0.5, "best": "yes", "rows": 101}),

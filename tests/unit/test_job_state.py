@@ -81,10 +81,12 @@ def an_end(number: int, worker: int, code: int, submitted: str = "") -> EndRecor
         (attempt(1), "Absent"),
         (attempt(9, w0=143) | attempt(10, w0=70), "Failed"),
         (attempt(1, w0=0, w1=0), "Succeeded"),
-        (attempt(1, w1=0), "Absent"),
+        (attempt(1, w1=0), "Succeeded"),  # no worker ends so before the result is published
         (attempt(1, w0=0, w1=143) | attempt(2, w1=146), "Succeeded"),  # worker 1 began again, and found no peer
         (attempt(1, w0=0, w1=143) | attempt(2, w1=146) | attempt(3, w1=71), "Succeeded"),
         (attempt(1, w0=0, w1=70), "Failed"),
+        (attempt(1, w0=143, w1=149) | attempt(2, w1=0), "Succeeded"),  # worker 0 never came back
+        (RESULT | attempt(1, w0=143, w1=149) | attempt(2, w1=143), "Succeeded"),  # and worker 1 was evicted at the end
         (attempt(1, w0=0, w1=145) | attempt(2, w1=146), "Succeeded"),
         (attempt(1, w0=0, w1=145) | attempt(2, w0=70, w1=70), "Failed"),  # worker 0 was lost before all were done
         (attempt(1, w0=0, w1=145) | attempt(2, w0=70, w1=70) | attempt(3, w1=146), "Failed"),

@@ -140,7 +140,18 @@ def claims(uid, number):
     return LogLine(0, uid, events.line(claim))
 
 
+def joins(worker, uid, number):
+    return LogLine(worker, uid, events.line(events.WorkerJoins(worker=worker, attempt=number)))
+
+
+def again(worker, uid, number):
+    event = events.RanksRestart(worker=worker, attempt=number, message="a worker was lost", follows=0)
+    return LogLine(worker, uid, events.line(event))
+
+
 A, B = first(0, "a"), first(1, "b")
+# Worker 0 is evicted, the others go on in attempt 2, and its successor joins them in attempt 3.
+EVICTED = [A, B, joins(0, "a", 1), joins(1, "b", 1), again(1, "b", 2), first(0, "c"), LogLine(1, "b", "trains")]
 LATE = LogLine(1, "b", "late")
 
 
@@ -155,6 +166,7 @@ LATE = LogLine(1, "b", "late")
         ([first(0, "z")], {}, 7, [8]),
         ([A, claims("a", 3), LogLine(0, "a", "on")], {}, 0, [1, 3, 3]),
         ([A, LogLine(0, "a", f"[rank 0] {claims('a', 9).text}")], {}, 0, [1, 1]),
+        ([*EVICTED, again(1, "b", 3), joins(0, "c", 3)], {}, 0, [1, 1, 1, 1, 2, 2, 2, 3, 3]),
         ([LogLine(0, "a", "not ours"), LogLine(1, "b", "nor this")], {}, 0, [1, 1]),
     ],
 )

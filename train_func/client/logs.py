@@ -17,7 +17,7 @@ from train_func.errors import JobNotFound
 from train_func.storage import Object, Store, find
 from train_func.text import shown
 from train_func.wire import events
-from train_func.wire.events import AttemptStarts, Event, LogGap, RanksRestart, WorkerStarts
+from train_func.wire.events import AttemptStarts, Event, LogGap, RanksRestart, WorkerJoins, WorkerStarts
 from train_func.wire.records import RunRecord
 
 NUM_AT_ONCE = 16  # requests to the store
@@ -142,7 +142,9 @@ def _pod_in(record: Object) -> str:
 def is_read(snapshot: Snapshot) -> bool:
     """Whether no more lines can come of the pods that are followed."""
     return not snapshot.has_more and all(
-        pod.deleted or snapshot.positions.get(pod.uid, LogPosition(is_complete=True)).is_complete
+        pod.deleted
+        or pod.phase == "Pending"
+        or snapshot.positions.get(pod.uid, LogPosition(is_complete=True)).is_complete
         for pod in snapshot.pods
     )
 
@@ -215,8 +217,8 @@ def of_attempt(lines: Iterable[AttemptLine], number: int, name: str) -> Iterator
 class Numbering:
     """Finds the attempt of each line; the caller may add ``known`` numbers, by pod uid, at any time.
 
-    A worker's first event names its pod, its start and its submission; worker 0 later reports the number of the
-    attempt. Until then the number is predicted: it is the next one.
+    A worker's first event names its pod, its start and its submission; worker 0, and each worker of an elastic job,
+    later reports the number of the attempt. Until then the number is predicted: it is the next one.
     """
 
     def __init__(self, known: Mapping[str, int], newest: int) -> None:
@@ -234,7 +236,7 @@ class Numbering:
                 submitted, started = (event.submitted, event.time) if isinstance(event, WorkerStarts) else ("", "")
                 known = 0 if attempt else self._known.get(line.pod_uid, 0)
                 attempt = self._assign(line, known or self._predict(line.worker, submitted), submitted, started)
-            if isinstance(event, RanksRestart) or (line.worker == 0 and isinstance(event, AttemptStarts)):
+            if isinstance(event, AttemptStarts | RanksRestart | WorkerJoins):
                 if event.attempt != attempt.number:
                     started = event.time if attempt.formed else attempt.started
                     attempt = self._assign(line, event.attempt, attempt.submitted, started)

@@ -169,6 +169,11 @@ class Snapshot:
     outage: InvalidInput | None = None
     """Why this look got no answer: all else is then that of the look before."""
 
+    @property
+    def running(self) -> set[int]:
+        """The workers whose pods run."""
+        return {pod.worker for pod in self.pods if pod.phase == "Running" and not pod.deleted}
+
     def of_this_job(self) -> "Snapshot":
         """The snapshot without what befell an earlier job of that name.
 

@@ -30,6 +30,7 @@ from train_func.wire.events import (
     WaitsForPeers,
     WaitsForStore,
     WorkerEnds,
+    WorkerJoins,
     WorkerStarts,
 )
 
@@ -98,17 +99,18 @@ class Display:
         self._pause = SILENT_SECONDS
         self.state = ""
         """That was shown last."""
+        self._size = ""
         self._attempt: Attempt | None = None
         self._said: set[Hashable] = set()  # what is not told twice
         self._progress: StepProgress | Reported | None = None  # came too soon after the one before it
         self._progressed = self._printed = -PROGRESS_SECONDS
         self._num_printed = 0
 
-    def show_state(self, state: str) -> None:
-        """Shows the state when it has changed."""
-        if state != self.state:
-            self.state = state
-            self.say(f"{self._name}: {state}")
+    def show_state(self, state: str, size: str = "") -> None:
+        """Shows the state when it, or the ``size`` of the job in it, has changed."""
+        if (state, size) != (self.state, self._size):
+            self.state, self._size = state, size
+            self.say(f"{self._name}: {state}{size and f', {size}'}")
 
     def show_diagnoses(self, diagnoses: Iterable[Diagnosis]) -> None:
         """Shows what hinders the job, or happened to a worker."""
@@ -126,7 +128,7 @@ class Display:
         match line.event:
             case None if line.text.startswith(RANK_0):
                 self._show_printed(line.text.removeprefix(RANK_0))
-            case None | WorkerStarts() | LogGap() | RankStops() | LostPeers() | WorkerEnds(exit_code=0):
+            case None | WorkerStarts() | WorkerJoins() | LogGap() | RankStops() | LostPeers() | WorkerEnds(exit_code=0):
                 pass  # what only follows from an end is left to the logs
             case WaitsForStore() | WaitsForPeers() if line.worker != 0:
                 pass  # what one waits for, all wait for
@@ -220,6 +222,13 @@ class Display:
         return is_new
 
 
+def size_of(snapshot: Snapshot) -> str:
+    """How many of its workers a job has, in words; empty where it has all, or that is not known."""
+    expected = snapshot.status.workers if snapshot.status else None
+    num_running = len(snapshot.running)
+    return f"{num_running} of {counted(expected, 'worker')}" if expected and num_running < expected else ""
+
+
 def show(display: Display, views: Iterator[View], logs: RunLogs, monitor: JobMonitor, newest: str) -> str:
     """Prints until the job has finished or hangs for good, and returns its state.
 
@@ -241,7 +250,7 @@ def show(display: Display, views: Iterator[View], logs: RunLogs, monitor: JobMon
         if state == "Absent":
             return state
         if state not in ENDED:  # an end is shown behind the last lines
-            display.show_state(state)
+            display.show_state(state, size_of(snapshot) if state == "Running" else "")
         show_lines(logs.lines(snapshot))
         display.show_diagnoses(monitor.look(snapshot))
         if failure := monitor.failure():

@@ -160,6 +160,15 @@ class RanksRestart(Event):
     """The worker in which that began."""
 
 
+class WorkerJoins(Event):
+    """The first attempt of a pod in an elastic group: the lines after this one belong to it."""
+
+    WORDS = "worker {worker} takes part from attempt {attempt} on"
+
+    worker: int
+    attempt: int
+
+
 class Stage(Event):
     """Where an attempt has come to, in words alone: of no use any more when a later one has begun."""
 

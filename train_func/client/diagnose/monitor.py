@@ -4,6 +4,7 @@ On a cluster most failures never make a job Failed: it hangs, and only its pods 
 """
 
 from collections.abc import Callable
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 
 from train_func.client.diagnose.diagnosis import Diagnosis
@@ -13,6 +14,7 @@ from train_func.client.kinds.kind import Operator
 from train_func.client.kinds.reading import DELETED
 from train_func.client.status import Pod, Snapshot
 from train_func.errors import JobFailed
+from train_func.text import counted
 from train_func.wire.records import RunRecord
 
 LASTS = timedelta(seconds=5)  # before a hindrance counts: many are over in a moment
@@ -73,7 +75,8 @@ class JobMonitor:
         is_suspended = status.condition("Suspended")
         if status.deleting or is_suspended:  # all pods go together
             pods = tuple(pod for pod in pods if pod.reason != DELETED)
-        happened = incidents(pods, events, self._record.run.max_attempts)
+        run, num_workers = self._record.run, status.workers or self._record.run.workers
+        happened = [one for one in incidents(pods, events, run.max_attempts) if one.worker < num_workers]
         passing = [each for each in happened if not each.diagnosis.permanent]
         # Of the incidents before the first look only the last is news.
         news = passing[-1:] if self._seen is None else [each for each in passing if each.key not in self._seen]
@@ -90,12 +93,18 @@ class JobMonitor:
             remedy = f"the job starts once it does; to see whether it runs: {self._operator.look}"
             self._hindrances = [Diagnosis("cluster", what, remedy)]
         else:
+            hopeless = [end for end in happened if _is_hopeless(end, pods, now)]
             self._hindrances = [
-                *refusals(pods, events, self._record.run.workers),
+                *refusals(pods, events, num_workers),
                 *waits(pods, events),
-                *[end.diagnosis for end in happened if _is_hopeless(end, pods, now)][-1:],
+                *[end.diagnosis for end in hopeless][-1:],
                 *dead_nodes(pods, now),
             ]
+            num_running = len(snapshot.running - {end.worker for end in hopeless})
+            if run.min_workers is not None and num_running >= run.min_workers:
+                go_on = f"; the job goes on with {num_running} of {counted(num_workers, 'worker')}"
+                each_may_pass = (replace(each, permanent=False) for each in self._hindrances)
+                self._hindrances = [replace(each, message=f"{each.message}{go_on}") for each in each_may_pass]
         return [incident.diagnosis for incident in news]
 
 

@@ -29,7 +29,7 @@ from train_func.process_tree import num_memory_kills
 from train_func.storage import Store
 from train_func.timeout import call_with_timeout
 from train_func.wire import exits
-from train_func.wire.events import AttemptStarts, RanksRestart
+from train_func.wire.events import AttemptStarts, RanksRestart, WorkerJoins
 from train_func.wire.records import Lease, RunRecord, Verdict
 from train_func.worker.environment import Environment
 from train_func.worker.publish.publication import Publication
@@ -131,6 +131,8 @@ class Attempt:
             return self.close(replace(order.refused, worker=worker))
         if before := self._before:
             reporting.say(RanksRestart(worker=worker, attempt=number, message=before.message, follows=before.worker))
+        elif environment.is_elastic:
+            reporting.say(WorkerJoins(worker=worker, attempt=number))
         if account:  # the whole group needs to hear it once
             reporting.say(
                 AttemptStarts(

@@ -1,7 +1,7 @@
 """Progress: how far a training of a Trainer is, and its losses, said now and then.
 
 A line of progress comes by the clock, a row of the history by the number of its step: the same run has the same rows on
-a fast machine and on a slow one.
+a fast machine and on a slow one. The first step of an attempt has both.
 """
 
 import math
@@ -85,7 +85,7 @@ class Progress:
         self._row_losses.append(loss)
         self._line_losses.append(loss)
         is_line = now - self._said >= self._interval or self._steps == 1 or step == self.num_steps
-        is_row = step in (1, self.num_steps) or step % self._every == 0
+        is_row = self._steps == 1 or step == self.num_steps or step % self._every == 0
         if is_line or is_row:
             losses, seconds = self._row_losses if is_row else self._line_losses, now - self._started
             world.log_rank0(
