@@ -1,5 +1,7 @@
 """What Local() tells of a job beside what the table of scenarios holds: events, last words, pauses, changes."""
 
+import socket
+
 import pytest
 
 from tests.local_jobs import until
@@ -134,9 +136,10 @@ def test_a_worker_that_is_evicted_ends_and_is_started_again_where_later_workers_
     job.change(node_selector={"zone": "b"})
     job.evict(1, force=force)
     until(lambda: jobs.text(worker=1).count("ready") == 2, "another worker 1")
+    here = socket.gethostname()
     ended, new = (pod for pod in job.pods() if pod.worker == 1)
-    assert (ended.exit_code, ended.reason, ended.node) == (exit_code, "Deleted", "")
-    assert (new.phase, new.node) == ("Running", "zone=b")
+    assert (ended.exit_code, ended.reason, ended.node) == (exit_code, "Deleted", here)
+    assert (new.phase, new.node) == ("Running", f"{here} (zone=b)")
     assert job.status().condition("Running")
     assert finish(jobs).condition("Succeeded")
 
@@ -148,7 +151,7 @@ def test_a_suspended_job_has_no_workers_until_it_is_resumed(jobs, elastic):
     assert running(jobs) == []
     job.change(node_selector={"zone": "b"}, suspend=False)
     until(lambda: running(jobs) == [0, 1, 2], "three workers again")
-    assert {pod.node for pod in job.pods() if pod.phase == "Running"} == {"zone=b"}
+    assert {pod.node for pod in job.pods() if pod.phase == "Running"} == {f"{socket.gethostname()} (zone=b)"}
     assert finish(jobs).condition("Succeeded")
 
 

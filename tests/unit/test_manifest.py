@@ -71,6 +71,7 @@ CASES = {
             tolerations=({"key": "alice", "operator": "Exists", "effect": "NoSchedule"},),
         ),
     ),
+    "elastic": (record(store=S3, workers=4, min_workers=1), Placement(image="train-func:0.1.0", cpu=2, memory="8Gi")),
     "claims": (
         record(
             store=S3,

@@ -1,17 +1,16 @@
 """The history of a run, read from the store as a table of pandas, and its picture: a panel for each metric."""
 
 from collections.abc import Mapping, Sequence
-from itertools import count
 from typing import TYPE_CHECKING, Any
 
 import pandas as pd
 from pandas.plotting import PlotAccessor
 
-from train_func.client.stored_run import attempt_numbers
-from train_func.errors import InvalidInput, StorageFailed
-from train_func.storage import Readable, find
+from train_func.client.stored_run import attempt_numbers, attempt_rows
+from train_func.errors import InvalidInput
+from train_func.storage import Readable
 from train_func.wire.layout import RunKeys
-from train_func.wire.metrics import Row, from_csv
+from train_func.wire.metrics import Row
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -52,22 +51,18 @@ class _Plot(PlotAccessor):
 
 def read_rows(store: Readable, keys: RunKeys) -> list[dict[str, Any]]:
     """The rows of ``Job.history``. Raises StorageFailed (reason "damaged") when a file cannot be read."""
-    rows: dict[int, list[Row]] = {}
-    for number in attempt_numbers(store, keys):
-        attempt = keys.attempt(number)
-        rows[number] = []
-        for part in count(1):
-            key = attempt.metrics_csv(part)
-            if (stored := find(store, key)) is None:
-                break
-            try:
-                rows[number] += from_csv(stored.data)
-            except (ValueError, TypeError) as error:
-                raise StorageFailed(f"{store.address}/{key} is damaged: {error}", reason="damaged") from None
+    rows = {number: attempt_rows(store, keys, number) for number in attempt_numbers(store, keys)}
     return [
         {**row.values, "step": row.step, "timestamp": row.timestamp, "attempt": number}
         for number, row in joined_history(rows)
     ]
+
+
+def last_numbers(store: Readable, keys: RunKeys) -> str:
+    """The newest value of each metric, to stand behind other words."""
+    newest = {name: value for row in read_rows(store, keys) for name, value in row.items()}
+    numbers = {name: value for name, value in newest.items() if isinstance(value, (int, float))}
+    return "".join(f", {name}={value:.4g}" for name, value in numbers.items())
 
 
 def joined_history(rows: Mapping[int, Sequence[Row]]) -> list[tuple[int, Row]]:

@@ -2,25 +2,25 @@
 
 import math
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from train_func.client.backend import Backend, backend_or_default, name_of_backend
-from train_func.client.status import Event, JobStatus, Snapshot
+from train_func.client.status import Event, JobStatus
 from train_func.client.stored_run import (
     ENDED,
     SILENT_SECONDS,
     Elsewhere,
     Submission,
     attach_expression,
-    generations,
     mark_cancelled,
     newest_checkpoint,
     newest_generation,
     other_backend,
+    published_keys,
     published_result,
     state_in_store,
     state_of,
@@ -42,6 +42,7 @@ if TYPE_CHECKING:
 
     from train_func.client.history import History
     from train_func.client.logs import AttemptLine, LogText
+    from train_func.client.move import Change, Move
     from train_func.client.watch import View
 
 REPR_SECONDS, HINT_SECONDS = 3.0, 60.0  # for a job's repr; of waiting, before it is said how to see more
@@ -128,6 +129,7 @@ class Job:
         on: in IPython it returns, in a program it raises KeyboardInterrupt.
         """
         from train_func.client.diagnose import JobMonitor, separate
+        from train_func.client.history import last_numbers  # pandas takes long to import
         from train_func.client.logs import RunLogs
         from train_func.client.watch import Display, show
 
@@ -135,7 +137,7 @@ class Job:
         monitor, logs = JobMonitor(self.record, self._job.operator), RunLogs(self.record, self._store)
         try:
             if (state := self.state) in ENDED:
-                self._note(f"{state}{self._last_numbers()}")
+                self._note(f"{state}{last_numbers(self._store, self.record.keys)}")
             else:
                 newest = submission_time(self._store, self.record.keys)
                 state = show(display, self._views(), logs, monitor, newest)
@@ -149,13 +151,6 @@ class Job:
                 raise KeyboardInterrupt(f"{self.name} keeps running") from None  # without the frames of the loop
             return display.state or "Created"
         return state
-
-    def _last_numbers(self) -> str:
-        from train_func.client.history import read_rows  # pandas takes long to import
-
-        newest = {name: value for row in read_rows(self._store, self.record.keys) for name, value in row.items()}
-        numbers = {name: value for name, value in newest.items() if isinstance(value, (int, float))}
-        return "".join(f", {name}={value:.4g}" for name, value in numbers.items())
 
     def _views(self, worker: int | None = None) -> "Iterator[View]":
         """Looks at the job without end; while there is no answer, the state is the last one."""
@@ -211,20 +206,11 @@ class Job:
         """What the workers say, with the attempts they belong to; what is left out is printed."""
         from train_func.client.diagnose import JobMonitor
         from train_func.client.logs import RunLogs
-        from train_func.client.watch import looks, until_now, until_read
+        from train_func.client.watch import looks, read_lines, until_now, until_read
 
-        logs, snapshot, note = RunLogs(self.record, self._store, worker), Snapshot(), ""
-        monitor = JobMonitor(self.record, self._job.operator)
-        for snapshot, _ in until_read(self._views(worker)) if follow else until_now(looks(self._job, worker)):
-            if snapshot.note and not note:
-                note = snapshot.note
-                self._note(note)
-            yield from logs.lines(snapshot)
-            if follow:
-                for diagnosis in monitor.look(snapshot):
-                    if diagnosis.cause in ("cluster", "permission"):
-                        self._note(diagnosis.message)
-        yield from logs.finish(snapshot, is_over=follow)
+        views = until_read(self._views(worker)) if follow else until_now(looks(self._job, worker))
+        monitor = JobMonitor(self.record, self._job.operator) if follow else None
+        return read_lines(views, RunLogs(self.record, self._store, worker), monitor, self._note)
 
     def events(self) -> list[Event]:
         """What happened to the job and its workers, oldest first."""
@@ -324,6 +310,38 @@ class Job:
         checkpoint = newest_checkpoint(self._store, self.record.keys)
         return f"submitted again, it goes on {checkpoint or 'from its beginning, without a checkpoint'}"
 
+    def scale(self, workers: int) -> None:
+        """Gives a run with ``min_workers`` another number of workers while it trains, at most those of the Run.
+
+        The highest leave, or new ones join, at the end of a step. Raises InvalidInput where the run cannot have that
+        size, or a right is missing, and JobNotFound where its job does not run.
+        """
+        self._change.scale(workers)
+
+    def move(self, worker: int | None = None, *, to: Mapping[str, str], timeout: float | None = None) -> "list[Move]":
+        """Has a worker start again on a node with other labels, while the run trains; prints and returns how it went.
+
+        Without ``worker`` all move: one after the other where the run has ``min_workers``, else together, between two
+        steps. A worker that starts again later starts there, too.
+
+        Args:
+            worker: its number.
+            to: labels of the node, such as ``{"topology.kubernetes.io/zone": "b"}``.
+            timeout: seconds after which it is waited for no longer, by TimeoutError; the job goes on.
+
+        Raises:
+            InvalidInput: it cannot be moved, or a right for that is missing.
+            JobFailed: it cannot start there, and only a change can help.
+            JobNotFound: its job does not run here.
+        """
+        return self._change.move(worker, to, timeout)
+
+    @property
+    def _change(self) -> "Change":
+        from train_func.client.move import Change
+
+        return Change(self.record, self._job, self._store, self._note)
+
     def delete(self) -> None:
         """Stops the workers and removes the job from its backend, with its pods and their logs; says what stays.
 
@@ -360,7 +378,8 @@ class Job:
             raise InvalidInput(f"fetch({what!r}): 'model' or 'merged' is expected; a folder is given as to=...")
         folder = Path(to) if to is not None else self._backend.models_folder() / (self._promoted_as or self.name)
         try:
-            return fetch(self._store, self._published_keys(), folder.expanduser().absolute())
+            keys = self.record.keys if self._promoted_as else published_keys(self._store, self.record.keys)
+            return fetch(self._store, keys, folder.expanduser().absolute())
         except StorageFailed as failure:
             if failure.reason != "absent":
                 raise
@@ -369,16 +388,6 @@ class Job:
             raise StorageFailed(
                 f"{self.name} has published no model in {self._store.address}: it is {state}; {where}", reason="absent"
             ) from None
-
-    def _published_keys(self) -> RunKeys:
-        """Those of the newest generation that has published; of a model in place, of the one that was promoted."""
-        if self._promoted_as:
-            return self.record.keys
-        for number in reversed(generations(self._store, self.name)):
-            keys = RunKeys(self.name, number)
-            if self._store.list(keys.result):
-                return keys
-        return self.record.keys
 
     def _fetch_merged(self, to: str | Path | None) -> Path:
         from train_func.client.model.load import write_merged

@@ -73,7 +73,7 @@ class Pod:
     """Times its container was started again in place."""
     namespace: str = ""
     node: str = ""
-    """The node that it is on; empty while it has none, or where a backend has no nodes."""
+    """The node that it is on; empty while it has none. This machine shows the labels that were asked for behind it."""
     pid: int | None = None
     """Of its supervisor, while that is a process of this machine."""
     unheard_since: datetime | None = None

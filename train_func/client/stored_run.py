@@ -13,6 +13,7 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from itertools import count
 from typing import TYPE_CHECKING
 
 from train_func.client.backend import Backend, BoundJob, argument_of, make_backend, name_of_backend
@@ -23,6 +24,7 @@ from train_func.storage import Readable, Store, find
 from train_func.text import listed
 from train_func.wire.exits import retryable
 from train_func.wire.layout import END_MARK, RunKeys, later_generations, newest_number
+from train_func.wire.metrics import Row, from_csv
 from train_func.wire.records import BEAT_SECONDS, EndRecord, RunRecord, SignOfLife, SubmissionRecord, digest_of
 
 if TYPE_CHECKING:
@@ -159,6 +161,12 @@ def published_result(store: Readable, keys: RunKeys) -> "Result | None":
     return Result.read(manifest.data, f"{keys.result} in {store.address}") if manifest else None
 
 
+def published_keys(store: Readable, keys: RunKeys) -> RunKeys:
+    """Those of the newest generation of a run that has published; ``keys`` where none has."""
+    newest_first = (RunKeys(keys.name, number) for number in reversed(generations(store, keys.name)))
+    return next((each for each in newest_first if store.list(each.result)), keys)
+
+
 def newest_checkpoint(store: Readable, keys: RunKeys) -> str:
     """Behind which step the run goes on, in words; empty where it has no checkpoint.
 
@@ -188,6 +196,20 @@ def attempt_numbers(store: Readable, keys: RunKeys) -> list[int]:
     """The numbers of the attempts in the store, in ascending order."""
     names = (name.removesuffix("/") for name in store.names(keys.attempts))
     return sorted(int(name) for name in names if name.isdecimal())
+
+
+def attempt_rows(store: Readable, keys: RunKeys, number: int) -> list[Row]:
+    """The history of one attempt. Raises StorageFailed (reason "damaged") when a file cannot be read."""
+    rows: list[Row] = []
+    for part in count(1):
+        key = keys.attempt(number).metrics_csv(part)
+        if (stored := find(store, key)) is None:
+            return rows
+        try:
+            rows += from_csv(stored.data)
+        except (ValueError, TypeError) as error:
+            raise StorageFailed(f"{store.address}/{key} is damaged: {error}", reason="damaged") from None
+    return rows
 
 
 def workers_of(store: Readable, record: RunRecord) -> list[int]:

@@ -81,6 +81,29 @@ def until_now(snapshots: Iterator[Snapshot]) -> Iterator[View]:
             return
 
 
+def read_lines(
+    views: Iterator[View], logs: RunLogs, monitor: JobMonitor | None, note: Callable[[str], None]
+) -> Iterator[AttemptLine]:
+    """What the workers say, with the attempts they belong to.
+
+    Args:
+        views: of the job.
+        logs: of its workers.
+        monitor: of a job that is followed to its end; it tells why there is no news.
+        note: takes that, and what is left out.
+    """
+    snapshot, left_out = Snapshot(), ""
+    for snapshot, _ in views:
+        if snapshot.note and not left_out:
+            left_out = snapshot.note
+            note(left_out)
+        yield from logs.lines(snapshot)
+        for diagnosis in monitor.look(snapshot) if monitor else ():
+            if diagnosis.cause in ("cluster", "permission"):
+                note(diagnosis.message)
+    yield from logs.finish(snapshot, is_over=monitor is not None)
+
+
 class Display:
     """Prints lines after the seconds since the watching began; of the progress only some, and the last."""
 

@@ -13,6 +13,7 @@ job gets SIGTERM, and its end fails nothing. A suspended job has the size 0.
 import os
 import shutil
 import signal
+import socket
 import sys
 import tempfile
 import time
@@ -46,8 +47,8 @@ class Replica:
     """Seconds before the next incarnation, if this one lives shortly."""
     worker: Worker | None = None
     """Its processes, while there are any."""
-    is_evicted: bool = False
-    """Whether its processes were asked to end, though the job goes on."""
+    eviction: str = ""
+    """Why its processes were asked to end, though the job goes on."""
 
 
 class Controller:
@@ -114,7 +115,8 @@ class Controller:
 
     def _create(self, worker: int) -> Pod:
         name, reason = f"{self._spec.name}-worker-{worker}", "ContainerCreating"
-        node = ",".join(f"{label}={value}" for label, value in self._changes.node_selector.items())
+        labels = ", ".join(f"{label}={value}" for label, value in self._changes.node_selector.items())
+        node = socket.gethostname() + (f" ({labels})" if labels else "")
         pod = Pod(name, str(uuid.uuid4()), worker, "Pending", None, reason, "", None, None, deleted=False, node=node)
         self._folder.add(pod)
         return pod
@@ -128,7 +130,9 @@ class Controller:
         evictions = self._changes.evictions
         for replica in list(self._replicas.values()):
             if replica.pod.worker >= self._size:
-                self._evict(replica, "the job is suspended" if self._changes.suspend else "the job has fewer workers")
+                self._evict(
+                    replica, "the job is suspended" if self._changes.suspend else "the job has fewer workers now"
+                )
             elif replica.pod.uid in evictions:
                 self._evict(replica, "a client evicts it", force=evictions[replica.pod.uid])
         for worker in range(self._size):
@@ -146,10 +150,10 @@ class Controller:
             del self._replicas[replica.pod.worker]
         elif force:
             replica.worker.kill()
-        elif not replica.is_evicted:
+        elif not replica.eviction:
             replica.worker.terminate()
-        if replica.worker and not replica.is_evicted:
-            replica.is_evicted = True
+        if replica.worker and not replica.eviction:
+            replica.eviction = why
             self._tell(replica.pod, "Normal", "Killing", f"asked to end: {why}")
 
     def _start_due(self) -> None:
@@ -184,8 +188,8 @@ class Controller:
             before,
             phase="Failed" if code else "Succeeded",
             exit_code=code,
-            reason=self._reason(replica, code),
-            message=message,
+            reason=(reason := self._reason(replica, code)),
+            message=replica.eviction if reason == DELETED else message,
             ended=now,
             pid=None,
             deleted=is_again or is_extra,
@@ -203,7 +207,7 @@ class Controller:
             is_short = (now - (before.started or now)).total_seconds() < SHORT_LIFE
             pause = replica.pause if is_short else 0.0
             replica.pod, replica.start_at = self._create(pod.worker), time.monotonic() + pause
-            replica.is_evicted = False
+            replica.eviction = ""
             replica.pause = min(LONGEST_PAUSE, 2 * pause or FIRST_PAUSE)
         elif not self._ending:
             self._enter("Failed" if code else "Succeeded", what)
@@ -214,7 +218,7 @@ class Controller:
             return DEADLINE
         if not code:
             return "Completed"
-        return DELETED if replica.is_evicted and exits.retryable(code) else "Error"
+        return DELETED if replica.eviction and exits.retryable(code) else "Error"
 
     def _end(self, why: str) -> None:
         """Asks all workers to end, once."""

@@ -1,0 +1,122 @@
+"""A run with min_workers changes its size and its place while it trains, and its result is that of a quiet training."""
+
+import re
+import socket
+
+import pytest
+import torch
+from safetensors.torch import load_file
+
+from tests.local_jobs import until
+from tests.messages import unnamed
+from train_func import InvalidInput, JobNotFound, Run, submit
+
+HERE = socket.gethostname()
+NUM_STEPS = 7 * 24  # 101 rows in batches of 16
+
+
+def trains_in_steps(parameters):
+    import time
+
+    import torch
+    from datasets import Dataset
+    from datasets.distributed import split_dataset_by_node
+    from torch.nn.parallel import DistributedDataParallel
+
+    from train_func.worker import Session
+
+    with Session(parameters) as session:
+        x = torch.randn(101, 3, generator=torch.Generator().manual_seed(0))
+        rows = Dataset.from_dict({"x": x.numpy(), "y": x.sum(1).numpy()})
+        plan = split_dataset_by_node(session.plan(rows), session.rank, session.world_size)
+        model = DistributedDataParallel(torch.nn.Linear(3, 1))
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+        session.checkpoint(model, optimizer)
+        for step in session.steps(plan):
+            total = 0.0
+            for batch, weight in step:
+                loss = torch.nn.functional.mse_loss(model(batch["x"]).squeeze(1), batch["y"])
+                (weight * loss).backward()
+                total += float(loss)
+            optimizer.step()
+            optimizer.zero_grad()
+            time.sleep(parameters["pause"])
+            session.report(step.number, loss=total)
+        session.publish(model)
+
+
+@pytest.fixture
+def train(home):
+    jobs = []
+
+    def start(workers, min_workers=None, *, pause=0.4, **fields):
+        given = {"epochs": 24, "batch_size": 16, "micro_batch_size": 4, "checkpoint_every": 3600.0}
+        parameters = {"pause": pause}
+        run = Run(workers=workers, min_workers=min_workers, parameters=parameters, **given | fields)
+        jobs.append(submit(trains_in_steps, run))
+        return jobs[-1]
+
+    yield start
+    for job in jobs:
+        job.delete()
+
+
+def sizes(job):
+    """The numbers of workers of the attempts that have begun, in their order."""
+    return [int(size) for size in re.findall(r"attempt \d+ starts.*?; workers: (\d+)", "\n".join(job.logs(worker=0)))]
+
+
+def assert_whole(job, quiet):
+    """Every epoch was audited as whole, no step was done twice, and the weights are those of the quiet training."""
+    assert job.result() is not None
+    said = "\n".join(job.logs())
+    audits = set(re.findall(r"audit epoch=(\d+) rows=101 used_once=101 missing=0 repeated=0", said))
+    assert audits == {str(epoch) for epoch in range(1, 25)}
+    assert job.history()["step"].tolist() == list(range(1, NUM_STEPS + 1))
+    theirs, ours = (load_file(next(each.fetch().glob("*.safetensors"))) for each in (quiet, job))
+    for name in theirs:
+        torch.testing.assert_close(ours[name], theirs[name], rtol=0, atol=1e-5)
+
+
+def test_a_job_is_scaled_and_its_workers_move_while_it_trains(train, capsys):
+    quiet = train(1, pause=0)
+    assert quiet.wait() == "Succeeded"
+    job = train(3, min_workers=1)
+    for refused in (0, 4, "2"):
+        with pytest.raises(InvalidInput, match="from 1 to 3 is expected"):
+            job.scale(refused)
+    until(lambda: sizes(job) == [3], "three workers")
+    job.scale(2)
+    until(lambda: sizes(job) == [3, 2], "two workers")
+    job.scale(3)
+    until(lambda: sizes(job) == [3, 2, 3], "three workers again")
+    capsys.readouterr()
+    (move,) = job.move(worker=1, to={"zone": "b"}, timeout=120)
+    assert (move.worker, move.from_node, move.to_node) == (1, HERE, f"{HERE} (zone=b)")
+    assert move.num_steps_repeated == 0
+    assert 0 < move.pause < 60
+    assert str(move) in capsys.readouterr().out
+    assert job.state == "Running"
+    assert_whole(job, quiet)
+    with pytest.raises(JobNotFound, match="does not run"):
+        job.scale(2)
+
+
+def test_workers_that_cannot_leave_alone_move_together(train):
+    job = train(2)
+    with pytest.raises(InvalidInput) as raised:
+        job.scale(1)
+    assert unnamed(raised.value, "scale(1)", "fixed number of workers, 2", "Run(..., min_workers=1)") == []
+    with pytest.raises(InvalidInput, match="worker=1: without min_workers .* move together"):
+        job.move(worker=1, to={"zone": "b"})
+    for to in ({}, {"zone": 1}, "zone"):
+        with pytest.raises(InvalidInput, match="to=.*labels"):
+            job.move(to=to)
+    until(lambda: sizes(job) == [2] and len(job.history()) > 3, "two workers train")
+    moves = job.move(to={"zone": "b"}, timeout=120)
+    assert [(move.worker, move.to_node, move.num_steps_repeated) for move in moves] == [
+        (0, f"{HERE} (zone=b)", 0),
+        (1, f"{HERE} (zone=b)", 0),
+    ]
+    assert moves[0].pause == moves[1].pause > 0
+    job.cancel()
