@@ -46,13 +46,16 @@ def trains_in_steps(parameters):
         optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
         session.checkpoint(model, optimizer)
         for step in session.steps(plan):
+            total = 0.0
             for batch, weight in step:
                 loss = torch.nn.functional.mse_loss(model(batch["x"]).squeeze(1), batch["y"])
                 (weight * loss).backward()
+                total += loss.item()
             optimizer.step()
             optimizer.zero_grad()
             time.sleep(parameters["pause"])
             print(f"step {step.number} is done at {time.time():.3f}", flush=True)
+            session.report(step.number, loss=total)
             is_first = os.environ["TRAIN_FUNC_ATTEMPT"] == "1"
             if is_first and session.rank == 1 and step.number == parameters.get("eats_at"):
                 eats_all_memory()

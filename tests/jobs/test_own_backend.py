@@ -45,7 +45,7 @@ class Done:
     def change(self, **changes):
         pass
 
-    def evict(self, worker, *, force=False):
+    def evict(self, worker, *, force=False, dry_run=False):
         pass
 
     def cancel(self):

@@ -113,9 +113,12 @@ def test_a_job_that_runs_is_changed_by_a_patch_of_that_alone(backend, changed, c
     assert changed == [("PATCH", "run-1", {"spec": spec})]
 
 
-@pytest.mark.parametrize(("force", "options"), [(False, {}), (True, {"gracePeriodSeconds": 0})])
-def test_a_worker_is_evicted_by_deleting_the_pod_that_was_seen(backend, changed, force, options):
-    backend.job("run-1").evict(1, force=force)
+@pytest.mark.parametrize(
+    ("how", "options"),
+    [({}, {}), ({"force": True}, {"gracePeriodSeconds": 0}), ({"dry_run": True}, {"dryRun": ["All"]})],
+)
+def test_a_worker_is_evicted_by_deleting_the_pod_that_was_seen(backend, changed, how, options):
+    backend.job("run-1").evict(1, **how)
     assert changed == [("DELETE", "run-1-worker-1", {"preconditions": {"uid": "uid-1"}, **options})]
 
 
@@ -128,12 +131,12 @@ def test_a_worker_without_a_pod_is_not_evicted(backend, changed):
 @pytest.mark.parametrize(
     ("act", "verb", "resource", "rule"),
     [
-        (lambda job: job.evict(0), "delete", "pods", "resources: [pods], verbs: [list, delete]"),
+        (lambda job: job.evict(0), "delete", "pods", "resources: [pods], verbs: [delete]"),
         (
             lambda job: job.change(workers=2),
             "patch",
             "pytorchjobs",
-            "resources: [pytorchjobs], verbs: [get, list, create, delete, patch]",
+            "resources: [pytorchjobs], verbs: [patch]",
         ),
     ],
 )
@@ -143,7 +146,19 @@ def test_a_right_that_lacks_is_named_with_the_role_that_gives_it(server, backend
     with pytest.raises(InvalidInput) as raised:
         act(backend.job("run-1"))
     assert raised.value.cause == "permission"
-    assert unnamed(raised.value, "kind: Role", rule, "kubectl apply -f FILE") == []
+    name = f"train-func-{verb}-{resource}"  # another one than that of the rights that the account has
+    assert unnamed(raised.value, "kind: Role", f"name: {name},", rule, "kubectl apply -f FILE") == []
+
+
+def test_a_move_that_is_refused_has_changed_nothing(server, backend, changed, tmp_path):
+    words = 'pods is forbidden: User "ann" cannot delete resource "pods" in the namespace "here"'
+    server.refusal = Answer(403, {"kind": "Status", "message": words, "code": 403})
+    store = open_store((tmp_path / "store").as_uri())
+    record = provisional(Run(workers=2, min_workers=1), store.address)
+    server.held[f"{JOBS}/{record.job_name}"] = JOB
+    with pytest.raises(InvalidInput, match="kind: Role"):
+        Job(record, backend, store).move(worker=1, to={"zone": "b"})
+    assert [(method, options.get("dryRun")) for method, _, options in changed] == [("DELETE", ["All"])]
 
 
 def test_what_is_not_there_or_has_a_fixed_shape_is_not_changed(server, backend, changed):

@@ -112,8 +112,10 @@ class BoundJob(Protocol):
             JobNotFound: there is no such job.
         """
 
-    def evict(self, worker: int, *, force: bool = False) -> None:
+    def evict(self, worker: int, *, force: bool = False, dry_run: bool = False) -> None:
         """Ends a worker within its grace period, or at once with ``force``; another one takes its place.
+
+        With ``dry_run`` nothing happens but what raises.
 
         Raises:
             InvalidInput: the job has no such worker now, or the right for it is missing.

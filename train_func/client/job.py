@@ -340,7 +340,7 @@ class Job:
     def _change(self) -> "Change":
         from train_func.client.move import Change
 
-        return Change(self.record, self._job, self._store, self._note)
+        return Change(self.record, self._job, self._store, self._note, self._other_backend)
 
     def delete(self) -> None:
         """Stops the workers and removes the job from its backend, with its pods and their logs; says what stays.

@@ -61,8 +61,17 @@ class _Before:
 class Change:
     """Changes of one job; what happens meanwhile is told to ``note``."""
 
-    def __init__(self, record: RunRecord, job: BoundJob, store: Store, note: Callable[[str], None]) -> None:
+    def __init__(
+        self,
+        record: RunRecord,
+        job: BoundJob,
+        store: Store,
+        note: Callable[[str], None],
+        other_backend: Callable[[], str],
+    ) -> None:
+        """``other_backend``: says where else the job may be; empty for a job that was submitted here."""
         self._record, self._job, self._store, self._note = record, job, store, note
+        self._other_backend = other_backend
         self._end = float("inf")  # of waiting, in monotonic seconds
 
     def scale(self, workers: int) -> None:
@@ -103,9 +112,11 @@ class Change:
         self._end = float("inf") if timeout is None else time.monotonic() + timeout
         if run.min_workers is None:
             return self._move_together(size, to)
+        workers = [worker] if worker is not None else list(reversed(range(size)))
+        self._job.evict(workers[0], dry_run=True)  # a refusal leaves everything as it is
         self._job.change(node_selector=to)
         # Worker 0 leads the others at first; every change of the lead takes a few seconds more.
-        return [self._move_one(each) for each in ([worker] if worker is not None else reversed(range(size)))]
+        return [self._move_one(each) for each in workers]
 
     def _move_one(self, worker: int) -> Move:
         before = self._before()
@@ -222,7 +233,8 @@ class Change:
         """Looks at the job that can be changed; raises JobNotFound where none runs."""
         snapshot = self._job.look(with_logs=False)
         if snapshot.status is None or snapshot.status.is_over or snapshot.status.deleting:
-            raise JobNotFound(f"job {self._job.name} does not run here any more: submit the run again")
+            gone = f"job {self._job.name} does not run any more: submit the run again"
+            raise JobNotFound(self._other_backend() or gone)
         return snapshot
 
     def _pods(self, snapshot: Snapshot) -> dict[int, Pod]:

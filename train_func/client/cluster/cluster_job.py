@@ -112,13 +112,14 @@ class ClusterJob:
         if not objects.change(access, self.name, changes):
             raise self._absent(access)
 
-    def evict(self, worker: int, *, force: bool = False) -> None:
+    def evict(self, worker: int, *, force: bool = False, dry_run: bool = False) -> None:
         """As every backend; the pod is deleted, which takes a right that few accounts have."""
         access = self._access()
         pods = [pod for pod in objects.pods(access, self.name) if pod.worker == worker and not pod.deleted]
         if not pods:
             raise InvalidInput(f"worker={worker!r}: job {self.name} has no pod of it now")
-        objects.delete_pod(access, pods[-1], force=force)
+        options = {**({"gracePeriodSeconds": 0} if force else {}), **({"dryRun": ["All"]} if dry_run else {})}
+        objects.delete_pod(access, pods[-1], options)
 
     def cancel(self) -> None:
         """Removes the job with its pods; raises JobNotFound."""

@@ -125,21 +125,22 @@ def rights(kind: Kind) -> dict[tuple[str, str], tuple[str, ...]]:
     }
 
 
-def role(target: Target, verb: str = "get", resource: str = "") -> str:
+def role(target: Target, verb: str = "", resource: str = "") -> str:
     """What the administrator of the namespace has to apply: an installed client has no file of it.
 
-    It gives the right to ``verb`` the ``resource``, too, which few need, where that is one of jobs or pods.
+    Where ``verb`` is a right to jobs or pods that only some calls need, it is a Role beside the one that all need.
     """
-    granted = rights(target.kind)
-    for (group, name), verbs in granted.items():
-        if name == resource and verb not in verbs:
-            granted[group, name] = (*verbs, verb)
+    name, granted = ROLE, rights(target.kind)
+    for (group, granted_resource), verbs in granted.items():
+        if verb and granted_resource == resource and verb not in verbs:
+            name, granted = f"train-func-{verb}-{resource}", {(group, resource): (verb,)}
+            break
     rules = [
-        f"- {{apiGroups: [{json.dumps(group)}], resources: [{name}], verbs: [{', '.join(verbs)}]}}"
-        for (group, name), verbs in granted.items()
+        f"- {{apiGroups: [{json.dumps(group)}], resources: [{granted_resource}], verbs: [{', '.join(verbs)}]}}"
+        for (group, granted_resource), verbs in granted.items()
     ]
-    bind = f"kubectl create rolebinding {ROLE} -n {target.namespace} --role={ROLE} --user=NAME"
-    metadata = f"{{name: {ROLE}, namespace: {target.namespace}}}"
+    bind = f"kubectl create rolebinding {name} -n {target.namespace} --role={name} --user=NAME"
+    metadata = f"{{name: {name}, namespace: {target.namespace}}}"
     return "\n".join(
         [
             f"have this Role applied with `kubectl apply -f FILE`, and bound to who submits: `{bind}`:",

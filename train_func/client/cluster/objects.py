@@ -130,11 +130,10 @@ def change(access: Access, name: str, changes: Mapping[str, Any]) -> bool:
     return not met
 
 
-def delete_pod(access: Access, pod: Pod, *, force: bool) -> None:
-    """Asks for the end of a pod, with ``force`` at once; one that is gone by now is left alone."""
-    options = {"preconditions": {"uid": pod.uid}, **({"gracePeriodSeconds": 0} if force else {})}
+def delete_pod(access: Access, pod: Pod, options: Mapping[str, Any]) -> None:
+    """Asks for the end of a pod; one that is gone by now is left alone."""
     with access.asking("delete", "pods", 404, 409):
-        access.delete(access.core("pods", pod.name), options)
+        access.delete(access.core("pods", pod.name), {"preconditions": {"uid": pod.uid}, **options})
 
 
 def remove(access: Access, name: str) -> bool:

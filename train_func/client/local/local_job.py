@@ -139,15 +139,16 @@ class LocalJob:
             )
             self.folder.write_changes(changes)
 
-    def evict(self, worker: int, *, force: bool = False) -> None:
+    def evict(self, worker: int, *, force: bool = False, dry_run: bool = False) -> None:
         """As every backend."""
         with self._changing():
             pods = [pod for pod in self.pods() if pod.worker == worker and pod.phase in OPEN]
             if not pods:
                 raise InvalidInput(f"worker={worker!r}: job {self.name} has no process of it now")
-            changes = self.folder.read_changes()
-            evictions = {**changes.evictions, pods[-1].uid: force}
-            self.folder.write_changes(replace(changes, evictions=evictions))
+            if not dry_run:
+                changes = self.folder.read_changes()
+                evictions = {**changes.evictions, pods[-1].uid: force}
+                self.folder.write_changes(replace(changes, evictions=evictions))
 
     @contextlib.contextmanager
     def _changing(self) -> Iterator[None]:
