@@ -37,7 +37,7 @@ def trains_in_steps(parameters):
             for batch, weight in step:
                 loss = torch.nn.functional.mse_loss(model(batch["x"]).squeeze(1), batch["y"])
                 (weight * loss).backward()
-                total += float(loss)
+                total += loss.item()
             optimizer.step()
             optimizer.zero_grad()
             time.sleep(parameters["pause"])

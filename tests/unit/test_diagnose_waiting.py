@@ -222,6 +222,23 @@ def test_what_hinders_one_worker_of_an_elastic_job_ends_no_waiting_while_the_oth
     assert (given_up is None) == (name == "unschedulable")
 
 
+def test_the_end_of_a_worker_that_was_scaled_away_is_no_news_also_when_it_is_wanted_again():
+    job, monitor = RecordedJob("evicted"), JobMonitor(a_record(2, min_workers=1), None)
+    (pod,) = job.recorded["pods"]
+    labels = {**pod["metadata"]["labels"], "training.kubeflow.org/replica-index": "1"}
+    evicted = [{**pod, "metadata": {**pod["metadata"], "labels": labels, "uid": uid}} for uid in ("first", "second")]
+    spec = job.without(pods=True, events=True).recorded["job"]["spec"] = {"pytorchReplicaSpecs": {"Worker": {}}}
+    for workers, pods, causes in (
+        (2, [], []),
+        (1, evicted[:1], []),
+        (2, evicted[:1], []),
+        (2, evicted, ["preemption"]),
+    ):
+        spec["pytorchReplicaSpecs"]["Worker"]["replicas"] = workers
+        job.recorded["pods"] = pods
+        assert [diagnosis.cause for diagnosis in monitor.look(job.look())] == causes
+
+
 @pytest.mark.parametrize("name", ["succeeded", "exit_1", "deadline"])
 def test_of_a_job_that_has_ended_nothing_is_told(name):
     told, monitor, given_up = looked(RecordedJob(name))

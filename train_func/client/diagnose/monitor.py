@@ -76,8 +76,9 @@ class JobMonitor:
         if status.deleting or is_suspended:  # all pods go together
             pods = tuple(pod for pod in pods if pod.reason != DELETED)
         run, num_workers = self._record.run, status.workers or self._record.run.workers
-        happened = [one for one in incidents(pods, events, run.max_attempts) if one.worker < num_workers]
-        passing = [each for each in happened if not each.diagnosis.permanent]
+        happened = incidents(pods, events, run.max_attempts)
+        of_workers = [each for each in happened if each.worker < num_workers]  # the others were not to stay
+        passing = [each for each in of_workers if not each.diagnosis.permanent]
         # Of the incidents before the first look only the last is news.
         news = passing[-1:] if self._seen is None else [each for each in passing if each.key not in self._seen]
         self._seen = {incident.key for incident in happened}
@@ -93,7 +94,7 @@ class JobMonitor:
             remedy = f"the job starts once it does; to see whether it runs: {self._operator.look}"
             self._hindrances = [Diagnosis("cluster", what, remedy)]
         else:
-            hopeless = [end for end in happened if _is_hopeless(end, pods, now)]
+            hopeless = [end for end in of_workers if _is_hopeless(end, pods, now)]
             self._hindrances = [
                 *refusals(pods, events, num_workers),
                 *waits(pods, events),

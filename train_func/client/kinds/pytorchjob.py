@@ -106,8 +106,8 @@ class PyTorchJob(Kind):
         """Its conditions are the words of this package."""
         conditions = [reading.condition(condition) for condition in (job.get("status") or {}).get("conditions") or ()]
         late = any(c.type == "Failed" and c.status == "True" and _DEADLINE in c.message for c in conditions)
-        workers = ((job.get("spec") or {}).get("pytorchReplicaSpecs") or {}).get("Worker") or {}
-        return replace(reading.job_status(job, conditions, is_over_deadline=late), workers=workers.get("replicas"))
+        worker = ((job.get("spec") or {}).get("pytorchReplicaSpecs") or {}).get("Worker") or {}
+        return replace(reading.job_status(job, conditions, is_over_deadline=late), workers=worker.get("replicas"))
 
     def understood(self, event: Event) -> Event:
         """The operator tells of pods in events about the job."""
