@@ -1,7 +1,7 @@
 """PyTorchJob: kubeflow.org/v1 of the Training Operator 1.9.
 
-One shape: Workers only, elastic; with a fixed size, unless the run has ``min_workers``. Without a Master the operator adds no init container, which a
-namespace of pod security level restricted would reject.
+One shape: Workers only, elastic; with a fixed size, unless the run has ``min_workers``. Without a Master the operator
+adds no init container, which a namespace of pod security level restricted would reject.
 """
 
 import re
