@@ -280,8 +280,8 @@ class Session:
         state, self._own_state = self._own_state, None
         if state is None and self.run.min_workers is not None:
             raise InvalidInput(
-                f"min_workers={self.run.min_workers}: nothing saves this loop, so it would begin anew whenever a worker "
-                "is lost or comes: call session.checkpoint(model, optimizer) before session.steps",
+                f"min_workers={self.run.min_workers}: nothing saves this loop, so it would begin anew whenever a "
+                "worker is lost or comes: call session.checkpoint(model, optimizer) before session.steps",
                 cause="code",
             )
         if state is None and self.attempt > 1:

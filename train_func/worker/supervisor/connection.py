@@ -15,6 +15,7 @@ import time
 from train_func.worker.supervisor.coordinator import AWAY, Coordinator, Order, Report
 
 ANSWER = 15.0  # seconds in which the host answers; a connection of a network that is gone never breaks by itself
+GREETING = 5.0  # seconds in which the other side proves that it knows the key; a process that was stopped never does
 PROOF = 32  # bytes of a challenge, and of the SHA-256 that answers it
 LENGTH = 4  # bytes that tell the length of a message; strangers are heard for 64 bytes
 PAUSE = 0.1  # seconds between two tries to find a way that has broken
@@ -97,14 +98,15 @@ class Connection:
 
     def _connect(self) -> None:
         self._socket = socket.create_connection(self._address, timeout=AWAY)
-        self._socket.settimeout(ANSWER)
+        self._socket.settimeout(GREETING)
         self._file = self._socket.makefile("rb")
         try:
             self._socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
             challenge, counter = self._file.read(PROOF), secrets.token_bytes(PROOF)
             self._socket.sendall(counter + _proof(self._key, b"worker", challenge + counter))
             if not hmac.compare_digest(self._file.read(PROOF), _proof(self._key, b"host", challenge + counter)):
-                raise ConnectionError("what listens there is not worker 0 of this job, or does not know this worker")
+                raise ConnectionError("what listens there is not the lead of this job, or does not know this worker")
+            self._socket.settimeout(ANSWER)
         except OSError:
             self.close()
             raise

@@ -52,7 +52,7 @@ AWAY = 2.0  # the same after its connection has ended
 ROOT = 3.0  # for the root of a failure to show itself
 AGAIN = 60.0  # for all workers to be ready for another round, since the first was
 GATHER = 30.0  # for which an elastic group waits for all its workers at its start, since it has enough
-REGATHER = 3.0  # the same when its lead was lost: for those that are left
+REGATHER = 5.0  # the same when its lead was lost: for those that are left
 CHANGE = 10.0  # between the beginning of a round and a change of its size for a worker that comes
 
 
@@ -97,6 +97,8 @@ class Report(Record):
     went_on: bool = False
     waits: bool = False
     """Whether every rank of it waits for others."""
+    expects: int = 0
+    """How many workers are left of a group whose lead was lost, as far as it knows; 0 where it was in none."""
     lease: Lease | None = None
     """Of the attempt of this round, as the lead has claimed it."""
     refused: Verdict | None = None
@@ -252,7 +254,8 @@ def _next(state: State, now: float) -> State:
     match state.phase:
         case Phase.WAIT if lead and len(reports) >= state.min_workers:
             since = now if state.since is None else state.since
-            is_complete = len(reports) >= state.num_workers or now - since >= state.gather
+            expected = max(report.expects for report in reports) or state.num_workers
+            is_complete = len(reports) >= expected or now - since >= state.gather
             if is_complete and all(report.heard >= since for report in reports):
                 return replace(state, since=None, phase=Phase.CLAIM)
             return replace(state, since=since)

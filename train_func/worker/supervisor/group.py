@@ -52,6 +52,11 @@ class Member:
         self.has_gone = False
         """Whether the coordinator has gone."""
 
+    @property
+    def num_left(self) -> int:
+        """The workers of the group that are left when its lead has gone."""
+        return max(1, len(self._order.members) - 1)
+
     def beat(self) -> None:
         """Reports every second, until the coordinator has gone."""
         while not self.has_gone:
@@ -87,8 +92,12 @@ class Member:
             Stopped: ``stop``, or that of this worker, was requested.
         """
         order, pause = self.tell(**changes), POLL
+        notice = time.monotonic() + TELL
         while order.phase not in phases or order.round != self._report.round:
             self.look()
+            if order.phase is Phase.WAIT and time.monotonic() > notice:
+                notice = time.monotonic() + TELL
+                reporting.say(WaitsForPeers(endpoint=self.address, why=order.why))
             (stop or self._stop).pause(pause)
             order, pause = self.tell(), min(1.1 * pause, LONGEST_POLL)
         return order
@@ -136,7 +145,9 @@ class Member:
                 order = self.tell()
 
 
-def meet(environment: Environment, stop: Stop, lead: Lead, prepare: Callable[[], object]) -> Member:
+def meet(
+    environment: Environment, stop: Stop, lead: Lead, prepare: Callable[[], object], before: Member | None
+) -> Member:
     """Waits for the group, in the way that the lead of it is found.
 
     Args:
@@ -144,6 +155,7 @@ def meet(environment: Environment, stop: Stop, lead: Lead, prepare: Callable[[],
         stop: the request to stop.
         lead: of the group.
         prepare: does what takes long and does not need the others, where they train already.
+        before: this worker in the group that has lost its lead, if it was in one.
 
     Raises:
         NotFormed: the time for that is up.
@@ -151,7 +163,7 @@ def meet(environment: Environment, stop: Stop, lead: Lead, prepare: Callable[[],
         Stopped: on a signal.
     """
     print(f"worker {environment.worker} meets the others at {lead.where}")
-    report = Report(environment.worker, uuid.uuid4().hex)
+    report = Report(environment.worker, uuid.uuid4().hex, expects=before.num_left if before else 0)
     seconds = environment.join_timeout
     until, notice = time.monotonic() + seconds, time.monotonic() + TELL
     way: Way | None = None
@@ -164,7 +176,7 @@ def meet(environment: Environment, stop: Stop, lead: Lead, prepare: Callable[[],
             way, pause = None, RETRY
             order = Order(Phase.WAIT, why=f"{type(error).__name__}: {error}")
         if way and order.round:
-            member = Member(way, replace(report, round=order.round, status=Status.READY), stop)
+            member = Member(way, replace(report, round=order.round, status=Status.READY, expects=0), stop)
             threading.Thread(target=member.beat, name="reports", daemon=True).start()
             return member
         if order.phase is Phase.PREPARE:

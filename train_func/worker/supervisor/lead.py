@@ -126,15 +126,21 @@ class ElectedLead:
             lead = LeadRecord.from_json(self._store.get(self._key(number)).data, self._key(number))
             host, port = _split(lead.address)
             try:
-                return Way(Connection(host, port, environment.group_key).report, own_address(lead.address), False)
+                way = Way(Connection(host, port, environment.group_key).report, own_address(lead.address), False)
             except OSError as error:
                 why = error
+            else:
+                self._number = -1  # from now on its silence counts
+                return way
         is_first = not number and environment.worker == 0
         if not is_first and now - self._since < PATIENCE + PATIENCE_OF_WORKER * environment.worker:
             raise why
         if complete(self._store, self._record):
             raise Finished
-        address = own_address(environment.endpoint)
+        try:
+            address = own_address(environment.endpoint)
+        except OSError:  # worker 0 has no address as long as it has no pod
+            address = socket.gethostbyname(socket.gethostname())
         with reserved_port() as port:
             own = LeadRecord(worker=environment.worker, pod=environment.pod, address=f"{address}:{port}")
             try:
@@ -143,10 +149,10 @@ class ElectedLead:
                 if failure.reason != "conflict":
                     raise
                 raise OSError("another worker leads the group") from None
-        gather = REGATHER if number else GATHER
-        state = State(environment.num_workers, environment.min_workers, environment.worker, gather)
-        coordinator = Coordinator(state)
-        Host(coordinator, environment.group_key, port)
+            gather = REGATHER if number else GATHER
+            state = State(environment.num_workers, environment.min_workers, environment.worker, gather)
+            coordinator = Coordinator(state)
+            Host(coordinator, environment.group_key, port)
         self._own = number + 1
         return Way(coordinator.report, address, is_lead=True)
 

@@ -27,7 +27,7 @@ from train_func.worker.submission import bring_submission
 from train_func.worker.supervisor import inputs
 from train_func.worker.supervisor.attempt import Attempt
 from train_func.worker.supervisor.group import Member, NotFormed, PeersLost, meet
-from train_func.worker.supervisor.lead import ElectedLead, FixedLead, Finished, Lead, Replaced
+from train_func.worker.supervisor.lead import ElectedLead, Finished, FixedLead, Lead, Replaced
 from train_func.worker.supervisor.log import LogTee
 from train_func.worker.supervisor.rank_process import Template
 from train_func.worker.supervisor.uploads import Heartbeat, share_packages
@@ -208,7 +208,9 @@ class Supervisor:
 
     def _meet(self) -> Verdict | None:
         """Returns None once this worker is in a group."""
-        self._member = patiently(lambda: meet(self._environment, self._stop, self._lead, self._get_ready), self._stop)
+        self._member = patiently(
+            lambda: meet(self._environment, self._stop, self._lead, self._get_ready, self._member), self._stop
+        )
         if self._member.is_lead and self._heartbeat and not self._heartbeat.is_alive():
             self._heartbeat.start()
         return None
