@@ -3,7 +3,7 @@
 The lead of a group of a fixed size is worker 0, whose name is in the environment of every pod. In an elastic group any
 worker may be lost, so the lead is whoever wrote the newest of the numbered records in the store; each is put if absent.
 A worker calls the newest lead. Where that does not answer, the worker takes the next number, after a pause that is
-longer for a higher worker: the lowest one that lives leads.
+longer for a higher worker: the lowest one that is left leads, and a worker that was in no group only without those.
 
 A lead that was stopped or cut off, and goes on, finds a newer record before it begins a round, and joins as any other.
 Records keep nobody from training: that is for the lease of an attempt (``attempt_records.py``).
@@ -27,6 +27,7 @@ from train_func.worker.supervisor.connection import Connection, Host
 from train_func.worker.supervisor.coordinator import GATHER, REGATHER, Coordinator, Order, Report, State
 
 PATIENCE, PATIENCE_OF_WORKER = 1.0, 0.5  # seconds without an answer, and more for each lower worker
+PATIENCE_OF_NEWCOMER = 6.0  # more for a worker that was in no group, while those that are left may find a lead
 
 Ask = Callable[[Report], Order]
 
@@ -108,6 +109,7 @@ class ElectedLead:
         self._folder = record.keys.leads(record.submission)
         self._number, self._since = -1, 0.0  # of the newest record, and when it was seen first
         self._own = 0
+        self._was_in_group = False
         self.where = "the address of the lead in the store"
 
     def find(self) -> Way:
@@ -130,10 +132,13 @@ class ElectedLead:
             except OSError as error:
                 why = error
             else:
-                self._number = -1  # from now on its silence counts
+                self._number, self._was_in_group = -1, True  # from now on its silence counts
                 return way
         is_first = not number and environment.worker == 0
-        if not is_first and now - self._since < PATIENCE + PATIENCE_OF_WORKER * environment.worker:
+        patience = PATIENCE + PATIENCE_OF_WORKER * environment.worker
+        if number and not self._was_in_group:
+            patience += PATIENCE_OF_NEWCOMER
+        if not is_first and now - self._since < patience:
             raise why
         if complete(self._store, self._record):
             raise Finished
@@ -153,7 +158,7 @@ class ElectedLead:
             state = State(environment.num_workers, environment.min_workers, environment.worker, gather)
             coordinator = Coordinator(state)
             Host(coordinator, environment.group_key, port)
-        self._own = number + 1
+        self._own, self._was_in_group = number + 1, True
         return Way(coordinator.report, address, is_lead=True)
 
     def check(self) -> None:
