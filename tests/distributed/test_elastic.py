@@ -93,9 +93,12 @@ def assert_whole(job, undisturbed):
 
 @pytest.fixture
 def undisturbed(training):
-    made = training(1, pause=0).start()
-    assert made.exit_codes() == [0]
-    return made
+    def train(workers):
+        made = training(workers, pause=0).start()  # as many as were asked for: they decide how batches are cut
+        assert made.exit_codes() == [0] * workers
+        return made
+
+    return train
 
 
 def test_workers_that_are_lost_and_come_back_cost_no_step(training, undisturbed):
@@ -113,7 +116,7 @@ def test_workers_that_are_lost_and_come_back_cost_no_step(training, undisturbed)
     planned = attempts_of(made)
     assert planned[(3, 3)][0] == planned[(2, 2)][-1] + 1  # a planned change repeats no step
     assert planned[(5, 3)][0] == planned[(4, 2)][-1] + 1
-    assert_whole(made, undisturbed)
+    assert_whole(made, undisturbed(3))
 
 
 def test_a_worker_that_is_told_to_stop_leaves_at_a_step_of_all_and_the_others_go_on(training, undisturbed):
@@ -125,7 +128,7 @@ def test_a_worker_that_is_told_to_stop_leaves_at_a_step_of_all_and_the_others_go
     assert made.pods[0].exit_code() == made.pods[2].exit_code() == 0
     steps = [step for steps in attempts_of(made).values() for step in steps]
     assert steps == list(range(1, STEPS + 1))
-    assert_whole(made, undisturbed)
+    assert_whole(made, undisturbed(3))
 
 
 def test_a_lead_that_was_stopped_and_goes_on_joins_the_group_that_it_was_replaced_in(training, undisturbed):
@@ -139,4 +142,4 @@ def test_a_lead_that_was_stopped_and_goes_on_joins_the_group_that_it_was_replace
         process.resume()
     says(made, r"step \d+ of 2 in attempt 3$")
     assert made.exit_codes() == [0, 0]
-    assert_whole(made, undisturbed)
+    assert_whole(made, undisturbed(2))
