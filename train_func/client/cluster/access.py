@@ -12,6 +12,7 @@ from train_func.client.cluster import faults
 from train_func.client.cluster.faults import Target
 
 Json = dict[str, Any]
+EXECUTE_SECONDS = 15.0  # for a command in a pod
 
 
 @dataclass(frozen=True)
@@ -73,6 +74,28 @@ class Access(Target):
         answer: Json = self._call("POST", path, body, query)
         return answer
 
+    def patch(self, path: str, body: Mapping[str, Any]) -> Json:
+        """Changes the fields of an object that ``body`` has."""
+        answer: Json = self._call("PATCH", path, body, {}, content="application/merge-patch+json")
+        return answer
+
+    def execute(self, pod: str, *command: str) -> tuple[bool, str]:
+        """Executes a command in the workers' container of a pod; returns whether it ended with 0, and what it wrote."""
+        from kubernetes.client import ApiClient, CoreV1Api
+        from kubernetes.stream import stream
+
+        # Of a client of its own, whose requests ``stream`` replaces, because what answers is a socket.
+        call = CoreV1Api(ApiClient(self.client.configuration)).connect_get_namespaced_pod_exec
+        options = {"stdout": True, "stderr": True, "stdin": False, "tty": False, "_preload_content": False}
+        container = self.kind.container
+        with self.asking("create", "pods/exec"):
+            socket = stream(call, pod, self.namespace, container=container, command=[*command], **options)
+            socket.run_forever(timeout=EXECUTE_SECONDS)
+        written = socket.read_channel(1), socket.read_channel(2)
+        code = socket.returncode
+        socket.close()
+        return code == 0, "".join(written).strip()
+
     def delete(self, path: str, body: Mapping[str, Any]) -> Json:
         """Asks for the end of an object; ``body`` holds options."""
         answer: Json = self._call("DELETE", path, body, {})
@@ -105,13 +128,20 @@ class Access(Target):
             return None
 
     def _call(
-        self, method: str, path: str, body: Mapping[str, Any] | None, query: Mapping[str, str], *, is_json: bool = True
+        self,
+        method: str,
+        path: str,
+        body: Mapping[str, Any] | None,
+        query: Mapping[str, str],
+        *,
+        is_json: bool = True,
+        content: str = "application/json",
     ) -> Any:
         return self.client.call_api(
             path,
             method,
             query_params=list(query.items()),
-            header_params={"Accept": "application/json, */*", "Content-Type": "application/json"},
+            header_params={"Accept": "application/json, */*", "Content-Type": content},
             body=body,
             response_type="object",
             auth_settings=["BearerToken"],

@@ -2,6 +2,7 @@
 
 import json
 import re
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -14,6 +15,7 @@ _LOG_IN = (
     "Log in to the cluster again; where the kubeconfig names a file with a token, put a new one there: `kubectl create "
     "token ACCOUNT --duration=8h >FILE`"
 )
+Rights = Mapping[tuple[str, str], Sequence[str]]  # verbs, by group and resource
 ROLE = "train-func-notebook"
 NO_API = "what answers there is no Kubernetes API, by its answer in HTML or XML; see the server's address"
 ANONYMOUS = "system:anonymous"
@@ -115,7 +117,7 @@ def diagnosed(error: Any, verb: str, resource: str, target: Target) -> Diagnosis
             return Diagnosis("cluster", failure)
 
 
-def rights(kind: Kind) -> dict[tuple[str, str], tuple[str, ...]]:
+def rights(kind: Kind) -> Rights:
     """Verbs, by group and resource, without which a job of that kind cannot be submitted and followed."""
     return {
         (kind.group, kind.plural): ("get", "list", "create", "delete"),
@@ -127,16 +129,31 @@ def rights(kind: Kind) -> dict[tuple[str, str], tuple[str, ...]]:
 
 def role(target: Target) -> str:
     """What the administrator of the namespace has to apply: an installed client has no file of it."""
+    return grant(target, rights(target.kind), ROLE, "to who submits")
+
+
+def grant(target: Target, rights: Rights, name: str, to: str, *, of_cluster: bool = False) -> str:
+    """The object that gives these rights, and how it is bound.
+
+    Args:
+        target: whose namespace it is for.
+        rights: to give.
+        name: of the object.
+        to: whom it is bound to, in words.
+        of_cluster: for objects of no namespace, a ClusterRole.
+    """
     rules = [
         f"- {{apiGroups: [{json.dumps(group)}], resources: [{resource}], verbs: [{', '.join(verbs)}]}}"
-        for (group, resource), verbs in rights(target.kind).items()
+        for (group, resource), verbs in rights.items()
     ]
-    bind = f"kubectl create rolebinding {ROLE} -n {target.namespace} --role={ROLE} --user=NAME"
-    metadata = f"{{name: {ROLE}, namespace: {target.namespace}}}"
+    kind, binding = ("ClusterRole", "clusterrolebinding") if of_cluster else ("Role", "rolebinding")
+    where = "" if of_cluster else f" -n {target.namespace}"
+    bind = f"kubectl create {binding} {name}{where} --{kind.lower()}={name} --user=NAME"
+    metadata = f"{{name: {name}}}" if of_cluster else f"{{name: {name}, namespace: {target.namespace}}}"
     return "\n".join(
         [
-            f"have this Role applied with `kubectl apply -f FILE`, and bound to who submits: `{bind}`:",
-            f"apiVersion: rbac.authorization.k8s.io/v1\nkind: Role\nmetadata: {metadata}\nrules:",
+            f"have this {kind} applied with `kubectl apply -f FILE`, and bound {to}: `{bind}`:",
+            f"apiVersion: rbac.authorization.k8s.io/v1\nkind: {kind}\nmetadata: {metadata}\nrules:",
             *rules,
         ]
     )

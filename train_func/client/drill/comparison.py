@@ -46,7 +46,12 @@ def start(record: RunRecord, of: RunRecord, backend: Backend, store: Store) -> N
 
 
 def compare(
-    record: RunRecord, state: str, backend: Backend, store: Store, end_of: Callable[[RunRecord], str]
+    record: RunRecord,
+    state: str,
+    backend: Backend,
+    store: Store,
+    end_of: Callable[[RunRecord], str],
+    note: Callable[[str], None],
 ) -> Comparison:
     """Returns the verdict on the result of a drilled run; trains it undisturbed first, unless that was done before.
 
@@ -56,11 +61,13 @@ def compare(
         backend: of both jobs.
         store: of both runs.
         end_of: waits for the end of the job of a record; returns its state.
+        note: prints what is done.
     """
     other = undisturbed(record)
     if state != "Succeeded":
         return _without(other, f"no verdict: the drilled job is {state}")
     if published_result(store, other.keys) is None:
+        note(f"trains the same Run undisturbed, as {other.name}")
         try:
             start(other, record, backend, store)
         except InvalidInput as refusal:

@@ -23,6 +23,7 @@ from train_func.fields import brief, meant
 from train_func.storage import Store
 from train_func.text import counted, shown
 from train_func.wire import exits
+from train_func.wire.events import Resumes
 from train_func.wire.records import EndRecord, RunRecord
 
 SILENT_SECONDS = 60.0  # after which an attempt that tells no step counts as training
@@ -97,7 +98,7 @@ def drill(target: Target, campaign: Campaign, *, is_compared: bool = False) -> D
     comparison: Comparison | None = None
     if is_compared:
         trace.until(lambda: False)
-        comparison = compare(target.record, trace.state, target.backend, target.store, target.end_of)
+        comparison = compare(target.record, trace.state, target.backend, target.store, target.end_of, target.note)
     return DrillReport(
         name=target.record.name,
         state=trace.state,
@@ -169,7 +170,9 @@ def _cause(fault: Fault, injector: Injector, target: Target, trace: Trace) -> Re
     finally:
         injection.undo()
     trace.until(lambda: trace.first_new(first, begun))
-    recovery = _measured(fault, injection.what, target, trace, attempt, trace.first_new(first, begun), begun)
+    done = max((end.step for end in _ends(target, attempt) if end.attempt < first), default=-1)
+    trace.until(lambda: trace.first_new(first, begun, done))  # a rank that is killed may not have told its last one
+    recovery = _measured(fault, injection.what, target, trace, attempt, trace.first_new(first, begun, done), begun)
     if recovery.seconds is not None:
         target.note(f"it trains again, {recovery.seconds:.1f} s later")
     return recovery
@@ -189,7 +192,7 @@ def _measured(
         new: the first new step; None where none came.
         begun: when the fault came, Unix seconds.
     """
-    ends = [end for end in all_ends(target.store, target.record.keys, []) if end.attempt >= attempt]
+    ends = _ends(target, attempt)
     again = new.attempt if new and new.attempt > attempt else None
     is_over = again is not None or new is None  # the attempt, whose end record has its last step
     told = [step.step for step in trace.steps if step.attempt == attempt and (is_over or step.time < begun)]
@@ -205,12 +208,21 @@ def _measured(
         next_attempt=again,
         workers=next((group.workers for group in trace.groups if group.attempt == again), None),
         resumed_step=resumption.step if resumption else None,
-        checkpoint=str(resumption) if resumption else "",
+        checkpoint=_taken(resumption) if resumption else "",
         first_step=(new.step or None) if new else None,
         seconds=new.time - begun if new else None,
         cause=cause,
         message=message,
     )
+
+
+def _ends(target: Target, attempt: int) -> list[EndRecord]:
+    """How workers ended in this attempt and later ones, as far as that is on record."""
+    return [end for end in all_ends(target.store, target.record.keys, []) if end.attempt >= attempt]
+
+
+def _taken(resumption: Resumes) -> str:
+    return str(resumption) if resumption.step else f"begins at step 1: {resumption.why}"
 
 
 def _told(ends: Sequence[EndRecord], trace: Trace, begun: float) -> tuple[Cause | None, str]:

@@ -67,7 +67,7 @@ class Recovery:
         when = datetime.fromtimestamp(self.time).astimezone()
         behind = f", behind step {self.last_step}" if self.last_step is not None else ""
         lines = [
-            ("did", f"{self.what} at {when:%H:%M:%S}, in attempt {self.attempt}{behind}"),
+            ("did", f"at {when:%H:%M:%S}, in attempt {self.attempt}{behind}: {self.what}"),
             ("then", self._then()),
             ("cost", self._cost()),
             ("told", self._told()),
@@ -79,8 +79,8 @@ class Recovery:
             return "no step came any more"
         if self.next_attempt is None:
             return "the same attempt goes on"
-        taken = self.checkpoint or "nothing tells from what it goes on"
-        return f"attempt {self.next_attempt} with {counted(self.workers or 0, 'worker')}: {taken}"
+        taken = self.checkpoint or "tells no checkpoint that it goes on from"
+        return f"attempt {self.next_attempt}, with {counted(self.workers or 0, 'worker')}, {taken}"
 
     def _cost(self) -> str:
         if self.seconds is None:

@@ -92,16 +92,21 @@ class Trace:
             self._take(*view)
         return True
 
-    def first_new(self, attempt: int, begun: float) -> Step | None:
+    def first_new(self, attempt: int, begun: float, done: int = -1) -> Step | None:
         """The first step after ``begun``, of this or a later attempt, that had not been done before; None if none was.
 
         For a function that tells no steps it is the step 0 of the next group.
+
+        Args:
+            attempt: the first one that may do it.
+            begun: Unix seconds.
+            done: the last step that was done before, where more is known of that than steps tell.
         """
         before = [step.step for step in self.steps if step.attempt < attempt or step.time < begun]
         after = [step for step in self.steps if step.attempt >= attempt and step.time >= begun]
         if not self.steps:
             after = [Step(group.time, group.attempt, 0, None) for group in self.groups if group.attempt >= attempt]
-        new = [step for step in after if step.step > max(before, default=-1)]
+        new = [step for step in after if step.step > max([*before, done])]
         return min(new, key=lambda step: step.time, default=None)
 
     def _take(self, snapshot: Snapshot, state: str) -> None:
