@@ -1,5 +1,6 @@
 """What a job tells while it is drilled: steps with their losses, attempts with their sizes, incidents."""
 
+import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from datetime import datetime
@@ -22,6 +23,8 @@ from train_func.wire.events import (
     WaitsForStore,
 )
 from train_func.wire.records import RunRecord
+
+SILENT_SECONDS = 60.0  # after which an attempt that tells no step counts as training
 
 
 @dataclass(frozen=True)
@@ -82,6 +85,14 @@ class Trace:
         """The highest step that was done; 0 before the first one."""
         return max((step.step for step in self.steps), default=0)
 
+    @property
+    def is_training(self) -> bool:
+        """Whether the newest group has done a step, or has been there for long without telling one."""
+        group = self.group
+        if group is None:
+            return False
+        return any(step.attempt == group.attempt for step in self.steps) or time.time() - group.time > SILENT_SECONDS
+
     def until(self, condition: Callable[[], object]) -> bool:
         """Looks until the condition holds; returns False where the job is over before that."""
         while not condition():
@@ -113,7 +124,7 @@ class Trace:
         self.state = state
         for line in self._logs.lines(snapshot):
             self._hear(line)
-        now = datetime.now().astimezone().timestamp()
+        now = time.time()
         self.incidents += [(now, each.cause, each.message) for each in self._monitor.look(snapshot)]
         self.is_current = not snapshot.has_more
         if state in ENDED and self.is_current:

@@ -1,4 +1,4 @@
-"""A drill: a fault is caused in a job on purpose, and what the job does about it is followed and measured.
+"""The course of a drill: a fault is caused in a job on purpose, and what the job does about it is measured.
 
 The fault is real: a signal to a process, the deletion of a pod, a folder that is away. A drill waits for the step
 that it is meant for, causes the fault, and follows the job until it has done a step beyond all that it had done before.
@@ -13,20 +13,17 @@ from pathlib import Path
 from train_func.client.backend import Backend, BoundJob
 from train_func.client.drill.campaign import Campaign
 from train_func.client.drill.comparison import compare
-from train_func.client.drill.faults import KINDS, Fault, Injector, injector_of
+from train_func.client.drill.faults import Fault, Injector, injector_of
 from train_func.client.drill.report import Comparison, DrillReport, Recovery
 from train_func.client.drill.trace import Step, Trace
 from train_func.client.stored_run import ENDED, all_ends
 from train_func.client.watch import View
 from train_func.errors import Cause, InvalidInput
-from train_func.fields import brief, meant
 from train_func.storage import Store
 from train_func.text import counted, shown
 from train_func.wire import exits
 from train_func.wire.events import Resumes
 from train_func.wire.records import EndRecord, RunRecord
-
-SILENT_SECONDS = 60.0  # after which an attempt that tells no step counts as training
 
 
 @dataclass(frozen=True)
@@ -60,10 +57,6 @@ def campaign_of(kill: str | Path, **fields: object) -> Campaign:
             names = ", ".join(f"{name}=" for name in given)
             raise InvalidInput(f"{names} belongs to one fault; the faults of a campaign have theirs in {kill}")
         return Campaign.read(Path(kill).expanduser())
-    if kill not in KINDS:
-        raise InvalidInput(
-            f"kill={brief(kill)}: {meant(str(kill), [*KINDS], 'faults')} Or a file of a campaign, *.json"
-        )
     return Campaign(faults=(Fault(**{"kill": kill, **given}),))  # type: ignore[arg-type]
 
 
@@ -77,7 +70,7 @@ def drill(target: Target, campaign: Campaign, *, is_compared: bool = False) -> D
     for fault in campaign.faults:
         injector.check(fault)
     trace = Trace(target.record, target.store, target.views(), target.job.operator)
-    trace.until(lambda: trace.state in (*ENDED, "Absent") or (trace.is_current and _trains(trace)))
+    trace.until(lambda: trace.state in (*ENDED, "Absent") or (trace.is_current and trace.is_training))
     _check_trains(target, trace)
     group = trace.group
     assert group is not None  # it trains
@@ -109,16 +102,8 @@ def drill(target: Target, campaign: Campaign, *, is_compared: bool = False) -> D
     )
 
 
-def _trains(trace: Trace) -> bool:
-    """Whether the newest group has done a step, or has been there for long without telling one."""
-    group = trace.group
-    if group is None:
-        return False
-    return any(step.attempt == group.attempt for step in trace.steps) or time.time() - group.time > SILENT_SECONDS
-
-
 def _is_due(fault: Fault, trace: Trace) -> bool:
-    return _trains(trace) and (fault.at_step is None or trace.last_step >= fault.at_step)
+    return trace.is_training and (fault.at_step is None or trace.last_step >= fault.at_step)
 
 
 def _check_trains(target: Target, trace: Trace) -> None:
@@ -170,7 +155,7 @@ def _cause(fault: Fault, injector: Injector, target: Target, trace: Trace) -> Re
     finally:
         injection.undo()
     trace.until(lambda: trace.first_new(first, begun))
-    done = max((end.step for end in _ends(target, attempt) if end.attempt < first), default=-1)
+    done = max((end.step for end in _ends(target, attempt) if end.step and end.attempt < first), default=-1)
     trace.until(lambda: trace.first_new(first, begun, done))  # a rank that is killed may not have told its last one
     recovery = _measured(fault, injection.what, target, trace, attempt, trace.first_new(first, begun, done), begun)
     if recovery.seconds is not None:
