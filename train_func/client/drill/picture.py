@@ -1,5 +1,6 @@
 """The picture of a drill: loss and number of workers over time, with a line where each fault came, as SVG."""
 
+import itertools
 from collections.abc import Iterable, Sequence
 from html import escape
 
@@ -85,7 +86,7 @@ def _sizes(groups: Sequence[Group], faults: Sequence[float], end: float) -> list
     """The corners of the line: up at the start of a group, and down where a fault has ended it."""
     corners: list[tuple[float, float]] = []
     ordered = sorted(groups, key=lambda group: group.attempt)
-    for group, following in zip(ordered, [*ordered[1:], None], strict=True):
+    for group, following in itertools.zip_longest(ordered, ordered[1:]):
         until = following.time if following else end
         lost = next((time for time in sorted(faults) if group.time <= time < until), None) if following else None
         corners += [(group.time, 0.0), (group.time, group.workers)] if not corners else [(group.time, group.workers)]
