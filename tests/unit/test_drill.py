@@ -161,9 +161,9 @@ def test_the_picture_has_a_line_for_each_attempt_one_for_the_workers_and_a_mark_
     ],
 )
 def test_results_are_compared_by_the_hashes_of_their_weights_alone(ours, theirs, is_same):
-    verdict = judge("undisturbed-a-run", ours, theirs)
+    verdict = judge("undisturbed-a-run", ours, theirs, (0.25, 0.5))
     assert verdict.is_same is is_same
-    assert verdict.message
+    assert (unnamed(verdict.message, "model.safetensors", 0.25, 0.5) == []) is (is_same is False)
 
 
 @pytest.fixture

@@ -75,22 +75,43 @@ def compare(
         if (end := end_of(other)) != "Succeeded":
             return _without(other, f"no verdict: the undisturbed job is {end}")
     ours, theirs = (published_result(store, each.keys) for each in (record, other))
-    return judge(other.name, ours.files if ours else {}, theirs.files if theirs else {})
+    losses = (_last_loss(record, store), _last_loss(other, store))
+    return judge(other.name, ours.files if ours else {}, theirs.files if theirs else {}, losses)
 
 
-def judge(name: str, ours: Mapping[str, str], theirs: Mapping[str, str]) -> Comparison:
-    """Returns the verdict on the files of two results, SHA-256 by name; ``name``: of the undisturbed run."""
+def _last_loss(record: RunRecord, store: Store) -> float | None:
+    from train_func.client.history import read_rows  # pandas takes long to import
+
+    losses = [row["loss"] for row in read_rows(store, record.keys) if isinstance(row.get("loss"), (int, float))]
+    return losses[-1] if losses else None
+
+
+def judge(
+    name: str, ours: Mapping[str, str], theirs: Mapping[str, str], losses: tuple[float | None, float | None]
+) -> Comparison:
+    """Returns the verdict on two results: on their files, SHA-256 by name.
+
+    Args:
+        name: of the undisturbed run.
+        ours: the files of the drilled run.
+        theirs: those of the undisturbed one.
+        losses: the last of each.
+    """
     names = sorted(file for file in {*ours, *theirs} if file.endswith(WEIGHTS))
     weights = {file: (ours.get(file), theirs.get(file)) for file in names}
     different = [file for file, (one, other) in weights.items() if one != other]
     if not names:
         message = f"no verdict: neither run has published weights as *{WEIGHTS}"
     elif different:
-        message = f"{', '.join(different)} differ by SHA-256; another number of ranks rounds its sums otherwise"
+        last = " and ".join("unknown" if loss is None else f"{loss:.6g}" for loss in losses)
+        rounding = "another number of ranks rounds its sums otherwise"
+        message = f"{', '.join(different)} differ by SHA-256 ({rounding}); the last losses are {last}"
     else:
         message = f"the weights are the same, by the SHA-256 of {counted(len(names), 'file')}"
-    return Comparison(run=name, is_same=not different if names else None, weights=weights, message=message)
+    return Comparison(
+        run=name, is_same=not different if names else None, weights=weights, losses=losses, message=message
+    )
 
 
 def _without(other: RunRecord, message: str) -> Comparison:
-    return Comparison(run=other.name, is_same=None, weights={}, message=message)
+    return Comparison(run=other.name, is_same=None, weights={}, losses=(None, None), message=message)

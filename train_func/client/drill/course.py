@@ -69,7 +69,7 @@ def drill(target: Target, campaign: Campaign, *, is_compared: bool = False) -> D
     injector = injector_of(target.backend, target.job, target.store)
     for fault in campaign.faults:
         injector.check(fault)
-    trace = Trace(target.record, target.store, target.views(), target.job.operator)
+    trace = Trace(target.record, target.store, target.views(), target.job.operator, target.note)
     trace.until(lambda: trace.state in (*ENDED, "Absent") or (trace.is_current and trace.is_training))
     _check_trains(target, trace)
     group = trace.group

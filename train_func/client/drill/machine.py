@@ -75,6 +75,11 @@ class MachineFaults:
         """Puts a link that leads nowhere in the place of the folder, in one move: it answers as a dead mount does."""
         folder = self._folder()
         away = folder.with_name(f"{folder.name}.away")
+        if away.exists() or away.is_symlink():
+            raise InvalidInput(
+                f"kill='store': {away} is there, as a drill leaves it that was killed. Where {folder} is a link to "
+                f"itself, put the store back: rm {folder} && mv {away} {folder}; else give {away} another name"
+            )
         away.symlink_to(folder)
         try:
             _exchange(away, folder)

@@ -107,6 +107,8 @@ class Comparison:
     """Whether the weights are the same, by SHA-256; None where there are none to compare."""
     weights: dict[str, tuple[str | None, str | None]]
     """SHA-256 of each file of weights: of this run, and of the undisturbed one."""
+    losses: tuple[float | None, float | None]
+    """The last that each of the two told; None where it told none."""
     message: str
     """The verdict in words."""
 

@@ -50,8 +50,24 @@ class Group:
 class Trace:
     """Follows a job by its looks, as far as it is asked to."""
 
-    def __init__(self, record: RunRecord, store: Store, views: Iterator[View], operator: Operator | None) -> None:
-        """``views``: looks at the job, without end; ``operator``: executes it, on a cluster."""
+    def __init__(
+        self,
+        record: RunRecord,
+        store: Store,
+        views: Iterator[View],
+        operator: Operator | None,
+        note: Callable[[str], None],
+    ) -> None:
+        """Looks at nothing yet.
+
+        Args:
+            record: of the run.
+            store: of the run.
+            views: looks at the job, without end.
+            operator: executes the job, on a cluster.
+            note: prints what hinders the job, or happened to a worker.
+        """
+        self._note = note
         self._views = until_read(views)
         self._logs, self._newest = RunLogs(record, store), submission_time(store, record.keys)
         self._monitor = JobMonitor(record, operator)
@@ -125,12 +141,15 @@ class Trace:
         for line in self._logs.lines(snapshot):
             self._hear(line)
         now = time.time()
-        self.incidents += [(now, each.cause, each.message) for each in self._monitor.look(snapshot)]
+        for diagnosis in self._monitor.look(snapshot):
+            self._note(str(diagnosis))
+            self.incidents.append((now, diagnosis.cause, diagnosis.message))
         self.is_current = not snapshot.has_more
         if state in ENDED and self.is_current:
             for line in self._logs.finish(snapshot, is_over=True):
                 self._hear(line)
         if failure := self._monitor.failure():
+            self._note(str(failure))
             self.incidents.append((now, failure.cause, str(failure)))
             self.is_over = True
 
