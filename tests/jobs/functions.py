@@ -230,6 +230,7 @@ def tells_its_steps(parameters):
     import torch
     from datasets import Dataset
     from datasets.distributed import split_dataset_by_node
+    from torch.nn.parallel import DistributedDataParallel
 
     from train_func.worker import Session
 
@@ -238,7 +239,7 @@ def tells_its_steps(parameters):
         rows = Dataset.from_dict({"x": x.numpy(), "y": x.sum(1).numpy()})
         plan = split_dataset_by_node(session.plan(rows), session.rank, session.world_size)
         torch.manual_seed(0)
-        model = torch.nn.Linear(3, 1)
+        model = DistributedDataParallel(torch.nn.Linear(3, 1))
         optimizer = torch.optim.SGD(model.parameters(), lr=0.05)
         session.checkpoint(model, optimizer)
         for step in session.steps(plan):

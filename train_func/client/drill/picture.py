@@ -6,7 +6,7 @@ from html import escape
 
 from train_func.client.drill.trace import Group, Step
 
-WIDTH, HEIGHT, LEFT, RIGHT, TOP = 760, 380, 64, 16, 40
+WIDTH, HEIGHT, LEFT, RIGHT, TOP, INSET = 760, 380, 64, 16, 40, 6
 LOSS, WORKERS = (TOP, 230), (270, 340)  # from the upper to the lower edge of each panel
 COLORS = ("#1f77b4", "#2ca02c", "#9467bd", "#8c564b", "#17becf")  # of the attempts, in turn
 FAULT, GREY = "#d62728", "#666"
@@ -32,7 +32,7 @@ class Panel:
         return LEFT + (time - self._begin) / self._seconds * (WIDTH - LEFT - RIGHT)
 
     def y(self, value: float) -> float:
-        return self._bottom - (value - self.low) / self._span * (self._bottom - self._top)
+        return self._bottom - INSET - (value - self.low) / self._span * (self._bottom - self._top - 2 * INSET)
 
     def line(self, points: Iterable[tuple[float, float]], color: str) -> str:
         """A line through these times and values."""
