@@ -9,6 +9,7 @@ from collections.abc import Collection, Sequence
 from pathlib import Path
 
 _SET_DEATH_SIGNAL = 1  # PR_SET_PDEATHSIG
+_SET_NAME = 15  # PR_SET_NAME
 _SET_SUBREAPER = 36  # PR_SET_CHILD_SUBREAPER
 KILL_SECONDS = 10.0  # a process in an uninterruptible call cannot be killed, and is not waited for longer
 FAMILY_SECONDS = 0.2  # between two looks at who belongs to the family
@@ -27,27 +28,32 @@ def adopt_orphans() -> None:
     _prctl(_SET_SUBREAPER, 1)
 
 
+def set_name(name: str) -> None:
+    """Gives this process the name that ps and top show, of at most 15 bytes."""
+    ctypes.CDLL(None).prctl(_SET_NAME, name.encode(), 0, 0, 0)
+
+
 def _prctl(option: int, value: int) -> None:
     if ctypes.CDLL(None, use_errno=True).prctl(option, value, 0, 0, 0):
         raise OSError(ctypes.get_errno(), f"prctl({option}, {value}) failed")
 
 
-def _children(pid: int) -> list[int]:
+def children(pid: int) -> list[int]:
     """Returns the direct children of ``pid``, those of all its threads. psutil reads every process of the machine."""
-    children: list[int] = []
+    pids: list[int] = []
     with contextlib.suppress(OSError):
         for task in Path(f"/proc/{pid}/task").iterdir():
             with contextlib.suppress(OSError):
-                children += map(int, (task / "children").read_bytes().split())
-    return children
+                pids += map(int, (task / "children").read_bytes().split())
+    return pids
 
 
 def descendants(pid: int) -> list[int]:
     """Returns the children of ``pid``, their children, and so on; parents come first."""
-    family, pending = [], _children(pid)
+    family, pending = [], children(pid)
     while pending:
         family.append(pending.pop())
-        pending += _children(family[-1])
+        pending += children(family[-1])
     return family
 
 
@@ -60,8 +66,8 @@ def send(pid: int, number: int) -> None:
 def kill_descendants(seconds: float = KILL_SECONDS, spare: Collection[int] = ()) -> None:
     """Ends every descendant of this process, which must be one that adopts orphans, but the children in ``spare``."""
     end = time.monotonic() + seconds
-    while (children := set(_children(os.getpid())) - set(spare)) and time.monotonic() < end:
-        for child in children:
+    while (living := set(children(os.getpid())) - set(spare)) and time.monotonic() < end:
+        for child in living:
             for pid in (child, *descendants(child)):
                 send(pid, signal.SIGKILL)
             with contextlib.suppress(ChildProcessError):

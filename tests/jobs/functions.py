@@ -221,3 +221,35 @@ def lets_groups_go(parameters):
         del gathered, group
         del model
     print(f"let {step + 1} groups go", flush=True)
+
+
+def tells_its_steps(parameters):
+    """A loop of its own that tells the loss of each step, and saves as often as the run asks for."""
+    import time
+
+    import torch
+    from datasets import Dataset
+    from datasets.distributed import split_dataset_by_node
+    from torch.nn.parallel import DistributedDataParallel
+
+    from train_func.worker import Session
+
+    with Session(parameters) as session:
+        x = torch.randn(40, 3, generator=torch.Generator().manual_seed(0))
+        rows = Dataset.from_dict({"x": x.numpy(), "y": x.sum(1).numpy()})
+        plan = split_dataset_by_node(session.plan(rows), session.rank, session.world_size)
+        torch.manual_seed(0)
+        model = DistributedDataParallel(torch.nn.Linear(3, 1))
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.05)
+        session.checkpoint(model, optimizer)
+        for step in session.steps(plan):
+            total = 0.0
+            for batch, weight in step:
+                loss = weight * torch.nn.functional.mse_loss(model(batch["x"]).squeeze(1), batch["y"])
+                loss.backward()
+                total += loss.item()
+            optimizer.step()
+            optimizer.zero_grad()
+            time.sleep(parameters["pause"])
+            session.report(step.number, loss=total)
+        session.publish(model)

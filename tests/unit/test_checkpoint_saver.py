@@ -109,7 +109,7 @@ def test_a_fault_of_any_kind_ends_nothing_and_is_told_and_the_next_save_comes_so
         saving.saver.wait_copied()
         saving.saver.wait()
     (note,) = saving.said
-    assert unnamed(note.text, "step 7", error) == []
+    assert unnamed(note, "step 7", error) == []
     assert is_due_in(saving.saver, now, SHORTEST)
     saving.save(taken(8, lasts=lasts))
     assert saving.said[-1].step == 8

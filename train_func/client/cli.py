@@ -8,6 +8,7 @@ import contextlib
 import os
 import sys
 from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 from train_func.client.backend import BACKENDS, DEFAULT, Backend, make_backend
@@ -75,6 +76,22 @@ def _result(arguments: argparse.Namespace) -> None:
     with contextlib.redirect_stdout(sys.stderr):  # notes of the wait are no part of the JSON
         result = _job(arguments).result()
     print(json_shown(result))
+
+
+def _drill(arguments: argparse.Namespace) -> bool:
+    """Whether every fault was followed by a new step, and the weights, where they were compared, are the same."""
+    fields = {name: getattr(arguments, name) for name in ("rank", "worker", "at_step", "signal", "seconds", "compare")}
+    kill = arguments.campaign or arguments.kill
+    if kill is None or (arguments.campaign and arguments.kill):
+        raise InvalidInput("drill: one of --kill FAULT and --campaign FILE is expected")
+    job = _job(arguments)
+    with contextlib.redirect_stdout(sys.stderr):  # notes are no part of the report
+        report = job.drill(kill, **fields)
+    print(json_shown(report.to_dict()) if arguments.json else report)
+    if arguments.picture:
+        Path(arguments.picture).write_text(report.picture())
+    is_same = report.comparison is None or report.comparison.is_same is True
+    return is_same and all(recovery.seconds is not None for recovery in report.recoveries)
 
 
 def _runs(arguments: argparse.Namespace) -> None:
@@ -184,6 +201,18 @@ OPTIONS = {
         help="only where it is better in this than the one in place; --better=-loss: where a lower value is better",
     ),
     "private": _option("--private", action="store_true", help="make it private, and push to no public one"),
+    "kill": _option("--kill", metavar="FAULT", help="rank, worker, pod, node, hang or store"),
+    "campaign": _option("--campaign", metavar="FILE", type=Path, help="several faults, as JSON, in place of --kill"),
+    "rank": _option("--rank", type=int, metavar="N", help="the rank that is killed, or hangs (default: the last one)"),
+    "victim": _option("--worker", type=int, metavar="N", help="the worker that is meant (default: the last one)"),
+    "at_step": _option("--at-step", type=int, metavar="N", help="the step behind which it happens (default: at once)"),
+    "signal": _option("--signal", metavar="NAME", help="KILL, TERM; of a rank others too (default: KILL)"),
+    "seconds": _option("--seconds", type=float, metavar="N", help="for which the store, or at most the node, is away"),
+    "compare": _option(
+        "--compare", action="store_true", help="wait for the end, train the same undisturbed, and compare the weights"
+    ),
+    "json": _option("--json", action="store_true", help="print the report as JSON"),
+    "picture": _option("--picture", metavar="FILE", help="write loss and workers over time to this file, as SVG"),
     "yes": _option("--yes", action="store_true", help="remove it without asking"),
 }
 RUN = ("name", "on", "store")
@@ -215,6 +244,23 @@ COMMANDS: dict[str, tuple[Callable[[argparse.Namespace], object], str, Sequence[
         lambda given: withdraw(given.place, on=_backend(given)),
         "take away what is in place under a name; the run keeps its model",
         ("place", "on", "store"),
+    ),
+    "drill": (
+        _drill,
+        "cause a fault in a running job on purpose, and report what it costs",
+        (
+            *RUN,
+            "kill",
+            "campaign",
+            "rank",
+            "victim",
+            "at_step",
+            "signal",
+            "seconds",
+            "compare",
+            "json",
+            "picture",
+        ),
     ),
     "cancel": (lambda given: _job(given).cancel(), "stop the workers of a run", RUN),
     "delete": (

@@ -3,7 +3,6 @@
 import math
 import time
 from collections.abc import Iterator, Mapping
-from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -12,12 +11,8 @@ from train_func.client.backend import Backend, backend_or_default, name_of_backe
 from train_func.client.status import Event, JobStatus
 from train_func.client.stored_run import (
     ENDED,
-    SILENT_SECONDS,
-    Elsewhere,
     Submission,
     attach_expression,
-    mark_cancelled,
-    newest_checkpoint,
     newest_generation,
     other_backend,
     published_keys,
@@ -40,6 +35,7 @@ from train_func.wire.records import RunRecord
 if TYPE_CHECKING:
     from transformers import Pipeline
 
+    from train_func.client.drill import DrillReport
     from train_func.client.history import History
     from train_func.client.logs import AttemptLine, LogText
     from train_func.client.move import Change, Move
@@ -267,48 +263,46 @@ class Job:
         Raises:
             JobNotFound: there is no such job any more, or it runs in another place.
         """
-        status = self._status()
-        if status is None and (other := Elsewhere.of(self.record.keys, self._store, self._backend)):
-            return self._give_up(other)
-        if status is not None and status.finished:
-            return self._note("it had ended before; nothing was changed")
-        with ThreadPoolExecutor(1) as beside:  # a store that is away must not keep the workers going
-            marked = beside.submit(mark_cancelled, self._store, self.record.keys) if status else None
-            try:
-                self._job.cancel()
-            except JobNotFound:
-                if words := self._other_backend():
-                    raise JobNotFound(words) from None
-                raise
-        try:
-            if marked:
-                marked.result()
-            else:  # it came to be there since it was asked for
-                mark_cancelled(self._store, self.record.keys)
-            if self._is_published():
-                self._note(
-                    "cancelled; its model was trained by then and is published; submit with fresh=True to train again"
-                )
-            else:
-                self._note(f"cancelled; {self._goes_on()}")
-        except StorageFailed as failure:
-            self._note(f"it is stopped; the store could not be told, so that it may be called Absent: {failure}")
+        from train_func.client.cancel import cancel
 
-    def _give_up(self, other: Elsewhere) -> None:
-        """Marks a job that cannot be asked as cancelled, unless it lives."""
-        if other.job is not None:
-            raise JobNotFound(self._other_backend())
-        self._note(f"looking up to {SILENT_SECONDS:.0f} s for a sign of life of its job")
-        if other.lives():
-            raise JobNotFound(f"{other}. It lives, and is stopped where it runs: {other.submission.handle}.cancel()")
-        if state_in_store(self._store, self.record.keys) in ENDED:
-            return self._note("it had ended before; nothing was changed")
-        mark_cancelled(self._store, self.record.keys)
-        return self._note(f"its job on {other.submission.place} is given up; {self._goes_on()}")
+        cancel(self.record, self._job, self._backend, self._store, self._note)
 
-    def _goes_on(self) -> str:
-        checkpoint = newest_checkpoint(self._store, self.record.keys)
-        return f"submitted again, it goes on {checkpoint or 'from its beginning, without a checkpoint'}"
+    def drill(
+        self,
+        kill: str | Path,
+        *,
+        rank: int | None = None,
+        worker: int | None = None,
+        at_step: int | None = None,
+        signal: str | None = None,
+        seconds: float | None = None,
+        compare: bool = False,
+    ) -> "DrillReport":
+        """Causes a fault on purpose while the job trains, waits until it trains again, and reports what that cost.
+
+        Signals and deletions are real. Steps that were not saved are done again, and an attempt may be charged.
+
+        Args:
+            kill: ``"rank"`` and ``"hang"`` send a signal to a rank's process; ``"worker"`` to its supervisor, with
+                which all of the worker ends; ``"pod"`` deletes a pod, ``"node"`` drains a node, ``"store"`` takes a
+                store in a folder away for a time. Or a campaign of several, a file that ends in ``.json``.
+            rank: the rank; default: the last one.
+            worker: the worker, or that of the pod or on the node; default: the last one.
+            at_step: the step behind which it happens; default: at once, when the job trains.
+            signal: ``"KILL"``, the default, or ``"TERM"``, which leaves time to save; of a rank also others.
+            seconds: for which the store, or at most the node, is away; default: 10 and 30.
+            compare: wait for the end, train the same Run undisturbed, and compare the weights by SHA-256.
+
+        Raises:
+            InvalidInput: there is no such fault, rank, worker or step, the job has ended, or rights are missing, with
+                the Role that gives them; nothing was done then.
+        """
+        from train_func.client.drill import Target, campaign_of, drill
+
+        campaign = campaign_of(kill, rank=rank, worker=worker, at_step=at_step, signal=signal, seconds=seconds)
+        end_of = lambda record: Job(record, self._backend, self._store).wait()  # noqa: E731
+        target = Target(self.record, self._backend, self._store, self._job, self._views, end_of)
+        return drill(target, campaign, is_compared=compare)
 
     def scale(self, workers: int) -> None:
         """Gives a run with ``min_workers`` another number of workers while it trains, at most those of the Run.

@@ -10,13 +10,22 @@ import difflib
 import json
 import re
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from itertools import count
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
-from train_func.client.backend import Backend, BoundJob, argument_of, make_backend, name_of_backend
+from train_func import tables
+from train_func.client.backend import (
+    Backend,
+    BoundJob,
+    JobRequest,
+    RunsAlready,
+    argument_of,
+    make_backend,
+    name_of_backend,
+)
 from train_func.client.status import JobStatus
 from train_func.errors import InvalidInput, JobNotFound, StorageFailed, TrainFuncError
 from train_func.run import NAME
@@ -151,6 +160,63 @@ def submission_time(store: Readable, keys: RunKeys) -> str:
     """Time of the newest submission, ISO; empty where the store has no record of the run."""
     newest = Submission.newest(store, keys)
     return newest.run.submitted if newest else ""
+
+
+def start_job(
+    record: RunRecord,
+    source: str,
+    cells: Mapping[str, Any],
+    request: JobRequest,
+    addresses: Iterable[str],
+    backend: Backend,
+    store: Store,
+) -> bool:
+    """Writes the submission and starts its job; returns False if another client has submitted the run meanwhile.
+
+    Args:
+        record: of the run, with the number of this submission.
+        source: the text that travels.
+        cells: where its lines come from.
+        request: the job of ``record``.
+        addresses: of the inputs.
+        backend: executes the job.
+        store: of the run.
+    """
+    key = record.keys.submission(record.submission)
+    submission = SubmissionRecord(
+        run=record,
+        cells=cells,
+        manifest=request.manifest,
+        backend=name_of_backend(backend),
+        place=backend.place,
+        identity=backend.identity,
+        found_by=request.found_by,
+        options=request.options,
+    )
+    store.put(record.keys.source, source.encode())  # the same bytes from every client of the run
+    try:
+        store.put(key, submission.to_json(), if_absent=True)
+    except StorageFailed as failure:
+        if failure.reason != "conflict":
+            raise
+        return False
+    notes = tables.keep(record.store, record.name, addresses)
+    try:
+        backend.submit(request)
+    except RunsAlready:
+        store.delete(key)  # no job has it
+        return False
+    except TrainFuncError as failure:
+        if failure.cause != "cluster":  # then the job may have come although no answer did
+            store.delete(key)
+            for note in notes:
+                note.unlink(missing_ok=True)
+        raise
+    except KeyboardInterrupt:
+        stops = f"{attach_expression(record.name, backend)}.cancel() stops it"
+        print(f"{record.name}: interrupted while it was created; if it is there, it goes on: {stops}")
+        raise
+    return True
 
 
 def published_result(store: Readable, keys: RunKeys) -> "Result | None":

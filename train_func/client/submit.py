@@ -7,9 +7,7 @@ from datetime import UTC, datetime
 from importlib.metadata import packages_distributions, version
 from typing import TYPE_CHECKING, Any
 
-from train_func import tables
-from train_func.client import backend as backends
-from train_func.client.backend import Backend, RunsAlready, backend_or_default, name_of_backend
+from train_func.client.backend import Backend, backend_or_default
 from train_func.client.job import Job
 from train_func.client.preflight import Facts, check_inputs, input_addresses, pack_function, with_absolute_paths
 from train_func.client.source import Source
@@ -17,20 +15,20 @@ from train_func.client.stored_run import (
     ENDED,
     WITHOUT_RESULT,
     Submission,
-    attach_expression,
     goes_on_in,
     newest_checkpoint,
     newest_generation,
     refuse_elsewhere,
+    start_job,
     stored_record,
     whole_name,
 )
-from train_func.errors import InvalidInput, JobNotFound, StorageFailed, TrainFuncError
+from train_func.errors import InvalidInput, JobNotFound
 from train_func.run import Run, name_of
 from train_func.storage import Store, find
 from train_func.text import counted, shown
 from train_func.wire.layout import RunKeys, newest_number
-from train_func.wire.records import Numerics, RunRecord, SubmissionRecord
+from train_func.wire.records import Numerics, RunRecord
 
 if TYPE_CHECKING:
     from train_func.client.packages.requirements import Resolution
@@ -129,7 +127,8 @@ class Request:
             self.packages.upload(store)
         for note in facts.notes:
             print(shown(f"note: {note}"))
-        if not self._start(record, request):
+        addresses = input_addresses(record.run).values()
+        if not start_job(record, self.source.text, self.source.cells, request, addresses, backend, store):
             return await_other(record, backend, store)
         generation = f"generation {record.generation}" if record.generation > 1 else ""
         summary = (generation, counted(run.workers, "worker"), facts.summary, goes_on and f"goes on {goes_on}")
@@ -149,44 +148,6 @@ class Request:
         status = job.status()
         if status and status.is_over:  # another client may have submitted that generation again meanwhile
             job.delete()
-
-    def _start(self, record: RunRecord, request: backends.JobRequest) -> bool:
-        """Whether the job was started; False when another client has submitted the same run meanwhile."""
-        backend, store, key = self.backend, self.store, record.keys.submission(record.submission)
-        submission = SubmissionRecord(
-            run=record,
-            cells=self.source.cells,
-            manifest=request.manifest,
-            backend=name_of_backend(backend),
-            place=backend.place,
-            identity=backend.identity,
-            found_by=request.found_by,
-            options=request.options,
-        )
-        store.put(record.keys.source, self.source.text.encode())  # the same bytes from every client of the run
-        try:
-            store.put(key, submission.to_json(), if_absent=True)
-        except StorageFailed as failure:
-            if failure.reason != "conflict":
-                raise
-            return False
-        notes = tables.keep(record.store, record.name, input_addresses(record.run).values())
-        try:
-            backend.submit(request)
-        except RunsAlready:
-            store.delete(key)  # no job has it
-            return False
-        except TrainFuncError as failure:
-            if failure.cause != "cluster":  # then the job may have come although no answer did
-                store.delete(key)
-                for note in notes:
-                    note.unlink(missing_ok=True)
-            raise
-        except KeyboardInterrupt:
-            stops = f"{attach_expression(record.name, backend)}.cancel() stops it"
-            print(f"{record.name}: interrupted while it was created; if it is there, it goes on: {stops}")
-            raise
-        return True
 
 
 def check_run(run: object) -> Run:

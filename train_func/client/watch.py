@@ -24,6 +24,7 @@ from train_func.wire.events import (
     RanksRestart,
     RankStops,
     Reported,
+    Resumes,
     RowsAudited,
     Stage,
     StepProgress,
@@ -43,7 +44,7 @@ LONGEST_REASON = 200  # characters of a worker's last words; the error of result
 RANK_0 = OF_RANK.format(0)
 OF_ONE_RANK = re.compile(r"^rank \d+: ")  # before what the rank said
 # These tell nothing any more when a later attempt has begun.
-OF_THE_MOMENT = (AttemptStarts, Stage, StepProgress, Reported, RowsAudited, WaitsForPeers, WaitsForStore)
+OF_THE_MOMENT = (AttemptStarts, Resumes, Stage, StepProgress, Reported, RowsAudited, WaitsForPeers, WaitsForStore)
 
 View = tuple[Snapshot, str]  # what a look has shown, and the state of the job in one word
 

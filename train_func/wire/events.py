@@ -169,6 +169,25 @@ class WorkerJoins(Event):
     attempt: int
 
 
+class Resumes(Event):
+    """What an attempt goes on from; ``step`` 0: from nothing, at the first step."""
+
+    step: int
+    attempt: int
+    saved_by: int = 0
+    """The attempt whose checkpoint it is."""
+    of_run: str = ""
+    """The run whose checkpoint it is, where that is another one."""
+    why: str
+    """Why that checkpoint, or none, was taken."""
+
+    def __str__(self) -> str:
+        if not self.step:
+            return f"attempt {self.attempt} begins at step 1: {self.why}"
+        of_run = f" of {self.of_run}" if self.of_run else ""
+        return f"goes on behind step {self.step}, from a checkpoint of attempt {self.saved_by}{of_run}: {self.why}"
+
+
 class Stage(Event):
     """Where an attempt has come to, in words alone: of no use any more when a later one has begun."""
 
@@ -250,6 +269,15 @@ class CheckpointSaved(Event):
     step: int
     size: int
     seconds: float
+
+
+class CheckpointFailed(Event):
+    """A checkpoint was begun and given up; the training goes on, and another one is tried soon."""
+
+    WORDS = "the checkpoint of step {step} was not saved: {message}"
+
+    step: int
+    message: str
 
 
 class Published(Event):

@@ -27,7 +27,7 @@ from torch import nn
 from train_func.errors import InvalidInput
 from train_func.run import RECORD_KEY
 from train_func.storage import Store, open_store
-from train_func.wire.events import Reported, Stage
+from train_func.wire.events import Reported, Resumes, Stage
 from train_func.wire.layout import RUN, home
 from train_func.wire.records import Numerics, RunRecord
 from train_func.worker.checkpoint.checkpointing import Checkpointing
@@ -286,7 +286,7 @@ class Session:
             )
         if state is None and self.attempt > 1:
             why = "no attempt saves this loop, because session.checkpoint was not called before it"
-            world.log_rank0(Stage(text=f"attempt {self.attempt} begins at step 1: {why}"))
+            world.log_rank0(Resumes(step=0, attempt=self.attempt, why=why))
         of_task = self._loading.collator
         loop = own_loop.steps(plan, self.device, collate, state, of_task, shifts_labels=shifts_labels)
         self._own_loop = weakref.ref(loop)

@@ -12,6 +12,7 @@ from train_func.client.cluster import faults
 from train_func.client.cluster.faults import Target
 
 Json = dict[str, Any]
+EXECUTE_SECONDS = 15.0  # for a command in a pod
 
 
 @dataclass(frozen=True)
@@ -73,10 +74,27 @@ class Access(Target):
         answer: Json = self._call("POST", path, body, query)
         return answer
 
-    def patch(self, path: str, changes: Mapping[str, Any]) -> Json:
-        """Changes an object, by a merge patch: what is not named stays as it is."""
-        answer: Json = self._call("PATCH", path, changes, {}, content_type="application/merge-patch+json")
+    def patch(self, path: str, body: Mapping[str, Any]) -> Json:
+        """Changes the fields of an object that ``body`` has."""
+        answer: Json = self._call("PATCH", path, body, {}, content_type="application/merge-patch+json")
         return answer
+
+    def execute(self, pod: str, *command: str) -> tuple[bool, str]:
+        """Executes a command in the workers' container of a pod; returns whether it ended with 0, and what it wrote."""
+        from kubernetes.client import ApiClient, CoreV1Api
+        from kubernetes.stream import stream
+
+        # Of a client of its own, whose requests ``stream`` replaces, because what answers is a socket.
+        call = CoreV1Api(ApiClient(self.client.configuration)).connect_get_namespaced_pod_exec
+        options = {"stdout": True, "stderr": True, "stdin": False, "tty": False, "_preload_content": False}
+        container = self.kind.container
+        with self.asking("create", "pods/exec"):
+            socket = stream(call, pod, self.namespace, container=container, command=[*command], **options)
+            socket.run_forever(timeout=EXECUTE_SECONDS)
+        written = socket.read_channel(1), socket.read_channel(2)
+        code = socket.returncode
+        socket.close()
+        return code == 0, "".join(written).strip()
 
     def delete(self, path: str, body: Mapping[str, Any]) -> Json:
         """Asks for the end of an object; ``body`` holds options."""

@@ -38,24 +38,24 @@ class ClusterJob:
 
     def __init__(self, name: str, access: Callable[[], Access]) -> None:
         self.name = name
-        self._access = access
+        self.access = access
 
     @property
     def operator(self) -> Operator:
         """The operator of its kind of job."""
-        return self._access().kind.operator
+        return self.access().kind.operator
 
     def status(self) -> JobStatus | None:
         """The job's state, or None when there is no such job."""
-        return objects.status(self._access(), self.name)
+        return objects.status(self.access(), self.name)
 
     def pods(self) -> list[Pod]:
         """The pods that there are, oldest first."""
-        return objects.pods(self._access(), self.name)
+        return objects.pods(self.access(), self.name)
 
     def events(self) -> list[Event]:
         """All events that the cluster still has, oldest first."""
-        return objects.events(self._access(), self.name)
+        return objects.events(self.access(), self.name)
 
     def look(self, since: Snapshot | None = None, *, worker: int | None = None, with_logs: bool = True) -> Snapshot:
         """As every backend; of more than 16 workers it reads the logs of worker 0 and of those that fail."""
@@ -67,7 +67,7 @@ class ClusterJob:
             return replace(since, lines=(), has_more=False, outage=error)
 
     def _look(self, since: Snapshot, worker: int | None, *, is_first: bool, with_logs: bool) -> Snapshot:
-        access = self._access()
+        access = self.access()
         status = objects.status(access, self.name)
         living = objects.pods(access, self.name)
         there = {pod.uid for pod in living}
@@ -96,7 +96,7 @@ class ClusterJob:
     def stacks_command(self) -> str:
         """Asks process 1 of each pod, its supervisor; by an account that may execute commands in pods."""
         names = [pod.name for pod in self.pods() if pod.phase == "Running" and not pod.deleted]
-        ask = f"kubectl -n {self._access().namespace} exec $pod -- sh -c 'kill -QUIT 1'"
+        ask = f"kubectl -n {self.access().namespace} exec $pod -- sh -c 'kill -QUIT 1'"
         return f"for pod in {' '.join(names)}; do {ask}; done" if names else ""
 
     def change(
@@ -107,14 +107,14 @@ class ClusterJob:
         suspend: bool | None = None,
     ) -> None:
         """As every backend; by one patch of the object."""
-        access = self._access()
+        access = self.access()
         changes = access.kind.patch(workers=workers, node_selector=node_selector, suspend=suspend)
         if not objects.change(access, self.name, changes):
             raise self._absent(access)
 
     def evict(self, worker: int, *, force: bool = False, dry_run: bool = False) -> None:
         """As every backend; the pod is deleted, which takes a right that few accounts have."""
-        access = self._access()
+        access = self.access()
         pods = [pod for pod in objects.pods(access, self.name) if pod.worker == worker and not pod.deleted]
         if not pods:
             raise InvalidInput(f"worker={worker!r}: job {self.name} has no pod of it now")
@@ -123,7 +123,7 @@ class ClusterJob:
 
     def cancel(self) -> None:
         """Removes the job with its pods; raises JobNotFound."""
-        access = self._access()
+        access = self.access()
         if not objects.remove(access, self.name):
             raise self._absent(access)
 
@@ -132,7 +132,7 @@ class ClusterJob:
 
     def delete(self) -> None:
         """As ``cancel``; nothing happens when there is no such job."""
-        objects.remove(self._access(), self.name)
+        objects.remove(self.access(), self.name)
 
 
 def chosen(pods: Iterable[Pod], worker: int | None) -> tuple[list[Pod], str]:

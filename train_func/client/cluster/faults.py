@@ -2,6 +2,7 @@
 
 import json
 import re
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -14,6 +15,7 @@ _LOG_IN = (
     "Log in to the cluster again; where the kubeconfig names a file with a token, put a new one there: `kubectl create "
     "token ACCOUNT --duration=8h >FILE`"
 )
+Rights = Mapping[tuple[str, str], Sequence[str]]  # verbs, by group and resource
 ROLE = "train-func-notebook"
 NO_API = "what answers there is no Kubernetes API, by its answer in HTML or XML; see the server's address"
 ANONYMOUS = "system:anonymous"
@@ -115,7 +117,7 @@ def diagnosed(error: Any, verb: str, resource: str, target: Target) -> Diagnosis
             return Diagnosis("cluster", failure)
 
 
-def rights(kind: Kind) -> dict[tuple[str, str], tuple[str, ...]]:
+def rights(kind: Kind) -> Rights:
     """Verbs, by group and resource, without which a job of that kind cannot be submitted and followed."""
     return {
         (kind.group, kind.plural): ("get", "list", "create", "delete"),
@@ -130,21 +132,34 @@ def role(target: Target, verb: str = "", resource: str = "") -> str:
 
     Where ``verb`` is a right to jobs or pods that only some calls need, it is a Role beside the one that all need.
     """
-    name, granted = ROLE, rights(target.kind)
-    for (group, granted_resource), verbs in granted.items():
-        if verb and granted_resource == resource and verb not in verbs:
-            name, granted = f"train-func-{verb}-{resource}", {(group, resource): (verb,)}
-            break
+    for (group, granted), verbs in rights(target.kind).items():
+        if verb and granted == resource and verb not in verbs:
+            return grant(target, {(group, resource): (verb,)}, f"train-func-{verb}-{resource}", "to who submits")
+    return grant(target, rights(target.kind), ROLE, "to who submits")
+
+
+def grant(target: Target, rights: Rights, name: str, to: str, *, of_cluster: bool = False) -> str:
+    """The object that gives these rights, and how it is bound.
+
+    Args:
+        target: whose namespace it is for.
+        rights: to give.
+        name: of the object.
+        to: whom it is bound to, in words.
+        of_cluster: for objects of no namespace, a ClusterRole.
+    """
     rules = [
-        f"- {{apiGroups: [{json.dumps(group)}], resources: [{granted_resource}], verbs: [{', '.join(verbs)}]}}"
-        for (group, granted_resource), verbs in granted.items()
+        f"- {{apiGroups: [{json.dumps(group)}], resources: [{resource}], verbs: [{', '.join(verbs)}]}}"
+        for (group, resource), verbs in rights.items()
     ]
-    bind = f"kubectl create rolebinding {name} -n {target.namespace} --role={name} --user=NAME"
-    metadata = f"{{name: {name}, namespace: {target.namespace}}}"
+    kind, binding = ("ClusterRole", "clusterrolebinding") if of_cluster else ("Role", "rolebinding")
+    where = "" if of_cluster else f" -n {target.namespace}"
+    bind = f"kubectl create {binding} {name}{where} --{kind.lower()}={name} --user=NAME"
+    metadata = f"{{name: {name}}}" if of_cluster else f"{{name: {name}, namespace: {target.namespace}}}"
     return "\n".join(
         [
-            f"have this Role applied with `kubectl apply -f FILE`, and bound to who submits: `{bind}`:",
-            f"apiVersion: rbac.authorization.k8s.io/v1\nkind: Role\nmetadata: {metadata}\nrules:",
+            f"have this {kind} applied with `kubectl apply -f FILE`, and bound {to}: `{bind}`:",
+            f"apiVersion: rbac.authorization.k8s.io/v1\nkind: {kind}\nmetadata: {metadata}\nrules:",
             *rules,
         ]
     )

@@ -84,11 +84,20 @@ def namespace(access: Access, spec: JobSpec) -> Answer:
 
 def rights(access: Access, spec: JobSpec) -> Answer:
     """Whether all that is needed may be done."""
+    if missing := missing_rights(access, faults.rights(access.kind)):
+        text = "; ".join(f"{', '.join(verbs)} {name}" for name, verbs in missing.items())
+        text = f"namespace {access.namespace} of {access.where}: you may not {text}"
+        yield Diagnosis("permission", f"{text}; {faults.role(access)}")
+
+
+def missing_rights(access: Access, needed: faults.Rights, *, of_cluster: bool = False) -> dict[str, list[str]]:
+    """Verbs that this account may not use, by the name of the resource; ``of_cluster``: of no namespace."""
 
     def denied(right: tuple[str, str, str]) -> bool:
         group, resource, verb = right
         resource, _, subresource = resource.partition("/")
-        attributes = {"namespace": access.namespace, "verb": verb, "group": group, "resource": resource}
+        where = {} if of_cluster else {"namespace": access.namespace}
+        attributes = {**where, "verb": verb, "group": group, "resource": resource}
         body = {
             "apiVersion": "authorization.k8s.io/v1",
             "kind": "SelfSubjectAccessReview",
@@ -97,16 +106,13 @@ def rights(access: Access, spec: JobSpec) -> Answer:
         answer = access.post("/apis/authorization.k8s.io/v1/selfsubjectaccessreviews", body)
         return not answer["status"]["allowed"]
 
-    needed = [(*resource, verb) for resource, verbs in faults.rights(access.kind).items() for verb in verbs]
+    asked = [(*resource, verb) for resource, verbs in needed.items() for verb in verbs]
+    missing: dict[str, list[str]] = {}
     with ThreadPoolExecutor(AT_ONCE) as askers:
-        missing = [right for right, is_denied in zip(needed, askers.map(denied, needed), strict=True) if is_denied]
-    if missing:
-        verbs: dict[str, list[str]] = {}
-        for group, resource, verb in missing:
-            verbs.setdefault(f"{resource}.{group}".removesuffix("."), []).append(verb)
-        text = "; ".join(f"{', '.join(missed)} {resource}" for resource, missed in verbs.items())
-        text = f"namespace {access.namespace} of {access.where}: you may not {text}"
-        yield Diagnosis("permission", f"{text}; {faults.role(access)}")
+        for (group, resource, verb), is_denied in zip(asked, askers.map(denied, asked), strict=True):
+            if is_denied:
+                missing.setdefault(f"{resource}.{group}".removesuffix("."), []).append(verb)
+    return missing
 
 
 def quotas(access: Access, spec: JobSpec) -> Answer:

@@ -15,7 +15,7 @@ import torch
 
 from train_func.failpoint import reach
 from train_func.storage import Store
-from train_func.wire.events import Stage
+from train_func.wire.events import Resumes
 from train_func.wire.records import RunRecord
 from train_func.worker.checkpoint.saver import Saver, Snapshot
 from train_func.worker.checkpoint.state import State
@@ -102,13 +102,15 @@ class Checkpointing:
             if checkpoint is None:
                 if self._attempt > 1:
                     why = f"the store has no checkpoint of this training{f', nor one of {run}' if run else ''}"
-                    world.log_rank0(Stage(text=f"attempt {self._attempt} begins at step 1: {why}"))
+                    world.log_rank0(Resumes(step=0, attempt=self._attempt, why=why))
                 return None
             for fault in checkpoint.refused:
                 world.note(f"a newer checkpoint was not taken: {fault}")
-            saved, of_run = checkpoint.manifest, f" of {run}" if run else ""
-            text = f"goes on behind step {saved.step}, from a checkpoint of attempt {saved.attempt}{of_run}"
-            world.log_rank0(Stage(text=text))
+            saved, refused = checkpoint.manifest, "; ".join(checkpoint.refused)
+            why = f"the newest that is whole, because newer ones are not: {refused}" if refused else "the newest"
+            world.log_rank0(
+                Resumes(step=saved.step, attempt=self._attempt, saved_by=saved.attempt, of_run=run, why=why)
+            )
             training, states = checkpoint.training, checkpoint.states
             tensors.update(training.tensors)
             if BEST in states:

@@ -22,7 +22,7 @@ from pathlib import Path
 import torch
 
 from train_func.failpoint import reach
-from train_func.wire.events import CheckpointSaved, Event, Note
+from train_func.wire.events import CheckpointFailed, CheckpointSaved, Event, Note
 from train_func.worker.attempt_records import Fenced
 from train_func.worker.checkpoint.state import State
 from train_func.worker.checkpoint.store import BEST, FROZEN, TRAINING, Checkpoints, Manifest, of_rank
@@ -174,7 +174,7 @@ class Saver:
     def _tell(self, failure: Exception, step: int) -> None:
         self.fenced, self.has_failed = failure if isinstance(failure, Fenced) else None, True
         why = str(failure) if isinstance(failure, OSError) else f"{type(failure).__name__}: {failure}"
-        self._say(Note(text=f"the checkpoint of step {step} was not saved: {why}"))
+        self._say(CheckpointFailed(step=step, message=why))
 
     def _end(self, took: float) -> None:
         self._due = time.monotonic() + (max(SHORTEST, SHARE * took) if self._every is None else self._every)

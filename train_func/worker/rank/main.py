@@ -14,6 +14,7 @@ from typing import NoReturn
 
 from train_func.call import call_of
 from train_func.errors import InvalidInput, StorageFailed
+from train_func.process_tree import set_name
 from train_func.storage import Store, open_store
 from train_func.wire.events import LostPeers, RankStops
 from train_func.wire.layout import RUN
@@ -32,6 +33,8 @@ LONGEST_WAIT_FOR_GROUPS = 30.0  # seconds; ranks that come later than that find 
 def main(environ: Mapping[str, str]) -> NoReturn:
     """Runs the shipped function and exits; the exit code is that of exits.py or the function's own."""
     had_torch = "torch" in sys.modules  # of the template
+    if rank := environ.get("RANK"):
+        set_name(f"rank {rank}")  # by which it is found, also where it is a program of its own
     masks.begin(environ)
     faulthandler.enable()
     stacks.answer(environ.get(stacks.VARIABLE))

@@ -12,7 +12,6 @@ that went on was reported as ended with 255. Here the supervisor adopts each ran
 """
 
 import contextlib
-import ctypes
 import gc
 import importlib
 import json
@@ -39,7 +38,6 @@ QUIET = {
     "PYTORCH_NVML_BASED_CUDA_CHECK": "1",
 }
 GPUS = ("/dev/nvidiactl", "/dev/kfd", "/dev/dxg")  # of NVIDIA, of AMD, of WSL
-_SET_NAME = 15  # PR_SET_NAME
 
 
 def main(environ: Mapping[str, str]) -> int:
@@ -120,7 +118,6 @@ def _be_rank(request: Mapping[str, Any], descriptors: list[int], supervisor: int
     os.write(tell, str(os.getpid()).encode())
     os.close(tell)
     os.environ.update(request["variables"])
-    ctypes.CDLL(None).prctl(_SET_NAME, f"rank {os.environ['RANK']}".encode(), 0, 0, 0)  # as ps and top show it
     tell_accelerate()
     _seed_anew()
     with contextlib.suppress(ImportError, ValueError):  # slower at worst

@@ -1,0 +1,106 @@
+"""Faults that are caused on purpose in real jobs: what they cost is measured, and the right cause is told."""
+
+import json
+import subprocess
+import sys
+
+import pytest
+
+from tests.jobs.functions import tells_its_steps, waits_for_a_file
+from tests.messages import refuses
+from train_func import Local, Run, submit
+
+SHAPE = {"batch_size": 8, "micro_batch_size": 4}  # five steps an epoch
+HANG_SECONDS = 3.0
+
+
+@pytest.fixture
+def training(home):
+    """Submits a training of so many epochs, and deletes its job afterwards."""
+    jobs = []
+
+    def start(epochs, *, pause=0.05, **fields):
+        given = {**SHAPE, "workers": 2, "checkpoint_every": 1, "parameters": {"pause": pause}, **fields}
+        jobs.append(submit(tells_its_steps, Run(epochs=epochs, **given), on=Local()))
+        return jobs[-1]
+
+    yield start
+    for job in jobs:
+        job.delete()
+
+
+def test_a_rank_that_is_killed_costs_the_steps_since_the_checkpoint_and_changes_no_weight(training):
+    job = training(30)
+    report = job.drill("rank", rank=1, at_step=30, compare=True)
+    (recovery,) = report.recoveries
+    assert (report.name, report.state) == (job.name, "Succeeded")
+    assert 30 <= recovery.last_step < 150
+    assert (recovery.attempt, recovery.next_attempt, recovery.workers) == (1, 2, 2)
+    assert recovery.steps_lost == recovery.last_step - recovery.resumed_step >= 0
+    assert recovery.first_step == recovery.last_step + 1
+    assert (recovery.cause, recovery.has_right_cause) == ("killed", True)
+    assert "rank 1" in recovery.message
+    assert recovery.checkpoint
+    assert report.comparison.is_same is True
+    assert job.name.rpartition("-")[2] in report.comparison.run
+    with refuses(job.name, "Succeeded", "fresh=True"):
+        job.drill("rank")
+
+
+def test_a_campaign_causes_one_fault_after_the_other_within_one_training(training, tmp_path):
+    job = training(400, hang_after=HANG_SECONDS)
+    campaign = tmp_path / "campaign.json"
+    faults = [
+        {"kill": "hang", "rank": 0, "at_step": 5},
+        {"kill": "store", "seconds": 2, "at_step": 30},
+        {"kill": "pod", "worker": 1, "signal": "TERM"},
+        {"kill": "worker", "worker": 0},
+    ]
+    campaign.write_text(json.dumps({"faults": faults}))
+    report = job.drill(campaign)
+    hang, store, stopped, killed = report.recoveries
+    assert (hang.cause, hang.has_right_cause) == ("hang", True)
+    assert hang.seconds > HANG_SECONDS / 2
+    assert (store.next_attempt, store.steps_lost) == (None, 0)
+    assert (stopped.cause, stopped.steps_lost) == ("preemption", 0)
+    assert (killed.cause, killed.has_right_cause) == ("killed", True)
+    assert [recovery.attempt for recovery in report.recoveries] == [1, 2, 2, 3]
+    assert killed.next_attempt == 4
+    with refuses("at_step", 1, job.name):
+        job.drill("rank", at_step=1)
+    with refuses("rank", 2, "0 to 1"):
+        job.drill("rank", rank=2)
+    with refuses("worker", 2, "0 to 1"):
+        job.drill("pod", worker=2)
+
+
+def test_of_an_elastic_group_the_others_go_on_without_the_worker_that_is_killed(training):
+    report = training(400, min_workers=1).drill("worker", worker=1)
+    (recovery,) = report.recoveries
+    assert (recovery.workers, recovery.cause) == (1, "killed")
+
+
+def test_a_job_is_drilled_from_a_terminal(training, tmp_path):
+    job = training(400)
+    line = [sys.executable, "-m", "train_func", "drill", job.name, "--kill", "rank", "--signal", "TERM", "--json"]
+    picture = tmp_path / "drill.svg"
+    done = subprocess.run([*line, "--picture", picture], capture_output=True, text=True, timeout=300, check=False)
+    assert done.returncode == 0, done.stderr
+    report = json.loads(done.stdout)
+    assert report["recoveries"][0]["steps_lost"] == 0
+    assert picture.read_text().startswith("<svg")
+
+
+def test_a_function_that_tells_no_steps_is_drilled_by_its_attempts(home, tmp_path, monkeypatch):
+    monkeypatch.setattr("train_func.client.drill.trace.SILENT_SECONDS", 1.0)  # for a step that never comes
+    job = submit(waits_for_a_file, Run(workers=2, parameters={"file": str(tmp_path / "never")}), on=Local())
+    try:
+        with refuses("store", job.name, "session.report"):
+            job.drill("store")
+        (recovery,) = job.drill("rank").recoveries
+    finally:
+        job.delete()
+    assert (recovery.attempt, recovery.next_attempt) == (1, 2)
+    assert (recovery.last_step, recovery.first_step, recovery.steps_lost) == (None, None, None)
+    assert recovery.seconds > 0
+    assert recovery.cause == "killed"

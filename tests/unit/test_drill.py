@@ -1,0 +1,251 @@
+"""Drills: what is refused before anything is done, what a campaign draws, and what the report says."""
+
+import json
+from urllib.parse import urlsplit
+from xml.etree import ElementTree
+
+import pytest
+
+from tests.api_servers import Answer, ApiServer, running, write_kubeconfig
+from tests.messages import refuses, unnamed
+from tests.recorded_jobs import RecordedJob
+from train_func import Cluster
+from train_func.client.drill import DrillReport, campaign_of
+from train_func.client.drill.campaign import Campaign
+from train_func.client.drill.cluster import ClusterFaults
+from train_func.client.drill.comparison import judge
+from train_func.client.drill.faults import Fault
+from train_func.client.drill.report import Recovery
+from train_func.client.drill.trace import Group, Step
+from train_func.storage import open_store
+
+FAULTS = ("rank", "worker", "pod", "node", "hang", "store")
+
+
+@pytest.mark.parametrize(
+    ("kill", "fields", "facts"),
+    [
+        ("rnak", {}, ("rnak", "rank", "json")),
+        ("everything", {}, ("everything", *FAULTS)),
+        ("rank", {"worker": 1}, ("worker", 1, "pod", "node")),
+        ("pod", {"rank": 1}, ("rank", 1, "hang")),
+        ("rank", {"rank": -1}, ("rank", -1)),
+        ("rank", {"at_step": 0}, ("at_step", 0)),
+        ("rank", {"signal": "WINCH"}, ("WINCH", "KILL", "TERM", "SEGV")),
+        ("hang", {"signal": "KILL"}, ("signal", "KILL", "STOP")),
+        ("rank", {"seconds": 3}, ("seconds", "store", "node")),
+        ("store", {"seconds": 0}, ("seconds", 3600)),
+        ("campaign.json", {"rank": 1}, ("rank", "campaign.json")),
+        ("nowhere.json", {}, ("nowhere.json",)),
+    ],
+)
+def test_what_cannot_be_asked_for_is_refused_with_what_can(kill, fields, facts):
+    with refuses(*facts):
+        campaign_of(kill, **fields)
+
+
+@pytest.mark.parametrize(
+    ("content", "facts"),
+    [
+        ([], ("seed", "draw")),
+        ({"seed": 7}, ("faults", "draw")),
+        ({"draw": 2, "faults": [{"kill": "rank"}]}, ("faults", "draw")),
+        ({"draw": 2, "seeds": 7}, ("seeds", "seed")),
+        ({"draw": 2, "kinds": ["rank", "cat"]}, ("cat", *FAULTS)),
+        ({"draw": 2, "steps": [9, 3]}, ("steps", "first", "last")),
+        ({"faults": ["rank"]}, ("faults", "kill")),
+        ({"faults": [{"kill": "rank"}, {"kill": "pod", "rank": 1}, {"worker": 1}]}, ("fault 2", "fault 3", "kill")),
+        ({"faults": [{"kill": "rank", "at_step": 9}, {"kill": "pod", "at_step": 9}]}, ("at_step", 9)),
+    ],
+)
+def test_a_campaign_that_cannot_be_is_refused_with_its_file(tmp_path, content, facts):
+    path = tmp_path / "campaign.json"
+    path.write_text(json.dumps(content))
+    with refuses(path.name, *facts):
+        campaign_of(path)
+
+
+def test_a_campaign_is_drawn_by_its_seed_alone_and_grows_from_fault_to_fault():
+    drawn = [
+        Campaign.of({"seed": seed, "draw": 20}).choose(step=3, num_steps=100, num_ranks=4, num_workers=2)
+        for seed in (1, 1, 2)
+    ]
+    assert drawn[0] == drawn[1] != drawn[2]
+    steps = [fault.at_step for fault in drawn[0]]
+    assert steps == sorted(set(steps))
+    assert min(steps) > 3
+    assert max(steps) < 100
+    assert {fault.kill for fault in drawn[0]} == {"rank", "pod", "hang"}
+    assert {fault.rank for fault in drawn[0]} - {None} <= {*range(4)}
+    assert {fault.worker for fault in drawn[0]} - {None} == {0, 1}
+    with refuses(20, 10, "steps"):
+        Campaign.of({"seed": 1, "draw": 20}).choose(step=90, num_steps=101, num_ranks=4, num_workers=2)
+
+
+def recovery(**fields):
+    """Of rank 1, killed behind step 45 of attempt 1, which goes on behind step 40 as attempt 2."""
+    given = {
+        "fault": Fault(kill="rank", rank=1, at_step=44),
+        "what": "sent SIGKILL to rank 1",
+        "time": 103.0,
+        "attempt": 1,
+        "last_step": 45,
+        "next_attempt": 2,
+        "workers": 2,
+        "resumed_step": 40,
+        "checkpoint": "goes on behind step 40, from a checkpoint of attempt 1: the newest",
+        "first_step": 46,
+        "seconds": 3.25,
+        "cause": "killed",
+        "message": "worker 1: rank 1 was killed by SIGKILL",
+    }
+    return Recovery(**{**given, **fields})
+
+
+def report_of(*recoveries, **fields):
+    steps = [Step(100.0, 1, 44, 0.5), Step(102.0, 1, 45, 0.4), Step(106.0, 2, 41, 0.6), Step(107.0, 2, 46, None)]
+    groups = [Group(99.0, 1, 3, 3), Group(105.0, 2, 2, 2)]
+    return DrillReport(name="a-run", state="Running", recoveries=recoveries, steps=steps, groups=groups, **fields)
+
+
+def test_the_text_of_a_report_says_what_was_done_what_it_cost_and_what_was_told():
+    text = str(report_of(recovery()))
+    facts = ("a-run", "Running", "rank 1 at step 44", "SIGKILL", 45, 40, "the newest", "5 steps", 46, "3.2", "killed")
+    assert unnamed(text, *facts) == []
+    wrong = str(report_of(recovery(cause="memory", message="worker 0: too much")))
+    assert unnamed(wrong, "memory", "killed", "worker 0") == []
+    assert "no step came" in str(report_of(recovery(seconds=None, next_attempt=None, first_step=None)))
+
+
+@pytest.mark.parametrize(
+    ("fields", "lost"),
+    [
+        ({}, 5),
+        ({"resumed_step": 45}, 0),
+        ({"next_attempt": None, "resumed_step": None}, 0),
+        ({"resumed_step": 0}, 45),
+        ({"resumed_step": None}, None),
+        ({"last_step": None}, None),
+        ({"seconds": None}, None),
+    ],
+)
+def test_the_steps_that_are_lost_are_those_behind_the_checkpoint(fields, lost):
+    assert recovery(**fields).steps_lost == lost
+
+
+def test_a_report_is_plain_json_with_the_cause_that_was_injected_beside_the_one_that_was_told():
+    report = json.loads(json.dumps(report_of(recovery(), recovery(cause=None)).to_dict()))
+    told, untold = report["recoveries"]
+    assert told["fault"] == {"kill": "rank", "rank": 1, "at_step": 44, "signal": "KILL"}
+    assert (told["steps_lost"], told["expected_causes"], told["has_right_cause"]) == (5, ["killed"], True)
+    assert (untold["cause"], untold["has_right_cause"]) == (None, False)
+    assert len(report["steps"]) == 4
+
+
+def test_the_picture_has_a_line_for_each_attempt_one_for_the_workers_and_a_mark_for_each_fault():
+    picture = ElementTree.fromstring(report_of(recovery(fault=Fault(kill="pod", worker=1))).picture())
+    tag = "{http://www.w3.org/2000/svg}"
+    assert len(picture.findall(f"{tag}polyline")) == 2 + 1
+    assert len(picture.findall(f"{tag}line")) == 1
+    assert {"a-run", "loss", "workers", "pod 1"} <= {text.text for text in picture.findall(f"{tag}text")}
+    assert ElementTree.fromstring(DrillReport(name="<", state="", recoveries=(), steps=(), groups=()).picture())
+
+
+@pytest.mark.parametrize(
+    ("ours", "theirs", "is_same"),
+    [
+        ({"model.safetensors": "a", "run.json": "1"}, {"model.safetensors": "a", "run.json": "2"}, True),
+        ({"model.safetensors": "a"}, {"model.safetensors": "b"}, False),
+        ({"model.safetensors": "a"}, {}, False),
+        ({"run.json": "1"}, {"run.json": "1"}, None),
+    ],
+)
+def test_results_are_compared_by_the_hashes_of_their_weights_alone(ours, theirs, is_same):
+    verdict = judge("undisturbed-a-run", ours, theirs, (0.25, 0.5))
+    assert verdict.is_same is is_same
+    assert (unnamed(verdict.message, "model.safetensors", 0.25, 0.5) == []) is (is_same is False)
+
+
+@pytest.fixture
+def server(tmp_path, monkeypatch):
+    """Has two pods of the job ``run-1`` on one node; ``denied`` are the resources that this account may not touch."""
+    running_pod = RecordedJob("out_of_memory").recorded["pods"][0]
+    pods = []
+    for worker in (0, 1):
+        labels = {**running_pod["metadata"]["labels"], "training.kubeflow.org/replica-index": str(worker)}
+        metadata = {**running_pod["metadata"], "name": f"run-1-worker-{worker}", "labels": labels}
+        pods.append({**running_pod, "metadata": metadata, "spec": {"nodeName": "node-a"}})
+
+    def answer(asked):
+        path = urlsplit(asked.path).path
+        if path.endswith("selfsubjectaccessreviews"):
+            resource = json.loads(asked.body)["spec"]["resourceAttributes"]
+            return Answer(body={"status": {"allowed": resource["resource"] not in server.denied}})
+        if path.endswith("/nodes/node-a"):
+            return Answer(body={"spec": {"unschedulable": True} if server.is_cordoned else {}})
+        return Answer(body={"items": pods})
+
+    with running(server := ApiServer()):
+        server.answer, server.denied, server.is_cordoned = answer, (), False
+        monkeypatch.setenv("KUBECONFIG", str(write_kubeconfig(tmp_path / "kubeconfig", {"server": server.url})))
+        yield server
+
+
+@pytest.fixture
+def faults(server, tmp_path):
+    return ClusterFaults(Cluster(namespace="here").job("run-1"), open_store((tmp_path / "store").as_uri()))
+
+
+def changes(server):
+    """What was changed in the cluster: method, last parts of the path, and body."""
+    asked = [one for one in server.asked if one.method != "GET" and "selfsubject" not in one.path]
+    return [(one.method, urlsplit(one.path).path.rpartition("/here/")[2], json.loads(one.body)) for one in asked]
+
+
+@pytest.mark.parametrize(
+    ("fields", "denied", "facts"),
+    [
+        ({"kill": "rank"}, ("pods",), ("create", "pods/exec", "kind: Role")),
+        ({"kill": "hang"}, ("pods",), ("create", "pods/exec", "kind: Role")),
+        ({"kill": "pod"}, ("pods",), ("delete", "pods", "kind: Role", "namespace: here")),
+        ({"kill": "node"}, ("pods",), ("create", "pods/eviction", "kind: Role")),
+        ({"kill": "node"}, ("nodes",), ("patch", "nodes", "kind: ClusterRole", "clusterrolebinding")),
+    ],
+)
+def test_a_right_that_is_missing_is_refused_with_the_role_that_gives_it(server, faults, fields, denied, facts):
+    faults.check(Fault(**fields))
+    server.denied = denied
+    with refuses(*facts, cause="permission"):
+        faults.check(Fault(**fields))
+    assert changes(server) == []
+
+
+@pytest.mark.parametrize(
+    ("fields", "facts"),
+    [({"kill": "worker"}, ("SIGKILL", "pod", "TERM")), ({"kill": "store"}, ("kubectl scale", "Local()"))],
+)
+def test_what_no_client_can_do_on_a_cluster_is_refused_with_what_can_be_done(faults, fields, facts):
+    with refuses(*facts):
+        faults.check(Fault(**fields))
+
+
+@pytest.mark.parametrize(("signal", "options"), [("KILL", {"gracePeriodSeconds": 0}), ("TERM", {})])
+def test_a_pod_is_deleted_with_its_grace_or_without(server, faults, signal, options):
+    faults.inject(Fault(kill="pod", signal=signal), 0)
+    assert changes(server) == [("DELETE", "pods/run-1-worker-0", options)]
+    with refuses("worker", 7, "0, 1"):
+        faults.inject(Fault(kill="pod"), 7)
+
+
+@pytest.mark.parametrize("is_cordoned", [False, True])
+def test_a_node_is_cordoned_its_workers_are_evicted_and_it_takes_pods_again_unless_it_took_none_before(
+    server, faults, is_cordoned
+):
+    server.is_cordoned = is_cordoned
+    injection = faults.inject(Fault(kill="node"), None)
+    injection.undo()
+    cordon, *evictions = changes(server)[:3]
+    assert cordon[2] == {"spec": {"unschedulable": True}}
+    assert [path for _, path, _ in evictions] == [f"pods/run-1-worker-{worker}/eviction" for worker in (0, 1)]
+    uncordoned = [body for _, _, body in changes(server)[3:]]
+    assert uncordoned == ([] if is_cordoned else [{"spec": {"unschedulable": None}}])

@@ -1,0 +1,158 @@
+"""The report of a drill: what was done, what it cost, whether the job told the right cause; as dict, text, picture."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any
+
+from train_func.client.drill.faults import Fault
+from train_func.client.drill.picture import Picture, draw
+from train_func.client.drill.trace import Group, Step
+from train_func.errors import Cause
+from train_func.text import counted, shown
+
+
+@dataclass(frozen=True, kw_only=True)
+class Recovery:
+    """One fault, and what came after it."""
+
+    fault: Fault
+    what: str
+    """What was done."""
+    time: float
+    """When, Unix seconds."""
+    attempt: int
+    """That trained then."""
+    last_step: int | None
+    """The last step that this attempt did; None where the function tells of no steps."""
+    next_attempt: int | None = None
+    """The one that trained again; None where the same one goes on, or none came."""
+    workers: int | None = None
+    """Of that one."""
+    resumed_step: int | None = None
+    """Behind which step it went on; 0: from the beginning; None where nothing tells."""
+    checkpoint: str = ""
+    """Which checkpoint it took and why, in the words of the worker."""
+    first_step: int | None = None
+    """The first new step: beyond the last one that was done before."""
+    seconds: float | None = None
+    """From the fault to that step, or to the next attempt of a function that tells no steps; None where none came."""
+    cause: Cause | None = None
+    """That the job told; None where it told nothing."""
+    message: str = ""
+    """In its words."""
+
+    @property
+    def steps_lost(self) -> int | None:
+        """How many steps were done again; None where that is not known."""
+        if self.last_step is None or self.seconds is None:
+            return None
+        if self.next_attempt is None:
+            return 0
+        return None if self.resumed_step is None else max(0, self.last_step - self.resumed_step)
+
+    @property
+    def has_right_cause(self) -> bool:
+        """Whether the cause that was told is one of this fault."""
+        return self.cause in self.fault.causes
+
+    def to_dict(self) -> dict[str, Any]:
+        """All of it as plain JSON values."""
+        facts = {name: value for name, value in vars(self).items() if name != "fault"}
+        when = datetime.fromtimestamp(self.time).astimezone().isoformat(timespec="milliseconds")
+        told = {"steps_lost": self.steps_lost, "expected_causes": list(self.fault.causes)}
+        return {"fault": self.fault.to_dict(), **facts, "time": when, **told, "has_right_cause": self.has_right_cause}
+
+    def __str__(self) -> str:
+        when = datetime.fromtimestamp(self.time).astimezone()
+        behind = f", behind step {self.last_step}" if self.last_step is not None else ""
+        lines = [
+            ("did", f"at {when:%H:%M:%S}, in attempt {self.attempt}{behind}: {self.what}"),
+            ("then", self._then()),
+            ("cost", self._cost()),
+            ("told", self._told()),
+        ]
+        return "\n".join(f"  {name}  {words}" for name, words in lines)
+
+    def _then(self) -> str:
+        if self.seconds is None:
+            return "no step came any more"
+        if self.next_attempt is None:
+            return "the same attempt goes on"
+        taken = self.checkpoint or "tells no checkpoint that it goes on from"
+        return f"attempt {self.next_attempt}, with {counted(self.workers or 0, 'worker')}, {taken}"
+
+    def _cost(self) -> str:
+        if self.seconds is None:
+            return "all that was not saved"
+        lost = "steps unknown" if self.steps_lost is None else f"{counted(self.steps_lost, 'step')} done again"
+        what = f"step {self.first_step}, the first new one," if self.first_step else f"attempt {self.next_attempt}"
+        return f"{lost}; {what} came after {self.seconds:.1f} s"
+
+    def _told(self) -> str:
+        expected = " or ".join(self.fault.causes)
+        if self.cause is None:
+            return f"nothing ({expected} is what was done)"
+        verdict = "as it was" if self.has_right_cause else f"and it was {expected}"
+        return f"{self.cause}, {verdict}: {self.message.partition(chr(10))[0]}"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Comparison:
+    """The result beside that of the same Run, undisturbed."""
+
+    run: str
+    """The name of the undisturbed run."""
+    is_same: bool | None
+    """Whether the weights are the same, by SHA-256; None where there are none to compare."""
+    weights: dict[str, tuple[str | None, str | None]]
+    """SHA-256 of each file of weights: of this run, and of the undisturbed one."""
+    losses: tuple[float | None, float | None]
+    """The last that each of the two told; None where it told none."""
+    message: str
+    """The verdict in words."""
+
+
+@dataclass(frozen=True, kw_only=True, repr=False)
+class DrillReport:
+    """What a drill has shown. ``print`` shows its text, ``picture()`` the curve of the training."""
+
+    name: str
+    """Of the run."""
+    state: str
+    """Of the job, at the end of the drill."""
+    recoveries: Sequence[Recovery]
+    """The faults, in their order, each with what came after it."""
+    steps: Sequence[Step]
+    """As they were done, also those that were done again."""
+    groups: Sequence[Group]
+    """Those of the attempts."""
+    comparison: Comparison | None = None
+    """None where no comparison was asked for."""
+
+    def to_dict(self) -> dict[str, Any]:
+        """All of it as plain JSON values."""
+        return {
+            "name": self.name,
+            "state": self.state,
+            "recoveries": [recovery.to_dict() for recovery in self.recoveries],
+            "comparison": vars(self.comparison) if self.comparison else None,
+            "steps": [vars(step) for step in self.steps],
+            "groups": [vars(group) for group in self.groups],
+        }
+
+    def picture(self) -> Picture:
+        """Returns the loss and the number of workers over time as SVG; a cell shows it, ``str`` is its text."""
+        marks = [(recovery.time, str(recovery.fault)) for recovery in self.recoveries]
+        return draw(self.name, self.steps, self.groups, marks)
+
+    def __str__(self) -> str:
+        lines = [f"{self.name}: {counted(len(self.recoveries), 'fault')}; the job is {self.state}"]
+        for number, recovery in enumerate(self.recoveries, start=1):
+            at_step = f" at step {recovery.fault.at_step}" if recovery.fault.at_step else ""
+            lines += [f"{number}. {recovery.fault}{at_step}", str(recovery)]
+        if self.comparison:
+            lines.append(f"compared with {self.comparison.run}: {self.comparison.message}")
+        return shown("\n".join(lines))
+
+    __repr__ = __str__
