@@ -27,7 +27,7 @@ from train_func.worker.submission import bring_submission
 from train_func.worker.supervisor import inputs
 from train_func.worker.supervisor.attempt import Attempt
 from train_func.worker.supervisor.group import Member, NotFormed, PeersLost, meet
-from train_func.worker.supervisor.lead import ElectedLead, FixedLead, Finished, Lead, Replaced
+from train_func.worker.supervisor.lead import ElectedLead, Finished, FixedLead, Lead, Replaced
 from train_func.worker.supervisor.log import LogTee
 from train_func.worker.supervisor.rank_process import Template
 from train_func.worker.supervisor.uploads import Heartbeat, share_packages
