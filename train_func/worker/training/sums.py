@@ -20,9 +20,11 @@ gives no gradient adds nothing: -0.0 where there has to be a number, as x + -0.0
 is kept from its own exchange while a step is under way.
 """
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from functools import cache
+from functools import cache, partial
+from itertools import cycle
 from typing import Any, TypeVar
 
 import torch
@@ -39,8 +41,11 @@ Node = tuple[int, int]
 Value = TypeVar("Value")
 Gradients = list[torch.Tensor | None]
 
-BUCKET = 1 << 24  # bytes that are exchanged at once, at least: smaller ones wait, larger ones take memory
-ALIGNMENT = 128  # elements: each gradient in a bucket begins where kernels read whole vectors, as elsewhere
+Piece = tuple[int, int, int]
+"""Some elements of a gradient: the number of its parameter, the first, and the one behind the last."""
+
+BUCKET = 1 << 23  # bytes that are exchanged at once: smaller ones wait, larger ones take memory
+NUM_BUFFERS = 2  # buckets under way at once: one to the owners of its slices, another one back from them
 SHARDED = ("device_mesh", "_fsdp_flattened", "ds_id")  # of a parameter of which each rank holds a part: FSDP, DeepSpeed
 
 
@@ -113,10 +118,14 @@ class Sums:
         self._names, self._parameters = [name for name, _ in whole], [of for _, of in whole]
         self._ids, ids = {id(of) for _, of in parameters}, {id(of) for of in self._parameters}
         self._sharded = [of for _, of in parameters if id(of) not in ids]
+        self._strides = [torch.empty_like(of, device="meta").stride() for of in self._parameters]
         self._parallel = parallel
+        self._memory: dict[tuple[str, int, torch.dtype, torch.device], torch.Tensor] = {}
         self._waiting: list[tuple[Node, Gradients]] = []
         self._runs: Sequence[Node] = ()
-        self._nodes = tree(0)
+        self.tree = tree(0)
+        self.nodes: list[tuple[Node, ...]] = []
+        """Of the step, over all of it, and what each rank has in the end."""
         self.is_open = False
         """Whether a step has begun whose gradients are not the sums yet."""
 
@@ -152,7 +161,9 @@ class Sums:
     def begin(self, runs: Sequence[Node]) -> None:
         """Before the first micro-batch of a step; ``runs``: what each rank has of it."""
         self._runs, self._waiting, self.is_open = runs, [], True
-        self._nodes = tree(max(end for _, end in runs))
+        num_leaves = max(end for _, end in runs)
+        self.tree = tree(num_leaves)
+        self.nodes = [nodes_of(begin, end, num_leaves) for begin, end in runs]
         for model in self._parallel:
             model.require_backward_grad_sync = False
         begin, end = runs[world.rank()]
@@ -178,7 +189,7 @@ class Sums:
             return
         leaf = (number, number + 1)
         value: Gradients = gradients if is_kept else [None] * len(gradients)
-        push(self._waiting, leaf, value, self._nodes, _add)
+        push(self._waiting, leaf, value, self.tree, _add)
 
     @torch.no_grad()
     def end(self) -> None:
@@ -220,32 +231,69 @@ class Sums:
                 "sparse=True, and take an optimizer for dense gradients; or train with one rank",
                 cause="code",
             )
-        used = [number for number, count in enumerate(counts) if count]
-        scattered, gathered = None, []
+        for number, count in enumerate(counts):
+            if count:
+                total[number] = next((of[number] for of in parts if of[number] is not None), None)
+                total[number] = self._dense(number, total[number])
+        under_way: deque[_Bucket] = deque()
         with marks.exchange():
-            for bucket in (*self._buckets(used), None):  # one is on its way to its owners while another is added up
-                if bucket:
-                    bucket.scatter(parts)
-                if scattered:
-                    scattered.gather()
-                    gathered.append(scattered)
-                scattered = bucket
-            for bucket in gathered:
-                for number, gradient in bucket.sums():
-                    total[number] = gradient
+            for bucket in self._buckets([number for number, count in enumerate(counts) if count]):
+                if len(under_way) == NUM_BUFFERS:
+                    under_way.popleft().write(total)
+                bucket.scatter(parts)
+                if under_way:
+                    under_way[-1].gather()
+                under_way.append(bucket)
+            if under_way:
+                under_way[-1].gather()
+            for bucket in under_way:
+                bucket.write(total)
         return total
 
+    def _dense(self, number: int, gradient: torch.Tensor | None) -> torch.Tensor:
+        """Returns a gradient as it lies in memory with one rank; a new one where there is none."""
+        parameter = self._parameters[number]
+        if gradient is None:
+            return torch.empty_like(parameter)
+        if gradient.stride() == self._strides[number]:
+            return gradient
+        return torch.empty_like(parameter).copy_(gradient)
+
     def _buckets(self, used: Iterable[int]) -> Iterator["_Bucket"]:
-        waiting: dict[tuple[torch.dtype, torch.device], dict[int, nn.Parameter]] = {}
+        """Cuts the gradients into pieces, and yields them in buckets of one type and device."""
+        waiting: dict[tuple[torch.dtype, torch.device], list[Piece]] = {}
+        turns = cycle(range(NUM_BUFFERS))
         for number in used:
-            parameter = self._parameters[number]
-            bucket = waiting.setdefault((parameter.dtype, parameter.device), {})
-            bucket[number] = parameter
-            if sum(of.numel() for of in bucket.values()) * parameter.element_size() >= BUCKET:
-                yield _Bucket(bucket, self._runs)
-                del waiting[parameter.dtype, parameter.device]
-        for bucket in waiting.values():
-            yield _Bucket(bucket, self._runs)
+            parameter, begin = self._parameters[number], 0
+            while begin < parameter.numel():
+                pieces = waiting.setdefault((parameter.dtype, parameter.device), [])
+                room = BUCKET // parameter.element_size() - sum(end - start for _, start, end in pieces)
+                end = min(parameter.numel(), begin + room)
+                pieces.append((number, begin, end))
+                if end - begin == room:
+                    yield _Bucket(self, parameter, waiting.pop((parameter.dtype, parameter.device)), next(turns))
+                begin = end
+        for pieces in waiting.values():
+            yield _Bucket(self, self._parameters[pieces[0][0]], pieces, next(turns))
+
+    def buffer(self, name: str, turn: int, size: int, dtype: torch.dtype, device: torch.device) -> torch.Tensor:
+        """Returns memory that later buckets use again: to get it anew costs more than to fill it."""
+        key = name, turn, dtype, device
+        if key not in self._memory or self._memory[key].numel() < size:
+            self._memory[key] = torch.empty(size, dtype=dtype, device=device)
+        return self._memory[key][:size]
+
+    def numel(self, number: int) -> int:
+        """Returns how many elements a parameter has."""
+        return self._parameters[number].numel()
+
+    def gradient(self, number: int, gradients: Gradients, begin: int, end: int) -> torch.Tensor | None:
+        """Returns a piece of a gradient in the order of its memory, if there is one."""
+        gradient = gradients[number]
+        if gradient is None:
+            return None
+        dense = gradients[number] = self._dense(number, gradient)
+        return dense.as_strided((dense.numel(),), (1,))[begin:end]
 
 
 SPARSE = 1 << 16  # more than there are ranks
@@ -270,71 +318,76 @@ def _add(left: Gradients, right: Gradients) -> Gradients:
 
 
 class _Bucket:
-    """Gradients of one type on one device, one behind the other, cut into a slice for each rank."""
+    """Pieces of gradients of one type on one device, one behind the other, cut into a slice for each rank."""
 
-    def __init__(self, parameters: Mapping[int, nn.Parameter], runs: Sequence[Node]) -> None:
-        self._parameters = parameters
-        self._num_leaves = max(end for _, end in runs)
-        self._nodes = [nodes_of(begin, end, self._num_leaves) for begin, end in runs]
-        first = next(iter(parameters.values()))
-        self._dtype, self._device = first.dtype, first.device
-        is_staged = first.is_cuda and "cuda:gloo" in str(dist.get_backend_config())  # gloo takes few things of a GPU
-        self._wire = torch.device("cpu") if is_staged else first.device
-        sizes = [-(-parameter.numel() // ALIGNMENT) * ALIGNMENT for parameter in parameters.values()]
-        self._offsets = [sum(sizes[:number]) for number in range(len(sizes))]
-        self._width = -(-sum(sizes) // world.size())
-
-    def _empty(self, *shape: int) -> torch.Tensor:
-        return torch.empty(*shape, dtype=self._dtype, device=self._wire)
-
-    def _views(self, flat: torch.Tensor) -> list[torch.Tensor]:
-        return [
-            flat[offset : offset + parameter.numel()].view(parameter.shape)
-            for offset, parameter in zip(self._offsets, self._parameters.values(), strict=True)
-        ]
+    def __init__(self, sums: Sums, like: torch.Tensor, pieces: Sequence[Piece], turn: int) -> None:
+        self._sums, self._pieces = sums, pieces
+        is_staged = like.is_cuda and "cuda:gloo" in str(dist.get_backend_config())  # gloo takes few things of a GPU
+        self._wire = torch.device("cpu") if is_staged else like.device
+        self._width = -(-sum(end - begin for _, begin, end in pieces) // world.size())
+        self._buffer = partial(sums.buffer, turn=turn, dtype=like.dtype, device=self._wire)
+        self._flat = self._buffer("flat", size=world.size() * self._width)
+        self._works: list[Any] = []
 
     def scatter(self, parts: list[Gradients]) -> None:
-        """Begins to send each rank its slice of this one's nodes."""
-        size, num_nodes = world.size(), len(parts)
-        sent = self._empty(size, num_nodes, self._width)
+        """Begins to send each rank its slice of this one's nodes, and takes these out of ``parts``."""
+        size, nodes = world.size(), self._sums.nodes
+        sent = self._buffer("sent", size=size * len(parts) * self._width).view(size, len(parts), self._width)
         for place, gradients in enumerate(parts):
-            flat = sent.view(-1) if num_nodes == 1 else self._empty(size * self._width)
-            present: list[tuple[torch.Tensor, torch.Tensor]] = []
-            for number, view in zip(self._parameters, self._views(flat), strict=True):
-                gradient, gradients[number] = gradients[number], None
-                if gradient is None:
-                    view.fill_(-0.0)
-                else:
-                    present.append((view, gradient))
-            if present:
-                torch._foreach_copy_([view for view, _ in present], [gradient for _, gradient in present])
-            if num_nodes > 1:
+            flat = sent.view(-1) if len(parts) == 1 else self._flat
+            at = 0
+            for number, begin, end in self._pieces:
+                piece = self._sums.gradient(number, gradients, begin, end)
+                view = flat[at : at + end - begin]
+                view.fill_(-0.0) if piece is None else view.copy_(piece)
+                at += end - begin
+                if end == self._sums.numel(number):
+                    gradients[number] = None
+            if len(parts) > 1:
                 sent[:, place].copy_(flat.view(size, self._width))
-        counts = [len(nodes) for nodes in self._nodes]
-        self._slices = self._empty(sum(counts), self._width)
-        self._sent = sent.view(size * num_nodes, self._width)  # until it is
-        self._work = dist.all_to_all_single(
-            _bytes(self._slices), _bytes(self._sent), counts, [num_nodes] * size, async_op=True
-        )
+        counts = [len(of_rank) for of_rank in nodes]
+        self._slices = self._buffer("slices", size=sum(counts) * self._width).view(-1, self._width)
+        self._works = [
+            dist.all_to_all_single(
+                _bytes(self._slices),
+                _bytes(sent.view(-1, self._width)),
+                counts,
+                [len(parts)] * size,
+                async_op=True,
+            )
+        ]
 
     def gather(self) -> None:
         """Adds up this rank's slice in the order of the tree, and begins to send it to all."""
-        self._work.wait()
-        del self._sent
-        nodes = [node for of_rank in self._nodes for node in of_rank]
+        self._wait()
+        nodes = [node for of_rank in self._sums.nodes for node in of_rank]
         waiting: list[tuple[Node, torch.Tensor]] = []
         for node, values in sorted(zip(nodes, self._slices, strict=True), key=lambda of: of[0]):
-            push(waiting, node, values, tree(self._num_leaves), torch.Tensor.add_)
+            push(waiting, node, values, self._sums.tree, torch.Tensor.add_)
         ((_, mine),) = waiting
-        self._flat = self._empty(world.size() * self._width)
-        self._work = dist.all_gather_into_tensor(_bytes(self._flat), _bytes(mine), async_op=True)
+        if self._wire.type != "cpu":
+            self._works = [dist.all_gather_into_tensor(_bytes(self._flat), _bytes(mine), async_op=True)]
+            return
+        rows = self._flat.view(world.size(), self._width)  # gloo's own all_gather makes and fills another copy
+        rows[world.rank()].copy_(mine)
+        for other in range(world.size()):
+            if other != world.rank():
+                self._works += [dist.isend(_bytes(mine), other), dist.irecv(_bytes(rows[other]), other)]
 
-    def sums(self) -> Iterator[tuple[int, torch.Tensor]]:
-        """Returns the sums by the numbers of their parameters, in the layout of these."""
-        self._work.wait()
-        flat = self._flat.to(self._device)
-        for (number, parameter), view in zip(self._parameters.items(), self._views(flat), strict=True):
-            yield number, view if parameter.is_contiguous() else torch.empty_like(parameter).copy_(view)
+    def _wait(self) -> None:
+        for work in self._works:
+            work.wait()
+        self._works = []
+
+    def write(self, total: Gradients) -> None:
+        """Writes the sums to where ``total`` has gradients."""
+        self._wait()
+        at = 0
+        for number, begin, end in self._pieces:
+            piece = self._sums.gradient(number, total, begin, end)
+            assert piece is not None
+            piece.copy_(self._flat[at : at + end - begin])
+            at += end - begin
 
 
 def _bytes(values: torch.Tensor) -> torch.Tensor:
