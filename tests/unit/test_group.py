@@ -138,5 +138,7 @@ def test_a_worker_that_is_busy_reports_all_the_same():
         has_reported.release()
         return Order(Phase.START, 1)
 
-    threading.Thread(target=Member(Way(ask, "127.0.0.1", is_lead=False), Report(1, "pod 1", 1), Stop()).beat, daemon=True).start()
+    threading.Thread(
+        target=Member(Way(ask, "127.0.0.1", is_lead=False), Report(1, "pod 1", 1), Stop()).beat, daemon=True
+    ).start()
     assert [has_reported.acquire(timeout=LIMIT) for _ in range(3)] == [True] * 3
