@@ -8,6 +8,7 @@ is printed with the quartiles of the ratios of neighbours.
 """
 
 import contextlib
+import itertools
 import statistics
 import sys
 import time
@@ -59,7 +60,7 @@ def main():
     dist.init_process_group("gloo")
     size, rank = dist.get_world_size(), dist.get_rank()
     bounds = [NUM_PARTS * number // size for number in range(size + 1)]
-    runs = [*zip(bounds[:-1], bounds[1:], strict=True)]
+    runs = [*itertools.pairwise(bounds)]
     parts = [*range(*runs[rank])]
     one, other = make(shape), make(shape)
     parallel = DistributedDataParallel(one, gradient_as_bucket_view=True) if size > 1 else one
