@@ -54,7 +54,7 @@ def versions() -> dict[str, str]:
 
 
 def _processor() -> str:
-    """Returns the model of the CPU: others add in another order within a micro-batch, as other numbers of threads do."""
+    """Returns the model of the CPU: another one, as another number of threads, may round otherwise."""
     try:
         lines = Path("/proc/cpuinfo").read_text().splitlines()
     except OSError:
