@@ -10,6 +10,7 @@ numbers are rounded, so another grouping gives other last bits. Here the groupin
   beside the gradient of this moment at most one waits for each level of the tree.
 - In the end each rank owns a slice of every gradient. It gets that slice of all nodes, adds them in the order of the
   tree, and gives the sum to all. Two exchanges of as many bytes as a ring all-reduce has, where a rank has one node.
+  Ranks of one machine share its network, and each sends to all others, where a ring passes each byte on once.
 
 Sums of integers with a scale were the alternative. They do not depend on any order, but each step needs the largest
 value of every tensor first, twice the bytes, and rounds to a grid, where a tree rounds less than adding in a row does.
