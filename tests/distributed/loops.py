@@ -1,4 +1,4 @@
-"""Loops of one's own over a plan, which exchange their gradients in all the ways there are, or do not."""
+"""Loops of one's own over a plan, which bring their models and optimizers in all the ways there are, or do wrong."""
 
 import torch
 import torch.distributed as dist
@@ -7,16 +7,40 @@ from datasets.distributed import split_dataset_by_node
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
+from tests.distributed.parity import flat
+from train_func.errors import InvalidInput
 from train_func.wire.events import Note
 from train_func.worker.rank import reporting
 from train_func.worker.training import own_loop
 from train_func.worker.training.plan import build_plan
 
-NUM_ROWS = 40
+SIZES = {"101-rows": (101, 16, 4, 4), "40-rows": (40, 12, 2, 6), "7-rows": (7, 16, 8, 2)}
+RATE = 0.1
+
+
+class Branches(nn.Module):
+    """Some rows go one way and some the other, so that a micro-batch may leave a layer out; another is never used."""
+
+    def __init__(self):
+        super().__init__()
+        self.first, self.even, self.odd = nn.Linear(3, 5), nn.Linear(5, 1), nn.Linear(5, 1)
+        self.spare = nn.Linear(2, 2)
+
+    def forward(self, x):
+        hidden = torch.relu(self.first(x))
+        return self.even(hidden) if len(x) % 2 == 0 else self.odd(hidden)
 
 
 def by_ddp(model):
     return DistributedDataParallel(model)
+
+
+def by_optimizer(model):
+    return model
+
+
+def by_average(model):
+    return model
 
 
 def by_hook(model):
@@ -29,35 +53,94 @@ def by_hook(model):
     return model
 
 
-def not_at_all(model):
-    return model
+def average(model):
+    for parameter in model.parameters():
+        if parameter.grad is not None:
+            dist.all_reduce(parameter.grad)
+            parameter.grad /= dist.get_world_size()
 
 
-WAYS = {way.__name__: way for way in (by_ddp, by_hook, not_at_all)}
+WAYS = {way.__name__: way for way in (by_ddp, by_optimizer, by_average, by_hook)}
 
 
-def notes_of(way, size, rank):
-    """What rank 0 says of such a loop, and the steps before which it has said it."""
+def plan_of(name, size, rank):
+    num_rows, batch_size, micro_batch_size, num_micro_batches = SIZES[name]
     draw = torch.Generator().manual_seed(0)
-    rows = Dataset.from_dict({"x": torch.randn(NUM_ROWS, 3, generator=draw).numpy(), "y": list(range(NUM_ROWS))})
-    cut = {"batch_size": 8, "micro_batch_size": 2, "num_micro_batches": 4}
-    part = split_dataset_by_node(build_plan(rows, seed=1, num_epochs=1, world_size=size, **cut), rank, size)
+    rows = Dataset.from_dict({"x": torch.randn(num_rows, 3, generator=draw).numpy(), "y": list(range(num_rows))})
+    cut = {"batch_size": batch_size, "micro_batch_size": micro_batch_size, "num_micro_batches": num_micro_batches}
+    return split_dataset_by_node(build_plan(rows, seed=1, num_epochs=2, world_size=size, **cut), rank, size)
+
+
+def loss_of(model, batch):
+    return (model(batch["x"]).squeeze(1) - batch["y"] / 50).square().mean()
+
+
+def trained(way, name, size, rank):
+    """The weights after such a loop, and what rank 0 has said before its first step."""
     torch.manual_seed(0)
-    inner = nn.Sequential(nn.Linear(3, 5), nn.Linear(5, 1))
+    inner = nn.Sequential(nn.Linear(3, 5), nn.Linear(5, 1)) if way is by_hook else Branches()
     model = way(inner)
-    optimizer = torch.optim.SGD(inner.parameters(), lr=0.0)  # as where a schedule begins with a warm-up
+    optimizer = torch.optim.AdamW(inner.parameters(), lr=RATE)
     said, before = [], []
     usual = reporting._sink[0]
     reporting.report_to(said.append)
-    for step in own_loop.steps(part, torch.device("cpu"), None):
-        before.append(sum(isinstance(of, Note) for of in said))
+    for step in own_loop.steps(plan_of(name, size, rank), torch.device("cpu"), None):
+        before.append([of.text for of in said if isinstance(of, Note)])
         for batch, weight in step:
-            (weight * (model(batch["x"]).squeeze(1) - batch["y"]).square().mean()).backward()
+            loss = loss_of(model, batch)
+            (weight * loss / 2).backward()
+            (weight * loss_of(model, batch) / 2).backward()  # also in two parts a gradient is one of a micro-batch
+        if way is by_average:
+            average(inner)
         optimizer.step()
         optimizer.zero_grad()
     reporting.report_to(usual)
-    return [of.text for of in said if isinstance(of, Note)], before
+    return {"weights": flat(inner.parameters()), "notes": before[0]}
+
+
+def steps_too_early(step, model, optimizer):
+    for batch, weight in step:
+        (weight * loss_of(model, batch)).backward()
+        optimizer.step()
+
+
+def leaves_a_step(step, model, optimizer):
+    for batch, weight in step:
+        (weight * loss_of(model, batch)).backward()
+        break
+
+
+def steps_with_another_model(step, model, optimizer):
+    model = Branches()
+    optimizer = torch.optim.SGD(model.parameters(), lr=RATE)
+    for batch, weight in step:
+        (weight * loss_of(model, batch)).backward()
+    optimizer.step()
+
+
+def uses_a_sparse_layer(step, model, optimizer):
+    for batch, weight in step:
+        (weight * model(batch["y"]).square().mean()).backward()
+    optimizer.step()
+
+
+WRONG = {way.__name__: way for way in (steps_too_early, leaves_a_step, steps_with_another_model, uses_a_sparse_layer)}
+
+
+def said_of(way, size, rank, **differs):
+    torch.manual_seed(differs.get("seed", 0))
+    model = nn.Embedding(40, 2, sparse=True) if way is uses_a_sparse_layer else Branches()
+    optimizer = torch.optim.SGD(model.parameters(), lr=RATE)
+    try:
+        for step in own_loop.steps(plan_of("40-rows", size, rank), torch.device("cpu"), None):
+            way(step, model, optimizer)
+            optimizer.zero_grad()
+    except InvalidInput as error:
+        return error.cause, str(error)
+    return None
 
 
 def run(size, rank, folder):
-    return {name: notes_of(way, size, rank) for name, way in WAYS.items()}
+    weights = {way: {name: trained(of, name, size, rank) for name in SIZES} for way, of in WAYS.items()}
+    wrong = {name: said_of(way, size, rank) for name, way in WRONG.items()}
+    return {**weights, "wrong": {**wrong, "other_weights": said_of(steps_too_early, size, rank, seed=rank)}}

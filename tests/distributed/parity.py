@@ -10,6 +10,7 @@ from transformers import TrainerCallback
 from tests.distributed import small
 from train_func.worker import Trainer
 from train_func.worker.training.plan import facts_of, rows_of
+from train_func.worker.training.weights import fingerprint
 
 # name: rows, batch size, micro-batch size, micro-batches per global batch, dropout
 CASES = {
@@ -22,6 +23,7 @@ CASES = {
     "random-collator": (40, 16, 4, 4, 0.1),
 }
 NUM_EPOCHS = 2
+EVERY_LOSS = {"logging_strategy": "steps", "logging_steps": 1}
 
 
 class Keeps(TrainerCallback):
@@ -44,7 +46,7 @@ def train(name, world_size, rank, folder):
     keeps = Keeps()
     trainer = Trainer(
         model=small.model(dropout),
-        args=small.arguments(folder, facts_of(plan), optim="sgd", learning_rate=0.5, max_grad_norm=0),
+        args=small.arguments(folder, facts_of(plan), optim="sgd", learning_rate=0.5, max_grad_norm=0, **EVERY_LOSS),
         data_collator=small.collate_and_mask if name == "random-collator" else small.collate,
         train_dataset=split_dataset_by_node(plan, rank, world_size),
         eval_dataset=small.rows(num_rows // 2, seed=1),
@@ -60,6 +62,8 @@ def train(name, world_size, rank, folder):
         "steps": steps,
         "gradients": np.stack(keeps.gradients),
         "weights": flat(trainer.model.parameters()),
+        "sha256": fingerprint(trainer.model),
+        "losses": [row["loss"] for row in trainer.state.log_history if "loss" in row],
         "metrics": metrics,
         "once": [coverage.num_once for coverage in trainer.coverage],
         "in_metric": trainer.evaluations[-1].coverage.num_once,

@@ -1,12 +1,11 @@
 """A group with min_workers: it goes on with the workers that are left, takes in those that come, and loses no step."""
 
+import hashlib
 import re
 import signal
 
 import psutil
 import pytest
-import torch
-from safetensors.torch import load
 
 from train_func.storage import open_store
 
@@ -37,14 +36,14 @@ def train_func(parameters):
         trainer.train()
         session.publish(trainer)
 """
-EPOCHS = 24
-STEPS = 7 * EPOCHS  # 101 rows in batches of 16
+EPOCHS = 34
+STEPS = 5 * EPOCHS  # 101 rows in batches of 24
 
 
 @pytest.fixture
 def training(job):
     def make(workers, *, pause=0.15, **fields):
-        given = {"epochs": EPOCHS, "batch_size": 16, "micro_batch_size": 4, "checkpoint_every": 1, "grace": 30}
+        given = {"epochs": EPOCHS, "batch_size": 24, "micro_batch_size": 4, "checkpoint_every": 1, "grace": 30}
         return job(SOURCE, workers=workers, parameters={"pause": pause}, **given | fields)
 
     return make
@@ -76,19 +75,17 @@ def attempts_of(job):
     return dict(sorted(steps.items()))
 
 
-def weights_of(job):
+def sha256_of(job):
     store = open_store(job.record.store)
-    return load(store.get(f"{job.record.keys.model}/model.safetensors").data)
+    return hashlib.sha256(store.get(f"{job.record.keys.model}/model.safetensors").data).hexdigest()
 
 
 def assert_whole(job, undisturbed):
-    """Every epoch was audited as whole, and the weights are those of an undisturbed training."""
+    """Every epoch was audited as whole, and the weights are those of an undisturbed training of one worker."""
     said = "\n".join(pod.output for pod in job.started)
     audits = set(re.findall(r"audit epoch=(\d+) rows=101 used_once=101 missing=0 repeated=0", said))
     assert audits == {str(epoch) for epoch in range(1, EPOCHS + 1)}
-    theirs, ours = weights_of(undisturbed), weights_of(job)
-    for name in theirs:
-        torch.testing.assert_close(ours[name], theirs[name], rtol=0, atol=1e-5)
+    assert sha256_of(job) == sha256_of(undisturbed)
 
 
 @pytest.fixture

@@ -26,7 +26,10 @@ def test_the_loss_of_every_step_is_the_same_at_any_number_of_ranks(in_worlds, na
     num_rows, batch_size = (LOOP_ROWS, LOOP_BATCH) if name == "loop" else CASES[name][:2]
     assert len(expected) == EPOCHS * math.ceil(num_rows / batch_size)
     for of in found.values():
-        np.testing.assert_allclose(of["losses"], expected, **NOISE)
+        if name == "loop":  # which adds up its losses itself
+            np.testing.assert_allclose(of["losses"], expected, **NOISE)
+        else:
+            assert of["losses"] == expected
 
 
 @pytest.mark.parametrize("name", CASES)
@@ -34,19 +37,19 @@ def test_the_evaluation_is_the_same_at_any_number_of_ranks(in_worlds, name):
     found = each(in_worlds, name)
     expected = found[1, 0]["metrics"]
     for of in found.values():
-        assert of["metrics"]["eval_loss"] == pytest.approx(expected["eval_loss"], abs=1e-5)
+        assert of["metrics"]["eval_loss"] == expected["eval_loss"]
         assert of["metrics"]["eval_accuracy"] == expected["eval_accuracy"]
         assert of["metrics"]["eval_rows"] == CASES[name][0]
 
 
 @pytest.mark.parametrize("name", [*CASES, "loop"])
-def test_the_buffers_are_the_same_at_any_number_of_ranks_and_alike_on_all_of_them(in_worlds, name):
+def test_weights_and_buffers_are_the_same_bits_at_any_number_of_ranks(in_worlds, name):
     found = each(in_worlds, name)
-    expected = found[1, 0]["buffers"]
-    for (size, _), of in found.items():
+    expected = found[1, 0]
+    for of in found.values():
+        np.testing.assert_array_equal(of["weights"], expected["weights"])
         for buffer, value in of["buffers"].items():
-            torch.testing.assert_close(value, expected[buffer], rtol=0, atol=1e-5)
-            assert torch.equal(value, found[size, 0]["buffers"][buffer])
+            assert torch.equal(value, expected["buffers"][buffer])
 
 
 @pytest.mark.parametrize("name", IN_TURN)

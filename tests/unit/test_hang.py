@@ -114,7 +114,7 @@ def test_ranks_that_wait_for_one_that_is_not_judged_are_not_named(phase):
 
 def test_ranks_that_all_wait_are_told_of_and_none_is_named():
     watch = Watch(3).steps()
-    for rank, phase in zip(watch.ranks, (Phase.EXCHANGE, Phase.BACKWARD, Phase.OWN), strict=True):
+    for rank, phase in zip(watch.ranks, (Phase.EXCHANGE, Phase.OWN, Phase.EXCHANGE), strict=True):
         rank.at(watch.now, phase)
     assert watch.wait(LIMIT - LOOK) is None
     assert watch.judge.waiting is None

@@ -10,6 +10,7 @@ writes it down once. Loads no torch.
 import os
 import platform
 from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
 
 from train_func.errors import StorageFailed
 from train_func.storage import Store, find
@@ -52,6 +53,16 @@ def versions() -> dict[str, str]:
     return numbers
 
 
+def _processor() -> str:
+    """Returns the model of the CPU: another one, as another number of threads, may round otherwise."""
+    try:
+        lines = Path("/proc/cpuinfo").read_text().splitlines()
+    except OSError:
+        lines = []
+    names = (line.partition(":")[2].strip() for line in lines if line.startswith("model name"))
+    return next(names, platform.processor() or platform.machine())
+
+
 def write_setup(store: Store, record: RunRecord, attempt: int, world_size: int, numerics: Numerics | None) -> None:
     """Writes the ``setup.json`` of an attempt; a Session does it again, as it knows the numerics.
 
@@ -62,7 +73,13 @@ def write_setup(store: Store, record: RunRecord, attempt: int, world_size: int, 
         workers=record.run.workers,
         world_size=world_size,
         versions=versions(),
-        machine={"name": platform.node(), "system": platform.platform(), "cpus": str(os.cpu_count())},
+        machine={
+            "name": platform.node(),
+            "system": platform.platform(),
+            "cpus": str(os.cpu_count()),
+            "processor": _processor(),
+            "threads": os.environ.get("OMP_NUM_THREADS", ""),
+        },
         numerics=numerics,
     )
     store.put(record.keys.attempt(attempt).setup, setup.to_json())

@@ -260,8 +260,8 @@ class Session:
             plan = split_dataset_by_node(session.plan(rows), session.rank, session.world_size)
             for step in session.steps(plan):
                 for batch, weight in step:
-                    (weight * loss_of(ddp_model, batch)).backward()
-                optimizer.step(), optimizer.zero_grad()
+                    (weight * loss_of(model, batch)).backward()
+                optimizer.step(), optimizer.zero_grad()  # every gradient is the sum over all ranks
 
         After every epoch each row has been given once. A batch is a dict of columns, of which those of
         numbers, and of lists of one length, are tensors; of the rows of ``session.data`` it may be what the task makes.

@@ -23,14 +23,12 @@ class Phase(IntEnum):
     OUTSIDE = 0
     SAVING = 1
     STEP = 2
-    BACKWARD = 3
-    """Of the last micro-batch of a step: gradients are exchanged along with it."""
-    EXCHANGE = 4
+    EXCHANGE = 3
     """In a collective: it may wait for other ranks."""
-    BETWEEN = 5
+    BETWEEN = 4
     """In callbacks and in the loading of data, between two steps."""
-    EVALUATION = 6
-    OWN = 7
+    EVALUATION = 5
+    OWN = 6
     """In what a loop of the user's own does with the last micro-batch of a step, and after it: often with others."""
 
     @property
@@ -48,7 +46,6 @@ _WORDS = {
     Phase.OUTSIDE: "code outside of the steps",
     Phase.SAVING: "saving a checkpoint",
     Phase.STEP: "a step",
-    Phase.BACKWARD: "the backward pass and its exchange of gradients",
     Phase.EXCHANGE: "an exchange with the other ranks",
     Phase.BETWEEN: "callbacks or the loading of data between two steps",
     Phase.EVALUATION: "an evaluation",

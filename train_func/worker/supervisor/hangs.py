@@ -22,7 +22,7 @@ from train_func.worker.supervisor.group import Member
 LATE = 2.0  # seconds between two looks after which this machine, or all of the pod, stood still
 STOPPED = 0.8  # of the limit: a process that a signal has stopped is judged before those that wait for it
 LONGEST_STACKS = 1000  # lines of a rank that are kept: the last ones, which are of its main thread
-_WAITING = (Phase.BACKWARD, Phase.EXCHANGE, Phase.OWN)  # a rank in these may wait for another rank
+_WAITING = (Phase.EXCHANGE, Phase.OWN)  # a rank in these may wait for another rank
 
 
 @dataclass(frozen=True)

@@ -66,8 +66,10 @@ class BatchStatistics:
             (path, module) for model in models for path, module in model.named_modules() if module not in merged
         ]
         """Modules of which a note tells once if a forward pass changes their buffers."""
-        self._are_merged = True
-        """Whether no micro-batch has begun since ``merge``."""
+        self._changed: list[str] | None = None
+        """The names of such buffers, when rank 0 has looked."""
+        self._is_settled = not any(True for _ in self._named_others())
+        """Whether all ranks know them."""
         self._num_slots = num_slots
         self._rows: list[torch.Tensor] = []
         """One for each micro-batch of this rank in the step: its number, how often each layer was called, and what the
@@ -97,16 +99,16 @@ class BatchStatistics:
         Raises:
             InvalidInput: (cause "code") a layer has changed its statistics, and its hooks were not called.
         """
-        self._are_merged = not self._layers
         for layer in self._layers:
             layer.begin(counts=counts)
-        before = self._other_buffers() if counts and world.rank() == 0 else {}
+        looks = counts and world.rank() == 0 and self._changed is None
+        before = {name: buffer.clone() for name, buffer in self._named_others()} if looks else {}
         try:
             yield
         finally:
             for layer in self._layers:
                 layer.counts = None
-        if counts and world.rank() == 0:
+        if looks:
             self._tell_others(before)
         for layer in self._layers:
             layer.check_hooks()
@@ -116,19 +118,17 @@ class BatchStatistics:
             sums = [part for layer in self._layers for part in layer.sums]
             self._rows.append(torch.cat([part.to(self._dtype) for part in (head, *sums)]))
 
-    def _other_buffers(self) -> dict[str, torch.Tensor]:
-        return {
-            name: buffer.clone()
-            for path, module in self._others
-            for name, buffer in module.named_buffers(prefix=path, recurse=False)
-            if buffer.layout == torch.strided and not buffer.is_meta
-        }
+    def _named_others(self) -> Iterator[tuple[str, torch.Tensor]]:
+        for path, module in self._others:
+            for name, buffer in module.named_buffers(prefix=path, recurse=False):
+                if buffer.layout == torch.strided and not buffer.is_meta:
+                    yield name, buffer
 
     def _tell_others(self, before: dict[str, torch.Tensor]) -> None:
-        after = self._other_buffers()
-        self._others = []  # they are told of once
+        after = dict(self._named_others())
         same = {name: before[name].dtype == value.dtype for name, value in after.items() if name in before}
         changed = [name for name, is_same in same.items() if not (is_same and before[name].equal(after[name]))]
+        self._changed = changed
         if changed:
             world.note(
                 f"a forward pass changes these buffers of the model: {listed(changed, MOST_SHOWN)}. They are not "
@@ -137,19 +137,19 @@ class BatchStatistics:
                 "buffers stay as they are"
             )
 
-    def check_merged(self, step: int) -> None:
-        """Raises InvalidInput (cause "code") when a loop of one's own has left a step before its end, which merges."""
-        if not self._are_merged:
-            raise InvalidInput(
-                f"step {step} of session.steps was left before its end, so the running statistics of BatchNorm are not "
-                "merged over the ranks. Go through all of a step, without break or next(): for batch, weight in step",
-                cause="code",
-            )
+    def _spread_others(self) -> None:
+        if not self._is_settled and world.size() > 1:
+            self._changed = world.gather(self._changed)[0]
+        self._is_settled = self._is_settled or self._changed is not None
+        if self._changed:
+            for name, buffer in self._named_others():
+                if name in self._changed:
+                    world.spread(buffer)
 
     @torch.no_grad()
     def merge(self) -> None:
         """Changes the buffers after the micro-batches of a step, on every rank alike; collective."""
-        self._are_merged = True
+        self._spread_others()
         if not self._layers:
             return
         buffers = [buffer for layer in self._layers for buffer in layer.buffers]

@@ -1,7 +1,9 @@
 """A loop of one's own over Steps: what it saves, how rows become batches, and what such a loop may do wrong.
 
-Between two steps a checkpoint keeps the objects that the loop has named. Nothing says how the loop exchanges its
-gradients, nor how its loss treats labels, so both are looked at before the first step.
+Between two steps a checkpoint keeps the objects that the loop has named. Nothing says what the loop trains, nor how its
+loss treats labels, so both are looked at before the first step: the gradients of all models that it has named, of those
+in DistributedDataParallel and of whatever an optimizer has are summed over the ranks when a step's last micro-batch is
+done. An optimizer that would step before that, or has other parameters, is refused.
 """
 
 import contextlib
@@ -10,13 +12,13 @@ import gc
 import sys
 from collections.abc import Callable, Generator, Mapping, Sequence
 from functools import partial
-from itertools import chain
 from typing import Any
 
 import torch
 from datasets import Dataset
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
+from torch.optim.optimizer import register_optimizer_step_pre_hook
 from torch.utils.data import default_collate
 
 from train_func.errors import InvalidInput
@@ -32,9 +34,9 @@ from train_func.worker.training.loader import Collator, PlanLoader
 from train_func.worker.training.plan import STEPS, PlanFacts, facts_of, rows_of
 from train_func.worker.training.state import frozen, load_optimizer
 from train_func.worker.training.steps import Step, Steps
+from train_func.worker.training.sums import Sums, parameters_of, signature
 from train_func.worker.training.weighing import Items, check_shift, items_of_loop
 from train_func.worker.training.weights import (
-    DDPWeights,
     base_sha256,
     has_adapters,
     load_own_weights,
@@ -72,7 +74,6 @@ class OwnState:
             for name, of in self._objects.items()
             if isinstance(of, nn.Module) and has_adapters(of)
         }
-        self.exchanged = DDPWeights(objects.values())
         self.checkpointing = begin({"objects": made, **({"bases": bases} if bases else {})})
         self._restored: Resumption | None = self.checkpointing.restore(device)
         if self._restored:
@@ -198,6 +199,7 @@ def steps(
     for model in models:
         world.on_all_ranks(partial(check_layers, model))
     statistics = BatchStatistics(models, facts.accumulation)
+    sums = _sums_of(models)
     all_steps = Steps(
         part,
         facts,
@@ -205,17 +207,18 @@ def steps(
         models=models,
         device=device,
         statistics=statistics,
-        exchanged=state.exchanged if state else None,
+        sums=sums,
         checkpointing=state.checkpointing if state else None,
         parts=state.parts if state else None,
         restored=restored,
     )
     del restored
-    _tell_unsynchronised(models)
     end.here.loops.append(all_steps.loop)
     try:
         with contextlib.ExitStack() as left:
             left.enter_context(statistics.watched())
+            left.callback(sums.close)
+            left.callback(register_optimizer_step_pre_hook(partial(_check_update, sums)).remove)
             if state:
                 left.enter_context(stop_flag.deferred())
                 left.callback(state.close)
@@ -228,7 +231,7 @@ def steps(
                     is_first = False
                     marks.mark(Phase.STEP)
                     yield step
-                    statistics.check_merged(step.number)
+                    _check_ended(sums, step.number)
                     marks.step_done(step.number)
                 marks.mark(Phase.OUTSIDE)  # until the first step of the next epoch
                 all_steps.end_epoch()
@@ -248,40 +251,76 @@ def steps(
     end.here.loops.remove(all_steps.loop)
 
 
-SHARDED = ("device_mesh", "_fsdp_flattened", "ds_id")  # of a parameter of which each rank holds a part: FSDP, DeepSpeed
+def _sums_of(models: Sequence[nn.Module]) -> Sums:
+    """Returns the sums of what the function trains: ``models``, and what is found among all objects of the process.
 
-
-def _tell_unsynchronised(models: Sequence[nn.Module]) -> None:
-    """Notes before the first step that the ranks would each train a model of their own, on their share of the rows.
-
-    DDP, sharded parameters and hooks on gradients can be seen before a step. A loop that averages gradients in code of
-    its own cannot be told from one that does not, so the note leaves that open.
-
-    Args:
-        models: those that session.checkpoint was given, which are looked at where no optimizer was made yet.
+    Raises:
+        InvalidInput: (cause "code", on every rank) when the ranks begin with different weights.
     """
-    if world.size() == 1:
-        return
     gc.collect()  # optimizers and models of what has ended are left out
     objects = gc.get_objects()
     optimizers = [item for item in objects if issubclass(type(item), torch.optim.Optimizer)]
-    groups = [group["params"] for optimizer in optimizers for group in optimizer.param_groups]
     parallel = [item for item in objects if issubclass(type(item), DistributedDataParallel)]
-    exchanged = {id(parameter) for model in parallel for parameter in model.parameters()}
-    apart = [
-        parameter
-        for parameter in chain.from_iterable(groups or (model.parameters() for model in models))
-        if parameter.requires_grad
-        and id(parameter) not in exchanged
-        and not any(hasattr(parameter, name) for name in SHARDED)
-        and not (parameter._backward_hooks or parameter._post_accumulate_grad_hooks)  # of the function, on its gradient
-    ]
-    if apart:
+    del objects
+    if world.size() > 1:  # the order in which objects are found differs between ranks
+        parallel.sort(key=lambda model: signature(model.parameters()))
+        optimizers.sort(key=lambda of: signature(value for group in of.param_groups for value in group["params"]))
+    parameters = parameters_of([*models, *(model.module for model in parallel)], optimizers)
+    sums = Sums(parameters, parallel)
+    sums.check_alike(whole=True)
+    if world.size() > 1:
+        _tell_apart([of for _, of in parameters])
+    return sums
+
+
+def _tell_apart(parameters: Sequence[nn.Parameter]) -> None:
+    """Notes before the first step what keeps the ranks from training one model, or makes them do it twice."""
+    hooked = [of for of in parameters if of._post_accumulate_grad_hooks]
+    if not parameters:
         note = (
-            f"{counted(len(apart), 'parameter')} that the ranks train are in no DistributedDataParallel and have no "
-            "hook: unless the loop averages their gradients over the ranks before each optimizer.step(), each rank "
-            "trains a model of its own on its share of the rows, and that of rank 0 is published. Wrap the model "
-            "before the loop, model = DistributedDataParallel(model), and call that"
+            "session.steps has found no parameters whose gradients it could sum over the ranks: there is no optimizer, "
+            "no DistributedDataParallel, and session.checkpoint was given no model. The weights that it gives add up "
+            "to 1 over all ranks: sum what is computed with them over the ranks, without a mean, or else each rank "
+            "trains a model of its own on its share of the rows, and that of rank 0 is published"
         )
-        world.note(note)
-        end.here.notes.append(note)
+    elif hooked:
+        note = (
+            f"{counted(len(hooked), 'parameter')} that the ranks train have hooks on their gradients. Where these "
+            "exchange gradients, take them out: session.steps sums all gradients over the ranks when the last "
+            "micro-batch of a step is done"
+        )
+    else:
+        return
+    world.note(note)
+    end.here.notes.append(note)
+
+
+def _check_update(sums: Sums, optimizer: Any, *_: Any) -> None:
+    """Raises InvalidInput (cause "code") before an optimizer's step with gradients that are not the sums."""
+    trained = [of for group in optimizer.param_groups for of in group["params"] if of.grad is not None]
+    unknown = [of for of in trained if not sums.knows(of)]
+    if sums.is_partial and len(unknown) < len(trained):
+        raise InvalidInput(
+            f"{type(optimizer).__name__}.step() was called for a single micro-batch of a step of session.steps. Its "
+            "gradients are those of the whole global batch when the loop over the step is done: call it behind that, "
+            "in the body of `for step in session.steps(plan)`, and zero_grad() behind it",
+            cause="code",
+        )
+    if unknown and not sums.is_open and world.size() > 1:
+        raise InvalidInput(
+            f"{type(optimizer).__name__} trains {counted(len(unknown), 'parameter')} that session.steps did not find "
+            "before the first step, so their gradients are not summed over the ranks, and each would train weights of "
+            "its own. Make the models and their optimizers before `for step in session.steps(plan)`",
+            cause="code",
+        )
+
+
+def _check_ended(sums: Sums, step: int) -> None:
+    """Raises InvalidInput (cause "code") when a step was left before its end, where the ranks put theirs together."""
+    if sums.is_open:
+        raise InvalidInput(
+            f"step {step} of session.steps was left before its end, so its gradients are not summed over the ranks, "
+            "and running statistics of BatchNorm not merged. Go through all of a step, without break or next(): "
+            "for batch, weight in step",
+            cause="code",
+        )

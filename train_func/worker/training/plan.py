@@ -4,10 +4,11 @@
   batch size alone. The world size only decides which rank works on which micro-batch, so a run of any number of ranks,
   or one whose number changes, has the same steps.
 - The work of a micro-batch is counted in tokens after padding, the work of a matrix product. Rows of similar length
-  meet in a batch, a batch is cut such that its costliest micro-batch is as cheap as can be, and micro-batches are
-  assigned to the rank that has the least to do. All of it is arithmetic on arrays.
+  meet in a batch, a batch is cut such that its costliest micro-batch is as cheap as can be, and each rank gets a run
+  of neighbours (see sums), such that the rank with the most to do has as little as can be. All of it is arithmetic on
+  arrays.
 - Every rank has the same number of micro-batches in a step, ``accumulation``. Where a small batch has too few, a rank
-  gets an empty one, whose one row is a filler that counts nothing: the exchange of gradients waits for all ranks.
+  gets an empty one, whose one row is a filler that counts nothing: a loop of one's own may exchange what it likes.
 - Users see the plan as a data set, which they split once over the ranks with ``split_dataset_by_node``. An entry of it
   is a place in an epoch: first all of rank 0 in the order of its steps, then those of rank 1. Its number is all that is
   stored; the audit reads the numbers to see what was done to the plan. The ``Plan`` itself travels as the transform of
@@ -134,23 +135,43 @@ def costs_of(cut: EpochBatches, lengths: Ints) -> Ints:
 def assign_to_ranks(cut: EpochBatches, lengths: Ints, world_size: int, accumulation: int) -> Ints:
     """Assigns micro-batches to ranks: shape (world_size, steps, accumulation), EMPTY where there is none.
 
-    The costliest goes first, always to the rank with the least work so far. Empty ones stand first in their step, so
-    that the gradients are exchanged after real work wherever there is any.
+    Each rank gets a run of neighbours, the costliest run is as cheap as can be, and no rank is without work while there
+    are as many micro-batches as ranks. Empty ones stand last in their step.
     """
     costs = costs_of(cut, lengths)
-    load = np.zeros((cut.num_steps, world_size))
-    taken = np.zeros((cut.num_steps, world_size), dtype=np.int64)
+    counts = np.bincount(cut.step_of)
+    first = np.cumsum(counts) - counts
     assigned = np.full((world_size, cut.num_steps, accumulation), EMPTY, dtype=np.int64)
-    ranked = np.lexsort((-costs, cut.step_of))  # within a step by falling cost, ties in their order
-    place = np.arange(len(costs)) - np.searchsorted(cut.step_of, cut.step_of)
-    for turn in range(int(place.max()) + 1):
-        micro = ranked[place == turn]
-        step = cut.step_of[micro]
-        rank = np.where(taken[step] < accumulation, load[step], np.inf).argmin(axis=1)
-        load[step, rank] += costs[micro]
-        taken[step, rank] += 1
-        assigned[rank, step, accumulation - taken[step, rank]] = micro
+    for count in np.unique(counts):  # of whole batches, and of the last one
+        steps, numbers = np.flatnonzero(counts == count), np.arange(count)
+        micro = first[steps][:, None] + numbers
+        starts = _runs(costs[micro], world_size, accumulation)
+        place = numbers - np.maximum.accumulate(np.where(starts, numbers, 0), axis=1)
+        assigned[starts.cumsum(axis=1) - 1, steps[:, None], place] = micro
     return assigned
+
+
+def _runs(costs: Ints, num_runs: int, most: int) -> npt.NDArray[np.bool_]:
+    """Returns True where a run starts in steps (a row of ``costs`` each), of at most ``most`` micro-batches."""
+    low, high = costs.max(axis=1), costs.sum(axis=1)
+    while (low < high).any():
+        limit = (low + high) // 2
+        fits = _runs_within(costs, limit, num_runs, most).sum(axis=1) <= num_runs
+        low, high = np.where(fits, low, np.minimum(limit + 1, high)), np.where(fits, limit, high)
+    return _runs_within(costs, high, num_runs, most)
+
+
+def _runs_within(costs: Ints, limit: Ints, num_runs: int, most: int) -> npt.NDArray[np.bool_]:
+    num_steps, num_micro = costs.shape
+    starts = np.zeros(costs.shape, dtype=bool)
+    starts[:, 0] = True
+    load, size, used = costs[:, 0], np.ones(num_steps, dtype=np.int64), np.ones(num_steps, dtype=np.int64)
+    for micro in range(1, num_micro):
+        opens = (size == most) | (load + costs[:, micro] > limit) | (num_micro - micro <= num_runs - used)
+        starts[:, micro] = opens
+        load = np.where(opens, 0, load) + costs[:, micro]
+        size, used = np.where(opens, 1, size + 1), used + opens
+    return starts
 
 
 CALL = "split_dataset_by_node(session.plan(train), session.rank, session.world_size)"

@@ -7,8 +7,9 @@ step is under way, so there, and only there, a training is saved, stopped and go
   ranks, and with them the votes of the ranks: to save, to stop, and what the training itself wants to be counted. All
   ranks know the sums, so they all save or stop between the same two steps, and no exchange is made for that alone. In
   front of the first step of an epoch nothing is decided: the end of the epoch before has its own exchange.
-- Each micro-batch has a weight: its items (labels, or rows) over those of the global batch, times the number of ranks,
-  by which DDP divides. The sum of the weighted means is the mean over the global batch, however it is cut and dealt.
+- Each micro-batch has a weight: its items (labels, or rows) over those of the global batch. The sum of the weighted
+  means is the mean over the global batch, however it is cut and dealt, and its gradients are added in one order, so
+  that they are the same bits at any number of ranks (see sums).
 - What is drawn in a forward pass is seeded by the place of the micro-batch, and BatchNorm's statistics are merged in
   the order of the plan, so neither depends on the number of ranks.
 - The ids of the rows are noted where a micro-batch is used, not where it is loaded. After an epoch the ranks count
@@ -41,8 +42,8 @@ from train_func.worker.training.batch_norm import BatchStatistics
 from train_func.worker.training.loader import PlanLoader, seed_for
 from train_func.worker.training.plan import Place, PlanFacts, row_ids_of, rows_of
 from train_func.worker.training.state import random_state, restore_random
+from train_func.worker.training.sums import Node, Sums
 from train_func.worker.training.weighing import Items
-from train_func.worker.training.weights import DDPWeights
 
 
 class Control(Protocol):
@@ -79,10 +80,11 @@ def micro_batch_of(place: Place, batch: Any, items: Items) -> MicroBatch:
 class Step:
     """One step of the optimizer; iterated over once, it gives this rank's micro-batches and their weights.
 
-    A weight makes the sum of ``weight * loss`` over all micro-batches, averaged over the ranks as DDP does, the mean
-    over the global batch, where each loss is the mean over its micro-batch: over its labelled tokens where the batch
-    has ``labels`` of tokens, else over its rows. A loss that shifts the labels leaves out the first of each row. The
-    weight is 0 for rows that only fill a rank's place in a small batch.
+    The weights of all ranks together add up to 1. They make the sum of ``weight * loss`` over all micro-batches the
+    mean over the global batch, where each loss is the mean over its micro-batch: over its labelled tokens where the
+    batch has ``labels`` of tokens, else over its rows. A loss that shifts the labels leaves out the first of each row.
+    The weight is 0 for rows that only fill a rank's place in a small batch. Behind the last micro-batch every ``.grad``
+    is the sum over all micro-batches of all ranks.
     """
 
     number: int
@@ -92,11 +94,14 @@ class Step:
     num_rows: int
     """Of the global batch."""
     weight: int = field(repr=False)
-    """Items of the global batch, over all ranks; 1 where there are none."""
+    """Items of the global batch, over all ranks."""
+    runs: Sequence[Node] = field(repr=False)
+    """The micro-batches that each rank has."""
     parts: Sequence[MicroBatch] = field(repr=False)
     _steps: "Steps" = field(repr=False)
 
     def __iter__(self) -> Iterator[tuple[Any, float]]:
+        self.begin()
         for part in self.parts:
             self._steps.use(part)
             if self.is_last(part):
@@ -104,23 +109,41 @@ class Step:
             batch = part.batch
             if not part.num_items and isinstance(batch, Mapping):
                 batch = self._steps.items.with_labels(copy(batch))  # whose loss counts nothing, and would be nan
-            with self._steps.computing(part):
+            with self.adding(part), self._steps.computing(part):
                 yield batch, self.share(part)
         self.end()
 
+    def begin(self) -> None:
+        """Before the first micro-batch."""
+        self._steps.sums.begin(self.runs)
+
+    def adding(self, part: MicroBatch) -> AbstractContextManager[None]:
+        """Around all that gives gradients for a micro-batch."""
+        return self._steps.sums.micro_batch(part.place.micro, counts=self.counts(part))
+
     def is_last(self, part: MicroBatch) -> bool:
-        """Whether the gradients of all ranks are exchanged along with those of this one."""
+        """Whether no other micro-batch of this rank comes behind it."""
         return part is self.parts[-1]
 
-    def share(self, part: MicroBatch) -> float:
-        """What the mean loss of this micro-batch is multiplied by.
+    def counts(self, part: MicroBatch) -> bool:
+        """Whether its gradients count. In a step without any item the first one's do, which are zeros."""
+        return bool(part.weight) or (not self.weight and part.place.micro == 0)
 
-        Its items over those of the global batch, times the number of ranks, because DDP takes the mean over them.
-        """
-        return part.weight / self.weight * world.size()
+    def share(self, part: MicroBatch) -> float:
+        """What the mean loss of this micro-batch is multiplied by: its items over those of the global batch."""
+        return part.weight / max(self.weight, 1)
+
+    def mean(self, losses: Sequence[tuple[MicroBatch, torch.Tensor]], device: torch.device) -> float:
+        """Collective: the mean loss over the global batch, of the means over micro-batches; added up in their order."""
+        vector = torch.zeros(max(end for _, end in self.runs), dtype=torch.float64, device=device)
+        for part, loss in losses:
+            vector[part.place.micro] = loss.double() * part.weight
+        losses_of_parts: list[float] = world.total(vector).tolist()
+        return sum(losses_of_parts) / max(self.weight, 1)
 
     def end(self) -> None:
         """Collective, behind the last micro-batch."""
+        self._steps.sums.end()
         self._steps.statistics.merge()
         self._steps.count(self)
 
@@ -137,7 +160,7 @@ class Steps:
         models: Sequence[nn.Module],
         device: torch.device,
         statistics: BatchStatistics,
-        exchanged: DDPWeights | None,
+        sums: Sums,
         checkpointing: Checkpointing | None,
         parts: Callable[[], Parts] | None,
         restored: Resumption | None,
@@ -145,8 +168,8 @@ class Steps:
     ) -> None:
         """``models`` are not saved when they are not finite; ``parts``: the state between two steps, without what is
         known here; ``control``: on which this rank votes, if it can."""
-        self.facts, self.statistics, self.items = facts, statistics, items
-        self._models, self._device, self._exchanged = models, device, exchanged
+        self.facts, self.statistics, self.items, self.sums = facts, statistics, items, sums
+        self._models, self._device = models, device
         self._checkpointing, self._own_parts, self._control = checkpointing, parts, control
         self._expected = row_ids_of(rows_of(part))
         self.loop = end.Loop(facts.num_epochs * facts.steps_per_epoch, 0)
@@ -201,7 +224,7 @@ class Steps:
         batches = iter(loader)
         while self.num_done < self.facts.steps_per_epoch:
             parts = [micro_batch_of(place, batch, self.items) for place, batch in islice(batches, accumulation)]
-            weight, to_save, to_end = self._exchange(sum(part.weight for part in parts))
+            weight, runs, to_save, to_end = self._exchange(parts)
             self.restore_random()
             if self.num_done:
                 self._save(to_save)
@@ -209,17 +232,23 @@ class Steps:
                 if self.is_broken_off:  # no optimizer's step comes next, which would wait for the copy
                     self.before_update()
                     return
-            step = Step(self.done + 1, self.epoch + 1, parts[0].place.batch_rows, max(weight, 1), parts, self)
+            step = Step(self.done + 1, self.epoch + 1, parts[0].place.batch_rows, weight, runs, parts, self)
             yield step
             self.count(step)  # also where the loop has left it in its middle
 
-    def _exchange(self, weight: int = 0) -> tuple[int, list[int], list[int]]:
-        """The sums over all ranks: of the weights, of the votes to save and stop, and of those to end."""
+    def _exchange(self, parts: Sequence[MicroBatch] = ()) -> tuple[int, list[Node], list[int], list[int]]:
+        """The sums over all ranks: of the weights, of the votes to save and stop, and of those to end; and the run of
+        micro-batches that each rank has."""
         to_save = self._checkpointing.votes() if self._checkpointing else []
         own = self._control() if self._control else None
         to_end = [int(own.should_training_stop), int(own.should_epoch_stop)] if own else []
-        counts: list[int] = world.total(torch.tensor([weight, *to_save, *to_end], device=self._device)).tolist()
-        return counts[0], counts[1 : 1 + len(to_save)], counts[1 + len(to_save) :]
+        numbers = [part.place.micro for part in parts if part.place.row_ids]
+        runs = [0, 0] * world.size()
+        runs[2 * world.rank() : 2 * world.rank() + 2] = (numbers[0], numbers[-1] + 1) if numbers else (0, 0)
+        votes = [sum(part.weight for part in parts), *runs, *to_save, *to_end]
+        counts = iter(world.total(torch.tensor(votes, device=self._device)).tolist())
+        weight, runs, to_save = next(counts), [*islice(counts, len(runs))], [*islice(counts, len(to_save))]
+        return weight, [*zip(runs[::2], runs[1::2], strict=True)], to_save, [*counts]
 
     def _ends(self, counts: Sequence[int]) -> bool:
         """Whether the epoch ends here: a flag that any rank has set is set on all of them."""
@@ -233,8 +262,6 @@ class Steps:
     def use(self, part: MicroBatch) -> None:
         """Notes that the rows of a micro-batch are used."""
         marks.mark(Phase.STEP)
-        if self._exchanged:
-            self._exchanged.check(part.place.step + 1)
         self._used.extend(part.place.row_ids)
 
     def computing(self, part: MicroBatch) -> AbstractContextManager[None]:
@@ -264,7 +291,7 @@ class Steps:
 
     def meet(self) -> None:
         """Between two epochs: saves and stops, where that was voted for, and in any case saves the end."""
-        _, to_save, to_end = self._exchange()
+        _, _, to_save, to_end = self._exchange()
         self._ends(to_end)
         if self._is_ended:
             self.epoch = self.facts.num_epochs

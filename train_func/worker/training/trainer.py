@@ -19,6 +19,7 @@ import transformers
 from accelerate.utils.memory import clear_device_cache
 from datasets import Dataset
 from torch import nn
+from torch.nn.parallel import DistributedDataParallel
 from torch.utils.data import DataLoader
 from transformers.integrations.neftune import deactivate_neftune
 from transformers.trainer_callback import PrinterCallback, ProgressCallback
@@ -42,6 +43,7 @@ from train_func.worker.training.plan import PlanFacts, facts_of
 from train_func.worker.training.progress import Losses, Progress
 from train_func.worker.training.state import ACTIONS, Actions, flags_of, set_flags
 from train_func.worker.training.steps import MicroBatch, Step, Steps
+from train_func.worker.training.sums import Sums, parameters_of
 from train_func.worker.training.weighing import divisor, items_of
 
 
@@ -77,9 +79,8 @@ class Trainer(transformers.Trainer):
         if faults := faults + (arguments.refused_argument_faults(vars(args)) if args else []):
             raise InvalidInput(faults, cause="code")
         super().__init__(model, leave_to_plan(args), **others)
-        ddp = self.accelerator.ddp_handler
-        ddp.gradient_as_bucket_view = True
-        ddp.find_unused_parameters = bool(self.args.ddp_find_unused_parameters)  # transformers takes None for yes
+        # As for an evaluation, where Accelerate leaves DistributedDataParallel out: Sums takes its place.
+        self.accelerator.prepare_model = partial(self.accelerator.prepare_model, evaluation_mode=True)
         self._of_task: tuple[Any, Any] = (None, None)
         if others.get("data_collator") is None:
             made = [self.task and self.task.collator(self.processing_class, training=is_on) for is_on in (True, False)]
@@ -219,7 +220,10 @@ class Trainer(transformers.Trainer):
             state.restore_progress(self, restored.training, restored.rank)
             self._best = restored.best
         model, loader = self._prepare_for_training(max_steps, loader, None)
-        exchanged = weights.DDPWeights([model])
+        parallel = [module for module in model.modules() if isinstance(module, DistributedDataParallel)]
+        sums = Sums(parameters_of([self.model], [self.optimizer]), parallel)
+        sums.check_alike(whole=False)
+        weights.take_rank_zeros(self.model)
         if restored:
             state.restore(self, restored.training)
             reach("training restored")
@@ -231,7 +235,7 @@ class Trainer(transformers.Trainer):
             models=[self.model],
             device=self.args.device,
             statistics=statistics,
-            exchanged=exchanged,
+            sums=sums,
             checkpointing=self._checkpointing,
             parts=self._parts,
             restored=restored,
@@ -302,14 +306,16 @@ class Trainer(transformers.Trainer):
         """Returns the length of its gradient, and its learning rate."""
         self._step = step
         self.control = self.callback_handler.on_step_begin(self.args, self.state, self.control)
+        step.begin()
         for part in step.parts:
             self._part, is_last = part, step.is_last(part)
             self.accelerator.gradient_state._set_sync_gradients(is_last)
-            with contextlib.nullcontext() if is_last else self.accelerator.no_sync(model=model):
+            with step.adding(part):
                 self._losses.since_log += self.training_step(model, part.batch, None)
             self.current_flos += float(self.floating_point_ops(part.batch))
             if not is_last:
                 self.control = self.callback_handler.on_substep_end(self.args, self.state, self.control)
+        step.end()
         norm = self._clip_grad_norm(model) if self.args.max_grad_norm > 0 else None
         norm = self._get_grad_norm(model, grad_norm=norm)
         reach("update")
@@ -340,22 +346,17 @@ class Trainer(transformers.Trainer):
         assert steps is not None and step is not None and part is not None
         steps.use(part)
         is_last = step.is_last(part)
-        if not part.weight and not is_last:
-            return torch.zeros((), device=self.args.device)  # nothing to do, and no rank waits for it
-        inputs = inputs if part.num_items else self.items.with_labels(inputs)
-        with steps.computing(part):
-            reach("forward")
-            loss = self._computed(model, inputs, part, step)
-        if part.weight:
-            self._of_parts.append((part, loss))
+        if step.counts(part):
+            inputs = inputs if part.num_items else self.items.with_labels(inputs)
+            with steps.computing(part):
+                reach("forward")
+                loss = self._computed(model, inputs, part, step)
+            if part.weight:
+                self._of_parts.append((part, loss))
         if not is_last:
             return torch.zeros((), device=self.args.device)
-        weights.check_gradients_exchanged(model)
         reach("backward")
-        own = sum((loss * part.weight for part, loss in self._of_parts), torch.zeros((), device=self.args.device))
-        total = world.total(own) / step.weight
-        step.end()
-        mean = total.item()
+        mean = step.mean(self._of_parts, self.args.device)
         if not math.isfinite(mean):
             bad = [row for part, of in self._of_parts if not torch.isfinite(of) for row in part.place.row_ids]
             where = f"step {step.number} of {self.state.max_steps}"
@@ -366,7 +367,7 @@ class Trainer(transformers.Trainer):
         marks.step_done(step.number)
         assert self._progress is not None  # train made it
         self._progress.step(step.number, steps.num_epochs_done, step.num_rows, mean)
-        return total
+        return torch.tensor(mean, device=self.args.device)
 
     def _computed(self, model: nn.Module, inputs: Any, part: MicroBatch, step: Step) -> torch.Tensor:
         """The loss, whose gradients count as much as the micro-batch; what transformers does in its training_step."""
@@ -381,8 +382,6 @@ class Trainer(transformers.Trainer):
             clear_device_cache()
         takes_rate = self.args.optim in (OptimizerNames.LOMO, OptimizerNames.ADALOMO)
         others = {"learning_rate": self._get_learning_rate()} if takes_rate else {}
-        if step.is_last(part):
-            marks.mark(Phase.BACKWARD)
         self.accelerator.backward(loss * step.share(part), **others)
         return loss.detach()  # type: ignore[no-any-return]
 

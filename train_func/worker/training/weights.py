@@ -14,7 +14,6 @@ from typing import Any
 import torch
 from torch import nn
 from torch.nn.modules.batchnorm import _NormBase
-from torch.nn.parallel import DistributedDataParallel
 
 from train_func.errors import InvalidInput
 from train_func.text import counted, listed
@@ -155,68 +154,6 @@ def take_rank_zeros(model: nn.Module) -> None:
 
 def _bytes(value: torch.Tensor) -> torch.Tensor:
     return value.detach().cpu().contiguous().reshape(-1).view(torch.uint8)
-
-
-class DDPWeights:
-    """The parameters whose gradients DDP exchanges: those that were trained when it was made."""
-
-    def __init__(self, models: Iterable[object]) -> None:
-        """Is to be made before anything can have changed what is trained; looks at what is in DDP among ``models``."""
-        parallel = [model.module for model in models if isinstance(model, DistributedDataParallel) and world.size() > 1]
-        self._known = [(model, {id(weights) for _, weights in _trained(model)}) for model in parallel]
-        self._step = 0
-
-    def check(self, step: int) -> None:
-        """Is called before each micro-batch of step ``step``, from 1; looks before the first.
-
-        Raises:
-            InvalidInput: (cause "code") naming the parameters that have begun to be trained since.
-        """
-        if step == self._step:
-            return
-        self._step = step
-        for model, known in self._known:
-            begun = [name for name, weights in _trained(model) if id(weights) not in known]
-            if begun:
-                raise InvalidInput(
-                    f"Before step {step}, requires_grad of {counted(len(begun), 'parameter')} of "
-                    f"{type(model).__name__} was set: {listed(begun)}. They were frozen when "
-                    "DistributedDataParallel was made, so the ranks do not exchange their gradients, and each would "
-                    "train weights of its own. Leave them unfrozen from the start, in a parameter group of the "
-                    "optimizer whose learning rate is 0 until then; or train in two runs, the second of the model that "
-                    "the first has published",
-                    cause="code",
-                )
-
-
-def _trained(model: nn.Module) -> list[tuple[str, nn.Parameter]]:
-    return [(name, weights) for name, weights in model.named_parameters() if weights.requires_grad]
-
-
-def check_gradients_exchanged(model: nn.Module) -> None:
-    """Checks, after the last backward pass of a step, that the gradients of all parameters are those of all ranks.
-
-    DDP waits for every parameter's gradient before it exchanges those of its bucket. Where one never comes, it
-    raises in the next step's forward pass; this step, and training when it is its last, would end with different
-    weights on each rank.
-
-    Raises:
-        InvalidInput: (cause "code") naming the parameters that the loss does not depend on.
-    """
-    if not isinstance(model, DistributedDataParallel):
-        return
-    try:
-        model._check_reducer_finalized()  # type: ignore[no-untyped-call]
-    except RuntimeError as error:
-        names = [name for name, weights in _trained(model.module) if weights.grad is None]
-        number = counted(len(names), "parameter") if names else "some parameters"
-        raise InvalidInput(
-            f"The loss does not depend on {number} of {type(model.module).__name__}{names and ': '}{listed(names)}. "
-            "The ranks exchange the gradients of all parameters and wait for those that never come. Pass "
-            "ddp_find_unused_parameters=True to TrainingArguments, which looks for them in every step; or, when they "
-            "are never used, take them out of training with parameter.requires_grad_(False)",
-            cause="code",
-        ) from error
 
 
 def check_finite(modules: Iterable[nn.Module], when: str, *, whole: bool = False) -> None:
