@@ -8,6 +8,7 @@ from torch.nn.parallel import DistributedDataParallel
 
 from tests.distributed import small
 from tests.distributed.lora import Losses
+from tests.distributed.parity import flat
 from tests.tiny_images import SIZE, write_image_folder, write_tiny_resnet
 from train_func.run import Run
 from train_func.tasks import ImageClassification
