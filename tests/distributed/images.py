@@ -95,6 +95,7 @@ def train(name, world_size, rank, folder):
         "losses": trainer.losses,
         "metrics": metrics,
         "buffers": dict(model.named_buffers()),
+        "weights": flat(model.parameters()),
         "moved": any(not torch.equal(before[of], value) for of, value in model.named_buffers()),
         "once": [coverage.num_once for coverage in trainer.coverage],
     }
