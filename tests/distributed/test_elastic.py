@@ -7,6 +7,7 @@ import signal
 import psutil
 import pytest
 
+from tests.distributed.pods import Job
 from train_func.storage import open_store
 
 SOURCE = """
@@ -40,13 +41,23 @@ EPOCHS = 34
 STEPS = 5 * EPOCHS  # 101 rows in batches of 24
 
 
+FIELDS = {"epochs": EPOCHS, "batch_size": 24, "micro_batch_size": 4, "checkpoint_every": 1, "grace": 30}
+
+
 @pytest.fixture
 def training(job):
     def make(workers, *, pause=0.15, **fields):
-        given = {"epochs": EPOCHS, "batch_size": 24, "micro_batch_size": 4, "checkpoint_every": 1, "grace": 30}
-        return job(SOURCE, workers=workers, parameters={"pause": pause}, **given | fields)
+        return job(SOURCE, workers=workers, parameters={"pause": pause}, **FIELDS | fields)
 
     return make
+
+
+@pytest.fixture(scope="module")
+def undisturbed(tmp_path_factory):
+    """Of one worker: six micro-batches a step can be dealt to one, two and three."""
+    made = Job(tmp_path_factory.mktemp("undisturbed") / "job", SOURCE, parameters={"pause": 0}, **FIELDS).start()
+    assert made.exit_codes() == [0]
+    return made
 
 
 def says(job, pattern):
@@ -88,16 +99,6 @@ def assert_whole(job, undisturbed):
     assert sha256_of(job) == sha256_of(undisturbed)
 
 
-@pytest.fixture
-def undisturbed(training):
-    def train(workers):
-        made = training(workers, pause=0).start()  # as many as were asked for: they decide how batches are cut
-        assert made.exit_codes() == [0] * workers
-        return made
-
-    return train
-
-
 def test_workers_that_are_lost_and_come_back_cost_no_step(training, undisturbed):
     made = training(3, min_workers=1).start()
     says(made, r"step 10 of 3 ")
@@ -113,7 +114,7 @@ def test_workers_that_are_lost_and_come_back_cost_no_step(training, undisturbed)
     planned = attempts_of(made)
     assert planned[(3, 3)][0] == planned[(2, 2)][-1] + 1  # a planned change repeats no step
     assert planned[(5, 3)][0] == planned[(4, 2)][-1] + 1
-    assert_whole(made, undisturbed(3))
+    assert_whole(made, undisturbed)
 
 
 def test_a_worker_that_is_told_to_stop_leaves_at_a_step_of_all_and_the_others_go_on(training, undisturbed):
@@ -125,9 +126,10 @@ def test_a_worker_that_is_told_to_stop_leaves_at_a_step_of_all_and_the_others_go
     assert made.pods[0].exit_code() == made.pods[2].exit_code() == 0
     steps = [step for steps in attempts_of(made).values() for step in steps]
     assert steps == list(range(1, STEPS + 1))
-    assert_whole(made, undisturbed(3))
+    assert_whole(made, undisturbed)
 
 
+@pytest.mark.slow
 def test_a_lead_that_was_stopped_and_goes_on_joins_the_group_that_it_was_replaced_in(training, undisturbed):
     made = training(2, min_workers=1, pause=0.3).start()
     says(made, r"step 10 of 2 ")
@@ -139,4 +141,4 @@ def test_a_lead_that_was_stopped_and_goes_on_joins_the_group_that_it_was_replace
         process.resume()
     says(made, r"step \d+ of 2 in attempt 3$")
     assert made.exit_codes() == [0, 0]
-    assert_whole(made, undisturbed(2))
+    assert_whole(made, undisturbed)
