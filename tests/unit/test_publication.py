@@ -19,8 +19,9 @@ from train_func.worker.publish.publication import Publication
 from train_func.worker.rank.end import Outcome, RankEnd
 from train_func.worker.stop import RESERVE, Stop
 from train_func.worker.supervisor.attempt import SHORTEST, Attempt
-from train_func.worker.supervisor.coordinator import Coordinator, Report
+from train_func.worker.supervisor.coordinator import Coordinator, Report, State
 from train_func.worker.supervisor.group import Member
+from train_func.worker.supervisor.lead import FixedLead, Way
 from train_func.worker.supervisor.log import LogTee
 from train_func.worker.supervisor.main import Supervisor
 from train_func.worker.supervisor.verdict import stopped
@@ -32,7 +33,7 @@ def supervisor(tmp_path, record, store, pending):
     pending.add(writes(weights="trained"), is_model=True)
     pending.report({"metrics": {}})
     made = Supervisor(environment_of(0, tmp_path), LogTee(), Stop())
-    made._attempt = Attempt(made._environment, record, store, made._log_tee, made._stop)
+    made._attempt = Attempt(made._environment, record, store, made._log_tee, made._stop, made._lead)
     made._attempt.launcher = SimpleNamespace(ends=list, pids=set, step=0, out_of_memory=False, has_ranks=True)
     return made
 
@@ -53,6 +54,7 @@ def environment_of(worker, folder):
         num_cpus=1,
         grace=30.0,
         num_workers=2,
+        min_workers=2,
         num_ranks=1,
         endpoint="127.0.0.1:1",
         rendezvous_id="a-run",
@@ -220,14 +222,15 @@ def test_a_function_that_leaves_nothing_has_a_result_all_the_same(tmp_path, pend
 @pytest.fixture
 def last_attempt(tmp_path, record, store):
     """Both workers of a group in the only attempt of their run."""
-    record, group = replace(record, run=a_run(max_attempts=1)), Coordinator(2)
+    record, group = replace(record, run=a_run(max_attempts=1)), Coordinator(State(2, 2))
 
     def attempt(worker):
         stop = Stop()
         environment = environment_of(worker, tmp_path / str(worker))
         log_tee = SimpleNamespace(begin=lambda *given: None, flush=lambda seconds: None)
-        made = Attempt(environment, record, store, log_tee, stop)
-        made._member = Member(group.report, Report(worker, f"pod {worker}"), "127.0.0.1", stop)
+        made = Attempt(environment, record, store, log_tee, stop, FixedLead(environment))
+        way = Way(group.report, "127.0.0.1", is_lead=worker == 0)
+        made._member = Member(way, Report(worker, f"pod {worker}", round=1), stop)
         return made
 
     while 0 in [group.report(Report(worker, f"pod {worker}")).round for worker in range(2)]:

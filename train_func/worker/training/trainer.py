@@ -105,6 +105,8 @@ class Trainer(transformers.Trainer):
         """That is under way, and the micro-batch of it, and the losses of those before."""
         self._part: MicroBatch | None = None
         self._of_parts: list[tuple[MicroBatch, torch.Tensor]] = []
+        self._mean = math.nan
+        """The loss of the step that was computed last."""
         self._progress: Progress | None = None
         self._checkpointing: Checkpointing | None = None
         self._restored: Resumption | None = None
@@ -316,6 +318,9 @@ class Trainer(transformers.Trainer):
             if not is_last:
                 self.control = self.callback_handler.on_substep_end(self.args, self.state, self.control)
         step.end()
+        marks.step_done(step.number)
+        assert self._progress is not None  # train made it
+        self._progress.step(step.number, steps.num_epochs_done, step.num_rows, self._mean)
         norm = self._clip_grad_norm(model) if self.args.max_grad_norm > 0 else None
         norm = self._get_grad_norm(model, grad_norm=norm)
         reach("update")
@@ -364,9 +369,7 @@ class Trainer(transformers.Trainer):
                 where, mean, bad, self.accelerator.unwrap_model(self.model), self.args.learning_rate
             )
         self._of_parts.clear()
-        marks.step_done(step.number)
-        assert self._progress is not None  # train made it
-        self._progress.step(step.number, steps.num_epochs_done, step.num_rows, mean)
+        self._mean = mean
         return torch.tensor(mean, device=self.args.device)
 
     def _computed(self, model: nn.Module, inputs: Any, part: MicroBatch, step: Step) -> torch.Tensor:
