@@ -94,14 +94,12 @@ class ClusterFaults:
                     raise InvalidInput(f"worker={worker}: `kill` in {pod.name} failed: {words}; try again")
                 return Injection(f"sent SIG{fault.signal} to the supervisor of worker {worker}, in {pod.name}")
             case "pod":
-                return self._delete(access, pod, is_graceful=fault.signal == "TERM")
+                is_graceful = fault.signal == "TERM"
+                self._job.evict(worker, force=not is_graceful)
+                how = "" if is_graceful else ", without grace"
+                return Injection(f"deleted the pod {pod.name} of worker {worker}{how}")
             case _:
                 return _drain(access, pod.node, [other for other in pods.values() if other.node == pod.node])
-
-    def _delete(self, access: Access, pod: Pod, *, is_graceful: bool) -> Injection:
-        with access.asking("delete", "pods"):
-            access.delete(access.core("pods", pod.name), {} if is_graceful else {"gracePeriodSeconds": 0})
-        return Injection(f"deleted the pod {pod.name} of worker {pod.worker}{'' if is_graceful else ', without grace'}")
 
 
 def _signal_rank(access: Access, pods: Iterable[Pod], rank: int, signal: str) -> Injection:
