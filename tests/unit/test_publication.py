@@ -39,7 +39,7 @@ def supervisor(tmp_path, record, store, pending):
 
 
 def a_group_that_goes_on():
-    return SimpleNamespace(hear=lambda *phases, **says: None, tell=lambda **says: None)
+    return SimpleNamespace(is_lead=True, hear=lambda *phases, **says: None, tell=lambda **says: None)
 
 
 def environment_of(worker, folder):
