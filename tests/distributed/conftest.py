@@ -34,8 +34,8 @@ def torchrun(tmp_path_factory):
     """Runs a module with so many ranks; returns the folder it was given, with what was said in ``output``."""
 
     def run(module, *, num_ranks):
-        folder = tmp_path_factory.mktemp(module.rsplit(".", 1)[-1])
         launch = [sys.executable, "-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={num_ranks}"]
+        folder = tmp_path_factory.mktemp(module.rsplit(".", 1)[-1])
         done = subprocess.run(
             [*launch, "-m", module, str(folder)],
             cwd=ROOT,
