@@ -112,6 +112,7 @@ def test_a_job_that_is_scaled_ends_its_highest_workers_and_starts_those_that_lac
     assert (job.status().condition("Running").reason, job.status().workers) == ("Running", 1)
     assert [event.reason for event in job.events() if event.type == "Warning"] == []
     job.change(workers=3)
+    assert (job.status().workers, [pod.worker for pod in job.pods() if not pod.deleted].count(2)) == (3, 1)
     until(lambda: running(jobs) == [0, 1, 2], "three workers again")
     assert finish(jobs).condition("Succeeded")
     assert jobs.text().count("ready") == 5

@@ -211,7 +211,7 @@ class Change:
         pause, num_repeated = 0.0, 0
         for number, following in pairwise(number for number in rows if begin <= number <= end):
             first = rows[following][0]
-            if first.step > done[number] + 1:  # steps were done that nobody has reported
+            if first.step > done[number] + 1:  # steps were done that no worker has reported
                 return None, None
             num_repeated += done[number] + 1 - first.step
             pause += _seconds(rows[number][-1], first)

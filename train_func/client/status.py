@@ -177,7 +177,7 @@ class Snapshot:
     def of_this_job(self) -> "Snapshot":
         """The snapshot without what befell an earlier job of that name.
 
-        A cluster keeps events for an hour, and whoever watches the pods that it has seen.
+        A cluster keeps events for an hour, and a client that watches the pods that it has seen.
         """
         created = self.status.created if self.status else None
         if created is None:

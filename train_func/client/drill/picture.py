@@ -56,7 +56,7 @@ def draw(name: str, steps: Sequence[Step], groups: Sequence[Group], marks: Seque
     Args:
         name: of the run.
         steps: with their losses; each attempt is a line of its own.
-        groups: each from its start to the next fault, behind which nobody trains until another one starts.
+        groups: each from its start to the next fault, behind which no group trains until another one starts.
         marks: the faults, when and in words.
     """
     times = [*(step.time for step in steps), *(group.time for group in groups), *(time for time, _ in marks)] or [0.0]

@@ -124,9 +124,6 @@ class Controller:
     def _follow_changes(self) -> None:
         """Ends the workers that the job should not have, and begins those that it lacks."""
         before, self._changes = self._changes, self._folder.read_changes()
-        if self._changes.workers != before.workers:
-            self._status = replace(self._status, workers=self._changes.workers)
-            self._folder.add(self._status)
         evictions = self._changes.evictions
         for replica in list(self._replicas.values()):
             if replica.pod.worker >= self._size:
@@ -138,6 +135,9 @@ class Controller:
         for worker in range(self._size):
             if worker not in self._replicas:
                 self._replicas[worker] = Replica(self._create(worker))
+        if self._changes.workers != before.workers:  # a client waits for this, and may ask for one of them then
+            self._status = replace(self._status, workers=self._changes.workers)
+            self._folder.add(self._status)
         if self._changes.suspend and not self._replicas:
             self._enter("Suspended", "the job is suspended")
         elif before.suspend and not self._changes.suspend:

@@ -25,7 +25,7 @@ _JOB_NAME = re.compile(r"[a-z]([-a-z0-9]{0,61}[a-z0-9])?")
 OPEN = ("Pending", "Running")  # phases of a pod that has not ended
 LOG_BYTES = 1024 * 1024  # of one pod in one look
 START_SECONDS = 30.0  # for a controller to accept a job, on a machine that is busy
-END_SECONDS = 15.0  # for a controller to end, beyond the grace period of its workers
+END_SECONDS = 15.0  # for a controller to answer, and to end beyond the grace period of its workers
 
 
 class LocalJob:
@@ -128,7 +128,7 @@ class LocalJob:
         node_selector: Mapping[str, str] | None = None,
         suspend: bool | None = None,
     ) -> None:
-        """As every backend; the controller follows within a moment."""
+        """As every backend; returns when the controller has taken a number of workers over."""
         with self._changing():
             before = self.folder.read_changes()
             changes = replace(
@@ -138,6 +138,15 @@ class LocalJob:
                 node_selector={**before.node_selector, **(node_selector or {})},
             )
             self.folder.write_changes(changes)
+        end = time.monotonic() + END_SECONDS
+        while (status := self.status()) and not status.is_over and status.workers != changes.workers:
+            if time.monotonic() > end:
+                raise JobFailed(
+                    f"the controller of job {self.name} did not answer within {END_SECONDS:.0f} s; see "
+                    f"{self.folder.log}",
+                    cause="unknown",
+                )
+            time.sleep(0.02)
 
     def evict(self, worker: int, *, force: bool = False, dry_run: bool = False) -> None:
         """As every backend."""

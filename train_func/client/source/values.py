@@ -33,7 +33,7 @@ _PICKLED = frozenset(
         "functools.partial",
     )
 )
-_BARE = ("builtins", "typing", "abc", "enum", "collections")  # their classes belong to nobody
+_BARE = ("builtins", "typing", "abc", "enum", "collections")  # their classes belong to no package
 _FILL = """\
 def {name}(value, state, items, pairs):
     from builtins import hasattr, isinstance, next, object, tuple, type

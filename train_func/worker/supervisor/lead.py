@@ -1,12 +1,13 @@
 """Which worker leads a group, and how the others reach it.
 
 The lead of a group of a fixed size is worker 0, whose name is in the environment of every pod. In an elastic group any
-worker may be lost, so the lead is whoever wrote the newest of the numbered records in the store; each is put if absent.
-A worker calls the newest lead. Where that does not answer, the worker takes the next number, after a pause that is
-longer for a higher worker: the lowest one that is left leads, and a worker that was in no group only without those.
+worker may be lost, so the lead is the worker that wrote the newest of the numbered records in the store, each of which
+is put if absent. A worker calls the newest lead. Where that does not answer, the worker takes the next number, after a
+pause that is longer for a higher worker: the lowest one that is left leads, and a worker that was in no group only
+without those.
 
 A lead that was stopped or cut off, and goes on, finds a newer record before it begins a round, and joins as any other.
-Records keep nobody from training: that is for the lease of an attempt (``attempt_records.py``).
+Records keep no worker from training: that is for the lease of an attempt (``attempt_records.py``).
 """
 
 import contextlib
@@ -102,7 +103,7 @@ class LeadRecord(Record):
 
 
 class ElectedLead:
-    """Whoever wrote the newest record."""
+    """The lead is the worker that wrote the newest record."""
 
     def __init__(self, environment: Environment, store: Store, record: RunRecord) -> None:
         self._environment, self._store, self._record = environment, store, record

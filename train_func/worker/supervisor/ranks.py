@@ -184,7 +184,7 @@ class Launcher:
         except PeersLost as lost:
             if lost.verdict and lost.verdict.exit_code in (exits.STOPPED, exits.RESIZED):
                 self._patience = work_seconds(self._environment.grace)  # the ranks of all workers save together
-            if lost.verdict and lost.verdict.exit_code == exits.RESIZED:  # nobody's grace period runs out meanwhile
+            if lost.verdict and lost.verdict.exit_code == exits.RESIZED:  # no grace period runs out meanwhile
                 self._patience = max(self._patience, self._hang_after)
             if lost.verdict and lost.verdict.exit_code == exits.HANG:
                 self._hangs.print_stacks({self._rank(local): rank.pid for local, rank in self._alive().items()})
