@@ -10,11 +10,11 @@ from train_func import version
 
 if TYPE_CHECKING:
     from train_func.client.cluster.cluster import Cluster
+    from train_func.client.control.remove import remove
     from train_func.client.job import Job, attach
     from train_func.client.job_spec import SecretKey
     from train_func.client.local.local import Local
     from train_func.client.model.promote import withdraw
-    from train_func.client.remove import remove
     from train_func.client.runs import runs
     from train_func.client.submit import submit
     from train_func.errors import InvalidInput, JobFailed, JobNotFound, SourceRefused, StorageFailed, TrainFuncError
@@ -28,7 +28,7 @@ _HOMES = {
     "errors": ["TrainFuncError", "InvalidInput", "SourceRefused", "StorageFailed", "JobFailed", "JobNotFound"],
     "client.submit": ["submit"],
     "client.runs": ["runs"],
-    "client.remove": ["remove"],
+    "client.control.remove": ["remove"],
     "client.model.promote": ["withdraw"],
     "client.job": ["Job", "attach"],
     "client.job_spec": ["SecretKey"],

@@ -21,7 +21,7 @@ ENVIRONMENT_READERS = {
     "client/cluster/cluster.py": "defaults of its options",
     "client/packages/requirements.py": "the cache of this person",
     "client/local": "hands a copy of its environment to the workers",
-    "failpoint.py": "which point a test has armed",
+    "process/failpoint.py": "which point a test has armed",
     "storage/s3.py": "endpoint and credentials",
     "pipeline/components.py": "the image of the steps",
     "pipeline/jobs.py": "the cache of this person",

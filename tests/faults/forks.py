@@ -14,7 +14,7 @@ import traceback
 from pathlib import Path
 
 from tests.faults.trainings import LATER
-from train_func import failpoint as failpoints
+from train_func.process import failpoint as failpoints
 from train_func.worker.supervisor.lead import reserved_port
 
 KILL, STOP = 1.0, 60.0  # seconds that the others have when one was killed, or has ended by itself

@@ -19,8 +19,8 @@ from transformers.trainer_callback import ExportableState
 from tests.distributed import small
 from tests.tiny_images import write_image_folder, write_tiny_resnet
 from tests.tiny_llama import write_questions, write_tiny_llama
-from train_func import failpoint
-from train_func.failpoint import reach
+from train_func.process import failpoint
+from train_func.process.failpoint import reach
 from train_func.run import Run
 from train_func.tasks import CausalLM, ImageClassification
 from train_func.wire.records import RunRecord

@@ -153,7 +153,7 @@ def grows_and_waits(parameters):
 
     import psutil
 
-    from train_func.process_tree import unreclaimable_bytes
+    from train_func.process.process_tree import unreclaimable_bytes
 
     supervisor, hoard = psutil.Process().parent(), []
     while unreclaimable_bytes([of.pid for of in supervisor.children(recursive=True)]) <= parameters["bytes"]:

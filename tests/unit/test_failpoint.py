@@ -1,7 +1,7 @@
 """Failpoints are off in production: no worker gets one that is armed here; test_manifest says what a manifest holds."""
 
-from train_func import failpoint
 from train_func.client.local.worker import machine_environment
+from train_func.process import failpoint
 
 ARMED = '{"point": "checkpoint uploaded"}'
 

@@ -10,9 +10,10 @@ import pytest
 
 from tests.local_jobs import until
 from tests.messages import unnamed
-from train_func import Local, lock
+from train_func import Local
 from train_func.client.local.machine import Machine
 from train_func.errors import InvalidInput, JobFailed, JobNotFound
+from train_func.process import lock
 from train_func.run import Run
 from train_func.wire.records import RunRecord
 

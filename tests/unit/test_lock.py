@@ -3,7 +3,7 @@
 import subprocess
 import sys
 
-from train_func import lock
+from train_func.process import lock
 
 
 def test_a_lock_is_let_go_of_though_a_process_that_was_started_meanwhile_has_its_descriptor(tmp_path):

@@ -9,7 +9,7 @@ from tests.messages import unnamed
 from tests.runs import a_run
 from tests.stored_runs import put_checkpoint, put_run, put_submission, store_address
 from train_func import Local, Run, attach, remove, runs
-from train_func.client.remove import Removal
+from train_func.client.control.remove import Removal
 from train_func.client.status import Condition, JobStatus
 from train_func.errors import InvalidInput, JobNotFound, StorageFailed
 from train_func.storage import open_store

@@ -12,8 +12,8 @@ from tests.stored_runs import put_run
 from tests.unit.test_submission import Room, train_func
 from train_func import Run, remove, submit
 from train_func import tables as tables_module
+from train_func.client.control.remove import Removal
 from train_func.client.local.local import Local
-from train_func.client.remove import Removal
 from train_func.errors import InvalidInput
 from train_func.storage import open_store
 

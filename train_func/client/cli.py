@@ -12,9 +12,9 @@ from pathlib import Path
 from typing import Any
 
 from train_func.client.backend import BACKENDS, DEFAULT, Backend, make_backend
+from train_func.client.control.remove import Removal
 from train_func.client.job import Job, attach
 from train_func.client.model.promote import withdraw
-from train_func.client.remove import Removal
 from train_func.client.runs import METRIC, stored_runs
 from train_func.errors import InvalidInput, TrainFuncError
 from train_func.run import Run

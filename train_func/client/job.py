@@ -26,19 +26,19 @@ from train_func.client.stored_run import (
 )
 from train_func.errors import InvalidInput, JobNotFound, StorageFailed, TrainFuncError
 from train_func.fields import whole_fault
+from train_func.process.timeout import call_with_timeout
 from train_func.storage import Store, open_store
 from train_func.text import in_ipython, shown
-from train_func.timeout import call_with_timeout
 from train_func.wire.layout import RunKeys
 from train_func.wire.records import RunRecord
 
 if TYPE_CHECKING:
     from transformers import Pipeline
 
+    from train_func.client.control.move import Change, Move
     from train_func.client.drill import DrillReport
     from train_func.client.history import History
     from train_func.client.logs import AttemptLine, LogText
-    from train_func.client.move import Change, Move
     from train_func.client.watch import View
 
 REPR_SECONDS, HINT_SECONDS = 3.0, 60.0  # for a job's repr; of waiting, before it is said how to see more
@@ -263,7 +263,7 @@ class Job:
         Raises:
             JobNotFound: there is no such job any more, or it runs in another place.
         """
-        from train_func.client.cancel import cancel
+        from train_func.client.control.cancel import cancel
 
         cancel(self.record, self._job, self._backend, self._store, self._note)
 
@@ -332,7 +332,7 @@ class Job:
 
     @property
     def _change(self) -> "Change":
-        from train_func.client.move import Change
+        from train_func.client.control.move import Change
 
         return Change(self.record, self._job, self._store, self._note, self._other_backend)
 

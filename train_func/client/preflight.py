@@ -19,9 +19,9 @@ from train_func.client.backend import Backend, Input
 from train_func.client.source import Source, pack
 from train_func.errors import InvalidInput
 from train_func.inputs import key_of
+from train_func.process.timeout import begin
 from train_func.run import Run
 from train_func.storage import Store, open_store
-from train_func.timeout import begin
 from train_func.wire.layout import PROBES
 
 if TYPE_CHECKING:

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import BinaryIO
 
 from train_func.errors import StorageFailed, StorageReason
-from train_func.failpoint import reach
+from train_func.process.failpoint import reach
 from train_func.storage.store import ignore
 
 CHUNK = 1 << 20  # bytes

@@ -9,8 +9,8 @@ from pathlib import Path
 from typing import BinaryIO
 from urllib.parse import unquote
 
-from train_func import lock
 from train_func.errors import StorageFailed
+from train_func.process import lock
 from train_func.storage import disk, probe
 from train_func.storage.store import (
     RESERVED,

@@ -4,8 +4,8 @@ import secrets
 from collections.abc import Callable
 
 from train_func.errors import StorageFailed
+from train_func.process.timeout import call_with_timeout
 from train_func.storage.store import Store, check_prefix
-from train_func.timeout import call_with_timeout
 
 PROBE_SECONDS = 4.5  # the promise is 5
 

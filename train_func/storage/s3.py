@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Any, ClassVar, Literal, TypeVar
 
 from train_func.errors import StorageFailed
-from train_func.failpoint import reach
+from train_func.process.failpoint import reach
 from train_func.storage import probe
 from train_func.storage.disk import CHUNK, disk_faults, open_source, replacing
 from train_func.storage.store import (

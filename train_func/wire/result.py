@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from typing import Any, Self
 
 from train_func.errors import StorageFailed
-from train_func.failpoint import reach
+from train_func.process.failpoint import reach
 from train_func.storage import Store
 from train_func.storage.store import key_fault
 from train_func.wire.codec import Record

@@ -26,7 +26,7 @@ def main(arguments: list[str]) -> int:
 
         supervise(os.environ, stop)
     if arguments == ["rank"]:
-        from train_func.process_tree import die_with
+        from train_func.process.process_tree import die_with
 
         die_with(int(os.environ["TRAIN_FUNC_SUPERVISOR"]))  # before anything slow is imported
         from train_func.worker.rank import main as main_module

@@ -8,11 +8,11 @@ from functools import partial
 from pathlib import Path
 from typing import cast
 
-from train_func import process_tree
 from train_func.client.backend import BoundJob
 from train_func.client.drill.faults import Fault, Injection
 from train_func.client.local.local_job import LocalJob
 from train_func.errors import InvalidInput
+from train_func.process import process_tree
 from train_func.storage import Store, scheme_of
 from train_func.text import counted
 

@@ -22,11 +22,11 @@ from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
 
-from train_func import lock, process_tree
 from train_func.client.kinds.reading import DELETED
 from train_func.client.local.folder import JobFolder
 from train_func.client.local.worker import Node, Worker
 from train_func.client.status import Condition, ContainerEnd, Event, JobStatus, Pod
+from train_func.process import lock, process_tree
 from train_func.wire import exits
 
 LOOK_SECONDS = 0.1  # between two looks at what is due; the end of a worker is seen at once

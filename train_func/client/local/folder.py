@@ -12,10 +12,10 @@ from datetime import datetime
 from pathlib import Path
 from typing import NamedTuple
 
-from train_func import lock
 from train_func.client.job_spec import JobSpec
 from train_func.client.status import Condition, ContainerEnd, Event, JobStatus, Pod
 from train_func.errors import InvalidInput
+from train_func.process import lock
 from train_func.wire.codec import Record
 
 _ENTRIES: dict[str, type[JobStatus | Pod | Event]] = {kind.__name__: kind for kind in (JobStatus, Pod, Event)}

@@ -12,13 +12,13 @@ from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
 
-from train_func import lock, process_tree
 from train_func.client.backend import RunsAlready
 from train_func.client.job_spec import TTL_SECONDS, JobSpec
 from train_func.client.local.folder import History, JobFolder, make_folder
 from train_func.client.local.worker import machine_environment, secret_values
 from train_func.client.status import Event, JobStatus, LogLine, LogPosition, Pod, Snapshot
 from train_func.errors import InvalidInput, JobFailed, JobNotFound
+from train_func.process import lock, process_tree
 from train_func.wire.layout import home
 
 _JOB_NAME = re.compile(r"[a-z]([-a-z0-9]{0,61}[a-z0-9])?")

@@ -15,8 +15,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Self
 
-from train_func import lock
 from train_func.client import quantity
+from train_func.process import lock
 from train_func.text import counted
 
 # Measured with torch 2.13 on CPU, as memory that the kernel cannot drop: a supervisor has 14 MiB, the template of its

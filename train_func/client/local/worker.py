@@ -17,12 +17,12 @@ import time
 from collections.abc import Mapping
 from pathlib import Path
 
-from train_func import process_tree
 from train_func.client import quantity
 from train_func.client.job_spec import JOIN_SECONDS, JobSpec, OfWorker, SecretKey
 from train_func.client.local.folder import JobFolder
 from train_func.client.local.machine import Machine
 from train_func.client.status import Pod
+from train_func.process import process_tree
 from train_func.storage import schemes
 
 LOG_TAIL_BYTES = 2048

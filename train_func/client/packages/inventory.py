@@ -14,8 +14,8 @@ from pathlib import Path
 from typing import Self
 
 from train_func.errors import TrainFuncError
+from train_func.process.timeout import call_with_timeout
 from train_func.storage import Store, find
-from train_func.timeout import call_with_timeout
 from train_func.wire.codec import Record
 from train_func.wire.layout import PACKAGES, home, image_key
 

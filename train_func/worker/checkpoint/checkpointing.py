@@ -13,7 +13,7 @@ from typing import Any
 
 import torch
 
-from train_func.failpoint import reach
+from train_func.process.failpoint import reach
 from train_func.storage import Store
 from train_func.wire.events import Resumes
 from train_func.wire.records import RunRecord

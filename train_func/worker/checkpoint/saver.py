@@ -21,7 +21,7 @@ from pathlib import Path
 
 import torch
 
-from train_func.failpoint import reach
+from train_func.process.failpoint import reach
 from train_func.wire.events import CheckpointFailed, CheckpointSaved, Event, Note
 from train_func.worker.attempt_records import Fenced
 from train_func.worker.checkpoint.state import State

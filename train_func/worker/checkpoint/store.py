@@ -31,7 +31,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
 
 from train_func.errors import StorageFailed
-from train_func.failpoint import reach
+from train_func.process.failpoint import reach
 from train_func.storage import Entry, Store
 from train_func.storage.store import ignore
 from train_func.wire.codec import OtherFormat, Record, read_json

@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import TypeVar
 
-from train_func import lock
+from train_func.process import lock
 from train_func.storage.disk import make_folders, sync_folder
 from train_func.wire.layout import home
 

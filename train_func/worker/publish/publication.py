@@ -18,9 +18,9 @@ from pathlib import Path
 from typing import Any
 
 from train_func.errors import InvalidInput, StorageFailed
-from train_func.failpoint import reach
+from train_func.process.failpoint import reach
+from train_func.process.timeout import call_with_timeout
 from train_func.storage import Store, find
-from train_func.timeout import call_with_timeout
 from train_func.wire.codec import Record
 from train_func.wire.events import Published
 from train_func.wire.layout import CARD, CELLS, LABELS, MODEL_MANIFEST, SOURCE, RunKeys, later_generations

@@ -18,7 +18,7 @@ import transformers
 from datasets import Dataset
 from torch import nn
 
-from train_func.process_tree import unreclaimable_bytes
+from train_func.process.process_tree import unreclaimable_bytes
 from train_func.published_model import are_adapters, are_causal, class_of, loaded, object_in
 from train_func.text import sized
 from train_func.wire.layout import PIPELINE

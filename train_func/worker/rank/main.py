@@ -14,7 +14,7 @@ from typing import NoReturn
 
 from train_func.call import call_of
 from train_func.errors import InvalidInput, StorageFailed
-from train_func.process_tree import set_name
+from train_func.process.process_tree import set_name
 from train_func.storage import Store, open_store
 from train_func.wire.events import LostPeers, RankStops
 from train_func.wire.layout import RUN

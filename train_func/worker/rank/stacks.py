@@ -11,7 +11,7 @@ import sys
 import traceback
 from collections.abc import Iterable
 
-from train_func.process_tree import send
+from train_func.process.process_tree import send
 
 SIGNAL = signal.SIGRTMAX - 3  # which no library takes, as some do SIGUSR1
 ASKED = signal.SIGQUIT  # of a supervisor by a person, as of a Java program

@@ -24,7 +24,7 @@ import traceback
 from collections.abc import Mapping
 from typing import Any, NoReturn
 
-from train_func.process_tree import die_with
+from train_func.process.process_tree import die_with
 from train_func.worker.rank import stop_flag
 
 SOCKET = "TRAIN_FUNC_TEMPLATE"  # the descriptor on which the supervisor asks

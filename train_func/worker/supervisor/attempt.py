@@ -25,9 +25,9 @@ from functools import partial
 from typing import Self, TypeVar
 
 from train_func.errors import StorageFailed
-from train_func.process_tree import num_memory_kills
+from train_func.process.process_tree import num_memory_kills
+from train_func.process.timeout import call_with_timeout
 from train_func.storage import Store
-from train_func.timeout import call_with_timeout
 from train_func.wire import exits
 from train_func.wire.events import AttemptStarts, RanksRestart, WorkerJoins
 from train_func.wire.records import Lease, RunRecord, Verdict

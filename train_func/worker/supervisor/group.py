@@ -13,7 +13,7 @@ from concurrent.futures import Future
 from dataclasses import replace
 from typing import Any
 
-from train_func.timeout import begin
+from train_func.process.timeout import begin
 from train_func.wire.events import WaitsForPeers
 from train_func.wire.records import Verdict
 from train_func.worker.environment import Environment

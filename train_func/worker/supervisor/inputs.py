@@ -15,8 +15,8 @@ from zipfile import ZipFile
 
 from train_func.errors import InvalidInput, StorageFailed
 from train_func.inputs import claim_of, key_of, variable_of
+from train_func.process.timeout import begin
 from train_func.storage import Store
-from train_func.timeout import begin
 from train_func.wire.layout import wheel_key
 from train_func.wire.records import RunRecord
 from train_func.worker.environment import Environment

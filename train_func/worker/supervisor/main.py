@@ -11,9 +11,9 @@ from functools import partial
 from typing import NoReturn
 
 from train_func.errors import InvalidInput, TrainFuncError
-from train_func.process_tree import adopt_orphans, kill_descendants, reap_orphans
+from train_func.process.process_tree import adopt_orphans, kill_descendants, reap_orphans
+from train_func.process.timeout import begin
 from train_func.storage import open_store
-from train_func.timeout import begin
 from train_func.wire import exits
 from train_func.wire.events import WorkerEnds, WorkerStarts
 from train_func.wire.records import Termination, Verdict

@@ -12,7 +12,7 @@ import time
 from collections.abc import Collection, Mapping
 from pathlib import Path
 
-from train_func.process_tree import kill_descendants
+from train_func.process.process_tree import kill_descendants
 from train_func.worker.rank.source import SourceNeeds
 from train_func.worker.rank.template import LONGEST, MODULES, QUIET, SOCKET
 

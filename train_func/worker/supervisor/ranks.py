@@ -31,7 +31,7 @@ from functools import partial
 from pathlib import Path
 from tempfile import mkdtemp
 
-from train_func.process_tree import FamilyMemory, descendants, kill_descendants, send, unreclaimable_bytes
+from train_func.process.process_tree import FamilyMemory, descendants, kill_descendants, send, unreclaimable_bytes
 from train_func.wire import exits
 from train_func.worker.environment import Environment
 from train_func.worker.rank import folders, stacks

@@ -11,8 +11,8 @@ from collections import deque
 from collections.abc import Callable
 
 from train_func.errors import StorageFailed
+from train_func.process.timeout import call_with_timeout
 from train_func.storage import Store, find
-from train_func.timeout import call_with_timeout
 from train_func.wire.events import CheckpointSaved, Event, now
 from train_func.wire.layout import PACKAGES, AttemptKeys, image_key
 from train_func.wire.metrics import Row, row_of, to_csv

@@ -27,7 +27,7 @@ from transformers.trainer_utils import PredictionOutput, TrainOutput, speed_metr
 from transformers.training_args import OptimizerNames
 
 from train_func.errors import InvalidInput
-from train_func.failpoint import reach
+from train_func.process.failpoint import reach
 from train_func.wire.events import Evaluated, Stage
 from train_func.worker.checkpoint.checkpointing import Checkpointing, Parts, Resumption
 from train_func.worker.rank import marks, stop_flag, world

@@ -1,0 +1,1 @@
+"""Processes of this machine: their trees, locks between them, calls that end in time, failpoints of tests."""
