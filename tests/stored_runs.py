@@ -76,7 +76,7 @@ def put_end(store: Store, record: RunRecord, end: EndRecord) -> None:
     """How a worker has ended, and what counts of it in the name of an object, as its supervisor writes both."""
     keys = record.keys.attempt(end.attempt)
     store.put(keys.end(end.worker), end.to_json())
-    store.put(keys.end_mark(end.facts), b"")
+    store.put(keys.end_mark_key(end.facts), b"")
 
 
 def put_submission(store: Store, record: RunRecord, here: Any = None, **shape: Any) -> RunRecord:

@@ -36,7 +36,15 @@ READABLE_LENGTH = 28
 DERIVED_LENGTH, WORD_LENGTH = 24, 12  # of a name that was not given, and of each of its words: part of what a run is
 HASH_LENGTH = 12
 # Fields that decide no result of a task.
-BUDGET = ("workers", "min_workers", "micro_batch_size", "max_attempts", "deadline", "checkpoint_every", "hang_after")
+NOT_IN_NAME = (
+    "workers",
+    "min_workers",
+    "micro_batch_size",
+    "max_attempts",
+    "deadline",
+    "checkpoint_every",
+    "hang_after",
+)
 _READABLE = re.compile(r"[a-z]([a-z0-9-]*[a-z0-9])?")
 
 
@@ -91,7 +99,7 @@ class Run(NamedFields):
     workers: int = field(default=None, metadata={"judge": whole(1, 1000)})  # type: ignore[assignment]
     """Pods, or their stand-ins on this machine; by default 2 with a task and 1 without."""
     min_workers: int | None = field(default=None, metadata={"judge": _min_workers_fault})
-    """With which the training goes on where others are lost, and grows again when they come; None: all are needed."""
+    """Number of workers with which the training goes on where others are lost; None: all are needed."""
     epochs: int = field(default=3, metadata={"judge": whole(1, 100_000)})
     """Times every training row is used."""
     batch_size: int = field(default=16, metadata={"judge": whole(1, 10**7)})
@@ -171,7 +179,7 @@ class Run(NamedFields):
 
     def budget(self) -> dict[str, float | None]:
         """The fields in which two submissions of one run may differ."""
-        return {name: getattr(self, name) for name in BUDGET if self.task or name != "workers"}
+        return {name: getattr(self, name) for name in NOT_IN_NAME if self.task or name != "workers"}
 
 
 def _faults(run: Run) -> list[str]:

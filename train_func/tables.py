@@ -199,7 +199,7 @@ def _of_dataset(dataset: Any, field: str) -> "Iterator[pa.Table]":
 
 
 def _write(path: Path, pieces: "Iterable[pa.Table]") -> None:
-    """On the disk, before its name says that it is whole."""
+    """Writes the file to the disk before its name says that it is whole."""
     import pyarrow.parquet as parquet
 
     writer = None

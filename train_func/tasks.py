@@ -49,7 +49,7 @@ class Task(NamedFields):
     inputs: ClassVar[tuple[str, ...]] = ()
     """Fields that may name a file, a folder, an address or a Hub id; the name of a run begins with the first two."""
     splits: ClassVar[tuple[str, ...]] = ()
-    """Those of ``inputs`` that may name a split of the data set, which comes before a file of that name."""
+    """The fields of ``inputs`` that may name a split of the data set, which comes before a file of that name."""
     tables: ClassVar[tuple[str, ...]] = ()
     """Fields that may hold a table."""
 

@@ -4,7 +4,7 @@ import pytest
 
 from tests.cluster import accounts
 from tests.install.reach import listening, reached, skip_unless_enforced
-from train_func.client.kinds.pod import RUN_LABEL
+from train_func.client.job_spec import RUN_LABEL
 
 # Finding out whether a cluster enforces them takes a minute; test_confined reads them everywhere.
 pytestmark = pytest.mark.slow

@@ -10,7 +10,7 @@ from tests.api_servers import Answer, ApiServer, running, write_kubeconfig
 from train_func.client.backend import RunsAlready
 from train_func.client.cluster import objects
 from train_func.client.cluster.kubeconfig import connect
-from train_func.client.kinds.pod import RUN_LABEL
+from train_func.client.job_spec import RUN_LABEL
 from train_func.errors import InvalidInput
 
 NAME = "run-1"

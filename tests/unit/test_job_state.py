@@ -58,7 +58,7 @@ def attempt(number: int, **codes: int) -> dict[str, bytes]:
     """What counts of end records; ``w0=1``: worker 0 ended with exit code 1."""
     folder = AttemptKeys(f"attempts/{number}")
     ends = [an_end(number, int(worker[1:]), code) for worker, code in codes.items()]
-    return {folder.lease: b"{}", **{folder.end_mark(end.facts): b"" for end in ends}}
+    return {folder.lease: b"{}", **{folder.end_mark_key(end.facts): b"" for end in ends}}
 
 
 def an_end(number: int, worker: int, code: int, submitted: str = "") -> EndRecord:

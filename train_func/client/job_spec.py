@@ -7,6 +7,7 @@ from typing import Any, Literal
 from train_func.fields import NamedFields
 from train_func.wire.codec import Record
 
+RUN_LABEL, GENERATION_LABEL = "train-func/run", "train-func/generation"
 COMMAND = ("python", "-u", "-m", "train_func.worker", "run")
 JOIN_SECONDS = 900  # pods start at different times: images are pulled, nodes are added
 TTL_SECONDS = 24 * 3600  # from the end of a job to its removal

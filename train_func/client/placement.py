@@ -7,7 +7,7 @@ from decimal import Decimal
 from typing import Any
 
 from train_func.client import quantity
-from train_func.client.job_spec import COMMAND, JobSpec, OfWorker, SecretKey, Value
+from train_func.client.job_spec import COMMAND, GENERATION_LABEL, RUN_LABEL, JobSpec, OfWorker, SecretKey, Value
 from train_func.errors import InvalidInput
 from train_func.fields import field_names, whole_fault
 from train_func.inputs import claims_of
@@ -168,7 +168,7 @@ def job_spec(record: RunRecord, placement: Placement) -> JobSpec:
     """The job of a run at a place."""
     return JobSpec(
         name=record.job_name,
-        labels={"train-func/run": record.name, "train-func/generation": str(record.generation)},
+        labels={RUN_LABEL: record.name, GENERATION_LABEL: str(record.generation)},
         namespace=placement.namespace,
         image=placement.image,
         workers=record.run.workers,

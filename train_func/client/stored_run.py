@@ -39,7 +39,7 @@ from train_func.wire.records import BEAT_SECONDS, EndRecord, RunRecord, SignOfLi
 if TYPE_CHECKING:
     from train_func.wire.result import Result
 
-FOLLOWERS = ("peer", "preemption")  # causes that another worker's failure brings about
+FOLLOWERS = ("peer", "preemption")  # causes of no worker's own failure: its peers were lost, or it was asked to leave
 WITHOUT_RESULT = ("Failed", "Cancelled", "Interrupted")
 ENDED = ("Succeeded", *WITHOUT_RESULT)  # states of a job
 SILENT_SECONDS = 4 * BEAT_SECONDS  # without another sign of life, after which a job counts as silent

@@ -181,7 +181,7 @@ def check_key(key: str) -> None:
 
 
 def check_prefix(prefix: str) -> None:
-    """As ``check_key``, but "" and a slash at the end are allowed."""
+    """Checks a prefix as ``check_key`` checks a key; "" and a slash at the end are allowed."""
     if prefix:
         check_key(prefix.removesuffix("/"))
 

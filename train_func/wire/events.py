@@ -87,7 +87,7 @@ def escaped(printed: bytes) -> bytes:
 
 
 def _cut(event: Event, limit: int) -> Event:
-    """With texts of at most ``limit`` characters, and so few entries in what has many."""
+    """Cuts texts to ``limit`` characters, and collections to as many entries."""
     cut: dict[str, Any] = {}
     for name in (each.name for each in fields(event)):
         value = getattr(event, name)
@@ -133,7 +133,7 @@ class AttemptStarts(Event):
     num_workers: int
     num_ranks: int
     num_threads: int
-    """Of each rank."""
+    """Threads of each rank."""
 
     def __str__(self) -> str:
         how = "starts again" if self.attempt > 1 else "starts"

@@ -23,6 +23,7 @@ inputs/<sha256>/...             files that runs were given, and wheels, each und
 <name>/model/                   the published files of the newest generation that succeeded; manifest.json last
 models/<name>/promotions/<n>.json  which run's model was put in place under that name; the highest number counts
               model/            its files; manifest.json last
+images/<image>.json             the packages that the workers of an image have, as one of them has listed them
 probes/                         objects that a check of the store has just put, and deletes
 """
 
@@ -112,8 +113,8 @@ class AttemptKeys:
         """The end record of a worker."""
         return f"{self.prefix}/worker-{worker}.json"
 
-    def end_mark(self, facts: str) -> str:
-        """What counts of an end record."""
+    def end_mark_key(self, facts: str) -> str:
+        """Returns the key of the empty object whose name holds what counts of an end record."""
         return f"{self.prefix}/{END_MARK}{facts}"
 
     def log(self, worker: int) -> str:
@@ -236,8 +237,8 @@ class RunKeys:
         """The keys of attempt ``number``."""
         return AttemptKeys(f"{self.attempts}/{number}")
 
-    def end_mark(self, key: str) -> tuple[int, str] | None:
-        """The attempt, and what counts of an end record under it; None when ``key`` is of none."""
+    def parse_end_mark(self, key: str) -> tuple[int, str] | None:
+        """Returns the attempt and what counts of an end record of it; None if ``key`` is no such key."""
         number, _, name = key.removeprefix(f"{self.attempts}/").partition("/")
         return (int(number), name.removeprefix(END_MARK)) if number.isdecimal() and name.startswith(END_MARK) else None
 

@@ -41,7 +41,7 @@ def _of_cells(metrics: Mapping[str, Any]) -> dict[str, Value]:
 
 
 def to_csv(rows: Iterable[Row]) -> bytes:
-    """With the columns step and timestamp, and one for every metric; a cell is empty where a row has no such value."""
+    """Writes the columns step and timestamp, and one for every metric; a cell is empty where a row has no value."""
     rows = list(rows)
     names = dict.fromkeys(name for row in rows for name in row.values)
     text = io.StringIO(newline="")

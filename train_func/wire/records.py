@@ -37,15 +37,15 @@ class RunRecord(Record):
     function: str
     source_sha256: str
     fingerprints: Mapping[str, str] = field(default_factory=dict)
-    """Of the inputs of the task, by its field, and of those of the run, by key: the commit of what lies on the Hub, the
-    address of a claim, else of the content; that of a named file with its ending."""
+    """Fingerprints of the inputs, of the task's by field and of the run's by key: the commit of what lies on the
+    Hub, the address of a claim, else the hash of the content, for a named file with its ending."""
     wheels: Mapping[str, str] = field(default_factory=dict)
     """SHA-256 of those that its workers unpack before their ranks start, by file name."""
     resumes: str = ""
     """Name of the run with whose checkpoint it goes on, as long as it has none of its own. No part of the name."""
     resumes_generation: int = 0
     package_version: str = VERSION
-    """That submitted it. No part of the name."""
+    """Version of the package that submitted it; no part of the name."""
     submission: int = 0
     """Its number, from 1; 0 where another launcher has started the function. No part of the name."""
     submitted: str = ""
@@ -53,7 +53,7 @@ class RunRecord(Record):
     module: str = "__main__"
     """Where the function was written: its classes have this module in pickles, here and there. No part of the name."""
     held_out_sha256: str = ""
-    """Of the held-out rows, on which two models are compared; empty where nothing tells which they are."""
+    """Hash of the held-out rows, on which two models are compared; empty where nothing tells which they are."""
 
     @property
     def keys(self) -> RunKeys:
@@ -106,14 +106,14 @@ class SubmissionRecord(Record):
 
     run: RunRecord
     cells: Mapping[str, Any]
-    """From lines of the source to the cells they came from."""
+    """Map from lines of the source to the cells that they came from."""
     manifest: Mapping[str, Any]
     backend: str
     """Its registered name."""
     place: str
-    """As the backend calls it."""
+    """Name of the place, in the backend's words."""
     identity: Mapping[str, str]
-    """Of that place, as the backend's own."""
+    """Identity of that place."""
     found_by: Mapping[str, Any]
     """The options that lead to the job, by name."""
     options: Mapping[str, Any]
@@ -144,14 +144,14 @@ class Numerics(Record):
 
 @dataclass(frozen=True, kw_only=True)
 class AttemptSetup(Record):
-    """With what an attempt computes, in its ``setup.json``; no part of it is in the name of the run."""
+    """What an attempt computes with, in its ``setup.json``; no part of it is in the name of the run."""
 
     workers: int
     world_size: int
     versions: Mapping[str, str]
-    """Of Python, of this package and of those that compute."""
+    """Versions of Python, of this package and of those that compute."""
     machine: Mapping[str, str]
-    """Of rank 0."""
+    """Machine of rank 0."""
     numerics: Numerics | None
     """None where the function opens no Session."""
 

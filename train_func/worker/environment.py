@@ -29,7 +29,7 @@ class Environment:
     """Seconds between SIGTERM and SIGKILL."""
     num_workers: int
     min_workers: int
-    """With which the group may go on; fewer than ``num_workers`` where it is elastic."""
+    """Number of workers with which the group may go on; fewer than ``num_workers`` where it is elastic."""
     num_ranks: int
     """Ranks of this worker."""
     endpoint: str
@@ -37,13 +37,13 @@ class Environment:
     rendezvous_id: str
     join_timeout: float = DEFAULT_JOIN_SECONDS
     image: str = ""
-    """Of the worker; empty where it has none."""
+    """Image of the worker; empty where it has none."""
     cache_dir: Path
     """Which other pods may share."""
     memory: int | None = None
     """Bytes that its processes may have together; None where that is not limited."""
     claims_dir: Path | None = None
-    """In which the claims are mounted that the run reads; None where it reads none."""
+    """Folder in which the claims are mounted that the run reads; None where it reads none."""
     group_key: bytes = field(default=b"", repr=False)
     """What the workers of the submission know and no other program does; empty where there is one worker."""
     store: str

@@ -26,7 +26,7 @@ _lines: list[bytes] = []
 
 
 def begin(environ: Mapping[str, str]) -> None:
-    """From now on the secrets of this environment are masked, and no others."""
+    """Masks the secrets of this environment from now on, and no others."""
     names = {*environ.get(VARIABLE, "").split(), GROUP_SECRET}
     values = {environ[name] for name in names if environ.get(name)} | _hub_token(environ)
     forms = {form for value in values for form in _forms(value) if len(form) >= SHORTEST}

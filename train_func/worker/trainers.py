@@ -100,7 +100,7 @@ class Trainers:
         return reloading.difference(model, folder, inputs, self._loading.base)
 
     def difference_of_module(self, module: nn.Module) -> str | None:
-        """The same of a module that a loop of the function's own has published; None also where there is none."""
+        """Compares the module that a loop of the function's own has published; None also where there is none."""
         if self.held_out is None or not callable(getattr(module, "save_pretrained", None)):
             return None
         try:
@@ -227,7 +227,7 @@ class _Rehearsal(TrainerCallback):
             raise InvalidInput(f"{fault}; name one of these{compute}", cause="code")
 
     def _names(self, rows: Dataset, prefix: str, *, whole: bool = False) -> set[str]:
-        """Of the metrics of the batch with the longest rows.
+        """Names of the metrics of the batch with the longest rows.
 
         A metric that cannot be computed of so few, such as one that needs every class, is tried on all rows.
         """

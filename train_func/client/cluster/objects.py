@@ -10,8 +10,8 @@ from typing import Any
 
 from train_func.client.backend import RunsAlready
 from train_func.client.cluster.access import Access, Json
+from train_func.client.job_spec import RUN_LABEL
 from train_func.client.kinds import reading
-from train_func.client.kinds.pod import RUN_LABEL
 from train_func.client.kinds.pytorchjob import PYTORCHJOB
 from train_func.client.status import Event, JobStatus, Pod
 from train_func.errors import InvalidInput, JobFailed

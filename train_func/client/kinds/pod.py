@@ -11,7 +11,6 @@ SHM_DIR = "/dev/shm"
 TERMINATION_FILE = "/dev/termination-log"
 USER = 1000
 GPU = "nvidia.com/gpu"
-RUN_LABEL = "train-func/run"
 QUEUE_LABEL = "kueue.x-k8s.io/queue-name"
 
 # How clouds mark nodes that they may take away. Tolerated and preferred, not selected: where there is none, or none

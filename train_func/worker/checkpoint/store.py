@@ -75,7 +75,7 @@ class Manifest(Record):
     fingerprint: str
     """A digest of model, precision and optimizer: a training of others cannot go on from the checkpoint."""
     files: Mapping[str, FileEntry]
-    """By name."""
+    """Files by name."""
 
     def to_json(self, indent: int | None = 1) -> bytes:
         """Returns the content of the manifest's file."""

@@ -25,19 +25,19 @@ class Findings:
     faults: list[tuple[Cause, str]] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
     facts: dict[str, Any] = field(default_factory=dict)
-    """Of the data, by name, plain JSON; ``num_train`` is the number of training rows."""
+    """Facts of the data by name, plain JSON; ``num_train`` is the number of training rows."""
     summary: str = ""
     """The data in few words, for the line that tells of the submission."""
     fingerprints: dict[str, str] = field(default_factory=dict)
-    """Of every input, by its field or key: the commit of what lies on the Hub, else of the content."""
+    """Fingerprints of every input, by its field or key: the commit of what lies on the Hub, else of the content."""
     inputs: dict[str, LocalFiles] = field(default_factory=dict)
     """Files of this machine that are read, by field or key: a cluster has to be given them."""
     commits: dict[str, str] = field(default_factory=dict)
     """What branches and tags of the Hub are at this moment, by the field that names them; addresses by key."""
     num_model_bytes: int = 0
-    """Of the weights that every worker loads."""
+    """Bytes of the weights that every worker loads."""
     held_out_sha256: str = ""
-    """Of the content of the held-out rows, in their order: two runs with the same are measured on the same rows."""
+    """Hash of the held-out rows, in their order: two runs with the same are measured on the same rows."""
 
     def fault(self, *texts: str, cause: Cause = "data") -> None:
         """Adds faults."""

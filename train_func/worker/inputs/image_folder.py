@@ -108,7 +108,7 @@ def _check_files(wanted: Wanted, folder: Path, images: list[PurePosixPath], bare
 
 
 def _shown(path: object) -> str:
-    """For messages; a name that is not UTF-8 with its bytes as \\x.."""
+    """Returns a name for messages; bytes that are not UTF-8 are written as \\x.."""
     return os.fsencode(str(path)).decode(errors="backslashreplace")
 
 

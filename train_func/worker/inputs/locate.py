@@ -140,7 +140,7 @@ def _existing(wanted: Wanted, path: Path) -> Path:
 
 
 def near(name: str, names: Sequence[str]) -> str:
-    """Those of ``names`` that are nearest to one that is missing, for messages."""
+    """Returns the ``names`` that are nearest to one that is missing, for messages."""
     return listed(difflib.get_close_matches(name, names, len(names), cutoff=0), NEAREST) if names else "nothing"
 
 

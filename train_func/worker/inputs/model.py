@@ -51,12 +51,12 @@ class ModelFolder:
     where: str
     fingerprint: str
     num_bytes: int
-    """Of the weights that are loaded."""
+    """Bytes of the weights that are loaded."""
     notes: tuple[str, ...] = ()
     local: LocalFiles | None = None
     """What it lies in, unless that is a store or the Hub."""
     commit: str | None = None
-    """Of the Hub."""
+    """Commit on the Hub."""
 
 
 def find_model(

@@ -60,7 +60,7 @@ class Source:
     local: LocalFiles | None = None
     """What it was read from, unless that is a store or the Hub."""
     commit: str | None = None
-    """Of the Hub."""
+    """Commit on the Hub."""
 
     def training(self) -> str:
         """Name of the split to train on.

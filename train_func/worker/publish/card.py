@@ -37,7 +37,7 @@ class TaskPart:
     num_train: int = 0
     num_held_out: int = 0
     fingerprints: Mapping[str, str] = field(default_factory=dict)
-    """Of what was read, by the field of the task."""
+    """Fingerprints of what was read, by the field of the task."""
     labels: Sequence[str] = ()
     """Names of the classes, in the order of their numbers, where nothing else that is published has them."""
 

@@ -23,7 +23,7 @@ from train_func.process.timeout import call_with_timeout
 from train_func.storage import Store, find
 from train_func.wire.codec import Record
 from train_func.wire.events import Published
-from train_func.wire.layout import CARD, CELLS, LABELS, MODEL_MANIFEST, SOURCE, RunKeys, later_generations
+from train_func.wire.layout import CARD, CELLS, LABELS, MODEL_MANIFEST, RUN, SOURCE, RunKeys, later_generations
 from train_func.wire.records import RunRecord, SubmissionRecord
 from train_func.wire.result import FileEntry, Result, copy_model
 from train_func.worker import masks
@@ -207,7 +207,7 @@ class Publication:
     def _describe(self, state: _State) -> None:
         """Adds the files that describe the others; a file of the function's own stays."""
         packages, metrics = versions(), state.report.get("metrics", {})
-        plain: dict[str, Any] = {"run.json": self._record.to_dict(), "versions.json": packages}
+        plain: dict[str, Any] = {RUN: self._record.to_dict(), "versions.json": packages}
         if metrics or state.model_files:
             plain["metrics.json"] = metrics
         if state.card and state.card.labels:

@@ -18,6 +18,7 @@ from train_func.errors import Cause, TrainFuncError
 from train_func.wire.codec import Record
 from train_func.wire.events import now
 from train_func.wire.exits import CODE, DONE, FOLLOWING, STOPPED, cause_of, exit_of, is_lost_peer
+from train_func.wire.layout import SOURCE
 from train_func.wire.records import Failure, RankRecord
 from train_func.worker import masks
 from train_func.worker.rank import reporting
@@ -25,7 +26,6 @@ from train_func.worker.rank.stop_flag import StopSignal
 
 LONGEST_MESSAGE = 4_000  # characters; a record stays readable when an exception carries a whole tensor
 LONGEST_TRACEBACK = 60_000
-SOURCE = "source.py"  # what its frames name
 
 
 @dataclass
@@ -84,8 +84,10 @@ class Sessions:
         return next((f"{loop}" for loop in self.loops if error is None or not loop.is_left_by(error)), "")
 
     def may_leave(self) -> None:
-        """From now on an exit with code 0 is the end of the function: some leave so behind their last step, because
-        what they import aborts where Python ends."""
+        """Notes that an exit with code 0 is from now on the end of the function.
+
+        Some functions leave so behind their last step, because a library of theirs aborts where Python ends.
+        """
         with contextlib.suppress(KeyError, OSError):  # no supervisor, or it was said before
             path = Path(os.environ["TRAIN_FUNC_OUTCOME_FILE"])
             running(path).rename(_leaving(path))
@@ -112,7 +114,7 @@ class Outcome(Record):
     left_out: tuple[str, ...] = ()
     """Parts of that value that are no JSON."""
     left_steps: str = ""
-    """After how many steps it has left a loop over session.steps before its end."""
+    """In words, after how many steps it has left a loop over session.steps before its end."""
     notes: tuple[str, ...] = ()
     """Notes that the result has."""
 

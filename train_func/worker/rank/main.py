@@ -17,7 +17,7 @@ from train_func.errors import InvalidInput, StorageFailed
 from train_func.process.process_tree import set_name
 from train_func.storage import Store, open_store
 from train_func.wire.events import LostPeers, RankStops
-from train_func.wire.layout import RUN
+from train_func.wire.layout import RUN, SOURCE
 from train_func.wire.records import RunRecord
 from train_func.worker import masks
 from train_func.worker.attempt_records import write_setup
@@ -56,7 +56,7 @@ def main(environ: Mapping[str, str]) -> NoReturn:
     outcome = _outcome(lambda: _run(environ))
     has_torch = "torch" in sys.modules
     if had_torch:  # the template has imported it for the function, which may use none of it
-        source = Path(environ["TRAIN_FUNC_JOB_DIR"]) / source_module.FILE
+        source = Path(environ["TRAIN_FUNC_JOB_DIR"]) / SOURCE
         has_torch = end.here.opened or SourceNeeds.of(source).names_torch
     world_size = int(environ.get("WORLD_SIZE", "1"))
     outcome = replace(outcome, separate=process_groups.separate(world_size, has_torch=has_torch))

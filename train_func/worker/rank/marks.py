@@ -38,7 +38,7 @@ class Phase(IntEnum):
 
     @property
     def words(self) -> str:
-        """To follow "in"."""
+        """Words for messages, to follow "in"."""
         return _WORDS[self]
 
 
@@ -58,7 +58,7 @@ class Mark:
     """The last sign of progress of a rank."""
 
     number: int = 0
-    """Of marks so far; 0: none, as long as the rank has not begun."""
+    """Number of marks so far; 0: the rank has not begun."""
     time: float = 0.0
     """Monotonic seconds, which all processes of a machine count alike."""
     phase: Phase = Phase.OUTSIDE
@@ -125,7 +125,7 @@ mark = _own.write
 
 
 def open_memory(path: str) -> None:
-    """From now on this process marks its progress there. Raises OSError."""
+    """Makes this process mark its progress there from now on. Raises OSError."""
     file = os.open(path, os.O_RDWR)
     try:
         _own.memory = mmap.mmap(file, _PLAIN.size)

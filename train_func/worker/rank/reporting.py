@@ -34,12 +34,12 @@ def note(text: str) -> None:
 
 
 def report_to(sink: Say) -> None:
-    """From now on the events of this process go there."""
+    """Sends the events of this process there from now on."""
     _sink[0] = sink
 
 
 def report_through(path: str) -> None:
-    """From now on the events of this rank go to its supervisor, through the pipe that it has made for them."""
+    """Sends the events of this rank from now on to its supervisor, through the pipe that it has made for them."""
     pipe, lock = os.open(path, os.O_WRONLY), threading.Lock()
 
     def send(event: Event) -> None:

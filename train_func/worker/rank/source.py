@@ -16,10 +16,10 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any, Self
 
+from train_func.wire.layout import SOURCE
 from train_func.wire.records import RunRecord
 from train_func.wire.source_file import Module, unfold
 
-FILE = "source.py"
 MAIN = "__main__"
 OF_PROCESSES = "train_func.worker.rank.main"  # what processes of multiprocessing run to have the same main module
 
@@ -30,7 +30,7 @@ def load(job_dir: Path, record: RunRecord) -> Callable[..., object]:
     Its module has the name that it has where it was written, so that pickles of its classes open there and here; its
     tracebacks say ``source.py``.
     """
-    path = job_dir / FILE
+    path = job_dir / SOURCE
     module = _imported(path.read_bytes().decode(), path, record.module)
     function: Callable[..., object] = getattr(module, record.function)
     return function
@@ -60,17 +60,17 @@ def share_with_processes(job_dir: Path, record: RunRecord, folder: Path) -> str:
 
     The processes of joblib get what stands in the main module by value, and import everything else.
     """
-    text = (job_dir / FILE).read_bytes().decode()
+    text = (job_dir / SOURCE).read_bytes().decode()
     modules = [module for module, _ in unfold(text).modules]
     if record.module != MAIN:
         is_package = _is_package(record.module, [module.name for module in modules])
         file = record.module.replace(".", "/") + ("/__init__.py" if is_package else ".py")
         modules.append(Module(record.module, is_package, file, text))
     for module in modules:
-        path = folder / FILE / module.path  # a folder of this name, so that tracebacks lead to the cells
+        path = folder / SOURCE / module.path  # a folder of this name, so that tracebacks lead to the cells
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_bytes(module.text.encode())
-    return str(folder / FILE) if modules else ""
+    return str(folder / SOURCE) if modules else ""
 
 
 def _is_package(name: str, modules: Iterable[str]) -> bool:

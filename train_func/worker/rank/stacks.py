@@ -22,7 +22,7 @@ _asked: list[int] = []
 
 
 def answer(path: str | None) -> None:
-    """From now on this process prints its stacks when it is asked to; native code need not return for that.
+    """Makes this process print its stacks when it is asked to; native code need not return for that.
 
     To the pipe at ``path``; where there is none, or nothing reads it, to stderr.
     """
@@ -51,7 +51,7 @@ def ask(pids: Iterable[int]) -> None:
 
 
 def listen() -> None:
-    """From now on this supervisor notices that a person asks where its ranks are; only in the main thread."""
+    """Makes this supervisor notice that a person asks where its ranks are; only in the main thread."""
     signal.signal(ASKED, lambda number, frame: _asked.append(number))
 
 

@@ -85,7 +85,7 @@ def hold() -> None:
 
 
 def accept() -> None:
-    """From now on a signal does what the handler does, the one that waits too."""
+    """Makes a signal do from now on what the handler does, the one that waits too."""
     signal.pthread_sigmask(signal.SIG_UNBLOCK, [signal.SIGTERM])
 
 

@@ -30,6 +30,7 @@ from train_func.process.timeout import call_with_timeout
 from train_func.storage import Store
 from train_func.wire import exits
 from train_func.wire.events import AttemptStarts, RanksRestart, WorkerJoins
+from train_func.wire.layout import SOURCE
 from train_func.wire.records import Lease, RunRecord, Verdict
 from train_func.worker.environment import Environment
 from train_func.worker.publish.publication import Publication
@@ -145,7 +146,7 @@ class Attempt:
                 )
             )
         inputs = RunInputs(environment, self._record, self._store, self._stop).bring(member.look)
-        template.start(environment.job_dir / "source.py")
+        template.start(environment.job_dir / SOURCE)
         launcher = Launcher(environment, self._log_tee, self._stop, member, template, self._record.run.hang_after)
         self.launcher = launcher
         if not launcher.run({"TRAIN_FUNC_ATTEMPT": str(number), **inputs}):

@@ -203,7 +203,7 @@ class Attempts:
         record = EndRecord(**{**asdict(verdict), **claim}, ended=now(), ranks=records_of(ends), step=step)
         keys = self._keys.attempt(lease.attempt)
         self._store.put(keys.end(self._worker), masks.mask(record).to_json())
-        mark, before = keys.end_mark(record.facts), self._marks.get(lease.attempt)
+        mark, before = keys.end_mark_key(record.facts), self._marks.get(lease.attempt)
         self._store.put(mark, b"")
         self._marks[lease.attempt] = mark
         if before and before != mark:
@@ -223,7 +223,7 @@ class Attempts:
         files = filter(None, map(self._keys.attempt_file, keys))
         ended: dict[int, dict[str, EndRecord]] = {file.attempt: {} for file in files if file.worker is None}
         for key in keys:
-            number, facts = self._keys.end_mark(key) or (0, "")
+            number, facts = self._keys.parse_end_mark(key) or (0, "")
             if number in ended and (end := EndRecord.of_facts(number, facts)):
                 ended[number][key] = end
         return ended

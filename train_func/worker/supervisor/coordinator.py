@@ -100,7 +100,7 @@ class Report(Record):
     expects: int = 0
     """How many workers are left of a group whose lead was lost, as far as it knows; 0 where it was in none."""
     lease: Lease | None = None
-    """Of the attempt of this round, as the lead has claimed it."""
+    """Lease of the attempt of this round, as the lead has claimed it."""
     refused: Verdict | None = None
     """Why nothing is started under it: the attempts of the run are used up."""
     address: str = ""
@@ -135,7 +135,7 @@ class State:
 
     num_workers: int
     min_workers: int
-    """With which a round may begin; fewer than ``num_workers`` in an elastic group."""
+    """Number of workers with which a round may begin; fewer than ``num_workers`` in an elastic group."""
     lead: int = 0
     """The worker in which the coordinator is."""
     gather: float = GATHER
@@ -153,7 +153,7 @@ class State:
     since: float | None = None
     """When enough workers were there (WAIT), a worker had failed, or was ready for the next round (STOP)."""
     failures: tuple[Report, ...] = ()
-    """By which workers said that they have failed in this round."""
+    """Failures that workers have reported in this round."""
     verdict: Verdict | None = None
 
     @property

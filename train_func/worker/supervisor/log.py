@@ -179,7 +179,7 @@ class LogTee:
             self._ranks.pop().end(SETTLE_SECONDS)
 
     def begin(self, put: Callable[[bytes], object], history: History | None = None) -> None:
-        """From now on the log is kept by ``put``, and what events say by ``history``.
+        """Begins to keep the log by ``put``, and what events say by ``history``.
 
         The first time from the beginning of the log on; then, in another attempt of the same pod, from here on, with
         the line before that names the pod, and what kept them before keeps nothing any more.

@@ -16,6 +16,7 @@ from train_func.process.timeout import begin
 from train_func.storage import open_store
 from train_func.wire import exits
 from train_func.wire.events import WorkerEnds, WorkerStarts
+from train_func.wire.layout import SOURCE
 from train_func.wire.records import Termination, Verdict
 from train_func.worker import masks
 from train_func.worker.environment import GROUP_SECRET, Environment, read_environment
@@ -202,7 +203,7 @@ class Supervisor:
             return Verdict(exits.DONE, None, "the run was finished before", environment.worker)
         wheels = environment.work_dir / "packages"
         inputs.put_first(patiently(lambda: inputs.unpacked(store, record, environment.cache_dir, wheels), stop))
-        self._template.start(environment.job_dir / "source.py")
+        self._template.start(environment.job_dir / SOURCE)
         self._inputs = inputs.RunInputs(environment, record, store, stop)
         return self._meet()
 

@@ -51,12 +51,12 @@ class Look:
     """What is known of an image without keeping it."""
 
     mode: str
-    """Of Pillow."""
+    """Mode of Pillow."""
     is_transparent: bool
     has_frames: bool
     """Whether there are several, of which the first is used."""
     pixels: str
-    """The same for images that show the same, whatever their files are."""
+    """Hash of the pixels: the same for images that show the same, whatever their files are."""
 
 
 def decode(data: bytes, name: str, suffices: int | None = None) -> Any:
@@ -143,7 +143,7 @@ class ImageTable:
 
     table: pa.Table
     key: str
-    """Of the content."""
+    """Key by the content."""
 
 
 def keep(
@@ -232,7 +232,7 @@ class Looks:
     """What was seen of each of the images of a part."""
 
     pixels: np.ndarray
-    """The same for images that show the same, in the order of the rows."""
+    """Hash of the pixels of all images, in the order of the rows."""
     notes: list[str]
 
 

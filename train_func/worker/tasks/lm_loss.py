@@ -171,18 +171,18 @@ def evaluated(model: Any) -> Iterator[None]:
 
 
 def random_ids(model: Any) -> torch.Tensor:
-    """Of one row, the same for every call."""
+    """Draws the ids of one row, the same in every call."""
     generator = torch.Generator().manual_seed(0)
     ids = torch.randint(0, num_words(model), (1, NUM_TOKENS), generator=generator)
     return ids.to(next(model.parameters()).device)
 
 
 def num_words(model: Any) -> int:
-    """Of its vocabulary."""
+    """Size of its vocabulary."""
     return int(model.config.get_text_config().vocab_size)
 
 
 def type_of(model: Any) -> torch.dtype:
-    """Of its weights."""
+    """Type of its weights."""
     found: torch.dtype = next(model.parameters()).dtype
     return found

@@ -50,7 +50,7 @@ class Rows:
     train: "Dataset"
     held_out: "Dataset"
     fingerprints: Mapping[str, str]
-    """Of what they were read from, by the field of the task that names it."""
+    """Fingerprints of what they were read from, by the field of the task that names it."""
     labels: tuple[str, ...] = ()
     """Names of the classes, in the order of their numbers, where there are classes."""
     notes: Sequence[str] = ()
@@ -132,7 +132,7 @@ class Classifies(Protocol):
         """Whether each row has one class out of ``Rows.labels``, its number in the column ``label``."""
 
     def rows(self) -> Rows:
-        """As of WorkerTask."""
+        """Returns the rows, as ``WorkerTask.rows`` does."""
 
     def classes(self, use: Any, rows: "Dataset") -> list[str]:
         """The name of the class that the pipeline of the published model gives to each row."""
@@ -215,7 +215,7 @@ class WorkerHalf(Generic[AnyRowsTask]):
         return data
 
     def rows(self) -> Rows:
-        """Of the processes of a machine one reads, judges and divides the rows and writes them; all map its files."""
+        """One process of a machine reads, judges and divides the rows and writes them; all map its files."""
         self.loaded = self._stored_rows()
         pa.default_memory_pool().release_unused()  # else the process that has read them keeps what that took
         return self.loaded

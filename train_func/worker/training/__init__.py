@@ -1,1 +1,1 @@
-"""The training: one plan for all ranks, the Trainer that follows it, the audit, and publishing."""
+"""The training: one plan for all ranks, the Trainer that follows it, the audit, and loops of one's own."""

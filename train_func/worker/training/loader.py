@@ -100,7 +100,7 @@ class _Micros(torch.utils.data.Dataset[Any]):
         self._rows = rows.with_format("torch") if as_tensors and rows.format["type"] is None else rows
 
     def __len__(self) -> int:
-        """Of one epoch."""
+        """Number of batches of one epoch."""
         return len(self._positions)
 
     def __getitem__(self, number: int) -> tuple[Place, list[dict[str, Any]]]:

@@ -89,7 +89,7 @@ class OwnState:
 
     @property
     def models(self) -> list[nn.Module]:
-        """Those among its objects."""
+        """The models among its objects."""
         return [of for of in self._objects.values() if isinstance(of, nn.Module)]
 
     def _state(self, name: str, of: Any) -> Any:

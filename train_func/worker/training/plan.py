@@ -49,7 +49,7 @@ class EpochBatches:
     """Positions of all rows, each once, in the order of their use."""
     bounds: Ints
     step_of: Ints
-    """From 0, per epoch; micro-batches of one step stand together."""
+    """Number of the step, from 0, per epoch; micro-batches of one step stand together."""
 
     @property
     def num_steps(self) -> int:
@@ -197,7 +197,7 @@ class PlanFacts:
     batch_size: int
     micro_batch_size: int
     rows_sha256: str
-    """Of the row ids, in the order of the rows, and of the rows' lengths."""
+    """Hash of the row ids, in the order of the rows, and of the rows' lengths."""
 
     @property
     def num_entries(self) -> int:
@@ -247,13 +247,13 @@ class Place:
     """Which micro-batch a batch is."""
 
     step: int
-    """Of the run, from 0."""
+    """Step of the run, from 0."""
     micro: int
     """Its number in the global batch, or EMPTY."""
     batch_rows: int
     """Rows of the global batch."""
     row_ids: tuple[Any, ...]
-    """Of this micro-batch; none where its one row only fills it."""
+    """Ids of the rows of this micro-batch; none where its one row only fills it."""
 
 
 class Plan:

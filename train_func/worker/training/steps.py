@@ -60,7 +60,7 @@ class MicroBatch:
     batch: Any
     place: Place
     num_items: int
-    """Of the loss, those of a filler included."""
+    """Number of items of the loss, those of a filler included."""
 
     @property
     def weight(self) -> int:
@@ -88,11 +88,11 @@ class Step:
     """
 
     number: int
-    """From 1, over all epochs."""
+    """Number of the step, from 1, over all epochs."""
     epoch: int
-    """From 1."""
+    """Epoch, from 1."""
     num_rows: int
-    """Of the global batch."""
+    """Number of rows of the global batch."""
     weight: int = field(repr=False)
     """Items of the global batch, over all ranks."""
     runs: Sequence[Node] = field(repr=False)
@@ -114,7 +114,7 @@ class Step:
         self.end()
 
     def begin(self) -> None:
-        """Before the first micro-batch."""
+        """Called before the first micro-batch."""
         self._steps.sums.begin(self.runs)
 
     def adding(self, part: MicroBatch) -> AbstractContextManager[None]:
@@ -149,7 +149,7 @@ class Step:
 
 
 class Steps:
-    """Those of one training over this rank's part of a plan; see above. All methods are collective but ``use``."""
+    """The steps of one training over this rank's part of a plan; see above. All methods are collective but ``use``."""
 
     def __init__(
         self,
@@ -303,8 +303,10 @@ class Steps:
             self._checkpointing.decide(counts, self.done, self._parts, is_over=self.is_over)
 
     def save_before(self, seconds: float, pending: Sequence[str]) -> None:
-        """Before an evaluation that takes so long, where it is worth it; ``pending``: the actions that come first when
-        this is gone on with."""
+        """Saves before an evaluation of ``seconds``, where it is worth it.
+
+        ``pending``: the actions that come first when a training resumes from there.
+        """
         if self._checkpointing:
             self._checkpointing.save_before(seconds, self.done, partial(self._parts, pending))
 
@@ -319,6 +321,6 @@ class Steps:
         return replace(own, training=training, rank=rank)
 
     def before_update(self) -> None:
-        """To be called before anything changes the weights: returns when the state that is being saved was copied."""
+        """Waits until the state that is being saved was copied; called before anything changes the weights."""
         if self._checkpointing:
             self._checkpointing.before_update()

@@ -160,7 +160,7 @@ class Sums:
             )
 
     def begin(self, runs: Sequence[Node]) -> None:
-        """Before the first micro-batch of a step; ``runs``: what each rank has of it."""
+        """Called before the first micro-batch of a step; ``runs``: what each rank has of it."""
         self._runs, self._waiting, self.is_open = runs, [], True
         num_leaves = max(end for _, end in runs)
         self.tree = tree(num_leaves)

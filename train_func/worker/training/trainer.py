@@ -51,10 +51,10 @@ class Checks(Protocol):
     """What a session does around a training; both methods are collective, and raise to refuse it."""
 
     def before_training(self, trainer: Any) -> None:
-        """Before the first step of an attempt."""
+        """Called before the first step of an attempt."""
 
     def after_training(self, trainer: Any) -> None:
-        """After the last step, when the best weights were loaded."""
+        """Called after the last step, when the best weights were loaded."""
 
 
 class Trainer(transformers.Trainer):
@@ -66,11 +66,11 @@ class Trainer(transformers.Trainer):
     control: Any
     data_collator: Any
     task: ClassVar[WorkerTask | None] = None
-    """Of the session that is open in this process: the function makes its Trainer without naming it."""
+    """Task of the session that is open in this process: the function makes its Trainer without naming it."""
     checkpoints: ClassVar[Callable[[Any], Checkpointing] | None] = None
     """Begins those of one training, told what it is made of; of that session too."""
     checks: ClassVar[Checks | None] = None
-    """Those of that session."""
+    """Checks of that session."""
 
     def __init__(self, model: Any = None, args: Any = None, **others: Any) -> None:
         """Raises InvalidInput naming what transformers' Trainer would use of this class and its arguments, and this one
@@ -212,7 +212,7 @@ class Trainer(transformers.Trainer):
         return facts_of(self.train_dataset).num_rows
 
     def _inner_training_loop(self, *args: Any, **kwargs: Any) -> TrainOutput:
-        """In the place of transformers' own: what that does, with the steps of Steps, and gone on with between two."""
+        """Replaces transformers' own loop: does what that does, with the steps of Steps, and resumes between two."""
         self.accelerator.free_memory()
         loader = self.get_train_dataloader()
         num_epochs, num_steps, _, num_rows, *_, max_steps = self.set_initial_training_values(self.args, loader)
