@@ -1,10 +1,12 @@
 """Measures what sums in one order cost, beside DistributedDataParallel, which averages as it likes.
 
-python -m torch.distributed.run --standalone --nproc-per-node 2 benchmarks/sums_cost.py [bert-base|minilm]
+python -m torch.distributed.run --standalone --nproc-per-node 2 benchmarks/sums_cost.py [bert-base|minilm] [malloc]
 
 Two models of one shape are trained by turns, a step each, on the same rows: one in DistributedDataParallel as
-transformers wraps it, whose micro-batches but the last are not exchanged, and one by Sums. The ratio of the two times
-is printed with the quartiles of the ratios of neighbours.
+transformers wraps it, whose micro-batches but the last are not exchanged, and one by Sums. The ratio of the two is
+printed with the quartiles of the ratios of neighbours, in processor seconds of all ranks, which other work on the
+machine does not change. Memory stays with the process in both, as in a training; "malloc" as a second argument leaves it
+as it is by default.
 """
 
 import contextlib
@@ -18,7 +20,7 @@ import torch.distributed as dist
 from torch.nn.parallel import DistributedDataParallel
 from transformers import BertConfig, BertForSequenceClassification
 
-from train_func.worker.training.sums import Sums, parameters_of
+from train_func.worker.training.sums import Sums, memory_of_steps, parameters_of
 
 SHAPES = {
     "bert-base": {"hidden_size": 768, "num_hidden_layers": 12, "num_attention_heads": 12, "intermediate_size": 3072},
@@ -70,17 +72,20 @@ def main():
         "sums": (other, lambda: by_sums(other, parts, sums, runs)),
     }
     times = {name: [] for name in ways}
-    for step in range(STEPS):
-        for name in sorted(ways, reverse=bool(step % 2)):
-            model, train = ways[name]
-            optimizer = torch.optim.SGD(model.parameters(), lr=1e-3)
-            dist.barrier()
-            begun = time.perf_counter()
-            train()
-            optimizer.step()
-            optimizer.zero_grad()
-            dist.barrier()
-            times[name].append(time.perf_counter() - begun)
+    with contextlib.nullcontext() if "malloc" in sys.argv else memory_of_steps():
+        for step in range(STEPS):
+            for name in sorted(ways, reverse=bool(step % 2)):
+                model, train = ways[name]
+                optimizer = torch.optim.SGD(model.parameters(), lr=1e-3)
+                dist.barrier()
+                begun = time.process_time()
+                train()
+                optimizer.step()
+                optimizer.zero_grad()
+                dist.barrier()
+                seconds = torch.tensor(time.process_time() - begun)
+                dist.all_reduce(seconds)
+                times[name].append(seconds.item())
     ratios = sorted(b / a for a, b in zip(times["ddp"][2:], times["sums"][2:], strict=True))
     if rank == 0:
         medians = {name: statistics.median(of[2:]) for name, of in times.items()}

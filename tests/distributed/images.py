@@ -8,7 +8,6 @@ from torch.nn.parallel import DistributedDataParallel
 
 from tests.distributed import small
 from tests.distributed.lora import Losses
-from tests.distributed.parity import flat
 from tests.tiny_images import SIZE, write_image_folder, write_tiny_resnet
 from train_func.run import Run
 from train_func.tasks import ImageClassification
@@ -17,6 +16,7 @@ from train_func.worker import Session, Trainer
 from train_func.worker.tasks.image_classification import ImageClassifier
 from train_func.worker.training.loader import seed_for
 from train_func.worker.training.plan import facts_of
+from train_func.worker.training.weights import fingerprint
 
 RATE, EPOCHS, SEED = 0.05, 2, 5
 # name: rows to train on, batch size, micro-batch size, micro-batches per global batch, whether the module is our own
@@ -95,7 +95,7 @@ def train(name, world_size, rank, folder):
         "losses": trainer.losses,
         "metrics": metrics,
         "buffers": dict(model.named_buffers()),
-        "weights": flat(model.parameters()),
+        "sha256": fingerprint(model),
         "moved": any(not torch.equal(before[of], value) for of, value in model.named_buffers()),
         "once": [coverage.num_once for coverage in trainer.coverage],
     }
@@ -156,7 +156,7 @@ def in_a_loop(world_size, rank, folder):
             optimizer.zero_grad()
             dist.all_reduce(own)
             losses.append(own.item())
-    return {"losses": losses, "buffers": dict(net.named_buffers()), "weights": flat(net.parameters())}
+    return {"losses": losses, "buffers": dict(net.named_buffers()), "sha256": fingerprint(net)}
 
 
 def run(world_size, rank, folder):

@@ -43,13 +43,8 @@ def test_the_evaluation_is_the_same_at_any_number_of_ranks(in_worlds, name):
 
 
 @pytest.mark.parametrize("name", [*CASES, "loop"])
-def test_weights_and_buffers_are_the_same_bits_at_any_number_of_ranks(in_worlds, name):
-    found = each(in_worlds, name)
-    expected = found[1, 0]
-    for of in found.values():
-        np.testing.assert_array_equal(of["weights"], expected["weights"])
-        for buffer, value in of["buffers"].items():
-            assert torch.equal(value, expected["buffers"][buffer])
+def test_weights_and_buffers_have_the_same_sha256_at_any_number_of_ranks(in_worlds, name):
+    assert len({of["sha256"] for of in each(in_worlds, name).values()}) == 1
 
 
 @pytest.mark.parametrize("name", IN_TURN)

@@ -1,8 +1,8 @@
 """python -m torch.distributed.run --standalone --nproc-per-node 4 -m tests.distributed.worlds FOLDER
 
-What is to be seen in worlds of 1 to 4 ranks, in one launch: importing takes longer than training here. Parity and loops
-of one's own are looked at in all of them; the other programs train by the same steps, and are run alone and in the one
-that nothing divides.
+What is to be seen in worlds of 1 to 4 ranks, in one launch: importing takes longer than training here. Trainings are
+looked at in all of them; what is only said of data is the same in each, and is looked at alone and in the one that
+nothing divides.
 """
 
 import contextlib
@@ -41,14 +41,9 @@ def main():
     for size in WORLD_SIZES:
         with world_of(size, rank, folder) as belongs:
             if belongs:
-                programs = {"parity": parity, "loops": loops}
+                programs = {"parity": parity, "loops": loops, "lora": lora, "images": images}
                 if size in ALONE_AND_UGLY:
-                    programs |= {
-                        "splits": splits,
-                        "weighing": weighing,
-                        "lora": lora,
-                        "images": images,
-                    }
+                    programs |= {"splits": splits, "weighing": weighing}
                 found = {name: program.run(size, rank, folder) for name, program in programs.items()}
                 torch.save(found, folder / f"world-{size}-rank-{rank}.pt")
 

@@ -107,34 +107,47 @@ def test_a_vote_to_stop_that_was_saved_ends_the_training_before_its_next_step(tm
         assert result(tmp_path / "killed", rank) == result(tmp_path / "whole", rank)
 
 
-@pytest.mark.parametrize("size", [3, pytest.param(1, marks=pytest.mark.slow)])
-def test_another_number_of_ranks_goes_on_with_the_same_steps(tmp_path, size):
-    assert attempts(tmp_path / "whole", (2, None))[0] == [0, 0]
-    own = {"save_strategy": "steps", "save_steps": 3}  # within an epoch
-    settings = {"checkpoint_every": 3600, "own": own, "waits": True}
-    codes = attempts(tmp_path / "moved", (2, {**killed_at(11), "attempt": 1}), (size, None), **settings)
-    assert codes[0][1] == -9
-    assert codes[1] == [0] * size
-    assert first_step(output(tmp_path / "moved", 2)) == 10
-    whole, moved = (result(tmp_path / name) for name in ("whole", "moved"))
-    assert moved["step"] == whole["step"]
-    assert moved["epochs"] == whole["epochs"]
-    losses = [[of["loss"] for of in found["log"] if "loss" in of] for found in (whole, moved)]
-    assert losses[1] == pytest.approx(losses[0], rel=1e-4)
+# Twelve micro-batches, which one to four ranks cut alike; of 7 rows there are seven.
+CUT = {"batch_size": 24, "micro_batch_size": 2, "workers": 1, "checkpoint_every": 0}
+FEWER, MORE = (3, 2, 1), (1, 4)
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("size", [1, 3])
-def test_another_number_of_ranks_goes_on_with_the_same_global_batches_of_an_own_loop(tmp_path, size):
-    assert attempts(tmp_path / "whole", (2, None), training="with_own_loop")[0] == [0, 0]
-    killed = {**killed_at(11), "attempt": 1}
-    codes = attempts(tmp_path / "moved", (2, killed), (size, None), training="with_own_loop", waits=True)
-    assert codes[0][1] == -9
-    assert codes[1] == [0] * size
-    assert first_step(output(tmp_path / "moved", 2)) > 1
-    whole, moved = (result(tmp_path / name) for name in ("whole", "moved"))
-    assert moved["rows"] == whole["rows"]
-    assert moved["losses"] == pytest.approx(whole["losses"], rel=1e-4)
+@pytest.mark.parametrize(
+    ("training", "others", "sizes"),
+    [
+        ("with_trainer", {"num_rows": 101, "waits": True}, FEWER),
+        pytest.param("with_trainer", {"num_rows": 101, "waits": True}, MORE, marks=pytest.mark.slow),
+        pytest.param("with_trainer", {"num_rows": 40, "waits": True}, FEWER, marks=pytest.mark.slow),
+        pytest.param("with_trainer", {"num_rows": 7, "waits": True, "epochs": 6}, FEWER, marks=pytest.mark.slow),
+        ("with_trainer", {"num_rows": 7, "waits": True, "epochs": 6}, MORE),
+        pytest.param("with_own_loop", {"num_rows": 101, "waits": True}, FEWER, marks=pytest.mark.slow),
+        pytest.param("with_own_loop", {"num_rows": 40, "waits": True}, MORE, marks=pytest.mark.slow),
+        pytest.param("with_adapters", {}, FEWER, marks=pytest.mark.slow),
+        pytest.param("with_adapters", {}, MORE, marks=pytest.mark.slow),
+        pytest.param("with_images", {}, FEWER, marks=pytest.mark.slow),
+        pytest.param("with_images", {}, MORE, marks=pytest.mark.slow),
+    ],
+)
+def test_a_training_whose_ranks_become_fewer_or_more_has_the_bits_of_one_undisturbed(tmp_path, training, others, sizes):
+    settings = {"training": training, **CUT, **others}
+    assert attempts(tmp_path / "whole", (1, None), **settings) == [[0]]
+    ended = [(size, {**killed_at(3), "rank": size - 1, "attempt": number}) for number, size in enumerate(sizes, 1)]
+    codes = attempts(tmp_path / "moved", *ended[:-1], (sizes[-1], None), **settings)
+    assert [of_ranks[-1] for of_ranks in codes[:-1]] == [-9] * (len(sizes) - 1)
+    assert codes[-1] == [0] * sizes[-1]
+    firsts = [first_step(output(tmp_path / "moved", number)) for number in range(1, len(sizes) + 1)]
+    assert firsts == sorted({*firsts})  # each goes on behind a checkpoint of the one before
+    whole = result(tmp_path / "whole")
+    for rank in range(sizes[-1]):
+        moved = result(tmp_path / "moved", rank)
+        for what in ("weights", "optimizer", "step", "epochs", "rows"):
+            assert moved.get(what) == whole.get(what)
+        assert losses_in(moved) == losses_in(whole)
+
+
+def losses_in(found):
+    """Of a loop of one's own, means over ranks: they are rounded otherwise, and the weights tell."""
+    return [of.get("loss", of.get("eval_loss")) for of in found.get("log", ())]
 
 
 @pytest.mark.slow

@@ -185,7 +185,7 @@ def test_a_moved_branch_of_the_hub_is_another_run_and_its_name_no_part(store):
 def test_ranks_that_would_have_nothing_to_do_are_refused(record, store):
     """The run has cut its batches of 16 rows into 2 micro-batches."""
     of_task = record["with a task"]
-    cut = Numerics(precision="fp32", num_micro_batches=2, micro_batch_size=8, device="x")
+    cut = Numerics(precision="fp32", num_micro_batches=2, micro_batch_size=8, devices=("x",))
     record_first(store, of_task().keys.numerics, cut)
     check_ranks(store, of_task(workers=2), 1)
     check_ranks(store, dataclasses.replace(of_task(workers=3), generation=2), 1)  # which has cut nothing yet

@@ -16,7 +16,7 @@ from datasets.distributed import split_dataset_by_node
 from transformers import TrainingArguments
 
 from tests.halves import find_text_model
-from tests.messages import refuses
+from tests.messages import refuses, unnamed
 from tests.stored_runs import put_submission
 from tests.tiny_session import result_of, trainer_of
 from train_func.errors import InvalidInput, StorageFailed
@@ -89,7 +89,7 @@ def test_without_a_supervisor_a_session_takes_the_next_attempt(a_record):
 
 def test_the_probe_is_kept_for_all_attempts(a_record, store):
     key = "tiny-reviews-0123/numerics.json"
-    kept = Numerics(precision="bf16", num_micro_batches=5, micro_batch_size=4, device="another")
+    kept = Numerics(precision="bf16", num_micro_batches=5, micro_batch_size=4, devices=("another",))
     store.put(key, kept.to_json())
     with Session(a_record(micro_batch_size=8).parameters()) as session:
         assert session.arguments()["bf16"] is True
@@ -101,8 +101,24 @@ def test_the_probe_is_kept_for_all_attempts(a_record, store):
     assert setup["machine"]["cpus"] == str(os.cpu_count())
 
 
+def test_an_attempt_that_computes_on_what_the_first_did_not_says_so_and_records_it(a_record, store, capsys):
+    for _ in range(2):
+        with Session(a_record().parameters()):
+            pass
+    assert "last bits" not in capsys.readouterr().out
+    key = "tiny-reviews-0123/numerics.json"
+    first = Numerics.from_json(store.get(key).data, key)
+    store.put(key, dataclasses.replace(first, devices=("another",)).to_json())
+    with Session(a_record().parameters()):
+        pass
+    (note,) = (line for line in capsys.readouterr().out.splitlines() if "last bits" in line)
+    assert unnamed(note, *first.devices, "another") == []
+    setups = [json.loads(store.get(f"tiny-reviews-0123/attempts/{attempt}/setup.json").data) for attempt in (1, 3)]
+    assert [tuple(setup["numerics"]["devices"]) for setup in setups] == [first.devices] * 2
+
+
 def test_more_ranks_than_micro_batches_are_refused_with_the_remedy(a_record, store, monkeypatch):
-    kept = Numerics(precision="fp32", num_micro_batches=1, micro_batch_size=16, device="another")
+    kept = Numerics(precision="fp32", num_micro_batches=1, micro_batch_size=16, devices=("another",))
     store.put("tiny-reviews-0123/numerics.json", kept.to_json())
     ranks_of(monkeypatch, 2)
     with pytest.raises(InvalidInput, match="2 ranks.* 1 micro-batches"):

@@ -129,7 +129,8 @@ class Numerics(Record):
     """Into which every global batch is cut."""
     micro_batch_size: int
     """Most rows of one of them."""
-    device: str
+    devices: tuple[str, ...]
+    """What the ranks compute on, each kind once: those of the first attempt, and in a ``setup.json`` of that attempt."""
 
     def idle_ranks_fault(self, num_ranks: int) -> str | None:
         """What is said of more ranks than there are micro-batches: some would never have work."""

@@ -53,8 +53,8 @@ def versions() -> dict[str, str]:
     return numbers
 
 
-def _processor() -> str:
-    """Returns the model of the CPU: another one, as another number of threads, may round otherwise."""
+def processor() -> str:
+    """Returns the model of the CPU."""
     try:
         lines = Path("/proc/cpuinfo").read_text().splitlines()
     except OSError:
@@ -77,7 +77,7 @@ def write_setup(store: Store, record: RunRecord, attempt: int, world_size: int, 
             "name": platform.node(),
             "system": platform.platform(),
             "cpus": str(os.cpu_count()),
-            "processor": _processor(),
+            "processor": processor(),
             "threads": os.environ.get("OMP_NUM_THREADS", ""),
         },
         numerics=numerics,

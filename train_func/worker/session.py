@@ -157,8 +157,9 @@ class Session:
         self._publication = Publication(folder, self.store, self.record, self.attempt, is_supervised=is_supervised)
         self._loading = Loading(self.record, self.store, cache)
         num_ranks = max(self.run.workers * self.world.local_size, self.world_size)
+        devices = world.gather(numerics.device_here())
         self.numerics: Numerics = world.on_rank_zero(
-            lambda: numerics.numerics_of(self.record, self.store, self.attempt, self.world_size, num_ranks)
+            lambda: numerics.numerics_of(self.record, self.store, self.attempt, devices, num_ranks)
         )
         if self.run.task:  # without one a plan may never be asked for
             numerics.check_ranks(self.record, self.world_size, self.numerics)

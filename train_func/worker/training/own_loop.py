@@ -34,7 +34,7 @@ from train_func.worker.training.loader import Collator, PlanLoader
 from train_func.worker.training.plan import STEPS, PlanFacts, facts_of, rows_of
 from train_func.worker.training.state import frozen, load_optimizer
 from train_func.worker.training.steps import Step, Steps
-from train_func.worker.training.sums import Sums, parameters_of, signature
+from train_func.worker.training.sums import Sums, memory_of_steps, parameters_of, signature
 from train_func.worker.training.weighing import Items, check_shift, items_of_loop
 from train_func.worker.training.weights import (
     base_sha256,
@@ -216,6 +216,7 @@ def steps(
     end.here.loops.append(all_steps.loop)
     try:
         with contextlib.ExitStack() as left:
+            left.enter_context(memory_of_steps())
             left.enter_context(statistics.watched())
             left.callback(sums.close)
             left.callback(register_optimizer_step_pre_hook(partial(_check_update, sums)).remove)

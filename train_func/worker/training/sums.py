@@ -21,6 +21,7 @@ gives no gradient adds nothing: -0.0 where there has to be a number, as x + -0.0
 is kept from its own exchange while a step is under way.
 """
 
+import ctypes
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
@@ -47,6 +48,7 @@ Piece = tuple[int, int, int]
 
 BUCKET = 1 << 23  # bytes that are exchanged at once: smaller ones wait, larger ones take memory
 NUM_BUFFERS = 2  # buckets under way at once: one to the owners of its slices, another one back from them
+MALLOC = {-1: (2**31 - 1, 128 << 10), -4: (0, 1 << 16)}  # M_TRIM_THRESHOLD and M_MMAP_MAX: while it trains, by default
 SHARDED = ("device_mesh", "_fsdp_flattened", "ds_id")  # of a parameter of which each rank holds a part: FSDP, DeepSpeed
 
 
@@ -105,6 +107,26 @@ def signature(parameters: Iterable[torch.Tensor]) -> list[tuple[Any, ...]]:
     sizes = {1: torch.int8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
     real = (torch.view_as_real(of.detach()) if of.is_complex() else of.detach() for of in parameters)
     return [(tuple(of.shape), str(of.dtype), int(of.view(sizes[of.element_size()]).sum())) for of in real]
+
+
+@contextmanager
+def memory_of_steps() -> Iterator[None]:
+    """Within, freed memory stays with the process, which gives it back to the system at the end.
+
+    Gradients come and go with every micro-batch, and new pages for them cost a tenth of a step.
+    """
+    malloc = ctypes.CDLL(None)
+    if not hasattr(malloc, "malloc_trim"):  # which glibc alone has
+        yield
+        return
+    for option, (value, _) in MALLOC.items():
+        malloc.mallopt(option, value)
+    try:
+        yield
+    finally:
+        for option, (_, default) in MALLOC.items():
+            malloc.mallopt(option, default)
+        malloc.malloc_trim(0)
 
 
 class Sums:

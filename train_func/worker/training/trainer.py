@@ -43,7 +43,7 @@ from train_func.worker.training.plan import PlanFacts, facts_of
 from train_func.worker.training.progress import Losses, Progress
 from train_func.worker.training.state import ACTIONS, Actions, flags_of, set_flags
 from train_func.worker.training.steps import MicroBatch, Step, Steps
-from train_func.worker.training.sums import Sums, parameters_of
+from train_func.worker.training.sums import Sums, memory_of_steps, parameters_of
 from train_func.worker.training.weighing import divisor, items_of
 
 
@@ -247,7 +247,7 @@ class Trainer(transformers.Trainer):
         self._losses = Losses(torch.zeros((), device=self.args.device))
         self._started, begun = time.time(), steps.done
         model.zero_grad()
-        with statistics.watched():
+        with memory_of_steps(), statistics.watched():
             self.control = self.callback_handler.on_train_begin(self.args, self.state, self.control)
             if restored:
                 self._go_on(restored.training, restored.rank["votes"])
