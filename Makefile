@@ -6,6 +6,7 @@
 # make test-all       those and the long proofs: many seeds, 20 of 20, every engine
 # make test-wheel     the wheel in fresh environments, with the oldest and the newest versions that it allows
 # make faults         hundreds of trainings, killed or stopped anywhere: each ends as if nothing had happened; resumable
+# make elastic        elastic trainings, resized, killed, stopped and moved, each as one undisturbed worker; TIMES, LIMITS=1; resumable
 # make recovery       seconds to the first step, to the next one after a rank or a worker was killed, and memory; has limits
 # make checkpoint-cost  what a checkpoint of a BERT-base costs its training, beside the save of transformers' Trainer
 # make check          the quick checks: style, types, arrows, shell
@@ -18,7 +19,7 @@ SHELL := bash
 .ONESHELL:
 .SILENT:
 .DEFAULT_GOAL := help
-.PHONY: help run cancel clean known setup test test-all faults recovery checkpoint-cost test-wheel check image test-cluster test-cluster-all lock
+.PHONY: help run cancel clean known setup test test-all faults elastic recovery checkpoint-cost test-wheel check image test-cluster test-cluster-all lock
 
 BIN := .venv/bin
 # Three processes, which often wait, share the files of tests, in their order: the long ones come first. The time-out is only for what hangs.
@@ -71,6 +72,10 @@ faults: setup
 	try signals --seeds 0:16
 	for part in "$${failed[@]}"; do echo "FAILED: $$part" >&2; done
 	((! $${#failed[@]}))
+
+# Its pauses are promised for a machine that does nothing else: LIMITS=1 there.
+elastic: setup
+	$(BIN)/python -m tests.faults.elastic build/elastic --times $(TIMES) $(if $(LIMITS),--limits)
 
 recovery: setup
 	$(BIN)/python -m tests.faults.recovery build/recovery --times $(TIMES)

@@ -14,6 +14,7 @@ from train_func.worker.supervisor.coordinator import (
     CHANGE,
     GATHER,
     PRESENT,
+    REGATHER,
     ROOT,
     SILENCE,
     Order,
@@ -366,6 +367,27 @@ def test_an_elastic_group_starts_with_all_of_its_workers_or_after_a_while_with_e
     few = Group(3, min_workers=2)
     few.tell(0)
     assert few.pass_time(10 * GATHER, 0).order(0).phase is WAIT
+
+
+def test_those_that_are_left_without_their_lead_wait_for_one_another_and_for_no_worker_that_comes():
+    group = Group(4, min_workers=1)
+    group.state = replace(group.state, lead=1, gather=REGATHER, is_left=True)
+    assert group.come(0).phase is PREPARE  # before any of those that are left
+    group.tell(1, expects=2)
+    assert group.pass_time(1, 0, 1).order(1).phase is WAIT
+    group.tell(2, expects=2)
+    assert group.pass_time(1, 0, 1, 2).order(1) == Order(CLAIM, 1, members=(1, 2))
+    assert group.order(0).phase is PREPARE
+
+
+def test_where_too_few_are_left_a_worker_that_comes_is_taken_in_when_it_is_ready():
+    group = Group(3, min_workers=2)
+    group.state = replace(group.state, lead=1, gather=REGATHER, is_left=True)
+    group.come(0)
+    group.tell(1, expects=1)
+    assert group.pass_time(2 * REGATHER, 0, 1).order(1).phase is WAIT
+    group.tell(0, **PREPARED)
+    assert group.pass_time(REGATHER, 0, 1).order(0) == Order(CLAIM, 1, members=(1, 0))
 
 
 def test_a_worker_that_comes_gets_ready_beside_the_others_and_joins_them_when_it_is():

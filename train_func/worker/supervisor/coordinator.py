@@ -8,7 +8,7 @@ is a pure function of the state, the report and the time; ``tests/unit/test_coor
     WAIT       the workers are there, and each has reported      reports again
                since they were complete
     CLAIM      the lead has the lease of the next attempt        claims it, if it is the lead
-    PREPARE    every worker has its inputs                       brings the inputs
+    PREPARE    every worker has its inputs and its imports       brings the inputs, and imports
     START      the ranks of every worker have ended well         runs its ranks
     FINISH     the lead has published the result                 keeps its files; the lead publishes
     DONE                                                         leaves
@@ -30,7 +30,8 @@ round. While the group finishes only the lead counts, which publishes; a worker 
 An elastic group goes on without a worker that is lost or told to stop, as long as ``min_workers`` are left: its others
 begin the next round. A worker that comes while a round runs prepares itself beside it. Once it is prepared the round
 ends, at the same step on all ranks, and the next one begins with it: at most one change in CHANGE seconds. At its start
-the group waits GATHER seconds for all workers before it begins with fewer, and REGATHER when its lead was lost.
+the group waits GATHER seconds for all workers before it begins with fewer. Those that are left when the lead was lost
+wait REGATHER seconds for one another; a worker that comes meanwhile prepares itself beside them too.
 
 The lease in the store is the fence: the lead claims it before each round, so two groups never share an attempt.
 """
@@ -140,6 +141,8 @@ class State:
     """The worker in which the coordinator is."""
     gather: float = GATHER
     """Seconds for which it waits for all workers."""
+    is_left: bool = False
+    """Whether it is what is left of a group that has lost its lead."""
     phase: Phase = Phase.WAIT
     round: int = 1
     members: Mapping[int, Report] = field(default_factory=dict)
@@ -167,7 +170,7 @@ def hear(state: State, report: Report, now: float) -> State:
     state = look(state, now)
     last = state.members.get(report.worker)
     if last is None or last.pod != report.pod:
-        is_free = last is None and state.phase is Phase.WAIT
+        is_free = last is None and state.phase is Phase.WAIT and (report.expects > 0 or not state.is_left)
         if report.round or not (is_free or state.is_elastic):
             return state
         if not is_free:
@@ -209,7 +212,7 @@ def order_for(state: State, report: Report) -> Order:
     last = state.members.get(report.worker)
     if last is None or last.pod != report.pod:
         if report.worker in state.newcomers:
-            return Order(Phase.PREPARE, why="the others train; it joins them at the end of a step")
+            return Order(Phase.PREPARE, why="the others go on; it joins them at the end of a step")
         return Order(Phase.WAIT, why=f"another pod is worker {report.worker}")
     if state.phase is Phase.WAIT:
         missing = sorted({*range(state.num_workers)} - {*state.members})
@@ -252,6 +255,9 @@ def _next(state: State, now: float) -> State:
     reports, lead = state.members.values(), state.members.get(state.lead)
     statuses = {report.status if report.round == state.round else Status.FAILED for report in reports}
     match state.phase:
+        case Phase.WAIT if joining := _joining(state):
+            members = {**state.members, **{worker: state.newcomers[worker] for worker in joining}}
+            return replace(state, members=members, newcomers={})
         case Phase.WAIT if lead and len(reports) >= state.min_workers:
             since = now if state.since is None else state.since
             expected = max(report.expects for report in reports) or state.num_workers

@@ -170,7 +170,7 @@ def meet(
     preparation: Future[object] | None = None
     while True:
         try:
-            way = way or lead.find()
+            way = way or lead.find(is_left=before is not None)
             order, pause = way.ask(report), BEAT / 10
         except OSError as error:  # a name not yet known, a host not yet there
             way, pause = None, RETRY

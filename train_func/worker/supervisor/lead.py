@@ -58,8 +58,10 @@ class Lead(Protocol):
     where: str
     """In words."""
 
-    def find(self) -> Way:
+    def find(self, *, is_left: bool) -> Way:
         """Returns the way to the lead, which may be this worker itself.
+
+        ``is_left``: this worker is left of a group that has lost its lead.
 
         Raises:
             OSError: there is none yet.
@@ -77,7 +79,7 @@ class FixedLead:
         self._environment = environment
         self.where = environment.endpoint
 
-    def find(self) -> Way:
+    def find(self, *, is_left: bool) -> Way:
         """Returns the way to worker 0, which begins in worker 0; raises OSError while there is none."""
         environment = self._environment
         address = own_address(environment.endpoint) if environment.num_workers > 1 else "127.0.0.1"
@@ -110,10 +112,9 @@ class ElectedLead:
         self._folder = record.keys.leads(record.submission)
         self._number, self._since = -1, 0.0  # of the newest record, and when it was seen first
         self._own = 0
-        self._was_in_group = False
         self.where = "the address of the lead in the store"
 
-    def find(self) -> Way:
+    def find(self, *, is_left: bool) -> Way:
         """Returns the way to the newest lead that answers, or makes this worker the lead.
 
         Raises:
@@ -133,11 +134,11 @@ class ElectedLead:
             except OSError as error:
                 why = error
             else:
-                self._number, self._was_in_group = -1, True  # from now on its silence counts
+                self._number = -1  # from now on its silence counts
                 return way
         is_first = not number and environment.worker == 0
         patience = PATIENCE + PATIENCE_OF_WORKER * environment.worker
-        if number and not self._was_in_group:
+        if number and not is_left:
             patience += PATIENCE_OF_NEWCOMER
         if not is_first and now - self._since < patience:
             raise why
@@ -156,10 +157,10 @@ class ElectedLead:
                     raise
                 raise OSError("another worker leads the group") from None
             gather = REGATHER if number else GATHER
-            state = State(environment.num_workers, environment.min_workers, environment.worker, gather)
+            state = State(environment.num_workers, environment.min_workers, environment.worker, gather, is_left)
             coordinator = Coordinator(state)
             Host(coordinator, environment.group_key, port)
-        self._own, self._was_in_group = number + 1, True
+        self._own = number + 1
         return Way(coordinator.report, address, is_lead=True)
 
     def check(self) -> None:

@@ -106,11 +106,11 @@ class Launcher:
                 address = ""
                 if self._member.is_lead:
                     address = f"{self._member.address}:{ports.enter_context(reserved_port())}"
+                while not self._template.is_ready():  # first: else ranks of others would wait for these
+                    self._look_around()
                 order = self._member.hear(Phase.START, status=Status.PREPARED, address=address)
                 self._position = order.members.index(self._environment.worker)
                 self._num_workers = len(order.members)
-                while not self._template.is_ready():
-                    self._look_around()
                 for local_rank in range(self._environment.num_ranks):
                     environ = self._who(local_rank, order) | dict(variables) | self._files(local_rank)
                     output_of_rank = self._log_tee.rank_output(self._rank(local_rank))
