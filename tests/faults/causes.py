@@ -25,16 +25,15 @@ from pathlib import Path
 from typing import Any
 
 from tests.faults import injections
-from tests.faults.injections import CLUSTER, KINDS, LOCAL, Kind
+from tests.faults.injections import CLUSTER, LOCAL, Kind, kinds_of
 from tests.local_jobs import processes
 from tests.tiny_hub import Repository, tiny_hub
 
 ROOT = Path(__file__).parents[2]
-AT_ONCE = 2
-WAITING = [injections.has_no_store]  # which cost minutes and no processor
+AT_ONCE, MANY = 2, 6
 LIMIT = 420  # seconds for one injection
 RIGHT = 0.95
-CODE = ("train_func", "tests/faults/injections.py", "tests/faults/faulty.py")
+CODE = ("train_func", "tests/faults/injections.py", "tests/faults/faulty.py", "tests/cluster/injections.py")
 DISK = "1m"  # of a store that gets full
 ON_A_DISK = f'mkdir -p "$0/store" && mount -t tmpfs -o size={DISK} tmpfs "$0/store" && shift 0 && exec "$@"'
 Line = dict[str, Any]
@@ -75,12 +74,13 @@ def inject(kind: Kind, seed: int, folder: Path, on: str) -> Line:
             os.kill(pid, signal.SIGKILL)
     last = (folder / "said").read_text()[-500:]
     found = json.loads(answer) if answer else {"told": None, "blamed": [], "victim": None, "message": f"none: {last}"}
-    return {"on": on, "kind": kind.name, "seed": seed, **found, "seconds": round(time.monotonic() - begun, 1)}
+    facts = {"on": on, "kind": kind.name, "seed": seed, "right": list(kind.causes)}
+    return {**facts, **found, "seconds": round(time.monotonic() - begun, 1)}
 
 
 def is_right(line: Line) -> bool:
     """Whether the cause that was told is one of those of its kind."""
-    return line["told"] in next(kind.causes for kind in KINDS if kind.name == line["kind"])
+    return line["told"] in line["right"]
 
 
 def healthy(line: Line) -> list[int]:
@@ -93,7 +93,7 @@ def matrix(lines: list[Line], on: str) -> str:
     counts = Counter((line["kind"], line["told"] or "none") for line in lines)
     told = sorted({cause for _, cause in counts}, key=lambda cause: (cause == "none", cause))
     rows = []
-    for kind in [kind for kind in KINDS if any(line["kind"] == kind.name for line in lines)]:
+    for kind in kinds_of(on):
         of_kind = [line for line in lines if line["kind"] == kind.name]
         cells = [
             f"**{counts[kind.name, cause]}**" if cause in kind.causes else str(counts[kind.name, cause])
@@ -149,7 +149,7 @@ def main() -> None:
     parser.add_argument("folder", type=Path)
     parser.add_argument("--times", type=int, default=20)
     parser.add_argument("--on", choices=[LOCAL, CLUSTER], default=LOCAL)
-    parser.add_argument("--kind", action="append", choices=[kind.name for kind in KINDS])
+    parser.add_argument("--kind", action="append", help="default: all")
     parser.add_argument("--table", type=Path)
     given = parser.parse_args()
     folder, code = given.folder.resolve(), code_sha256()
@@ -157,7 +157,7 @@ def main() -> None:
     file = folder / "causes.jsonl"
     known = [json.loads(line) for line in file.read_text().splitlines()] if file.exists() else []
     lines = {(line["on"], line["kind"], line["seed"]): line for line in known if line["code"] == code}
-    kinds = [kind for kind in KINDS if given.on in kind.on and kind.name in (given.kind or [kind.name])]
+    kinds = [kind for kind in kinds_of(given.on) if kind.name in (given.kind or [kind.name])]
     missing = [
         (kind, seed) for seed in range(given.times) for kind in kinds if (given.on, kind.name, seed) not in lines
     ]
@@ -173,10 +173,15 @@ def main() -> None:
         if is_right(line) and not healthy(line):
             shutil.rmtree(own, ignore_errors=True)
 
-    with prepared(given.on, folder), ThreadPoolExecutor(AT_ONCE) as pool, ThreadPoolExecutor() as waiting:
-        pools = [(waiting if kind.act in WAITING else pool, kind, seed) for kind, seed in missing]
-        for task in [of_kind.submit(make, kind, seed) for of_kind, kind, seed in pools]:
+    with prepared(given.on, folder):
+        with ThreadPoolExecutor(AT_ONCE) as few, ThreadPoolExecutor(MANY) as many:
+            pools = {"one": few, "many": many}
+            tasks = [pools[kind.beside].submit(make, kind, seed) for kind, seed in missing if kind.beside in pools]
+        for task in tasks:
             task.result()
+        for kind, seed in missing:
+            if kind.beside == "none":
+                make(kind, seed)
     if given.table:
         write_table(given.table, [*lines.values()])
     own = [line for (on, _, _), line in lines.items() if on == given.on]

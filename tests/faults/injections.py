@@ -16,7 +16,7 @@ import threading
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from tests.faults import faulty
 from tests.jobs.functions import fine_tunes
@@ -88,6 +88,8 @@ class Kind:
     options: Mapping[str, Any] = field(default_factory=dict)
     act: Callable[[Injection], Told | None] = lambda injection: ends(injection.submit())
     on: Sequence[str] = (LOCAL, CLUSTER)
+    beside: Literal["one", "many", "none"] = "one"
+    """How many others may be injected at the same time: many where it only waits, none where it changes the machine."""
 
 
 def ends(job: Job) -> None:
@@ -140,9 +142,10 @@ def freezes(injection: Injection) -> None:
 
 
 def has_no_store(injection: Injection) -> None:
-    """The store is away before the workers have begun, and stays away."""
+    """The store does not answer before the workers have begun, and stays so: as a mount that is dead."""
     job = injection.submit()
     injection.store.rename(injection.store.with_name("away"))
+    injection.store.symlink_to(injection.store)
     ends(job)
 
 
@@ -204,9 +207,8 @@ def has_a_wrong_field(injection: Injection) -> None:
 
 
 def asks_for_too_much(injection: Injection) -> None:
-    wrong = [{"memory": "900Ti"}, {"gpu": 64}, {"cpu": 4096}]
-    injection.options |= injection.chance.choice(wrong[: 3 if injection.on == CLUSTER else 2])
-    ends(injection.submit())
+    injection.options |= injection.chance.choice([{"memory": "900Ti"}, {"gpu": 64}])
+    injection.submit()
 
 
 def _rows(injection: Injection) -> Path:
@@ -234,7 +236,6 @@ KINDS = [
     Kind(name="sys.exit(3)", how="exits", causes=["code"]),
     Kind(name="os._exit(3)", how="leaves", causes=["code"]),
     Kind(name="CUDA on a machine without", how="computes on a GPU", function=faulty.meets, causes=["code"]),
-    Kind(name="a result that cannot be written", how="returns an object", victim="", causes=["code"]),
     Kind(
         name="publish of what cannot be saved",
         how="publishes a file",
@@ -306,7 +307,14 @@ KINDS = [
         causes=["preemption", "killed"],
         on=[CLUSTER],
     ),
-    Kind(name="drill: a node is drained", function=faulty.trains, act=drills("node"), victim="", causes=["preemption"]),
+    Kind(
+        name="drill: a node is drained",
+        function=faulty.trains,
+        act=drills("node"),
+        victim="",
+        causes=["preemption"],
+        beside="none",
+    ),
     Kind(
         name="drill: the store is away for a time",
         function=faulty.trains,
@@ -316,7 +324,7 @@ KINDS = [
         on=[LOCAL],
     ),
     # The store.
-    Kind(name="the store stays away", act=has_no_store, victim="", causes=["storage"], on=[LOCAL]),
+    Kind(name="the store stays away", act=has_no_store, victim="", causes=["storage"], on=[LOCAL], beside="many"),
     Kind(
         name="the store is full",
         parameters={"steps": 60},
@@ -336,8 +344,18 @@ KINDS = [
     Kind(name="a package is missing", function=faulty.lacks_a_package, victim="", causes=["source"]),
     Kind(name="an open file in the function", function=faulty.writes_to_a_file, victim="", causes=["source"]),
     Kind(name="a wrong field", act=has_a_wrong_field, victim="", causes=["input"]),
-    Kind(name="more than any machine has", act=asks_for_too_much, victim="", causes=["scheduling"]),
+    Kind(name="more than this machine has", act=asks_for_too_much, victim="", causes=["scheduling"], on=[LOCAL]),
 ]
+
+
+def kinds_of(on: str) -> list[Kind]:
+    """Those of a backend."""
+    kinds = [kind for kind in KINDS if on in kind.on]
+    if on == LOCAL:
+        return kinds
+    from tests.cluster.injections import KINDS as OF_CLUSTERS
+
+    return [*kinds, *OF_CLUSTERS]
 
 
 def blamed(message: str) -> list[int]:
@@ -354,7 +372,7 @@ def main() -> None:
     parser.add_argument("folder", type=Path)
     parser.add_argument("--on", choices=[LOCAL, CLUSTER], default=LOCAL)
     given = parser.parse_args()
-    kind = next(kind for kind in KINDS if kind.name == given.kind)
+    kind = next(kind for kind in kinds_of(given.on) if kind.name == given.kind)
     given.folder.mkdir(parents=True, exist_ok=True)
     os.environ["TRAIN_FUNC_HOME"] = str(given.folder / "home")
     if given.on == LOCAL:

@@ -21,7 +21,7 @@ from train_func.client.diagnose.incidents import (
 )
 from train_func.client.diagnose.reasons import LESS_ON_DISK, OTHER_IMAGE, refusals, waits
 from train_func.client.source import locate, locate_main
-from train_func.client.status import Snapshot
+from train_func.client.status import Pod, Snapshot
 from train_func.client.stored_run import (
     Submission,
     all_ends,
@@ -144,11 +144,12 @@ class Evidence:
             return Diagnosis(last.cause, "\n  ".join([last.message, *words]), remedy)
         if failures:
             return self.diagnose_record(failures[0])
-        pod = next((pod for pod in reversed(pods) if pod.exit_code or pod.reason in EVICTION_REASONS), None)
+        ended = [pod for pod in reversed(pods) if pod.exit_code or pod.reason in EVICTION_REASONS]
+        pod = min(ended, key=lambda pod: _own_cause(pod) == "peer", default=None)  # the newest of those that come first
         if pod is None or pod.reason in EVICTION_REASONS:
             return replace(happened[-1].diagnosis, remedy="") if happened else Diagnosis("unknown", "")
         code = pod.exit_code or 0
-        cause = termination(pod.message)[0] or exits.cause_of(code)
+        cause = _own_cause(pod)
         remedy = TAKEN_OVER if code == exits.FENCED else OTHER_IMAGE if cause == "image" else ""
         return Diagnosis(cause, f"worker {pod.worker} {ending(code, pod.reason, pod.message)}", remedy)
 
@@ -169,7 +170,8 @@ class Evidence:
             if len(places) > MOST_PLACES:
                 places[MOST_PLACES:] = [f"\n  and {len(places) - MOST_PLACES} more in the log"]
             root = end.worker if end.follows is None else end.follows
-            what = f"worker {root}, attempt {end.attempt}: {given_up or end.message}{''.join(places)}"
+            who = "" if cause == "hang" and end.hangs is None else f"worker {root}, "
+            what = f"{who}attempt {end.attempt}: {given_up or end.message}{''.join(places)}"
             return Diagnosis(cause, what, remedy)
         rank, error = end.errors[0]
         frames = locate(self.cells, error.traceback)
@@ -181,6 +183,11 @@ class Evidence:
         elif cause == "code" and not remedy:
             remedy = code_remedy(error, [origin for origin, _, _ in frames])
         return Diagnosis(cause, what, remedy)
+
+
+def _own_cause(pod: Pod) -> Cause:
+    """The cause that the end of a pod tells by itself."""
+    return termination(pod.message)[0] or exits.cause_of(pod.exit_code or 0)
 
 
 def explain(record: RunRecord, job: BoundJob, store: Store, attach: str, backend: str = "") -> JobFailed:
