@@ -300,14 +300,6 @@ KINDS = [
         causes=["preemption"],
     ),
     Kind(
-        name="drill: a pod is deleted",
-        function=faulty.trains,
-        act=drills("pod", "KILL", "TERM"),
-        victim="worker",
-        causes=["preemption", "killed"],
-        on=[CLUSTER],
-    ),
-    Kind(
         name="drill: a node is drained",
         function=faulty.trains,
         act=drills("node"),
