@@ -32,6 +32,9 @@ def fails(how, **values):
         case "asks for much":
             resource.setrlimit(resource.RLIMIT_AS, (2**32, 2**32))
             bytearray(2**33)
+        case "asks for all at once":  # faster than the supervisor sees
+            bytearray(b"x" * 2**30)
+            signal.pause()
         case "hoards":
             hoard = []
             while True:

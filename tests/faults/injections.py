@@ -130,11 +130,17 @@ def loses_its_controller(injection: Injection) -> None:
     ends(job)
 
 
+def kills_a_worker(injection: Injection) -> None:
+    job = begins(injection)
+    for pid in _processes(injection, job):
+        _send(pid, signal.SIGKILL)
+    ends(job)
+
+
 def freezes(injection: Injection) -> None:
     """All processes of a worker give no sign of life for a time, as on a machine that stands still."""
     job = begins(injection)
-    pid = next(pod.pid for pod in Local().job(job.record.job_name).pods() if pod.worker == injection.rank)
-    frozen = [pid, *descendants(pid)]
+    frozen = _processes(injection, job)
     for each in frozen:
         os.kill(each, signal.SIGSTOP)
     threading.Timer(FROZEN_SECONDS, lambda: [_send(each, signal.SIGCONT) for each in frozen]).start()
@@ -180,7 +186,7 @@ def of_task(injection: Injection, **fields: Any) -> dict[str, Any]:
 def has_a_bad_row(injection: Injection) -> None:
     lines = (path := _rows(injection)).read_text().splitlines()
     number = injection.chance.randrange(1, len(lines))
-    lines[number] = injection.chance.choice(["no label,", ",1", 'a "quote" in the middle", "1', "one,two,three"])
+    lines[number] = injection.chance.choice(["no label,", '"a quote" too many",1', "one,two,three"])
     path.write_text("\n".join(lines) + "\n")
     ends(injection.submit(**of_task(injection)))
 
@@ -223,6 +229,12 @@ def _job_folder(injection: Injection, job: Job) -> Path:
     return injection.folder / "home/jobs" / job.record.job_name
 
 
+def _processes(injection: Injection, job: Job) -> list[int]:
+    """Those of the worker that is drawn, its supervisor first."""
+    pid = next(pod.pid for pod in Local().job(job.record.job_name).pods() if pod.worker == injection.rank)
+    return [pid, *descendants(pid)]
+
+
 def _send(pid: int, number: int) -> None:
     with contextlib.suppress(ProcessLookupError):
         os.kill(pid, number)
@@ -248,7 +260,16 @@ KINDS = [
     Kind(name="weights that are not finite", how="diverges", function=faulty.trains, victim="", causes=["divergence"]),
     Kind(name="an allocation fails", how="asks for much", causes=["memory"]),
     Kind(name="a rank grows over the limit", how="hoards", options={"memory": "600Mi"}, causes=["memory"]),
+    Kind(
+        name="a rank asks for more than the limit at once",
+        how="asks for all at once",
+        options={"memory": "600Mi"},
+        causes=["memory"],
+    ),
     Kind(name="a rank is killed", how="dies", causes=["killed"]),
+    Kind(
+        name="all processes of a worker are killed", act=kills_a_worker, victim="worker", causes=["killed"], on=[LOCAL]
+    ),
     Kind(name="a rank is killed, the others wait in an exchange", how="dies", function=faulty.meets, causes=["killed"]),
     Kind(
         name="a rank is killed in every attempt",

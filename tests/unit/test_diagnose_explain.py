@@ -108,6 +108,12 @@ CASES = [
     case("storage", "worker 0 ended with exit code 144\n", change=ended_with(144, LOG)),
     case("unknown", "exit code 1: ImportError: no torch\n", change=ended_with(1, f"{LOG}ImportError: no torch\n")),
     case("storage", "worker 0; exit code 77; bad keys", change=ended_with(77, supervisor(77, "storage", "bad keys"))),
+    case(
+        "killed",
+        f"worker 0 was killed by SIGKILL; {SPENT}",
+        change=ended_with(137, LOG),
+        ends=[end("peer", SPENT, worker=1, follows=0)],
+    ),
     case("storage", "worker 0 ended with exit code 74: No space", change=beside_one_that_follows),
     case("image", "ModuleNotFoundError; make image", change=ended_with(1, NO_PACKAGE)),
     case("cancelled", "submit again", change=cancelled),

@@ -38,7 +38,7 @@ from train_func.wire import exits
 from train_func.wire.layout import MODEL_MANIFEST
 from train_func.wire.records import EndRecord, Failure, RunRecord
 
-KILLED = ("killed", "preemption", "memory")  # causes on record when something outside the worker ended it
+KILLED = ("killed", "preemption", "memory", "peer")  # causes on record when something outside the worker ended it
 CHANGES_THE_RUN = ("code", "divergence")  # causes whose remedy makes another run of it
 LAST_EVENTS = 5
 MOST_FRAMES, MOST_PLACES = 2, 8  # innermost ones of a rank that hangs, and of all ranks, that an error shows
@@ -132,8 +132,13 @@ class Evidence:
         failures = own_failures(self.ends)
         if failures and failures[0].errors:
             return self.diagnose_record(failures[0])
-        # A worker that is killed for its memory, or evicted for what it kept on disk, cannot write down why.
-        limits = [incident.diagnosis for incident in happened if incident.diagnosis.cause in ("memory", "storage")]
+        # A worker that is killed or evicted cannot write down why, and the others only that they have lost it.
+        lost = [end.worker if end.follows is None else end.follows for end in failures[:1] if end.cause == "peer"]
+        limits = [
+            incident.diagnosis
+            for incident in happened
+            if incident.diagnosis.cause in ("memory", "storage") or incident.worker in lost
+        ]
         for killed in [pod for pod in pods if pod.reason == "OOMKilled"]:
             what = f"worker {killed.worker} {ending(killed.exit_code or 0, killed.reason, killed.message)}"
             limits.append(Diagnosis("memory", what))
