@@ -8,6 +8,7 @@
 # make faults         hundreds of trainings, killed or stopped anywhere: each ends as if nothing had happened; resumable
 # make elastic        elastic trainings, resized, killed, stopped and moved, each as one undisturbed worker; TIMES, LIMITS=1; resumable
 # make recovery       seconds to the first step, to the next one after a rank or a worker was killed, and memory; has limits
+# make causes         injects every kind of fault and writes docs/causes.md: cause told against cause injected; ON=cluster, TIMES=5
 # make checkpoint-cost  what a checkpoint of a BERT-base costs its training, beside the save of transformers' Trainer
 # make check          the quick checks: style, types, arrows, shell
 # make image          builds the worker and notebook image: IMAGE=registry/name:tag REQUIREMENTS=requirements.txt
@@ -19,7 +20,7 @@ SHELL := bash
 .ONESHELL:
 .SILENT:
 .DEFAULT_GOAL := help
-.PHONY: help run cancel clean known setup test test-all faults elastic recovery checkpoint-cost test-wheel check image test-cluster test-cluster-all lock
+.PHONY: help run cancel clean known setup test test-all faults elastic recovery causes checkpoint-cost test-wheel check image test-cluster test-cluster-all lock
 
 BIN := .venv/bin
 # Three processes, which often wait, share the files of tests, in their order: the long ones come first. The time-out is only for what hangs.
@@ -79,6 +80,11 @@ elastic: setup
 
 recovery: setup
 	$(BIN)/python -m tests.faults.recovery build/recovery --times $(TIMES)
+
+ON ?= local
+
+causes: setup
+	$(BIN)/python -m tests.faults.causes build/causes --on $(ON) --times $(TIMES) --table docs/causes.md
 
 checkpoint-cost: setup
 	$(BIN)/python -m benchmarks.checkpoint_cost

@@ -65,19 +65,11 @@ def as_notebook(
     notebook: Kubectl, image: str, object_store: S3Server, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[None]:
     """Everything that this process starts is the notebook's account, and Cluster() needs no argument."""
-    given = {
-        "KUBECONFIG": str(notebook.kubeconfig),
-        "TRAIN_FUNC_HOME": str(tmp_path_factory.mktemp("home")),
-        "TRAIN_FUNC_IMAGE": image,
-        "TRAIN_FUNC_NAMESPACE": str(notebook.namespace),
-        "TRAIN_FUNC_STORE": f"s3://{object_store.bucket}/runs",
-        "TRAIN_FUNC_S3_ENDPOINT": in_cluster_minio.IN_CLUSTER,
-        **object_store.environment,
-    }
+    home = {"TRAIN_FUNC_HOME": str(tmp_path_factory.mktemp("home")), "TRAIN_FUNC_IMAGE": image}
     with pytest.MonkeyPatch.context() as patch:
         for name in OTHERS:
             patch.delenv(name, raising=False)
-        for name, value in given.items():
+        for name, value in {**home, **in_cluster_minio.variables(notebook, object_store)}.items():
             patch.setenv(name, value)
         yield
 

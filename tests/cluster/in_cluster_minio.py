@@ -39,6 +39,17 @@ def running(admin: Kubectl) -> Iterator[S3Server]:
         yield store
 
 
+def variables(notebook: Kubectl, store: S3Server) -> dict[str, str]:
+    """With which Cluster() of a process is that of this account and this store."""
+    return {
+        "KUBECONFIG": str(notebook.kubeconfig),
+        "TRAIN_FUNC_NAMESPACE": str(notebook.namespace),
+        "TRAIN_FUNC_STORE": f"s3://{store.bucket}/runs",
+        "TRAIN_FUNC_S3_ENDPOINT": IN_CLUSTER,
+        **store.environment,
+    }
+
+
 def image() -> str:
     """No public registry has MinIO: the testbed's own build, or one that the cluster can pull."""
     if given := os.environ.get("TRAIN_FUNC_TEST_MINIO_IMAGE"):

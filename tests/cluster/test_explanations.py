@@ -69,18 +69,22 @@ PASSING: dict[str, tuple[dict[str, Any], str]] = {
 }
 
 
-@pytest.fixture(scope="module")
-def prepared(admin: Kubectl, namespace: str) -> Iterator[None]:
+def objects(namespace: str) -> list[dict[str, Any]]:
     """A Secret without a key, and a quota that counts only pods of a priority class of its own."""
     low = {"apiVersion": "scheduling.k8s.io/v1", "kind": "PriorityClass", "metadata": {"name": LOW}, "value": -20}
     where = {"namespace": namespace}
     select = {"operator": "In", "scopeName": "PriorityClass", "values": [LOW]}
     quota = {"hard": {"limits.memory": "32Mi"}, "scopeSelector": {"matchExpressions": [select]}}
-    admin.apply(
+    return [
         low,
         {"apiVersion": "v1", "kind": "Secret", "metadata": {"name": "half", **where}, "stringData": {"rootUser": "x"}},
         {"apiVersion": "v1", "kind": "ResourceQuota", "metadata": {"name": "tests", **where}, "spec": quota},
-    )
+    ]
+
+
+@pytest.fixture(scope="module")
+def prepared(admin: Kubectl, namespace: str) -> Iterator[None]:
+    admin.apply(*objects(namespace))
     yield
     admin("delete", "resourcequota", "tests", f"--namespace={namespace}", "--ignore-not-found")
     admin("delete", "priorityclass", LOW)

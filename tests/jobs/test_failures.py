@@ -9,11 +9,12 @@ from pathlib import Path
 
 import pytest
 
+from tests.faults import faulty
 from tests.jobs import functions
 from tests.jobs.conftest import processes_of
 from tests.local_jobs import until
 from tests.messages import unnamed
-from train_func import JobFailed, JobNotFound, Local, attach, submit
+from train_func import JobFailed, JobNotFound, Local, Run, attach, submit
 from train_func.client.stored_run import all_ends
 from train_func.storage import open_store
 
@@ -63,6 +64,16 @@ def test_a_worker_over_its_memory_limit_is_named_with_the_remedy(home, a_run):
     error = failure(job)
     assert error.cause == "memory"
     assert "memory=..." in str(error)
+
+
+def test_in_a_loop_of_its_own_no_rank_is_named_for_a_hang_and_the_lines_of_all_are_shown(home):
+    """Rank 0 loops without end, and rank 1 waits for it in an exchange of the function."""
+    asks = {"rank": 0, "step": 3, "fails": {"how": "loops"}}
+    job = submit(faulty.trains, Run(workers=2, parameters=asks, hang_after=2, max_attempts=1), on=Local())
+    error = failure(job)
+    assert error.cause == "hang"
+    assert "rank 0 hangs" not in str(error) and "rank 1 hangs" not in str(error)
+    assert unnamed(error, "no rank makes progress", "rank 0 in", "`while True:`", "rank 1 in", "all_reduce(") == []
 
 
 @pytest.mark.slow

@@ -128,7 +128,7 @@ def test_ranks_that_all_wait_are_told_of_and_none_is_named():
 def test_a_stopped_process_is_named_before_those_that_wait_for_it():
     watch = Watch(2).steps()
     for rank in watch.ranks:
-        rank.at(watch.now, Phase.STEP)  # of a loop of the user's own: nothing tells who waits
+        rank.at(watch.now, Phase.OWN)  # of a loop of the user's own: nothing tells who waits
     watch.ranks[1].is_stopped = True
     found, seconds = watch.until_hang()
     assert (found.rank, found.is_stopped) == (1, True)

@@ -21,7 +21,7 @@ from train_func.client.diagnose.incidents import (
 )
 from train_func.client.diagnose.reasons import LESS_ON_DISK, OTHER_IMAGE, refusals, waits
 from train_func.client.source import locate, locate_main
-from train_func.client.status import Snapshot
+from train_func.client.status import Pod, Snapshot
 from train_func.client.stored_run import (
     Submission,
     all_ends,
@@ -38,7 +38,7 @@ from train_func.wire import exits
 from train_func.wire.layout import MODEL_MANIFEST
 from train_func.wire.records import EndRecord, Failure, RunRecord
 
-KILLED = ("killed", "preemption", "memory")  # causes on record when something outside the worker ended it
+KILLED = ("killed", "preemption", "memory", "peer")  # causes on record when something outside the worker ended it
 CHANGES_THE_RUN = ("code", "divergence")  # causes whose remedy makes another run of it
 LAST_EVENTS = 5
 MOST_FRAMES, MOST_PLACES = 2, 8  # innermost ones of a rank that hangs, and of all ranks, that an error shows
@@ -132,8 +132,13 @@ class Evidence:
         failures = own_failures(self.ends)
         if failures and failures[0].errors:
             return self.diagnose_record(failures[0])
-        # A worker that is killed for its memory, or evicted for what it kept on disk, cannot write down why.
-        limits = [incident.diagnosis for incident in happened if incident.diagnosis.cause in ("memory", "storage")]
+        # A worker that is killed or evicted cannot write down why, and the others only that they have lost it.
+        lost = [end.worker if end.follows is None else end.follows for end in failures[:1] if end.cause == "peer"]
+        limits = [
+            incident.diagnosis
+            for incident in happened
+            if incident.diagnosis.cause in ("memory", "storage") or incident.worker in lost
+        ]
         for killed in [pod for pod in pods if pod.reason == "OOMKilled"]:
             what = f"worker {killed.worker} {ending(killed.exit_code or 0, killed.reason, killed.message)}"
             limits.append(Diagnosis("memory", what))
@@ -144,11 +149,12 @@ class Evidence:
             return Diagnosis(last.cause, "\n  ".join([last.message, *words]), remedy)
         if failures:
             return self.diagnose_record(failures[0])
-        pod = next((pod for pod in reversed(pods) if pod.exit_code or pod.reason in EVICTION_REASONS), None)
+        ended = [pod for pod in reversed(pods) if pod.exit_code or pod.reason in EVICTION_REASONS]
+        pod = min(ended, key=lambda pod: _own_cause(pod) == "peer", default=None)  # the newest of those that come first
         if pod is None or pod.reason in EVICTION_REASONS:
             return replace(happened[-1].diagnosis, remedy="") if happened else Diagnosis("unknown", "")
         code = pod.exit_code or 0
-        cause = termination(pod.message)[0] or exits.cause_of(code)
+        cause = _own_cause(pod)
         remedy = TAKEN_OVER if code == exits.FENCED else OTHER_IMAGE if cause == "image" else ""
         return Diagnosis(cause, f"worker {pod.worker} {ending(code, pod.reason, pod.message)}", remedy)
 
@@ -169,7 +175,8 @@ class Evidence:
             if len(places) > MOST_PLACES:
                 places[MOST_PLACES:] = [f"\n  and {len(places) - MOST_PLACES} more in the log"]
             root = end.worker if end.follows is None else end.follows
-            what = f"worker {root}, attempt {end.attempt}: {given_up or end.message}{''.join(places)}"
+            who = "" if cause == "hang" and end.hangs is None else f"worker {root}, "
+            what = f"{who}attempt {end.attempt}: {given_up or end.message}{''.join(places)}"
             return Diagnosis(cause, what, remedy)
         rank, error = end.errors[0]
         frames = locate(self.cells, error.traceback)
@@ -181,6 +188,11 @@ class Evidence:
         elif cause == "code" and not remedy:
             remedy = code_remedy(error, [origin for origin, _, _ in frames])
         return Diagnosis(cause, what, remedy)
+
+
+def _own_cause(pod: Pod) -> Cause:
+    """The cause that the end of a pod tells by itself."""
+    return termination(pod.message)[0] or exits.cause_of(pod.exit_code or 0)
 
 
 def explain(record: RunRecord, job: BoundJob, store: Store, attach: str, backend: str = "") -> JobFailed:

@@ -29,7 +29,7 @@ class Phase(IntEnum):
     """In callbacks and in the loading of data, between two steps."""
     EVALUATION = 5
     OWN = 6
-    """In what a loop of the user's own does with the last micro-batch of a step, and after it: often with others."""
+    """In the body of a loop of the user's own: it may wait for other ranks anywhere."""
 
     @property
     def is_watched(self) -> bool:
@@ -49,7 +49,7 @@ _WORDS = {
     Phase.EXCHANGE: "an exchange with the other ranks",
     Phase.BETWEEN: "callbacks or the loading of data between two steps",
     Phase.EVALUATION: "an evaluation",
-    Phase.OWN: "the end of a step of session.steps",
+    Phase.OWN: "a step of session.steps",
 }
 
 

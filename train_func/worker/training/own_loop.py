@@ -230,7 +230,7 @@ def steps(
                     if shifts_labels is None and is_first:
                         world.on_all_ranks(partial(check_shift, [part.batch for part in step.parts], items))
                     is_first = False
-                    marks.mark(Phase.STEP)
+                    marks.mark(Phase.OWN)
                     yield step
                     _check_ended(sums, step.number)
                     marks.step_done(step.number)

@@ -103,9 +103,8 @@ class Step:
     def __iter__(self) -> Iterator[tuple[Any, float]]:
         self.begin()
         for part in self.parts:
+            marks.mark(Phase.OWN)
             self._steps.use(part)
-            if self.is_last(part):
-                marks.mark(Phase.OWN)
             batch = part.batch
             if not part.num_items and isinstance(batch, Mapping):
                 batch = self._steps.items.with_labels(copy(batch))  # whose loss counts nothing, and would be nan
@@ -261,7 +260,6 @@ class Steps:
 
     def use(self, part: MicroBatch) -> None:
         """Notes that the rows of a micro-batch are used."""
-        marks.mark(Phase.STEP)
         self._used.extend(part.place.row_ids)
 
     def computing(self, part: MicroBatch) -> AbstractContextManager[None]:

@@ -349,6 +349,7 @@ class Trainer(transformers.Trainer):
         """
         steps, step, part = self._steps, self._step, self._part
         assert steps is not None and step is not None and part is not None
+        marks.mark(Phase.STEP)
         steps.use(part)
         is_last = step.is_last(part)
         if step.counts(part):
