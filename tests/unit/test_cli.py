@@ -33,16 +33,33 @@ def test_a_wrong_use_tells_the_commands_there_are():
     assert shown.returncode == 0
     looks, does = (
         ("watch", "logs", "result", "runs", "doctor"),
-        ("fetch", "promote", "push", "drill", "cancel", "delete"),
+        ("fetch", "promote", "push", "drill", "scale", "move", "cancel", "delete"),
     )
     for name in (*looks, *does, "remove"):
         assert f"\n    {name} " in shown.stdout
 
 
 @pytest.mark.parametrize(
+    ("arguments", "facts"),
+    [
+        (["scale", "a-run", "two"], ("two",)),
+        (["move", "a-run", "zone=b", "disk=ssd"], ("zone=b", "number of a worker", "all")),
+        (["move", "a-run", "1", "zone"], ("'zone'", "KEY=VALUE")),
+    ],
+)
+def test_what_is_no_number_worker_or_label_is_wrong_use_and_quoted(capsys, arguments, facts):
+    with pytest.raises(SystemExit) as end:
+        main(arguments)
+    assert end.value.code == 2
+    assert unnamed(capsys.readouterr().err, *facts) == []
+
+
+@pytest.mark.parametrize(
     ("arguments", "home", "error"),
     [
         (["cancel", "absent-run", "--store", "file://{}"], "{}", "JobNotFound: "),
+        (["scale", "absent-run", "2", "--store", "file://{}"], "{}", "JobNotFound: "),
+        (["move", "absent-run", "all", "zone=b", "--store", "file://{}"], "{}", "JobNotFound: "),
         (["runs"], "/proc/no-folder", "InvalidInput: TRAIN_FUNC_HOME"),
     ],
 )

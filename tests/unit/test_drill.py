@@ -142,13 +142,28 @@ def test_a_report_is_plain_json_with_the_cause_that_was_injected_beside_the_one_
     assert len(report["steps"]) == 4
 
 
-def test_the_picture_has_a_line_for_each_attempt_one_for_the_workers_and_a_mark_for_each_fault():
-    picture = ElementTree.fromstring(report_of(recovery(fault=Fault(kill="pod", worker=1))).picture())
-    tag = "{http://www.w3.org/2000/svg}"
-    assert len(picture.findall(f"{tag}polyline")) == 2 + 1
-    assert len(picture.findall(f"{tag}line")) == 1
-    assert {"a-run", "loss", "workers", "pod 1"} <= {text.text for text in picture.findall(f"{tag}text")}
-    assert ElementTree.fromstring(DrillReport(name="<", state="", recoveries=(), steps=(), groups=()).picture())
+def texts(picture):
+    """The texts of a picture, with their places."""
+    nodes = ElementTree.fromstring(picture).iter("{http://www.w3.org/2000/svg}text")
+    return {node.text: (float(node.get("x")), float(node.get("y"))) for node in nodes}
+
+
+def test_the_picture_names_each_fault_with_its_cost_and_numbers_the_workers():
+    close = [recovery(fault=Fault(kill="pod", worker=1)), recovery(time=103.5, seconds=None)]
+    drawn = texts(report_of(*close).picture())
+    labels = ["pod 1: 3.2 s, 5 steps again", "rank 1: no step came"]
+    assert {"a-run", "loss", "workers", "0", "1", "2", "3", "steps that were done again", *labels} <= {*drawn}
+    assert drawn[labels[0]][1] != drawn[labels[1]][1]  # they would overlap
+    apart = texts(report_of(recovery(time=99.5), recovery(time=106.0, fault=Fault(kill="pod"))).picture())
+    assert apart["rank 1: 3.2 s, 5 steps again"][1] == apart["pod: 3.2 s, 5 steps again"][1]
+
+
+@pytest.mark.parametrize("losses", [(), (0.5,), (0.0, 0.0), (float("nan"), 1.0, float("inf")), (3e-9, 2e-9)])
+def test_whatever_the_losses_are_a_picture_is_drawn_of_those_that_are_numbers(losses):
+    steps = [Step(100.0 + number, 1, number, loss) for number, loss in enumerate(losses)]
+    picture = DrillReport(name="<", state="", recoveries=(), steps=steps, groups=()).picture()
+    assert ElementTree.fromstring(picture)
+    assert unnamed(picture, "nan", "inf") == ["nan", "inf"]
 
 
 @pytest.mark.parametrize(

@@ -94,6 +94,23 @@ def _drill(arguments: argparse.Namespace) -> bool:
     return is_same and all(recovery.seconds is not None for recovery in report.recoveries)
 
 
+def _worker(text: str) -> int | None:
+    """The number of a worker; None: all."""
+    if text == "all":
+        return None
+    if text.isdecimal():
+        return int(text)
+    raise argparse.ArgumentTypeError(f"{text!r}: the number of a worker, or all, is expected")
+
+
+def _label(text: str) -> tuple[str, str]:
+    """Key and value of the label of a node."""
+    key, sign, value = text.partition("=")
+    if key and sign:
+        return key, value
+    raise argparse.ArgumentTypeError(f"{text!r}: a label of a node as KEY=VALUE is expected, such as zone=b")
+
+
 def _runs(arguments: argparse.Namespace) -> None:
     runs, notes = stored_runs(arguments.beginning, _backend(arguments))
     rows = [HEADINGS, *map(_cells, runs)]
@@ -211,6 +228,11 @@ OPTIONS = {
     "compare": _option(
         "--compare", action="store_true", help="wait for the end, train the same undisturbed, and compare the weights"
     ),
+    "workers": _option("workers", metavar="N", type=int, help="how many, from min_workers to workers of the Run"),
+    "worker_or_all": _option(
+        "worker", metavar="WORKER", type=_worker, help="its number; all: one after the other, or together"
+    ),
+    "labels": _option("to", metavar="KEY=VALUE", type=_label, nargs="+", help="labels of the nodes to move to"),
     "json": _option("--json", action="store_true", help="print the report as JSON"),
     "picture": _option("--picture", metavar="FILE", help="write loss and workers over time to this file, as SVG"),
     "yes": _option("--yes", action="store_true", help="remove it without asking"),
@@ -261,6 +283,16 @@ COMMANDS: dict[str, tuple[Callable[[argparse.Namespace], object], str, Sequence[
             "json",
             "picture",
         ),
+    ),
+    "scale": (
+        lambda given: _job(given).scale(given.workers),
+        "give a run with min_workers another number of workers while it trains",
+        (*RUN, "workers"),
+    ),
+    "move": (
+        lambda given: _job(given).move(given.worker, to=dict(given.to)),
+        "start a worker again on a node with other labels while the run trains, and wait until it has joined",
+        (*RUN, "worker_or_all", "labels"),
     ),
     "cancel": (lambda given: _job(given).cancel(), "stop the workers of a run", RUN),
     "delete": (

@@ -342,15 +342,9 @@ class Job:
         The run stays: its record, logs and model in the store, by which it is found again. ``train_func.remove``
         removes that as well.
         """
-        there = self._job.status() is not None
-        self._job.delete()
-        gone = self._other_backend() or "there is no job any more"
-        remove = self.attach_expression.replace("attach", "remove", 1)
-        self._note(
-            f"{'the job is deleted, with its pods and their files' if there else gone}; the run "
-            f"stays in {self._store.address}/{self.name}/, where logs(), attach() and submit() find it, result() and "
-            f"fetch() what it has published; {remove} removes the run too"
-        )
+        from train_func.client.control.cancel import delete
+
+        delete(self.record, self._job, self._backend, self._store, self._note)
 
     def fetch(self, what: str = "model", *, to: str | Path | None = None) -> Path:
         """Downloads the published model and verifies it; returns its folder.
@@ -367,7 +361,9 @@ class Job:
         from train_func.client.model.fetch import fetch
 
         if what == "merged":
-            return self._fetch_merged(to)
+            from train_func.client.model.load import merge
+
+            return merge(self.record, self.fetch(), to)
         if what != "model":
             raise InvalidInput(f"fetch({what!r}): 'model' or 'merged' is expected; a folder is given as to=...")
         folder = Path(to) if to is not None else self._backend.models_folder() / (self._promoted_as or self.name)
@@ -382,16 +378,6 @@ class Job:
             raise StorageFailed(
                 f"{self.name} has published no model in {self._store.address}: it is {state}; {where}", reason="absent"
             ) from None
-
-    def _fetch_merged(self, to: str | Path | None) -> Path:
-        from train_func.client.model.load import write_merged
-        from train_func.published_model import are_adapters
-
-        adapters = self.fetch()
-        if not are_adapters(adapters):
-            raise InvalidInput(f"{self.name} has published a whole model and no adapters: fetch('model') brings it")
-        folder = Path(to) if to is not None else adapters.with_name(f"{adapters.name}-merged")
-        return write_merged(self.record, adapters, folder.expanduser().absolute(), is_ours=to is None)
 
     def load(self) -> "Pipeline":
         """A ready ``transformers`` pipeline of the fetched and verified model; runs no code out of its folder.

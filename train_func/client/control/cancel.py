@@ -1,4 +1,4 @@
-"""Cancels the job of a run, or gives up one that cannot be asked from here and shows no sign of life."""
+"""Cancels or deletes the job of a run, or gives up one that cannot be asked from here and shows no sign of life."""
 
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
@@ -8,6 +8,7 @@ from train_func.client.stored_run import (
     ENDED,
     SILENT_SECONDS,
     Elsewhere,
+    attach_expression,
     mark_cancelled,
     newest_checkpoint,
     other_backend,
@@ -49,6 +50,19 @@ def cancel(record: RunRecord, job: BoundJob, backend: Backend, store: Store, not
     except StorageFailed as failure:
         note(f"it is stopped; the store could not be told, so that it may be called Absent: {failure}")
     return None
+
+
+def delete(record: RunRecord, job: BoundJob, backend: Backend, store: Store, note: Callable[[str], None]) -> None:
+    """Removes the job from its backend; ``note`` says what stays."""
+    is_there = job.status() is not None
+    job.delete()
+    gone = other_backend(store, record.keys, backend) or "there is no job any more"
+    remove = attach_expression(record.name, backend).replace("attach", "remove", 1)
+    note(
+        f"{'the job is deleted, with its pods and their files' if is_there else gone}; the run "
+        f"stays in {store.address}/{record.name}/, where logs(), attach() and submit() find it, result() and "
+        f"fetch() what it has published; {remove} removes the run too"
+    )
 
 
 def give_up(record: RunRecord, other: Elsewhere, backend: Backend, store: Store, note: Callable[[str], None]) -> None:

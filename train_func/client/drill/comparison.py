@@ -104,7 +104,7 @@ def judge(
         message = f"no verdict: neither run has published weights as *{WEIGHTS}"
     elif different:
         last = " and ".join("unknown" if loss is None else f"{loss:.6g}" for loss in losses)
-        rounding = "another number of ranks rounds its sums otherwise"
+        rounding = "another number of threads, or another kind of CPU, rounds its sums otherwise"
         message = f"{', '.join(different)} differ by SHA-256 ({rounding}); the last losses are {last}"
     else:
         message = f"the weights are the same, by the SHA-256 of {counted(len(names), 'file')}"

@@ -1,53 +1,67 @@
-"""The picture of a drill: loss and number of workers over time, with a line where each fault came, as SVG."""
+"""The picture of a drill as SVG: the loss over time, the workers that trained below it, and a mark for each fault.
 
+The curve has a gap where no step was done. Steps that were done again stand beside it as they were done first, and each
+fault has its cost in words. The background is white, so that it can be read in a dark notebook too.
+"""
+
+import bisect
 import itertools
-from collections.abc import Iterable, Sequence
+import math
+from collections.abc import Iterable, Iterator, Sequence
 from html import escape
 
 from train_func.client.drill.trace import Group, Step
 
-WIDTH, HEIGHT, LEFT, RIGHT, TOP, INSET = 760, 380, 64, 16, 40, 6
-LOSS, WORKERS = (TOP, 230), (270, 340)  # from the upper to the lower edge of each panel
-COLORS = ("#1f77b4", "#2ca02c", "#9467bd", "#8c564b", "#17becf")  # of the attempts, in turn
-FAULT, GREY = "#d62728", "#666"
+WIDTH, LEFT, RIGHT, INSET = 780, 56, 20, 8
+TITLE, ROW, CAPTION, LOSS, GAP, WORKERS, AXIS = 30, 16, 26, 210, 34, 80, 34  # heights, from above
+LETTER = 6.2  # width of a letter at most, on average
+CURVE, REPEAT, FAULT, TEXT, GRID = "#1f6fb4", "#e08a1e", "#c62828", "#444", "#e4e4e4"
+SECONDS = (1, 2, 5, 10, 20, 30, 60, 120, 300, 600, 1200, 1800, 3600, 7200, 14400, 43200, 86400)  # between two ticks
+NUM_MEANS = 40  # means over neighbours that the whole curve has room for, side by side
+MOST_POINTS = 2000  # of a curve, about
+
+Points = list[tuple[float, float]]
 
 
 class Picture(str):
     """The text of an SVG, which a notebook draws."""
+
+    def __repr__(self) -> str:
+        return f"<the picture of a drill, {len(self)} characters of SVG>"
 
     def _repr_svg_(self) -> str:
         return str(self)
 
 
 class Panel:
-    """Places values between the edges of one panel."""
+    """Places times and values between the edges of one panel."""
 
-    def __init__(self, edges: tuple[int, int], times: Sequence[float], values: Sequence[float]) -> None:
-        self._top, self._bottom = edges
-        self._begin, self._seconds = min(times), (max(times) - min(times)) or 1.0
-        self.low, self.high = min(values), max(values)
-        self._span = (self.high - self.low) or 1.0
+    def __init__(self, top: float, height: float, times: tuple[float, float], values: tuple[float, float]) -> None:
+        self.top, self.bottom = top, top + height
+        self._begin, self._seconds = times[0], (times[1] - times[0]) or 1.0
+        self._low, self._span = values[0], (values[1] - values[0]) or 1.0
 
     def x(self, time: float) -> float:
         return LEFT + (time - self._begin) / self._seconds * (WIDTH - LEFT - RIGHT)
 
     def y(self, value: float) -> float:
-        return self._bottom - INSET - (value - self.low) / self._span * (self._bottom - self._top - 2 * INSET)
+        return self.bottom - INSET - (value - self._low) / self._span * (self.bottom - self.top - 2 * INSET)
 
-    def line(self, points: Iterable[tuple[float, float]], color: str) -> str:
+    def points(self, values: Iterable[tuple[float, float]]) -> str:
+        return " ".join(f"{self.x(time):.1f},{self.y(value):.1f}" for time, value in values)
+
+    def line(self, values: Iterable[tuple[float, float]], style: str) -> str:
         """A line through these times and values."""
-        places = " ".join(f"{self.x(time):.1f},{self.y(value):.1f}" for time, value in points)
-        return f'<polyline fill="none" stroke="{color}" stroke-width="1.5" points="{places}"/>'
+        return f'<polyline fill="none" stroke-linejoin="round" {style} points="{self.points(values)}"/>'
 
-    def frame(self, name: str, digits: int) -> list[str]:
-        """The edges of the panel, with its lowest and its highest value."""
-        size = f'width="{WIDTH - LEFT - RIGHT}" height="{self._bottom - self._top}"'
-        return [
-            f'<rect x="{LEFT}" y="{self._top}" {size} fill="none" stroke="#ccc"/>',
-            _text(LEFT - 6, self._top + 10, f"{self.high:.{digits}f}", anchor="end"),
-            _text(LEFT - 6, self._bottom, f"{self.low:.{digits}f}", anchor="end"),
-            _text(LEFT + 6, self._top + 14, name),
-        ]
+    def frame(self, name: str, ticks: Iterable[float]) -> Iterator[str]:
+        """The edges of the panel, its name, and a line across it at each tick."""
+        for tick in ticks:
+            yield _line(LEFT, WIDTH - RIGHT, self.y(tick), self.y(tick), f'stroke="{GRID}"')
+            yield _text(LEFT - 8, self.y(tick) + 4, f"{tick:g}", anchor="end")
+        size = f'width="{WIDTH - LEFT - RIGHT}" height="{self.bottom - self.top:.0f}"'
+        yield f'<rect x="{LEFT}" y="{self.top:.0f}" {size} fill="none" stroke="#bbb"/>'
+        yield _text(LEFT, self.top - 7, name)
 
 
 def draw(name: str, steps: Sequence[Step], groups: Sequence[Group], marks: Sequence[tuple[float, str]]) -> Picture:
@@ -55,44 +69,130 @@ def draw(name: str, steps: Sequence[Step], groups: Sequence[Group], marks: Seque
 
     Args:
         name: of the run.
-        steps: with their losses; each attempt is a line of its own.
+        steps: with their losses, also those that were done again.
         groups: each from its start to the next fault, behind which no group trains until another one starts.
         marks: the faults, when and in words.
     """
     times = [*(step.time for step in steps), *(group.time for group in groups), *(time for time, _ in marks)] or [0.0]
-    losses = [(step, step.loss) for step in steps if step.loss is not None]
-    above = Panel(LOSS, times, [loss for _, loss in losses] or [0.0])
-    below = Panel(WORKERS, times, [0, *(group.workers for group in groups)])
-    parts = [*above.frame("loss", 3), *below.frame("workers", 0)]
-    for number in sorted({step.attempt for step in steps}):
-        points = [(step.time, loss) for step, loss in losses if step.attempt == number]
-        parts.append(above.line(points, COLORS[(number - 1) % len(COLORS)]))
-    parts.append(below.line(_sizes(groups, [time for time, _ in marks], max(times)), COLORS[0]))
-    for time, words in marks:
-        x = above.x(time)
-        ends = f'x1="{x:.1f}" x2="{x:.1f}" y1="{TOP}" y2="{WORKERS[1]}"'
-        parts.append(f'<line {ends} stroke="{FAULT}" stroke-dasharray="4 3"/>')
-        parts.append(_text(x + 3, TOP - 4, words, color=FAULT))
-    parts.append(_text(LEFT, 16, name, color="#000"))
-    parts.append(_text(LEFT, HEIGHT - 18, "0 s"))
-    parts.append(_text(WIDTH - RIGHT, HEIGHT - 18, f"{max(times) - min(times):.0f} s", anchor="end"))
-    size = f'width="{WIDTH}" height="{HEIGHT}" viewBox="0 0 {WIDTH} {HEIGHT}"'
-    head = f'<svg xmlns="http://www.w3.org/2000/svg" {size} font-family="sans-serif" font-size="11">'
-    background = '<rect width="100%" height="100%" fill="#fff"/>'
-    return Picture("\n".join([head, background, *parts, "</svg>"]))
+    span = (min(times), max(times))
+    losses = [step.loss for step in steps if step.loss is not None and math.isfinite(step.loss)] or [0.0]
+    most = max((group.workers for group in groups), default=1)
+    rows = _rows([Panel(0, 0, span, (0, 1)).x(time) for time, _ in marks], [_width(words) for _, words in marks])
+    top = TITLE + ROW * (max(rows, default=-1) + 1) + CAPTION
+    above = Panel(top, LOSS, span, (min(losses), max(losses)))
+    below = Panel(above.bottom + GAP, WORKERS, span, (0, most))
+    every = math.ceil(len(losses) / MOST_POINTS)
+    curves, repeats = _curves(steps)
+    parts = [*above.frame("loss", _ticks(min(losses), max(losses), 5))]
+    parts += below.frame("workers", _ticks(0, most, 4, least=1.0))
+    parts += [above.line(points[::every], f'stroke="{CURVE}" stroke-opacity="0.3"') for points in curves]
+    parts += [above.line(points[::every], f'stroke="{CURVE}" stroke-width="2"') for points in _means(curves)]
+    parts += [above.line(points[::every], f'stroke="{REPEAT}" stroke-width="1.5"') for points in repeats]
+    if repeats:
+        parts.append(_text(LEFT + _width("loss"), above.top - 7, "steps that were done again", color=REPEAT))
+    sizes = _sizes(groups, [time for time, _ in marks], span[1])
+    if sizes:
+        area = below.points([(sizes[0][0], 0.0), *sizes, (span[1], 0.0)])
+        parts.append(f'<polygon fill="{CURVE}" fill-opacity="0.15" points="{area}"/>')
+    parts.append(below.line(sizes, f'stroke="{CURVE}" stroke-width="2"'))
+    labels = list[str]()
+    for (time, words), row in zip(marks, rows, strict=True):
+        x, y = above.x(time), TITLE + ROW * (row + 1)
+        parts.append(_line(x, x, y - 10, below.bottom, f'stroke="{FAULT}" stroke-dasharray="4 3"'))
+        place, anchor = (x + 5, "start") if _fits(x, _width(words)) else (x - 5, "end")
+        labels.append(_text(place, y, words, anchor=anchor, color=FAULT))
+    parts += labels  # over the lines of others
+    for seconds, words in _moments(span[1] - span[0]):
+        x = below.x(span[0] + seconds)
+        parts += [_line(x, x, below.bottom, below.bottom + 4, 'stroke="#bbb"')]
+        parts += [_text(x, below.bottom + 18, words, anchor="middle")]
+    parts.append(f'<text x="{LEFT}" y="22" font-size="13" font-weight="bold" fill="#222">{escape(name)}</text>')
+    size = f'width="{WIDTH}" height="{below.bottom + AXIS:.0f}"'
+    head = f'<svg xmlns="http://www.w3.org/2000/svg" {size} viewBox="0 0 {WIDTH} {below.bottom + AXIS:.0f}"'
+    background = '<rect width="100%" height="100%" rx="6" fill="#fff"/>'
+    return Picture("\n".join([f'{head} font-family="sans-serif" font-size="11">', background, *parts, "</svg>"]))
 
 
-def _sizes(groups: Sequence[Group], faults: Sequence[float], end: float) -> list[tuple[float, float]]:
+def _curves(steps: Sequence[Step]) -> tuple[list[Points], list[Points]]:
+    """Times and losses of each attempt: of its steps, and of those that a later attempt did again."""
+    curves, repeats = list[Points](), list[Points]()
+    again = math.inf  # the first step of any later attempt
+    for number in sorted({step.attempt for step in steps}, reverse=True):
+        own = sorted((step for step in steps if step.attempt == number), key=lambda step: step.time)
+        numbers = [step for step in own if step.loss is not None and math.isfinite(step.loss)]
+        for lines, is_repeat in ((curves, False), (repeats, True)):
+            points = [(step.time, step.loss or 0.0) for step in numbers if (step.step >= again) is is_repeat]
+            lines[:0] = [points] if points else []
+        again = min([again, *(step.step for step in own)])
+    return curves, repeats
+
+
+def _means(lines: Sequence[Points]) -> Iterator[Points]:
+    """The same lines, each point the mean of those around it, in the neighbouring lines too."""
+    sums = [0.0, *itertools.accumulate(loss for line in lines for _, loss in line)]
+    most = len(sums) - 1
+    half, at = most // NUM_MEANS // 2, 0
+    for line in lines:
+        edges = [(max(0, number - half), min(most, number + half + 1)) for number in range(at, at + len(line))]
+        means = [(sums[last] - sums[first]) / (last - first) for first, last in edges]
+        yield [(time, mean) for (time, _), mean in zip(line, means, strict=True)]
+        at += len(line)
+
+
+def _sizes(groups: Sequence[Group], faults: Sequence[float], end: float) -> Points:
     """The corners of the line: up at the start of a group, and down where a fault has ended it."""
-    corners: list[tuple[float, float]] = []
+    corners: Points = []
     ordered = sorted(groups, key=lambda group: group.attempt)
     for group, following in itertools.zip_longest(ordered, ordered[1:]):
         until = following.time if following else end
         lost = next((time for time in sorted(faults) if group.time <= time < until), None) if following else None
-        corners += [(group.time, 0.0), (group.time, group.workers)] if not corners else [(group.time, group.workers)]
+        corners.append((group.time, group.workers))
         corners += [(until, group.workers)] if lost is None else [(lost, group.workers), (lost, 0.0), (until, 0.0)]
     return corners
 
 
-def _text(x: float, y: float, words: str, *, anchor: str = "start", color: str = GREY) -> str:
-    return f'<text x="{x:.1f}" y="{y:.1f}" text-anchor="{anchor}" fill="{color}">{escape(words)}</text>'
+def _rows(places: Sequence[float], widths: Sequence[float]) -> list[int]:
+    """The row of each label, from above: labels that would overlap have rows of their own."""
+    ends, rows = list[float](), list[int]()
+    for x, width in zip(places, widths, strict=True):
+        begin = x if _fits(x, width) else x - width
+        row = next((row for row, end in enumerate(ends) if end <= begin), len(ends))
+        ends[row : row + 1] = [begin + width]
+        rows.append(row)
+    return rows
+
+
+def _fits(x: float, width: float) -> bool:
+    """Whether a label has room to the right of its line; otherwise it stands to the left."""
+    return x + width <= WIDTH
+
+
+def _ticks(low: float, high: float, most: int, least: float = 0.0) -> list[float]:
+    """Round numbers between two values, at most so many and one more, and at least so far from each other."""
+    rough = ((high - low) or 1.0) / most
+    power = 10.0 ** math.floor(math.log10(rough))
+    step = max(least, next(factor * power for factor in (1, 2, 5, 10) if factor * power >= rough * (1 - 1e-9)))
+    first, last = math.ceil(low / step - 1e-9), math.floor(high / step + 1e-9)
+    return [number * step for number in range(first, last + 1)]
+
+
+def _moments(seconds: float) -> Iterator[tuple[float, str]]:
+    """Seconds since the beginning, and in words."""
+    step = SECONDS[min(bisect.bisect_left(SECONDS, seconds / 8), len(SECONDS) - 1)]
+    unit, size = ("s", 1) if step < 60 else ("min", 60) if step < 3600 else ("h", 3600)
+    for moment in range(0, math.floor(seconds) + 1, step):
+        yield moment, f"{moment // size} {unit}"
+
+
+def _width(words: str) -> float:
+    return LETTER * len(words) + 10
+
+
+def _line(x1: float, x2: float, y1: float, y2: float, style: str) -> str:
+    return f'<line x1="{x1:.1f}" x2="{x2:.1f}" y1="{y1:.1f}" y2="{y2:.1f}" {style}/>'
+
+
+def _text(x: float, y: float, words: str, *, anchor: str = "start", color: str = TEXT) -> str:
+    """Words with a white edge, by which they can be read over a line."""
+    place = f'x="{x:.1f}" y="{y:.1f}" text-anchor="{anchor}"'
+    return f'<text {place} fill="{color}" stroke="#fff" stroke-width="3" paint-order="stroke">{escape(words)}</text>'

@@ -56,6 +56,12 @@ class Recovery:
         """Whether the cause that was told is one of this fault."""
         return self.cause in self.fault.causes
 
+    @property
+    def label(self) -> str:
+        """The fault and its cost in a few words."""
+        again = f", {counted(self.steps_lost, 'step')} again" if self.steps_lost else ""
+        return f"{self.fault}: {'no step came' if self.seconds is None else f'{self.seconds:.1f} s'}{again}"
+
     def to_dict(self) -> dict[str, Any]:
         """All of it as plain JSON values."""
         facts = {name: value for name, value in vars(self).items() if name != "fault"}
@@ -143,7 +149,7 @@ class DrillReport:
 
     def picture(self) -> Picture:
         """Returns the loss and the number of workers over time as SVG; a cell shows it, ``str`` is its text."""
-        marks = [(recovery.time, str(recovery.fault)) for recovery in self.recoveries]
+        marks = [(recovery.time, recovery.label) for recovery in self.recoveries]
         return draw(self.name, self.steps, self.groups, marks)
 
     def __str__(self) -> str:

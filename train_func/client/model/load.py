@@ -19,6 +19,7 @@ from train_func.client.preflight import Question
 from train_func.errors import InvalidInput
 from train_func.published_model import (
     ADAPTERS,
+    are_adapters,
     are_causal,
     loaded,
     merged,
@@ -119,6 +120,17 @@ def base_of(record: RunRecord, adapters: Path) -> Path:
             cause="model",
         )
     return Path(answer["folder"])
+
+
+def merge(record: RunRecord, adapters: Path, to: str | Path | None) -> Path:
+    """Writes the whole model of fetched adapters to ``to``, by default beside them; returns the folder.
+
+    Raises InvalidInput where no adapters were published, or as ``write_merged``.
+    """
+    if not are_adapters(adapters):
+        raise InvalidInput(f"{record.name} has published a whole model and no adapters: fetch('model') brings it")
+    folder = Path(to) if to is not None else adapters.with_name(f"{adapters.name}-merged")
+    return write_merged(record, adapters, folder.expanduser().absolute(), is_ours=to is None)
 
 
 def write_merged(record: RunRecord, adapters: Path, to: Path, *, is_ours: bool) -> Path:

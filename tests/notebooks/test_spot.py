@@ -1,0 +1,60 @@
+"""Notebook 07 runs headless: workers go and come while it trains, and nothing is lost but seconds."""
+
+import re
+
+import pytest
+
+from tests.contracts.test_notebooks import ROOT, parameters
+from tests.notebooks.executing import errors, execute, home_in, outputs
+from train_func import attach
+
+NOTEBOOK = ROOT / "notebooks/07_spot.ipynb"
+GIVEN = parameters(NOTEBOOK)
+
+
+@pytest.fixture(scope="module")
+def executed(tmp_path_factory):
+    """Where the notebook was executed, what it showed, and the lines of its workers."""
+    folder = tmp_path_factory.mktemp("notebook")
+    with home_in(folder):
+        shown = execute(NOTEBOOK, folder / "executed.ipynb")
+        (name,) = re.findall(r"^(spot-[0-9a-f]{12}): submitted", shown, re.M)
+        yield folder / "executed.ipynb", shown, "\n".join(attach(name).logs())
+
+
+def test_workers_leave_move_and_are_evicted_and_all_of_them_come_back(executed):
+    _, shown, log = executed
+    attempts = dict(re.findall(r"attempt (\d+) starts.*?; workers: (\d+)", log))
+    sizes = "".join(attempts[number] for number in sorted(attempts, key=int))
+    # Scaled from 3 to 2, and worker 1 moves: it may come back together with worker 2, which is evicted later.
+    assert re.match("3212?323", sizes), sizes
+    assert re.search(r"worker 1 moved .*\(kubernetes.io/os=linux\); pause: [\d.]+ s, steps repeated: 0$", shown, re.M)
+
+
+def test_an_eviction_costs_no_step_and_a_lost_pod_at_most_those_since_the_checkpoint(executed):
+    _, shown, _ = executed
+    evicted, lost = map(int, re.findall(r"^  cost  (\d+) steps? done again; ", shown, re.M))
+    assert evicted == 0
+    longest = GIVEN["checkpoint_every"] + 3.0  # a checkpoint lies in the store a moment after its step
+    assert lost <= longest / GIVEN["pause"]
+    assert re.findall(r"^  told  (\w+), as it was", shown, re.M) == ["preemption", "killed"]
+
+
+def test_every_row_and_every_step_counts_once_and_the_weights_are_those_of_a_quiet_training(executed):
+    _, shown, _ = executed
+    epochs = GIVEN["epochs"]
+    assert f"epochs in which every row was used once: {epochs} of {epochs}" in shown
+    assert f"steps: {10 * epochs}, each once: True" in shown  # 240 rows, 24 in a step
+    assert re.search(r"^the weights are the same, by the SHA-256 of 1 file$", shown, re.M)
+
+
+def test_it_draws_the_curve_with_the_workers_and_the_faults(executed):
+    path, _, _ = executed
+    (data,) = (out["data"] for out in outputs(path) if "image/svg+xml" in out.get("data", {}))
+    texts = re.findall(r"<text[^>]*>([^<]*)</text>", "".join(data["image/svg+xml"]))
+    assert {"loss", "workers"} <= {*texts}
+    assert [text[:6] for text in texts if text.startswith("pod")] == ["pod 2:", "pod 1:"]
+
+
+def test_it_shows_nothing_red(executed):
+    assert errors(executed[0]) == []
