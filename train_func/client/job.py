@@ -413,8 +413,8 @@ class Job:
         """Puts the published model in place under ``name``; returns whether it is in place now, and prints why.
 
         ``attach(name)`` finds the run that is in place, so that its ``fetch()`` and ``load()`` give that model, also
-        while another one is put in place; its files lie under ``models/<name>/model`` in the store. To go back to an
-        earlier model is to promote its run again.
+        while another one is put in place. Its files are copied to a folder under ``models/<name>/`` in the store, which
+        is printed, before it is in place. To go back to an earlier model is to promote its run again.
 
         Args:
             name: small letters, digits and hyphens, such as ``"reviews"``.

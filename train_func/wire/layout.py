@@ -22,7 +22,7 @@ inputs/<sha256>/...             files that runs were given, and wheels, each und
                     metrics/    its history: metrics.csv, metrics-<part>.csv, and the same for TensorBoard
 <name>/model/                   the published files of the newest generation that succeeded; manifest.json last
 models/<name>/promotions/<n>.json  which run's model was put in place under that name; the highest number counts
-              model/            its files; manifest.json last
+              <n>-<job>/        its files, of the job of that generation; manifest.json last, and then the record
 probes/                         objects that a check of the store has just put, and deletes
 """
 
@@ -128,8 +128,6 @@ class ModelKeys:
 
     promotions = _Below("promotions")
     """Folder of the records of what was put in place, one after the other."""
-    model = _Below("model")
-    """Folder of its files."""
 
     @property
     def prefix(self) -> str:
@@ -138,6 +136,10 @@ class ModelKeys:
     def promotion(self, number: int) -> str:
         """The record of one, from 1."""
         return f"{self.promotions}/{number}.json"
+
+    def copy(self, number: int, job_name: str) -> str:
+        """Folder of the files of one, which it has of a generation of a run."""
+        return f"{self.prefix}/{number}-{job_name}"
 
 
 @dataclass(frozen=True)
