@@ -372,7 +372,4 @@ def _race(seed, folder, better):
     assert {*ended.values()} <= {True, "conflict", *([False] if better else [])}
     assert [*ended.values()].count(True) == held.number
     assert find(plain, f"{held.folder}/manifest.json").data == plain.get(RunKeys(held.run).result).data
-    assert (
-        weights(copied(plain, folder / "copy"))
-        == f"weights {0.1 if held.run == records[1].name else 0.2} 1"
-    )
+    assert weights(copied(plain, folder / "copy")) == f"weights {0.1 if held.run == records[1].name else 0.2} 1"

@@ -32,7 +32,15 @@ from train_func.run import NAME
 from train_func.storage import Readable, Store, find
 from train_func.text import listed
 from train_func.wire.exits import retryable
-from train_func.wire.layout import END_MARK, RunKeys, later_generations, newest_number
+from train_func.wire.layout import (
+    END_MARK,
+    INPUTS,
+    REMOVAL_MARK,
+    RunKeys,
+    input_folder,
+    later_generations,
+    newest_number,
+)
 from train_func.wire.metrics import Row, from_csv
 from train_func.wire.records import BEAT_SECONDS, EndRecord, RunRecord, SignOfLife, SubmissionRecord, digest_of
 
@@ -194,12 +202,16 @@ def start_job(
         options=request.options,
     )
     store.put(record.keys.source, source.encode())  # the same bytes from every client of the run
+    addresses = list(addresses)
     try:
         store.put(key, submission.to_json(), if_absent=True)
     except StorageFailed as failure:
         if failure.reason != "conflict":
             raise
         return False
+    if fault := _removed_input(store, record, addresses):
+        store.delete(key)
+        raise StorageFailed(fault, reason="conflict")
     notes = tables.keep(record.store, record.name, addresses)
     try:
         backend.submit(request)
@@ -217,6 +229,28 @@ def start_job(
         print(f"{record.name}: interrupted while it was created; if it is there, it goes on: {stops}")
         raise
     return True
+
+
+def _removed_input(store: Store, record: RunRecord, addresses: Iterable[str]) -> str:
+    """Why an input in the store may be gone before the workers read it; empty where all of them stay.
+
+    A removal reads the submissions after it has set its marks, so that it sees one that is written before this.
+    """
+    inputs = f"{store.address}/{INPUTS}/"
+    carried = {address.removeprefix(inputs).partition("/")[0] for address in addresses if address.startswith(inputs)}
+    for sha256 in sorted({*carried, *record.wheels.values()}):
+        names = store.names(input_folder(sha256))
+        removed_with = [name.removeprefix(REMOVAL_MARK) for name in names if name.startswith(REMOVAL_MARK)]
+        if removed_with or not names:
+            complete = (
+                f". Where that was interrupted, complete it first: remove({removed_with[0]!r})" if removed_with else ""
+            )
+            return (
+                f"{store.address}/{input_folder(sha256)}, an input of {record.name}, is being removed with "
+                f"{listed(removed_with) or 'another run'}, and nothing was submitted: submit again, which carries it "
+                f"to the store again{complete}"
+            )
+    return ""
 
 
 def published_result(store: Readable, keys: RunKeys) -> "Result | None":

@@ -1,6 +1,7 @@
 """The layout of a store: every key that a run, or what several runs share, has there; and the folder of a person.
 
 inputs/<sha256>/...             files that runs were given, and wheels, each under the SHA-256 of its content
+                .removal-<name> a mark that they are being removed with that run; goes last
 <name>/submissions/<n>.json     all of one submission: what was asked for, of whom, and its job; never changed. Of
                                 generation 2 and later: <name>/generations/<g>/submissions/<n>.json, as all below
        cancelled/<n>.json       that the job of that submission was cancelled
@@ -42,6 +43,7 @@ CHECKPOINT_MANIFEST = "manifest.json"
 PIPELINE, LABELS, CARD = "pipeline.json", "labels.json", "README.md"  # of a published model
 RUN, CELLS, SOURCE = "run.json", "cells.json", "source.py"  # of a published model, and of the folder that ranks read
 SUBMISSIONS = "submissions"
+REMOVAL_MARK = ".removal-"  # begins the name of the mark of an input that is being removed
 END_MARK = "end-"  # begins the name of what counts of an end record
 _NUMBER = "(0|[1-9][0-9]*)"
 _OF_CHECKPOINT = re.compile(
@@ -53,6 +55,16 @@ _OF_ATTEMPT = re.compile(r"(?P<attempt>\d+)/(?:(?P<lease>lease\.json)|worker-(?P
 def home(environ: Mapping[str, str]) -> Path:
     """Returns the folder of this person's jobs, default store, cache, models and tables: TRAIN_FUNC_HOME, absolute."""
     return Path(environ.get("TRAIN_FUNC_HOME") or "~/.train_func").expanduser().absolute()
+
+
+def input_folder(sha256: str) -> str:
+    """Folder of the files of that content."""
+    return f"{INPUTS}/{sha256}"
+
+
+def removal_mark(sha256: str, run: str) -> str:
+    """The mark that the files of that content are being removed with a run."""
+    return f"{input_folder(sha256)}/{REMOVAL_MARK}{run}"
 
 
 def wheel_key(name: str, sha256: str) -> str:
