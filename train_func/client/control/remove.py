@@ -155,9 +155,8 @@ class Removal:
 
         Raises StorageFailed, with reason "conflict" where it was submitted again or a worker still writes to it.
         """
-        marks = {
-            sha256: removal_mark(sha256, self.name) for sha256 in {entry.key.split("/")[1] for entry in self.inputs}
-        }
+        inputs = sorted({entry.key.split("/")[1] for entry in self.inputs})
+        marks = {sha256: removal_mark(sha256, self.name) for sha256 in inputs}
         for mark in marks.values():
             self.store.put(mark, b"")
         if _submissions(self.store, self.name) != self.submissions:
@@ -174,8 +173,8 @@ class Removal:
         for sha256, mark in marks.items():
             if sha256 not in used:
                 marked = f"{input_folder(sha256)}/{REMOVAL_MARK}"
-                keys = (entry.key for entry in self.store.list(f"{input_folder(sha256)}/"))
-                self.store.delete(*(key for key in keys if not key.startswith(marked)))
+                files = (entry.key for entry in self.store.list(f"{input_folder(sha256)}/"))
+                self.store.delete(*(key for key in files if not key.startswith(marked)))
             self.store.delete(mark)
         steps: list[list[str]] = [[] for _ in _STEPS]
         for key in (entry.key for entry in self.store.list(f"{self.name}/")):

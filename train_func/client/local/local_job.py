@@ -248,12 +248,18 @@ class LocalJob:
             time.sleep(0.02)
 
 
+def job_folders(jobs: Path) -> list[JobFolder]:
+    """The folders of the jobs that were accepted, by name; what else a user may have put beside them is no job."""
+    roots = (journal.parent for journal in sorted(jobs.glob("*/journal.jsonl")))
+    return [JobFolder(root) for root in roots if _JOB_NAME.fullmatch(root.name)]
+
+
 def remove_old(jobs: Path) -> None:
     """Removes the folders of jobs that ended a day ago; their runs stay in the store."""
-    for journal in jobs.glob("[a-z]*/journal.jsonl"):
-        is_old = journal.stat().st_mtime + TTL_SECONDS < time.time()
-        if is_old and not JobFolder(journal.parent).is_controlled():
-            shutil.rmtree(journal.parent)
+    for folder in job_folders(jobs):
+        is_old = folder.journal.stat().st_mtime + TTL_SECONDS < time.time()
+        if is_old and not folder.is_controlled():
+            shutil.rmtree(folder.root)
 
 
 def read_log(log: Path, pod: Pod, position: LogPosition) -> tuple[list[LogLine], LogPosition, bool]:
