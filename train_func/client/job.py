@@ -8,13 +8,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from train_func.client.backend import Backend, backend_or_default, name_of_backend
+from train_func.client.elsewhere import Elsewhere
 from train_func.client.status import Event, JobStatus
 from train_func.client.stored_run import (
     ENDED,
     Submission,
     attach_expression,
     newest_generation,
-    other_backend,
     published_keys,
     published_result,
     state_in_store,
@@ -163,7 +163,7 @@ class Job:
     def _refuse_absent(self, state: str) -> None:
         if state == "Absent":
             gone = f"there is no job {self.record.job_name}; submit the run again"
-            raise JobNotFound(self._other_backend() or gone)
+            raise JobNotFound(self._other_place() or gone)
 
     def _how_to_look(self) -> str:
         """What a person can do about a silence; empty where there is nothing."""
@@ -334,7 +334,7 @@ class Job:
     def _change(self) -> "Change":
         from train_func.client.control.move import Change
 
-        return Change(self.record, self._job, self._store, self._note, self._other_backend)
+        return Change(self.record, self._job, self._store, self._note, self._other_place)
 
     def delete(self) -> None:
         """Stops the workers and removes the job from its backend, with its pods and their logs; says what stays.
@@ -344,7 +344,7 @@ class Job:
         """
         there = self._job.status() is not None
         self._job.delete()
-        gone = self._other_backend() or "there is no job any more"
+        gone = self._other_place() or "there is no job any more"
         remove = self.attach_expression.replace("attach", "remove", 1)
         self._note(
             f"{'the job is deleted, with its pods and their files' if there else gone}; the run "
@@ -378,7 +378,7 @@ class Job:
             if failure.reason != "absent":
                 raise
             state = self.state
-            where = (self._other_backend() if state == "Absent" else "") or "result() waits for its end, or tells why"
+            where = (self._other_place() if state == "Absent" else "") or "result() waits for its end, or tells why"
             raise StorageFailed(
                 f"{self.name} has published no model in {self._store.address}: it is {state}; {where}", reason="absent"
             ) from None
@@ -461,8 +461,10 @@ class Job:
     def _note(self, words: str) -> None:
         print(shown(f"{self.name}: {words}"), flush=True)
 
-    def _other_backend(self) -> str:
-        return other_backend(self._store, self.record.keys, self._backend)
+    def _other_place(self) -> str:
+        """Where else the job is, in words; empty when it was submitted to this backend."""
+        other = Elsewhere.of(self.record.keys, self._store, self._backend)
+        return f"{self.name} {other.submission.whereabouts}" if other else ""
 
 
 def attach(name: str, *, on: Backend | None = None) -> Job:

@@ -8,6 +8,7 @@ from importlib.metadata import packages_distributions, version
 from typing import TYPE_CHECKING, Any
 
 from train_func.client.backend import Backend, backend_or_default
+from train_func.client.elsewhere import refuse_elsewhere
 from train_func.client.job import Job
 from train_func.client.preflight import Facts, check_inputs, input_addresses, pack_function, with_absolute_paths
 from train_func.client.source import Source
@@ -18,7 +19,6 @@ from train_func.client.stored_run import (
     goes_on_in,
     newest_checkpoint,
     newest_generation,
-    refuse_elsewhere,
     start_job,
     stored_record,
     whole_name,

@@ -4,16 +4,8 @@ from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 
 from train_func.client.backend import Backend, BoundJob
-from train_func.client.stored_run import (
-    ENDED,
-    SILENT_SECONDS,
-    Elsewhere,
-    mark_cancelled,
-    newest_checkpoint,
-    other_backend,
-    state_in_store,
-    status_here,
-)
+from train_func.client.elsewhere import SILENT_SECONDS, Elsewhere
+from train_func.client.stored_run import ENDED, mark_cancelled, newest_checkpoint, state_in_store, status_here
 from train_func.errors import JobNotFound, StorageFailed
 from train_func.storage import Store
 from train_func.wire.records import RunRecord
@@ -26,17 +18,12 @@ def cancel(record: RunRecord, job: BoundJob, backend: Backend, store: Store, not
     keys = record.keys
     status = status_here(job, keys, store, backend)
     if status is None and (other := Elsewhere.of(keys, store, backend)):
-        return give_up(record, other, backend, store, note)
+        return give_up(record, other, store, note)
     if status is not None and status.finished:
         return note(OVER)
     with ThreadPoolExecutor(1) as beside:  # a store that is away must not keep the workers going
         marked = beside.submit(mark_cancelled, store, keys) if status else None
-        try:
-            job.cancel()
-        except JobNotFound:
-            if words := other_backend(store, keys, backend):
-                raise JobNotFound(words) from None
-            raise
+        job.cancel()
     try:
         if marked:
             marked.result()
@@ -51,10 +38,10 @@ def cancel(record: RunRecord, job: BoundJob, backend: Backend, store: Store, not
     return None
 
 
-def give_up(record: RunRecord, other: Elsewhere, backend: Backend, store: Store, note: Callable[[str], None]) -> None:
+def give_up(record: RunRecord, other: Elsewhere, store: Store, note: Callable[[str], None]) -> None:
     """Marks a job that cannot be asked as cancelled, unless it lives; then it raises JobNotFound."""
     if other.job is not None:
-        raise JobNotFound(other_backend(store, record.keys, backend))
+        raise JobNotFound(f"{record.name} {other.submission.whereabouts}")
     note(f"looking up to {SILENT_SECONDS:.0f} s for a sign of life of its job")
     if other.lives():
         raise JobNotFound(f"{other}. It lives, and is stopped where it runs: {other.submission.handle}.cancel()")

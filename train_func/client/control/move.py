@@ -67,11 +67,11 @@ class Change:
         job: BoundJob,
         store: Store,
         note: Callable[[str], None],
-        other_backend: Callable[[], str],
+        other_place: Callable[[], str],
     ) -> None:
-        """``other_backend``: says where else the job may be; empty for a job that was submitted here."""
+        """``other_place``: says where else the job may be; empty for a job that was submitted here."""
         self._record, self._job, self._store, self._note = record, job, store, note
-        self._other_backend = other_backend
+        self._other_place = other_place
         self._end = float("inf")  # of waiting, in monotonic seconds
 
     def scale(self, workers: int) -> None:
@@ -234,7 +234,7 @@ class Change:
         snapshot = self._job.look(with_logs=False)
         if snapshot.status is None or snapshot.status.is_over or snapshot.status.deleting:
             gone = f"job {self._job.name} does not run any more: submit the run again"
-            raise JobNotFound(self._other_backend() or gone)
+            raise JobNotFound(self._other_place() or gone)
         return snapshot
 
     def _pods(self, snapshot: Snapshot) -> dict[int, Pod]:

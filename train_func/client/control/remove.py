@@ -15,10 +15,10 @@ from pathlib import Path
 
 from train_func import tables as tables_module
 from train_func.client.backend import Backend, BoundJob, backend_or_default
+from train_func.client.elsewhere import Elsewhere
 from train_func.client.model.fetch import as_fetched, remove_fetched
 from train_func.client.model.promote import all_in_place
 from train_func.client.stored_run import (
-    Elsewhere,
     attach_expression,
     generations,
     newest_checkpoint,
@@ -182,10 +182,10 @@ class Removal:
             steps[next(step for step, pattern in enumerate(_STEPS) if pattern.fullmatch(inside))].append(key)
         for keys in steps:
             self.store.delete(*keys)
-        if files := self.store.list(f"{self.name}/"):
+        if new_files := self.store.list(f"{self.name}/"):
             raise StorageFailed(
-                f"{self.store.address}/{self.name}/ was written to while it was removed, {_amount(files)} came: remove "
-                "the run again when its workers have ended",
+                f"{self.store.address}/{self.name}/ was written to while it was removed, {_amount(new_files)} came: "
+                "remove the run again when its workers have ended",
                 reason="conflict",
             )
 

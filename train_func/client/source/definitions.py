@@ -11,7 +11,7 @@ import re
 from collections import defaultdict
 from collections.abc import Iterator, Mapping
 from types import CellType, FunctionType, ModuleType
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from train_func.client.source.cells import ABSENT, ATOMS, Space, is_same_literal, literal
 from train_func.client.source.names import Definition, Import, binds
@@ -225,7 +225,8 @@ def empty_of(value: object) -> object:
         empty = make(*arguments)
         if isinstance(state, Mapping):
             vars(empty).update(state)
-        next(kind for kind in type(value).__mro__ if kind.__module__ in ("builtins", "collections")).clear(empty)
+        base: Any = next(kind for kind in type(value).__mro__ if kind.__module__ in ("builtins", "collections"))
+        base.clear(empty)
         return empty
     made = object.__new__(type(value))
     made.__dict__.update({k: empty_of(v) if hasattr(v, "clear") else v for k, v in vars(value).items()})
