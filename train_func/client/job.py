@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from train_func.client.backend import Backend, backend_or_default, name_of_backend
 from train_func.client.elsewhere import Elsewhere
-from train_func.client.status import Event, JobStatus
+from train_func.client.status import Event
 from train_func.client.stored_run import (
     ENDED,
     Submission,
@@ -77,13 +77,10 @@ class Job:
 
         Of a job that was deleted, or has expired, it is what the store holds of its run; Absent when that is no end.
         """
-        status = self._status()
+        status = status_here(self._job, self.record.keys, self._store, self._backend)
         if status is None:
             return state_in_store(self._store, self.record.keys)
         return state_of(status, published=self._is_published)
-
-    def _status(self) -> JobStatus | None:
-        return status_here(self._job, self.record.keys, self._store, self._backend)
 
     @property
     def manifest(self) -> dict[str, Any]:

@@ -139,15 +139,11 @@ class Request:
                 "that is deleted or evicted is replaced, and the training goes on"
             )
         if record.generation > self.record.generation:
-            self._delete_earlier()
+            earlier = backend.job(self.record.job_name)  # to which no handle leads any more
+            status = earlier.status()
+            if status and status.is_over:  # another client may have submitted that generation again meanwhile
+                earlier.delete()
         return Job(record, backend, store)
-
-    def _delete_earlier(self) -> None:
-        """Deletes the job of the generation before, to which no handle leads any more, if it has ended."""
-        job = self.backend.job(self.record.job_name)
-        status = job.status()
-        if status and status.is_over:  # another client may have submitted that generation again meanwhile
-            job.delete()
 
 
 def check_run(run: object) -> Run:

@@ -214,7 +214,8 @@ class Change:
             if first.step > done[number] + 1:  # steps were done that no worker has reported
                 return None, None
             num_repeated += done[number] + 1 - first.step
-            pause += _seconds(rows[number][-1], first)
+            stopped, resumed = (datetime.fromisoformat(row.timestamp) for row in (rows[number][-1], first))
+            pause += (resumed - stopped).total_seconds()
         return pause, num_repeated
 
     def _rows(self, attempt: int) -> list[Row]:
@@ -251,7 +252,3 @@ class Change:
 
 def _node(pod: Pod | None) -> str | None:
     return pod.node or None if pod else None
-
-
-def _seconds(before: Row, after: Row) -> float:
-    return (datetime.fromisoformat(after.timestamp) - datetime.fromisoformat(before.timestamp)).total_seconds()

@@ -212,7 +212,7 @@ class LocalJob:
     def _end_if_finished(self) -> None:
         status = self.folder.read().status
         if status and status.finished:
-            self._end()
+            self._await_end(self._ask_to_end())
 
     def _stop(self) -> bool:
         """Ends all processes of the job, while other jobs can start; returns whether there was a job."""
@@ -222,10 +222,6 @@ class LocalJob:
             is_there, seconds = self.status() is not None, self._ask_to_end()
         self._await_end(seconds)
         return is_there
-
-    def _end(self) -> None:
-        """Ends all processes of the job within its grace period; raises JobFailed when its controller stays."""
-        self._await_end(self._ask_to_end())
 
     def _ask_to_end(self) -> float:
         """Tells the controller, if there is one; returns the seconds within which it ends."""
