@@ -119,10 +119,10 @@ def jobs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Jobs]:
     monkeypatch.setenv("TRAIN_FUNC_HOME", str(home))
     found = Jobs(home)
     yield found
-    for folder in (home / "jobs").glob("[a-z]*"):
-        found.backend.job(folder.name).delete()
+    for job in found.backend.jobs():
+        job.delete()
     until(lambda: not processes(TRAIN_FUNC_HOME=str(home)), "no process left")
-    assert not list((home / "jobs").glob("[a-z]*"))
+    assert not found.backend.jobs()
     assert links_into(home) == []
 
 

@@ -1,11 +1,13 @@
 """The house: what a file, a name and an import may look like."""
 
 import ast
+import os
 import random
 import re
 import subprocess
 import sys
 import tomllib
+from collections import Counter
 from importlib.metadata import packages_distributions
 from pathlib import Path
 
@@ -86,6 +88,11 @@ def test_a_module_is_one_idea_and_says_it(path):
     assert ast.get_docstring(ast.parse(text)), "no docstring"
 
 
+def test_a_folder_holds_at_most_sixteen_modules():
+    num_of_folder = Counter(path.parent for path in MODULES)
+    assert {relative(folder): num for folder, num in num_of_folder.items() if num > 16} == {}
+
+
 def test_no_module_is_named_after_nothing():
     assert not [relative(path) for path in MODULES if path.stem in NAMELESS]
 
@@ -132,6 +139,30 @@ def import_microseconds() -> int:
 def test_submitting_needs_no_torch():
     loaded = imported_by("from train_func import Run, submit, attach, Local, Cluster, Job, InvalidInput")
     assert not loaded & {"torch", "transformers", "datasets", "kubernetes", "kubeflow"}
+
+
+SUBMITS = """
+import sys
+from train_func import Local, submit
+
+def train_func():
+    return {"loss": 0.5}
+
+job = submit(train_func, on=Local())
+print(*(name for name in sys.modules if name.partition(".")[0] == "train_func"), file=sys.stderr)
+job.delete()
+"""
+
+
+def test_submitting_loads_at_most_sixty_modules_of_the_package(tmp_path):
+    (tmp_path / "submits.py").write_text(SUBMITS)
+    environment = {**os.environ, "TRAIN_FUNC_HOME": str(tmp_path / "home"), "PYTHONPATH": str(ROOT)}
+    environment.pop("TRAIN_FUNC_STORE", None)
+    command = [sys.executable, tmp_path / "submits.py"]
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, check=True)
+    loaded = done.stderr.split()
+    assert "train_func.client.submit" in loaded
+    assert len(loaded) <= 60, loaded
 
 
 def test_the_front_door_offers_what_it_lists():

@@ -11,7 +11,7 @@ from tests.local_jobs import processes, until
 from tests.messages import unnamed
 from tests.stored_runs import store_address
 from train_func import InvalidInput, JobNotFound, Local, Run, attach, remove, submit
-from train_func.client import stored_run
+from train_func.client import elsewhere
 from train_func.storage import open_store
 
 LIMIT = 240.0
@@ -78,7 +78,7 @@ def signalled(home, number):
 def test_a_silent_job_is_given_up_by_a_person_and_disturbs_nobody_when_it_comes_back(
     homes, tmp_path, monkeypatch, capsys
 ):
-    monkeypatch.setattr(stored_run, "SILENT_SECONDS", 7.0)  # a sign of life comes every 5 s
+    monkeypatch.setattr(elsewhere, "SILENT_SECONDS", 7.0)  # a sign of life comes every 5 s
     first, second = homes
     on, store = Local(store=(tmp_path / "store").as_uri()), open_store((tmp_path / "store").as_uri())
     asked = {"run": Run(parameters={"folder": str(tmp_path)}), "on": on}

@@ -4,6 +4,7 @@ import hashlib
 import json
 import os
 import re
+import threading
 from pathlib import Path
 
 import pytest
@@ -214,6 +215,45 @@ def test_one_that_another_process_has_fetched_meanwhile_is_as_good(store, home, 
     monkeypatch.setattr(Path, "rename", second)
     assert model(fetch(store, KEYS, home / "model")) == FIRST
     assert [path.name for path in home.iterdir()] == ["model"]
+
+
+OTHER = RunKeys("a-run", 3)
+THIRD = {"config.json": b"[]", "vocabulary.txt": b"words"}
+
+
+@pytest.mark.parametrize("before", ["absent", "fetched before"])
+@pytest.mark.parametrize("at", range(12))  # calls of the slower one to the disk
+def test_of_two_models_that_are_fetched_into_one_folder_at_once_one_is_there_and_whole(
+    store, home, monkeypatch, before, at
+):
+    to = home / "model"
+    if before == "fetched before":
+        fetch(store, KEYS, to)
+    publish(store, SECOND, generation=2)
+    publish(store, THIRD, generation=3)
+    left, threads = [at], []
+
+    def slowed(name):
+        call = getattr(Path, name)
+
+        def wait(path, *arguments, **options):
+            left[0] -= 1
+            if left[0] == -1:
+                threads.append(threading.Thread(target=fetch, args=(store, OTHER, to)))
+                threads[0].start()
+                threads[0].join(0.3)  # it may have to wait for this one
+            return call(path, *arguments, **options)
+
+        return wait
+
+    for name in ("rename", "replace", "chmod", "unlink", "write_bytes"):
+        monkeypatch.setattr(Path, name, slowed(name))
+    fetch(store, NEWER, to)
+    for thread in threads:
+        thread.join()
+    generation = json.loads((to / "manifest.json").read_bytes())["generation"]
+    assert model(to) == {2: SECOND, 3: THIRD}[generation]
+    assert not [path for path in home.rglob("*") if path.name.startswith(".")]
 
 
 def num_read():

@@ -1,5 +1,6 @@
 """A model is put in place under a name by one client at a time, is fetched whole meanwhile, and can be taken back."""
 
+import contextlib
 from dataclasses import replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -8,7 +9,7 @@ import pandas as pd
 import pytest
 
 from tests.stored_runs import put_run, put_submission, whole_model
-from tests.turns import race
+from tests.turns import at_call, race
 from tests.unit.test_checkpoint_damage import MEMORY
 from train_func import InvalidInput, JobNotFound, Local, Run, StorageFailed, attach, remove, runs, withdraw
 from train_func.client.cli import main
@@ -16,8 +17,6 @@ from train_func.client.model.promote import in_place, promote, vacate
 from train_func.storage import find, open_store
 from train_func.wire.layout import ModelKeys, RunKeys
 from train_func.wire.result import FileEntry, Result, write_sums
-
-MODEL = ModelKeys("reviews").model
 
 
 def put_model(store, lr, *, name=None, accuracy=0.5, held_out="h", generation=1):
@@ -51,6 +50,15 @@ def weights(folder):
     return (folder / "model.safetensors").read_text()
 
 
+def copied(store, to):
+    """The folder of the model in place, as a person copies it out of the store."""
+    return whole_model(store, in_place(store, "reviews").folder, to)
+
+
+class Dies(Exception):
+    """The process is killed."""
+
+
 def test_a_promoted_model_is_fetched_by_its_name_and_lies_whole_under_it(store, tmp_path, capsys):
     record = put_model(store, 0.1)
     assert attach(record.name).promote("reviews") is True
@@ -58,14 +66,14 @@ def test_a_promoted_model_is_fetched_by_its_name_and_lies_whole_under_it(store, 
     job = attach("reviews")
     assert (job.name, weights(job.fetch())) == (record.name, "weights 0.1 1")
     assert job.fetch().name == "reviews"
-    assert weights(whole_model(store, MODEL, tmp_path / "by-mc")) == "weights 0.1 1"
+    assert weights(copied(store, tmp_path / "by-mc")) == "weights 0.1 1"
 
 
 def test_an_earlier_run_that_is_promoted_again_takes_its_place_back(store, tmp_path):
     first, second = put_model(store, 0.1), put_model(store, 0.2)
     for record in (first, second, first):
         assert promote(store, record, "reviews")[0]
-        assert weights(attach("reviews").fetch()) == weights(whole_model(store, MODEL, tmp_path / "copy"))
+        assert weights(attach("reviews").fetch()) == weights(copied(store, tmp_path / "copy"))
     held = in_place(store, "reviews")
     assert (held.number, held.run) == (3, first.name)
     assert not list((tmp_path / "copy").glob("only-0.2"))
@@ -74,21 +82,52 @@ def test_an_earlier_run_that_is_promoted_again_takes_its_place_back(store, tmp_p
 def test_what_is_in_place_already_is_not_counted_again_and_its_copy_is_made_whole(store, tmp_path):
     record = put_model(store, 0.1)
     promote(store, record, "reviews")
-    store.delete(f"{MODEL}/manifest.json")
+    store.delete(f"{in_place(store, 'reviews').folder}/manifest.json")
     assert promote(store, record, "reviews")[0]
     assert in_place(store, "reviews").number == 1
-    assert weights(whole_model(store, MODEL, tmp_path / "copy")) == "weights 0.1 1"
+    assert weights(copied(store, tmp_path / "copy")) == "weights 0.1 1"
 
 
 @pytest.mark.parametrize("left", ["model.safetensors", "only-0.1"])
-def test_what_a_client_that_died_in_a_race_has_left_is_cleared_by_the_next_promotion(store, tmp_path, left):
+def test_what_another_program_has_left_in_the_copy_is_cleared_by_the_next_promotion(store, tmp_path, left):
     first, second = put_model(store, 0.1), put_model(store, 0.2)
     for record in (first, second):
         promote(store, record, "reviews")
-    store.put(f"{MODEL}/{left}", store.get(f"{first.keys.model}/{left}").data)  # as long as that of the other
+    folder = in_place(store, "reviews").folder
+    store.put(f"{folder}/{left}", store.get(f"{first.keys.model}/{left}").data)  # as long as that of the other
     promote(store, second, "reviews")
-    assert weights(whole_model(store, MODEL, tmp_path / "copy")) == "weights 0.2 1"
-    assert f"{MODEL}/only-0.1" not in {entry.key for entry in store.list(MODEL)}
+    assert weights(copied(store, tmp_path / "copy")) == "weights 0.2 1"
+    assert f"{folder}/only-0.1" not in {entry.key for entry in store.list(folder)}
+
+
+@pytest.mark.parametrize("calls", range(40))
+def test_a_promotion_that_dies_anywhere_leaves_one_whole_model_in_place_and_the_next_leaves_its_files_alone(
+    store, tmp_path, calls
+):
+    first, second = put_model(store, 0.1), put_model(store, 0.2)
+    promote(store, first, "reviews")
+
+    def die():
+        raise Dies
+
+    with contextlib.suppress(Dies):
+        promote(at_call(store, calls, die), second, "reviews")
+    held = in_place(store, "reviews")
+    assert weights(copied(store, tmp_path / "copy")) == f"weights {0.1 if held.run == first.name else 0.2} 1"
+    assert promote(store, second, "reviews")[0]
+    assert weights(copied(store, tmp_path / "copy")) == "weights 0.2 1"
+    folder = in_place(store, "reviews").folder.rpartition("/")[2]
+    assert store.names("models/reviews") == [f"{folder}/", "promotions/"]
+
+
+def test_a_model_whose_files_are_damaged_takes_no_place(store, tmp_path):
+    first, second = put_model(store, 0.1), put_model(store, 0.2)
+    promote(store, first, "reviews")
+    store.put(f"{second.keys.attempt(1).model}/model.safetensors", b"other weights")
+    with pytest.raises(StorageFailed) as refused:
+        promote(store, second, "reviews")
+    assert refused.value.reason == "damaged"
+    assert weights(copied(store, tmp_path / "copy")) == weights(attach("reviews").fetch()) == "weights 0.1 1"
 
 
 def test_a_new_generation_of_the_run_is_in_place_only_when_it_is_promoted(store):
@@ -221,7 +260,7 @@ def test_a_withdrawn_name_goes_on_counting(store, tmp_path):
     assert promote(store, second, "reviews", better="accuracy")[0]  # nothing is there to be better than
     held = in_place(store, "reviews")
     assert (held.number, held.run) == (3, second.name)
-    assert weights(whole_model(store, MODEL, tmp_path / "copy")) == "weights 0.2 1"
+    assert weights(copied(store, tmp_path / "copy")) == "weights 0.2 1"
 
 
 def test_of_an_unknown_name_the_command_tells_its_own_option_that_names_a_store(store, capsys):
@@ -313,10 +352,10 @@ def _race_with_withdrawal(seed, folder):
     assert [*ended.values()].count("conflict") <= 1
     if held:
         assert (held.run, ended[1]) == (second.name, True)
-        assert weights(whole_model(plain, MODEL, folder / "copy")) == "weights 0.2 1"
+        assert weights(copied(plain, folder / "copy")) == "weights 0.2 1"
     else:
         assert ended[2] in (first.name, second.name)
-        assert plain.list(f"{MODEL}/") == []
+        assert plain.names("models/reviews") == ["promotions/"]
 
 
 def _race(seed, folder, better):
@@ -332,8 +371,5 @@ def _race(seed, folder, better):
     assert ended[1 if held.run == records[1].name else 2] is True
     assert {*ended.values()} <= {True, "conflict", *([False] if better else [])}
     assert [*ended.values()].count(True) == held.number
-    assert find(plain, f"{MODEL}/manifest.json").data == plain.get(RunKeys(held.run).result).data
-    assert (
-        weights(whole_model(plain, MODEL, folder / "copy"))
-        == f"weights {0.1 if held.run == records[1].name else 0.2} 1"
-    )
+    assert find(plain, f"{held.folder}/manifest.json").data == plain.get(RunKeys(held.run).result).data
+    assert weights(copied(plain, folder / "copy")) == f"weights {0.1 if held.run == records[1].name else 0.2} 1"

@@ -12,7 +12,6 @@ from train_func.client.model.promote import in_place
 from train_func.client.model.promote import promote as promote_in
 from train_func.pipeline.steps import promote
 from train_func.storage import open_store
-from train_func.wire.layout import ModelKeys
 
 NUM_ROUNDS = 7
 
@@ -61,5 +60,5 @@ def test_of_two_steps_that_promote_at_once_one_wins(store, tmp_path, better):
         (won,) = (lr for lr, record in records.items() if record.name == held.run)
         assert ended[held.run] is True
         assert [*ended.values()].count(True) == held.number - (before.number if before else 0)
-        copied = whole_model(store, ModelKeys("reviews").model, tmp_path / "copy")
+        copied = whole_model(store, held.folder, tmp_path / "copy")
         assert (copied / "model.safetensors").read_text() == f"weights {won} 1"

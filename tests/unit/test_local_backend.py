@@ -2,6 +2,7 @@
 
 import os
 import shlex
+import shutil
 import subprocess
 import threading
 from pathlib import Path
@@ -194,6 +195,18 @@ def test_the_folder_of_a_job_that_ended_a_day_ago_is_removed_when_the_next_one_s
     jobs.start("pass")
     assert [job.name for job in jobs.backend.jobs()] == ["job-a", "job-c"]
     assert not (jobs.home / "jobs" / "job-b").exists()
+
+
+def test_what_is_no_job_beside_the_folders_of_jobs_is_left_alone(jobs):
+    jobs.start("pass", name="job-b")
+    jobs.ended("job-b")
+    (jobs.home / "jobs/notes").write_text("mine")
+    (jobs.home / "jobs/empty").mkdir()
+    copy = shutil.copytree(jobs.home / "jobs/job-b", jobs.home / "jobs/job-b.copy")
+    os.utime(copy / "journal.jsonl", (0, 0))
+    jobs.start("pass")
+    assert [job.name for job in jobs.backend.jobs()] == ["job-a", "job-b"]
+    assert (copy / "journal.jsonl").exists()
 
 
 def test_delete_ends_a_running_job_and_removes_its_folder(jobs):

@@ -2,15 +2,21 @@
 
 import dataclasses
 import hashlib
+from pathlib import Path
+from tempfile import TemporaryDirectory
 
 import pytest
 
 from tests.messages import unnamed
 from tests.runs import a_run
 from tests.stored_runs import put_checkpoint, put_run, put_submission, store_address
+from tests.turns import race
+from tests.unit.test_checkpoint_damage import MEMORY
 from train_func import Local, Run, attach, remove, runs
+from train_func.client.backend import JobRequest
 from train_func.client.control.remove import Removal
 from train_func.client.status import Condition, JobStatus
+from train_func.client.stored_run import start_job
 from train_func.errors import InvalidInput, JobNotFound, StorageFailed
 from train_func.storage import open_store
 from train_func.text import sized
@@ -168,6 +174,65 @@ def test_wheels_go_when_no_other_run_names_them(store, backend):
     assert wheel_key("own.whl", OWN) in keys_of(store)
     remove(records[1].name, on=backend)
     assert keys_of(store) == set()
+
+
+INPUT = f"inputs/{SHARED}/rows.csv"
+
+
+def submit_with_input(store, record, backend):
+    """Submits the run as a client does that carries its input; returns whether its job was started."""
+    if not store.list(f"inputs/{SHARED}/"):
+        store.put(INPUT, b"text,label\n")
+    request = JobRequest({}, {}, {})
+    return start_job(record, "", {}, request, [f"{store.address}/{INPUT}"], backend, store)
+
+
+class Accepts(Local):
+    """A backend that starts no process."""
+
+    def submit(self, request):
+        return None
+
+
+@pytest.mark.parametrize("seeds", [range(20), pytest.param(range(20, 250), marks=pytest.mark.slow)])
+@pytest.mark.parametrize("again", ["another run", "the same run"])
+def test_no_input_vanishes_under_a_submission_that_comes_while_another_run_is_removed(again, seeds):
+    for seed in seeds:
+        with TemporaryDirectory(dir=MEMORY) as folder:
+            plain = open_store((Path(folder) / "store").as_uri())
+            gone = with_input(plain, "gone", SHARED)
+            backend = Accepts(store=plain.address)
+            removal = Removal.of(gone.name, backend)
+            new = with_input(open_store((Path(folder) / "other").as_uri()), "new", SHARED)
+            record = dataclasses.replace(gone if again == "the same run" else new, store=plain.address, submission=2)
+            acts = {
+                1: lambda store, removal=removal: dataclasses.replace(removal, store=store).carry_out(),
+                2: lambda store, record=record, backend=backend: submit_with_input(store, record, backend),
+            }
+            ended = race(seed, plain, acts)
+            assert ended[2] in (True, "conflict")
+            if ended[2] is True:
+                assert INPUT in keys_of(plain)
+            else:
+                assert record.keys.submission(record.submission) not in keys_of(plain)
+
+
+def test_a_submission_whose_input_an_interrupted_removal_has_marked_names_that_and_succeeds_after_it(
+    store, backend, monkeypatch
+):
+    gone, new = with_input(store, "gone", SHARED), put_run(store, a_run(name="new"), code=None)
+    record, here = dataclasses.replace(new, submission=2), Accepts(store=store.address)
+    stop_after(monkeypatch, store, 0)
+    with pytest.raises(Stops):
+        remove(gone.name, on=backend)
+    monkeypatch.undo()
+    with pytest.raises(StorageFailed) as refused:
+        submit_with_input(store, record, here)
+    assert unnamed(refused.value, new.name, f"remove('{gone.name}')") == []
+    assert record.keys.submission(2) not in keys_of(store)
+    remove(gone.name, on=backend)
+    assert not store.list("inputs/")
+    assert submit_with_input(store, record, here)
 
 
 class Stops(Exception):

@@ -975,6 +975,22 @@ REGISTRIES = {
 }
 
 
+@pytest.mark.parametrize("base", ["dict", "list", "collections.OrderedDict", "collections.deque"])
+def test_of_a_registry_of_an_own_class_no_method_runs_that_the_class_has_overridden(tmp_path, base):
+    added = "REG.append(f)" if base.endswith(("list", "deque")) else "REG[f] = 1"
+    text = (
+        f"import collections\nCALLS = []\nclass Own({base}):\n"
+        "    def clear(self):\n        CALLS.append('clear')\n        super().clear()\n"
+        "    def update(self, *new):\n        raise TypeError('add one by one')\n"
+        "    def extend(self, new):\n        raise TypeError('add one by one')\n"
+        f"REG = Own()\ndef reg(f):\n    {added}\n    return f\n"
+        "@reg\ndef one():\n    return 1\n@reg\ndef two():\n    return 2\n"
+        "def train_func():\n    return [f() for f in REG], CALLS, type(REG).__name__\n"
+    )
+    here, there, _ = arrived(tmp_path, text)
+    assert there == here == ([1, 2], [], "Own")
+
+
 @pytest.mark.parametrize(("kind", "add", "used"), REGISTRIES.values(), ids=REGISTRIES)
 def test_a_registry_of_any_kind_holds_its_functions_once(tmp_path, kind, add, used):
     text = (

@@ -13,7 +13,7 @@ from tests.messages import unnamed
 from tests.stored_runs import put_run, put_submission
 from train_func import Cluster, InvalidInput, JobNotFound, Local, Run, attach, remove, submit
 from train_func.client import backend as backends
-from train_func.client import stored_run
+from train_func.client import elsewhere
 from train_func.client import submit as submitting
 from train_func.client.backend import JobRequest, RunsAlready
 from train_func.client.status import Condition, JobStatus
@@ -197,13 +197,13 @@ def test_signs_of_life_count_more_than_an_end_that_the_store_tells_of(store, unk
 
     beat()
     with monkeypatch.context() as patched:
-        patched.setattr(stored_run.time, "sleep", beat)
+        patched.setattr(elsewhere.time, "sleep", beat)
         with pytest.raises(InvalidInput, match="a-worker-0"):
-            stored_run.refuse_elsewhere(record.keys, Room(2), store)
+            elsewhere.refuse_elsewhere(record.keys, Room(2), store)
         with pytest.raises(JobNotFound, match="room 1"):
             attach(record.name, on=Room(2)).cancel()
     beat(is_over=True)
-    stored_run.refuse_elsewhere(record.keys, Room(2), store)
+    elsewhere.refuse_elsewhere(record.keys, Room(2), store)
 
 
 @pytest.mark.parametrize(("newer", "beats"), [(False, True), (True, False)])

@@ -8,13 +8,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from train_func.client.backend import Backend, backend_or_default, name_of_backend
-from train_func.client.status import Event, JobStatus
+from train_func.client.elsewhere import Elsewhere
+from train_func.client.status import Event
 from train_func.client.stored_run import (
     ENDED,
     Submission,
     attach_expression,
     newest_generation,
-    other_backend,
     published_keys,
     published_result,
     state_in_store,
@@ -77,13 +77,10 @@ class Job:
 
         Of a job that was deleted, or has expired, it is what the store holds of its run; Absent when that is no end.
         """
-        status = self._status()
+        status = status_here(self._job, self.record.keys, self._store, self._backend)
         if status is None:
             return state_in_store(self._store, self.record.keys)
         return state_of(status, published=self._is_published)
-
-    def _status(self) -> JobStatus | None:
-        return status_here(self._job, self.record.keys, self._store, self._backend)
 
     @property
     def manifest(self) -> dict[str, Any]:
@@ -163,7 +160,7 @@ class Job:
     def _refuse_absent(self, state: str) -> None:
         if state == "Absent":
             gone = f"there is no job {self.record.job_name}; submit the run again"
-            raise JobNotFound(self._other_backend() or gone)
+            raise JobNotFound(self._other_place() or gone)
 
     def _how_to_look(self) -> str:
         """What a person can do about a silence; empty where there is nothing."""
@@ -334,7 +331,7 @@ class Job:
     def _change(self) -> "Change":
         from train_func.client.control.move import Change
 
-        return Change(self.record, self._job, self._store, self._note, self._other_backend)
+        return Change(self.record, self._job, self._store, self._note, self._other_place)
 
     def delete(self) -> None:
         """Stops the workers and removes the job from its backend, with its pods and their logs; says what stays.
@@ -374,7 +371,7 @@ class Job:
             if failure.reason != "absent":
                 raise
             state = self.state
-            where = (self._other_backend() if state == "Absent" else "") or "result() waits for its end, or tells why"
+            where = (self._other_place() if state == "Absent" else "") or "result() waits for its end, or tells why"
             raise StorageFailed(
                 f"{self.name} has published no model in {self._store.address}: it is {state}; {where}", reason="absent"
             ) from None
@@ -399,8 +396,8 @@ class Job:
         """Puts the published model in place under ``name``; returns whether it is in place now, and prints why.
 
         ``attach(name)`` finds the run that is in place, so that its ``fetch()`` and ``load()`` give that model, also
-        while another one is put in place; its files lie under ``models/<name>/model`` in the store. To go back to an
-        earlier model is to promote its run again.
+        while another one is put in place. Its files are copied to a folder under ``models/<name>/`` in the store, which
+        is printed, before it is in place. To go back to an earlier model is to promote its run again.
 
         Args:
             name: small letters, digits and hyphens, such as ``"reviews"``.
@@ -447,8 +444,10 @@ class Job:
     def _note(self, words: str) -> None:
         print(shown(f"{self.name}: {words}"), flush=True)
 
-    def _other_backend(self) -> str:
-        return other_backend(self._store, self.record.keys, self._backend)
+    def _other_place(self) -> str:
+        """Where else the job is, in words; empty when it was submitted to this backend."""
+        other = Elsewhere.of(self.record.keys, self._store, self._backend)
+        return f"{self.name} {other.submission.whereabouts}" if other else ""
 
 
 def attach(name: str, *, on: Backend | None = None) -> Job:

@@ -179,9 +179,7 @@ def _read_run(store: Store, name: str, backend: Backend, jobs: Mapping[str, Boun
             row["cause"] = "deadline" if is_late else cause_of_failure(listing, keys) or None
         if row["state"] == "Absent" and not submission.is_at(backend):
             row["state"] = UNKNOWN
-            return _Run(
-                row, record, f"it was submitted to {submission.place}: there, {submission.handle} is its handle"
-            )
+            return _Run(row, record, f"it {submission.whereabouts}")
         if result := published_result(listing, keys):
             values = {**result.metrics, **result.returned}
             row |= {f"{METRIC}{name}": value for name, value in values.items() if isinstance(value, (int, float, str))}

@@ -1,15 +1,9 @@
-"""A run as its store holds it: its submissions, how its workers ended, what it has published, where its job may run.
-
-A job that was submitted to another home, machine or cluster, and cannot be asked from here, is unknown, and unknown is
-not gone: its run is neither submitted nor removed here until a person gives the job up. That takes a job that has shown
-no sign of life in the store for a while.
-"""
+"""A run as its store holds it: its submissions, how its workers ended, and what it has published."""
 
 import contextlib
 import difflib
 import json
 import re
-import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -32,9 +26,17 @@ from train_func.run import NAME
 from train_func.storage import Readable, Store, find
 from train_func.text import listed
 from train_func.wire.exits import retryable
-from train_func.wire.layout import END_MARK, RunKeys, later_generations, newest_number
+from train_func.wire.layout import (
+    END_MARK,
+    INPUTS,
+    REMOVAL_MARK,
+    RunKeys,
+    input_folder,
+    later_generations,
+    newest_number,
+)
 from train_func.wire.metrics import Row, from_csv
-from train_func.wire.records import BEAT_SECONDS, EndRecord, RunRecord, SignOfLife, SubmissionRecord, digest_of
+from train_func.wire.records import EndRecord, RunRecord, SubmissionRecord, digest_of
 
 if TYPE_CHECKING:
     from train_func.wire.result import Result
@@ -42,8 +44,6 @@ if TYPE_CHECKING:
 FOLLOWERS = ("peer", "preemption")  # causes of no worker's own failure: its peers were lost, or it was asked to leave
 WITHOUT_RESULT = ("Failed", "Cancelled", "Interrupted")
 ENDED = ("Succeeded", *WITHOUT_RESULT)  # states of a job
-SILENT_SECONDS = 4 * BEAT_SECONDS  # without another sign of life, after which a job counts as silent
-LOOK_SECONDS = 0.5
 SIMILAR, MOST = 5, 20  # names that an error shows: of those that a store holds, of those that a beginning may mean
 _POSSIBLE = re.compile(r"\w[\w.-]*")  # what may be meant as a name
 
@@ -79,6 +79,11 @@ class Submission(SubmissionRecord):
     def handle(self) -> str:
         """What is written there to have the handle on the job."""
         return f"attach({self.run.name!r}, {argument_of(self.backend, self.found_by) or f'on={self.backend}()'})"
+
+    @property
+    def whereabouts(self) -> str:
+        """Where its job is, behind the name of the run."""
+        return f"was submitted to {self.place}: there, {self.handle} is its handle"
 
     def reachable(self) -> Backend | None:
         """The backend whose job it is; None where its options lead to another place from here, or to none."""
@@ -194,12 +199,16 @@ def start_job(
         options=request.options,
     )
     store.put(record.keys.source, source.encode())  # the same bytes from every client of the run
+    addresses = list(addresses)
     try:
         store.put(key, submission.to_json(), if_absent=True)
     except StorageFailed as failure:
         if failure.reason != "conflict":
             raise
         return False
+    if fault := _removed_input(store, record, addresses):
+        store.delete(key)
+        raise StorageFailed(fault, reason="conflict")
     notes = tables.keep(record.store, record.name, addresses)
     try:
         backend.submit(request)
@@ -217,6 +226,28 @@ def start_job(
         print(f"{record.name}: interrupted while it was created; if it is there, it goes on: {stops}")
         raise
     return True
+
+
+def _removed_input(store: Store, record: RunRecord, addresses: Iterable[str]) -> str:
+    """Why an input in the store may be gone before the workers read it; empty where all of them stay.
+
+    A removal reads the submissions after it has set its marks, so that it sees one that is written before this.
+    """
+    inputs = f"{store.address}/{INPUTS}/"
+    carried = {address.removeprefix(inputs).partition("/")[0] for address in addresses if address.startswith(inputs)}
+    for sha256 in sorted({*carried, *record.wheels.values()}):
+        names = store.names(input_folder(sha256))
+        removed_with = [name.removeprefix(REMOVAL_MARK) for name in names if name.startswith(REMOVAL_MARK)]
+        if removed_with or not names:
+            complete = (
+                f". Where that was interrupted, complete it first: remove({removed_with[0]!r})" if removed_with else ""
+            )
+            return (
+                f"{store.address}/{input_folder(sha256)}, an input of {record.name}, is being removed with "
+                f"{listed(removed_with) or 'another run'}, and nothing was submitted: submit again, which carries it "
+                f"to the store again{complete}"
+            )
+    return ""
 
 
 def published_result(store: Readable, keys: RunKeys) -> "Result | None":
@@ -402,95 +433,6 @@ def status_here(job: BoundJob, keys: RunKeys, store: Readable, here: Backend) ->
         return status
     newest = Submission.newest(store, keys)
     return status if newest is None or newest.is_at(here) else None
-
-
-@dataclass(frozen=True)
-class Elsewhere:
-    """The newest submission of a run, to a place that is not the one of ``here``."""
-
-    keys: RunKeys
-    store: Store
-    here: Backend
-    submission: Submission
-    job: BoundJob | None
-    """None where it cannot be asked from here."""
-    why: str
-    """The error that came when it was asked; empty where none did."""
-
-    @classmethod
-    def of(cls, keys: RunKeys, store: Store, here: Backend) -> "Elsewhere | None":
-        """None where the run was submitted to ``here``, or no record says where."""
-        newest = Submission.newest(store, keys)
-        if newest is None or newest.is_at(here):
-            return None
-        job, why = None, ""
-        try:
-            backend = newest.reachable()
-            if backend:
-                job = backend.job(keys.job_name)
-                job.status()
-        except TrainFuncError as error:
-            job, why = None, f" ({error})"
-        return cls(keys, store, here, newest, job, why)
-
-    def may_run(self) -> bool:
-        """Whether it is not known to have ended."""
-        if self.job is not None:
-            status = self.job.status()
-            return status is not None and not (status.is_over or status.deleting)
-        return state_in_store(self.store, self.keys) not in ENDED or self.lives()
-
-    def lives(self) -> bool:
-        """Whether it gives another sign of life while this is waited for; False at once where there was none."""
-        first = newest = self._sign_of_life()
-        end = time.monotonic() + SILENT_SECONDS
-        while newest and not newest.is_over and newest == first and time.monotonic() < end:
-            time.sleep(LOOK_SECONDS)
-            newest = self._sign_of_life()
-        return newest is not None and not newest.is_over and newest != first
-
-    def _sign_of_life(self) -> SignOfLife | None:
-        sign = find(self.store, self.keys.alive)
-        return SignOfLife.from_json(sign.data, f"{self.store.address}/{self.keys.alive}") if sign else None
-
-    def __str__(self) -> str:
-        what = f"{self.keys.name} was submitted to {self.submission.place} at {self.submission.run.submitted}"
-        if self.job is not None:
-            return f"{what}, and has not ended there: {self.submission.handle} is its handle"
-        life = self._sign_of_life()
-        last = f"Its last sign of life, of {life.pod}, is of {life.time}" if life else "It has given no sign of life"
-        return f"{what}, and whether it runs there cannot be asked from here{self.why}. {last}"
-
-    @property
-    def remedy(self) -> str:
-        """What to do where it may run, and is not to."""
-        if self.job is not None:
-            return f"stop it there first: {self.submission.handle}.cancel()"
-        return (
-            f"look at it, or stop it, there: {self.submission.handle}. Where that place is gone for good, "
-            f"{attach_expression(self.keys.name, self.here)}.cancel() gives the job up from here, unless it still "
-            "gives signs of life"
-        )
-
-
-def refuse_elsewhere(keys: RunKeys, backend: Backend, store: Store) -> None:
-    """Of two jobs of one run, in two places, only one could publish, and each would replace the other's records.
-
-    Raises InvalidInput where a job of the run may run in another place, StorageFailed where its record is damaged.
-    """
-    other = Elsewhere.of(keys, store, backend)
-    if other and other.may_run():
-        raise InvalidInput(f"{other}; to run it here, {other.remedy}")
-
-
-def other_backend(store: Store, keys: RunKeys, backend: Backend) -> str:
-    """Where else the job of the run may be, in words; empty when it was submitted to ``backend``."""
-    newest = Submission.newest(store, keys)
-    if newest is None:
-        return f"there is no job {keys.job_name} here, and no record says where the run was submitted: submit it again"
-    if newest.is_at(backend):
-        return ""
-    return f"{keys.name} was submitted to {newest.place}: there, {newest.handle} is its handle"
 
 
 def attach_expression(name: str, backend: Backend) -> str:

@@ -8,6 +8,7 @@ from importlib.metadata import packages_distributions, version
 from typing import TYPE_CHECKING, Any
 
 from train_func.client.backend import Backend, backend_or_default
+from train_func.client.elsewhere import refuse_elsewhere
 from train_func.client.job import Job
 from train_func.client.preflight import Facts, check_inputs, input_addresses, pack_function, with_absolute_paths
 from train_func.client.source import Source
@@ -18,7 +19,6 @@ from train_func.client.stored_run import (
     goes_on_in,
     newest_checkpoint,
     newest_generation,
-    refuse_elsewhere,
     start_job,
     stored_record,
     whole_name,
@@ -139,15 +139,11 @@ class Request:
                 "that is deleted or evicted is replaced, and the training goes on"
             )
         if record.generation > self.record.generation:
-            self._delete_earlier()
+            earlier = backend.job(self.record.job_name)  # to which no handle leads any more
+            status = earlier.status()
+            if status and status.is_over:  # another client may have submitted that generation again meanwhile
+                earlier.delete()
         return Job(record, backend, store)
-
-    def _delete_earlier(self) -> None:
-        """Deletes the job of the generation before, to which no handle leads any more, if it has ended."""
-        job = self.backend.job(self.record.job_name)
-        status = job.status()
-        if status and status.is_over:  # another client may have submitted that generation again meanwhile
-            job.delete()
 
 
 def check_run(run: object) -> Run:

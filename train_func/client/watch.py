@@ -176,15 +176,12 @@ class Display:
                 if self._is_new(str(audit)):
                     self.say(str(audit))
             case Event() as event:
-                self._show_event(event)
-
-    def _show_event(self, event: Event) -> None:
-        step = getattr(event, "step", None)
-        if isinstance(self._progress, StepProgress) and step is not None and self._progress.step < step:
-            self._progress = None  # it would come behind what is newer
-        if step is not None or isinstance(event, Published):
-            self._show_progress()
-        self.say(str(event))
+                step = getattr(event, "step", None)
+                if isinstance(self._progress, StepProgress) and step is not None and self._progress.step < step:
+                    self._progress = None  # it would come behind what is newer
+                if step is not None or isinstance(event, Published):
+                    self._show_progress()
+                self.say(str(event))
 
     def idle(self) -> None:
         """Shows what is due after each look."""

@@ -21,7 +21,7 @@ SPENT = 71  # all attempts used up
 FENCED = 73  # another attempt leads or has published
 FULL = 74
 PERMISSION = 77
-CONFIGURATION = 78
+SOURCE = 78  # the function's text
 FIRST_SIGNAL = 129  # 128 and the number of the signal that killed the process
 STOPPED = 143
 UNREACHABLE = 144
@@ -53,6 +53,7 @@ _REFUSED: dict[Cause, int] = {
     "divergence": DIVERGED,
     "code": CODE,
     "permission": PERMISSION,
+    "source": SOURCE,
 }
 _STORAGE: dict[StorageReason, int] = {
     "unreachable": UNREACHABLE,
@@ -76,7 +77,6 @@ _CAUSES: dict[int, Cause] = {
     **dict.fromkeys(range(FIRST_SIGNAL, STOPPED), "killed"),  # 137 too: only the kernel knows whether it was for memory
     **dict.fromkeys(_STORAGE.values(), "storage"),
     **{code: cause for cause, code in _REFUSED.items()},
-    CONFIGURATION: "source",
     STOPPED: "preemption",
     PEER: "peer",
     RENDEZVOUS: "peer",
@@ -98,10 +98,8 @@ def exit_of(error: BaseException, *, has_peers: bool = True) -> Exit:
     match error:
         case StorageFailed():
             return Exit(_STORAGE[error.reason], error.cause)
-        case SourceRefused():
-            return Exit(CONFIGURATION, error.cause)
-        case InvalidInput():
-            return Exit(_REFUSED.get(error.cause, CONFIGURATION), error.cause)
+        case InvalidInput() | SourceRefused():
+            return Exit(_REFUSED.get(error.cause, SOURCE), error.cause)
         case TrainFuncError():
             return Exit(CODE, error.cause)
         case KeyboardInterrupt():

@@ -1,6 +1,7 @@
 """The layout of a store: every key that a run, or what several runs share, has there; and the folder of a person.
 
 inputs/<sha256>/...             files that runs were given, and wheels, each under the SHA-256 of its content
+                .removal-<name> a mark that they are being removed with that run; goes last
 <name>/submissions/<n>.json     all of one submission: what was asked for, of whom, and its job; never changed. Of
                                 generation 2 and later: <name>/generations/<g>/submissions/<n>.json, as all below
        cancelled/<n>.json       that the job of that submission was cancelled
@@ -22,7 +23,7 @@ inputs/<sha256>/...             files that runs were given, and wheels, each und
                     metrics/    its history: metrics.csv, metrics-<part>.csv, and the same for TensorBoard
 <name>/model/                   the published files of the newest generation that succeeded; manifest.json last
 models/<name>/promotions/<n>.json  which run's model was put in place under that name; the highest number counts
-              model/            its files; manifest.json last
+              <n>-<job>/        its files, of the job of that generation; manifest.json last, and then the record
 images/<image>.json             the packages that the workers of an image have, as one of them has listed them
 probes/                         objects that a check of the store has just put, and deletes
 """
@@ -43,6 +44,7 @@ CHECKPOINT_MANIFEST = "manifest.json"
 PIPELINE, LABELS, CARD = "pipeline.json", "labels.json", "README.md"  # of a published model
 RUN, CELLS, SOURCE = "run.json", "cells.json", "source.py"  # of a published model, and of the folder that ranks read
 SUBMISSIONS = "submissions"
+REMOVAL_MARK = ".removal-"  # begins the name of the mark of an input that is being removed
 END_MARK = "end-"  # begins the name of what counts of an end record
 _NUMBER = "(0|[1-9][0-9]*)"
 _OF_CHECKPOINT = re.compile(
@@ -54,6 +56,16 @@ _OF_ATTEMPT = re.compile(r"(?P<attempt>\d+)/(?:(?P<lease>lease\.json)|worker-(?P
 def home(environ: Mapping[str, str]) -> Path:
     """Returns the folder of this person's jobs, default store, cache, models and tables: TRAIN_FUNC_HOME, absolute."""
     return Path(environ.get("TRAIN_FUNC_HOME") or "~/.train_func").expanduser().absolute()
+
+
+def input_folder(sha256: str) -> str:
+    """Folder of the files of that content."""
+    return f"{INPUTS}/{sha256}"
+
+
+def removal_mark(sha256: str, run: str) -> str:
+    """The mark that the files of that content are being removed with a run."""
+    return f"{input_folder(sha256)}/{REMOVAL_MARK}{run}"
 
 
 def wheel_key(name: str, sha256: str) -> str:
@@ -129,8 +141,6 @@ class ModelKeys:
 
     promotions = _Below("promotions")
     """Folder of the records of what was put in place, one after the other."""
-    model = _Below("model")
-    """Folder of its files."""
 
     @property
     def prefix(self) -> str:
@@ -139,6 +149,10 @@ class ModelKeys:
     def promotion(self, number: int) -> str:
         """The record of one, from 1."""
         return f"{self.promotions}/{number}.json"
+
+    def copy(self, number: int, job_name: str) -> str:
+        """Folder of the files of one, which it has of a generation of a run."""
+        return f"{self.prefix}/{number}-{job_name}"
 
 
 @dataclass(frozen=True)

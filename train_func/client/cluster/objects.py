@@ -1,6 +1,6 @@
 """The object of one job: created, read, and removed with its pods. That the API takes one of a name is the lock.
 
-PyTorchJobs go by kubeflow-training's client, and jobs of other kinds by their path.
+How the objects of a kind are sent, the kind knows.
 """
 
 import contextlib
@@ -12,7 +12,6 @@ from train_func.client.backend import RunsAlready
 from train_func.client.cluster.access import Access, Json
 from train_func.client.job_spec import RUN_LABEL
 from train_func.client.kinds import reading
-from train_func.client.kinds.pytorchjob import PYTORCHJOB
 from train_func.client.status import Event, JobStatus, Pod
 from train_func.errors import InvalidInput, JobFailed
 
@@ -44,7 +43,7 @@ def create(access: Access, manifest: Mapping[str, Any]) -> None:
         _remove(access, job)
     try:
         with access.asking("create", access.kind.plural, 409) as met:
-            _post(access, manifest)
+            access.kind.create(access, manifest)
         if not met:
             return
         there = read_job(access, name)
@@ -65,27 +64,10 @@ def _marks(access: Access, job: Mapping[str, Any]) -> list[str]:
     return [entry.get("value", "") for entry in environment if entry["name"].startswith("TRAIN_FUNC_SUBMI")]
 
 
-def _post(access: Access, manifest: Mapping[str, Any]) -> None:
-    if access.kind is not PYTORCHJOB:
-        access.post(access.jobs(), manifest)
-        return
-    from kubeflow.training import KubeflowOrgV1PyTorchJob
-    from kubernetes.client import V1ObjectMeta
-
-    kind, metadata, spec = manifest["kind"], V1ObjectMeta(**manifest["metadata"]), manifest["spec"]
-    job = KubeflowOrgV1PyTorchJob(api_version=manifest["apiVersion"], kind=kind, metadata=metadata, spec=spec)
-    access.training.create_job(job)
-
-
 def read_job(access: Access, name: str) -> Json | None:
     """The job as the API has it."""
-    kind = access.kind
-    with access.asking("get", kind.plural, 404) as met:
-        if kind is PYTORCHJOB:  # not by get_job, whose models hold only what they know of an object
-            get = access.training.custom_api.get_namespaced_custom_object
-            job: Json = get(kind.group, kind.version, access.namespace, kind.plural, name)
-        else:
-            job = access.get(access.jobs(name))
+    with access.asking("get", access.kind.plural, 404) as met:
+        job = access.kind.read(access, name)
     return None if met else job
 
 
@@ -151,10 +133,7 @@ def _remove(access: Access, job: Json) -> None:
     name, uid = job["metadata"]["name"], job["metadata"]["uid"]
     with access.asking("delete", access.kind.plural, 404, 409) as met:
         options = {"propagationPolicy": "Foreground", "preconditions": {"uid": uid}}
-        if access.kind is PYTORCHJOB:
-            access.training.delete_job(name, delete_options=options)
-        else:
-            access.delete(access.jobs(name), options)
+        access.kind.delete(access, name, options)
     if 409 in met:  # another job of that name by now: another client submitted it again
         raise _runs(access, name)
     grace = max((pod["spec"].get("terminationGracePeriodSeconds", 30) for pod in _pods(access, name)), default=0)

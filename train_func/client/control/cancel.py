@@ -4,14 +4,12 @@ from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 
 from train_func.client.backend import Backend, BoundJob
+from train_func.client.elsewhere import SILENT_SECONDS, Elsewhere
 from train_func.client.stored_run import (
     ENDED,
-    SILENT_SECONDS,
-    Elsewhere,
     attach_expression,
     mark_cancelled,
     newest_checkpoint,
-    other_backend,
     state_in_store,
     status_here,
 )
@@ -27,17 +25,12 @@ def cancel(record: RunRecord, job: BoundJob, backend: Backend, store: Store, not
     keys = record.keys
     status = status_here(job, keys, store, backend)
     if status is None and (other := Elsewhere.of(keys, store, backend)):
-        return give_up(record, other, backend, store, note)
+        return give_up(record, other, store, note)
     if status is not None and status.finished:
         return note(OVER)
     with ThreadPoolExecutor(1) as beside:  # a store that is away must not keep the workers going
         marked = beside.submit(mark_cancelled, store, keys) if status else None
-        try:
-            job.cancel()
-        except JobNotFound:
-            if words := other_backend(store, keys, backend):
-                raise JobNotFound(words) from None
-            raise
+        job.cancel()
     try:
         if marked:
             marked.result()
@@ -56,7 +49,8 @@ def delete(record: RunRecord, job: BoundJob, backend: Backend, store: Store, not
     """Removes the job from its backend; ``note`` says what stays."""
     is_there = job.status() is not None
     job.delete()
-    gone = other_backend(store, record.keys, backend) or "there is no job any more"
+    other = Elsewhere.of(record.keys, store, backend)
+    gone = f"{record.name} {other.submission.whereabouts}" if other else "there is no job any more"
     remove = attach_expression(record.name, backend).replace("attach", "remove", 1)
     note(
         f"{'the job is deleted, with its pods and their files' if is_there else gone}; the run "
@@ -65,10 +59,10 @@ def delete(record: RunRecord, job: BoundJob, backend: Backend, store: Store, not
     )
 
 
-def give_up(record: RunRecord, other: Elsewhere, backend: Backend, store: Store, note: Callable[[str], None]) -> None:
+def give_up(record: RunRecord, other: Elsewhere, store: Store, note: Callable[[str], None]) -> None:
     """Marks a job that cannot be asked as cancelled, unless it lives; then it raises JobNotFound."""
     if other.job is not None:
-        raise JobNotFound(other_backend(store, record.keys, backend))
+        raise JobNotFound(f"{record.name} {other.submission.whereabouts}")
     note(f"looking up to {SILENT_SECONDS:.0f} s for a sign of life of its job")
     if other.lives():
         raise JobNotFound(f"{other}. It lives, and is stopped where it runs: {other.submission.handle}.cancel()")

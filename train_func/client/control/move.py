@@ -67,11 +67,11 @@ class Change:
         job: BoundJob,
         store: Store,
         note: Callable[[str], None],
-        other_backend: Callable[[], str],
+        other_place: Callable[[], str],
     ) -> None:
-        """``other_backend``: says where else the job may be; empty for a job that was submitted here."""
+        """``other_place``: says where else the job may be; empty for a job that was submitted here."""
         self._record, self._job, self._store, self._note = record, job, store, note
-        self._other_backend = other_backend
+        self._other_place = other_place
         self._end = float("inf")  # of waiting, in monotonic seconds
 
     def scale(self, workers: int) -> None:
@@ -214,7 +214,8 @@ class Change:
             if first.step > done[number] + 1:  # steps were done that no worker has reported
                 return None, None
             num_repeated += done[number] + 1 - first.step
-            pause += _seconds(rows[number][-1], first)
+            stopped, resumed = (datetime.fromisoformat(row.timestamp) for row in (rows[number][-1], first))
+            pause += (resumed - stopped).total_seconds()
         return pause, num_repeated
 
     def _rows(self, attempt: int) -> list[Row]:
@@ -234,7 +235,7 @@ class Change:
         snapshot = self._job.look(with_logs=False)
         if snapshot.status is None or snapshot.status.is_over or snapshot.status.deleting:
             gone = f"job {self._job.name} does not run any more: submit the run again"
-            raise JobNotFound(self._other_backend() or gone)
+            raise JobNotFound(self._other_place() or gone)
         return snapshot
 
     def _pods(self, snapshot: Snapshot) -> dict[int, Pod]:
@@ -251,7 +252,3 @@ class Change:
 
 def _node(pod: Pod | None) -> str | None:
     return pod.node or None if pod else None
-
-
-def _seconds(before: Row, after: Row) -> float:
-    return (datetime.fromisoformat(after.timestamp) - datetime.fromisoformat(before.timestamp)).total_seconds()

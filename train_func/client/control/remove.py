@@ -1,11 +1,12 @@
 """Removes a run with all its files: what goes is told first, and a removal that was interrupted can be made again.
 
 What says that a run has succeeded goes first, so that nothing half is fetched or attached to; the submissions, by
-which the run is found, go last.
+which the run is found, go last. Inputs are shared by content: they are marked, then the submissions of all runs are
+read, and what none names is deleted. A submission is written, and then looks for marks: one of the two sees the other.
 """
 
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import partial
@@ -14,10 +15,10 @@ from pathlib import Path
 
 from train_func import tables as tables_module
 from train_func.client.backend import Backend, BoundJob, backend_or_default
+from train_func.client.elsewhere import Elsewhere
 from train_func.client.model.fetch import as_fetched, remove_fetched
 from train_func.client.model.promote import all_in_place
 from train_func.client.stored_run import (
-    Elsewhere,
     attach_expression,
     generations,
     newest_checkpoint,
@@ -26,7 +27,16 @@ from train_func.client.stored_run import (
 from train_func.errors import InvalidInput, StorageFailed
 from train_func.storage import Entry, Store, find, open_store
 from train_func.text import counted, listed, shown, sized
-from train_func.wire.layout import INPUTS, MODEL_MANIFEST, SHARED, SUBMISSIONS, SUMS, RunKeys
+from train_func.wire.layout import (
+    MODEL_MANIFEST,
+    REMOVAL_MARK,
+    SHARED,
+    SUBMISSIONS,
+    SUMS,
+    RunKeys,
+    input_folder,
+    removal_mark,
+)
 
 AT_ONCE = 8  # runs whose records are read at the same moment
 _SHA256 = re.compile(rb"\b[0-9a-f]{64}\b")  # a record names files and wheels by it, in an address or alone
@@ -73,6 +83,8 @@ class Removal:
 
     name: str
     store: Store
+    submissions: Mapping[RunKeys, list[bytes]]
+    """What the store holds of the submissions of each generation."""
     jobs: tuple[BoundJob, ...]
     """Of all its generations, ended or gone."""
     files: tuple[Entry, ...]
@@ -101,22 +113,21 @@ class Removal:
         submissions = _submissions(store, name)
         jobs = tuple(_ended_job(store, keys, backend) for keys in submissions)
         named = _named(submissions)
-        inputs = {sha256: found for sha256 in sorted(named) if (found := store.list(f"{INPUTS}/{sha256}/"))}
+        listed_inputs = {sha256: store.list(f"{input_folder(sha256)}/") for sha256 in sorted(named)}
+        inputs = {sha256: entries for sha256, entries in listed_inputs.items() if entries}
         if inputs or any(newest_checkpoint(store, keys) for keys in submissions):
-            folders = (folder.removesuffix("/") for folder in store.names("") if folder.endswith("/"))
-            others = [folder for folder in folders if folder not in (name, *SHARED)]
-            with ThreadPoolExecutor(AT_ONCE) as pool:
-                for other in pool.map(partial(_submissions, store), others):
-                    _check_no_use_of(name, other, store, backend)
-                    for sha256 in _named(other):
-                        inputs.pop(sha256, None)
+            for other in _other_runs(store, name):
+                _check_no_use_of(name, other, store, backend)
+                for sha256 in _named(other):
+                    inputs.pop(sha256, None)
         copy = backend.models_folder() / name
         return cls(
             name=name,
             store=store,
+            submissions=submissions,
             jobs=jobs,
             files=tuple(store.list(f"{name}/")),
-            inputs=tuple(entry for found in inputs.values() for entry in found),
+            inputs=tuple(chain(*inputs.values())),
             copy=copy,
             fetched=as_fetched(copy),
             tables=tuple(tables_module.of_run(store.address, name)),
@@ -140,22 +151,41 @@ class Removal:
         return shown("; ".join(f"{what}: {amount}" for what, amount in parts.items() if amount))
 
     def carry_out(self) -> None:
-        """Removes it; raises StorageFailed, with reason "conflict" where a worker still writes to it."""
+        """Removes it.
+
+        Raises StorageFailed, with reason "conflict" where it was submitted again or a worker still writes to it.
+        """
+        inputs = sorted({entry.key.split("/")[1] for entry in self.inputs})
+        marks = {sha256: removal_mark(sha256, self.name) for sha256 in inputs}
+        for mark in marks.values():
+            self.store.put(mark, b"")
+        if _submissions(self.store, self.name) != self.submissions:
+            self.store.delete(*marks.values())
+            raise StorageFailed(
+                f"{self.name} was submitted again meanwhile, and nothing was removed: look at it, and remove it again",
+                reason="conflict",
+            )
+        used = {sha256 for other in _other_runs(self.store, self.name) for sha256 in _named(other)} if marks else set()
         for job in self.jobs:
             job.delete()
         remove_fetched(self.copy)  # before the run: without it, no removal would find the copy again
         tables_module.release(self.store.address, self.name)
-        self.store.delete(*(entry.key for entry in self.inputs))
+        for sha256, mark in marks.items():
+            if sha256 not in used:
+                marked = f"{input_folder(sha256)}/{REMOVAL_MARK}"
+                files = (entry.key for entry in self.store.list(f"{input_folder(sha256)}/"))
+                self.store.delete(*(key for key in files if not key.startswith(marked)))
+            self.store.delete(mark)
         steps: list[list[str]] = [[] for _ in _STEPS]
         for key in (entry.key for entry in self.store.list(f"{self.name}/")):
             inside = key.removeprefix(f"{self.name}/")
             steps[next(step for step, pattern in enumerate(_STEPS) if pattern.fullmatch(inside))].append(key)
         for keys in steps:
             self.store.delete(*keys)
-        if files := self.store.list(f"{self.name}/"):
+        if new_files := self.store.list(f"{self.name}/"):
             raise StorageFailed(
-                f"{self.store.address}/{self.name}/ was written to while it was removed, {_amount(files)} came: remove "
-                "the run again when its workers have ended",
+                f"{self.store.address}/{self.name}/ was written to while it was removed, {_amount(new_files)} came: "
+                "remove the run again when its workers have ended",
                 reason="conflict",
             )
 
@@ -189,6 +219,14 @@ def _submissions(store: Store, name: str) -> dict[RunKeys, list[bytes]]:
     keys = [RunKeys(name, number) for number in generations(store, name)]
     records = {of: [find(store, f"{of.submissions}/{file}") for file in store.names(of.submissions)] for of in keys}
     return {of: [record.data for record in found if record] for of, found in records.items()}
+
+
+def _other_runs(store: Store, name: str) -> Iterator[dict[RunKeys, list[bytes]]]:
+    """What the store holds of the submissions of each other run."""
+    folders = (folder.removesuffix("/") for folder in store.names("") if folder.endswith("/"))
+    others = [folder for folder in folders if folder not in (name, *SHARED)]
+    with ThreadPoolExecutor(AT_ONCE) as pool:
+        yield from pool.map(partial(_submissions, store), others)
 
 
 def _named(submissions: Mapping[RunKeys, Iterable[bytes]]) -> set[str]:

@@ -4,7 +4,7 @@ import re
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from typing import Any, Literal
+from typing import Any, Literal, Protocol
 
 from train_func.client.job_spec import JobSpec
 from train_func.client.kinds import pod, reading
@@ -15,6 +15,26 @@ from train_func.errors import InvalidInput
 _NAMED = re.compile(r'(?:Created pod: |\bpods? ")(?P<pod>[^"\s]+)')
 
 Json = Mapping[str, Any]
+
+
+class Api(Protocol):
+    """The API of a cluster, by path, in one namespace."""
+
+    @property
+    def namespace(self) -> str: ...
+
+    @property
+    def training(self) -> Any:
+        """The client of kubeflow-training."""
+
+    def jobs(self, name: str = "") -> str:
+        """The path of the jobs of the namespace, or of one."""
+
+    def get(self, path: str, **query: str) -> dict[str, Any]: ...
+
+    def post(self, path: str, body: Json, **query: str) -> dict[str, Any]: ...
+
+    def delete(self, path: str, body: Json) -> dict[str, Any]: ...
 
 
 @dataclass(frozen=True)
@@ -95,6 +115,18 @@ class Kind(ABC):
     @abstractmethod
     def num_objects(self, num_workers: int) -> Mapping[str, int]:
         """How many objects of each resource a job comes to, by the names that quotas use."""
+
+    def create(self, api: Api, manifest: Json) -> None:
+        """Creates a job."""
+        api.post(api.jobs(), manifest)
+
+    def read(self, api: Api, name: str) -> dict[str, Any]:
+        """Returns the job of that name as the API has it."""
+        return api.get(api.jobs(name))
+
+    def delete(self, api: Api, name: str, options: Json) -> None:
+        """Asks for the end of a job."""
+        api.delete(api.jobs(name), options)
 
     def pod_selector(self, job_name: str) -> str:
         """The labels that the pods of a job have, and no other pods."""

@@ -11,7 +11,7 @@ from typing import Any
 
 from train_func.client.job_spec import JOIN_SECONDS, TTL_SECONDS, JobSpec
 from train_func.client.kinds import reading
-from train_func.client.kinds.kind import Json, Kind, Operator
+from train_func.client.kinds.kind import Api, Json, Kind, Operator
 from train_func.client.status import ContainerEnd, Event, JobStatus
 
 _DEADLINE = "longer than specified deadline"  # in the message of the condition; its reason does not tell
@@ -97,6 +97,24 @@ class PyTorchJob(Kind):
         if suspend is not None:
             spec["runPolicy"] = {"suspend": suspend}
         return {"spec": spec}
+
+    def create(self, api: Api, manifest: Json) -> None:
+        """By kubeflow-training's client, as all that is done with a PyTorchJob."""
+        from kubeflow.training import KubeflowOrgV1PyTorchJob
+        from kubernetes.client import V1ObjectMeta
+
+        kind, metadata, spec = manifest["kind"], V1ObjectMeta(**manifest["metadata"]), manifest["spec"]
+        job = KubeflowOrgV1PyTorchJob(api_version=manifest["apiVersion"], kind=kind, metadata=metadata, spec=spec)
+        api.training.create_job(job)
+
+    def read(self, api: Api, name: str) -> dict[str, Any]:
+        """Not by its ``get_job``, whose models hold only what they know of an object."""
+        get = api.training.custom_api.get_namespaced_custom_object
+        job: dict[str, Any] = get(self.group, self.version, api.namespace, self.plural, name)
+        return job
+
+    def delete(self, api: Api, name: str, options: Json) -> None:
+        api.training.delete_job(name, delete_options=options)
 
     def num_objects(self, num_workers: int) -> Mapping[str, int]:
         """The operator makes a headless Service for every worker."""

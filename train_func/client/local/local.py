@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, cast
 from train_func.client.backend import BoundJob, Input, JobRequest
 from train_func.client.job_spec import JobSpec, SecretKey
 from train_func.client.local.folder import make_folder
-from train_func.client.local.local_job import LocalJob
+from train_func.client.local.local_job import LocalJob, job_folders
 from train_func.client.local.machine import Machine, capacity_faults, identity
 from train_func.client.placement import Placement, environment_faults, job_spec, memory_fault
 from train_func.errors import InvalidInput
@@ -188,7 +188,7 @@ class Local(NamedFields):
         return LocalJob(name)
 
     def jobs(self) -> list[BoundJob]:
-        jobs = (self.job(folder.name) for folder in sorted((home(os.environ) / "jobs").glob("[a-z]*")))
+        jobs = (self.job(folder.root.name) for folder in job_folders(home(os.environ) / "jobs"))
         return [job for job in jobs if job.status() is not None]
 
     def _gpus_of_each(self, machine: Machine, workers: int) -> int:

@@ -212,7 +212,7 @@ class LocalJob:
     def _end_if_finished(self) -> None:
         status = self.folder.read().status
         if status and status.finished:
-            self._end()
+            self._await_end(self._ask_to_end())
 
     def _stop(self) -> bool:
         """Ends all processes of the job, while other jobs can start; returns whether there was a job."""
@@ -222,10 +222,6 @@ class LocalJob:
             is_there, seconds = self.status() is not None, self._ask_to_end()
         self._await_end(seconds)
         return is_there
-
-    def _end(self) -> None:
-        """Ends all processes of the job within its grace period; raises JobFailed when its controller stays."""
-        self._await_end(self._ask_to_end())
 
     def _ask_to_end(self) -> float:
         """Tells the controller, if there is one; returns the seconds within which it ends."""
@@ -248,12 +244,18 @@ class LocalJob:
             time.sleep(0.02)
 
 
+def job_folders(jobs: Path) -> list[JobFolder]:
+    """The folders of the jobs that were accepted, by name; what else a user may have put beside them is no job."""
+    roots = (journal.parent for journal in sorted(jobs.glob("*/journal.jsonl")))
+    return [JobFolder(root) for root in roots if _JOB_NAME.fullmatch(root.name)]
+
+
 def remove_old(jobs: Path) -> None:
     """Removes the folders of jobs that ended a day ago; their runs stay in the store."""
-    for journal in jobs.glob("[a-z]*/journal.jsonl"):
-        is_old = journal.stat().st_mtime + TTL_SECONDS < time.time()
-        if is_old and not JobFolder(journal.parent).is_controlled():
-            shutil.rmtree(journal.parent)
+    for folder in job_folders(jobs):
+        is_old = folder.journal.stat().st_mtime + TTL_SECONDS < time.time()
+        if is_old and not folder.is_controlled():
+            shutil.rmtree(folder.root)
 
 
 def read_log(log: Path, pod: Pod, position: LogPosition) -> tuple[list[LogLine], LogPosition, bool]:

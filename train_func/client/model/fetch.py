@@ -6,7 +6,7 @@ import hashlib
 import shutil
 import tempfile
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 
 from train_func.errors import InvalidInput, StorageFailed
@@ -15,6 +15,9 @@ from train_func.wire.layout import MODEL_MANIFEST, SUMS, RunKeys
 from train_func.wire.result import Result, read_sums, write_sums
 
 STAGING = ".train_func-fetch-"  # begins the name of the folder that files arrive in
+EXCHANGE = f"{STAGING}exchange"  # a folder that is there while files are renamed
+EXCHANGE_SECONDS = 60.0  # longest that files are renamed in one folder
+LOOK_SECONDS = 0.05
 STALE_SECONDS = 24 * 3600  # what a fetch that was killed has left goes after so long
 
 
@@ -23,7 +26,7 @@ def fetch(store: Store, keys: RunKeys, to: Path) -> Path:
 
     It is read where the attempt that won has written it, which is never changed. A new folder appears in one step. One
     with an earlier fetched model gets the newer one file by file, the manifest last; files of other origin stay as they
-    are.
+    are. Of processes that fetch into one folder at once each brings its model whole, and the last one stays.
 
     Raises:
         StorageFailed: no model is there (reason "absent"), or it is not what was published ("damaged").
@@ -47,36 +50,84 @@ def fetch(store: Store, keys: RunKeys, to: Path) -> Path:
 
 
 def _bring(store: Store, keys: RunKeys, new: Result, to: Path) -> None:
-    """Makes the folder ``to`` that model."""
-    sha256_there = functools.cache(lambda name: sha256_of(to / name))  # a large file takes seconds
-    old = _recognise(to, new, sha256_there) if to.exists() else None
-    lacking = [name for name, sha256 in new.files.items() if sha256_there(name) != sha256]
-    if old and not lacking and old.data == new.data and _sums_in(to) == new.sums:
-        return
-    with _staging(to) as staging:
-        for name in lacking:
-            (staging / name).parent.mkdir(parents=True, exist_ok=True)
-            key = f"{keys.attempt(new.attempt).model}/{name}"
-            if (sha256 := store.download(key, staging / name)) != new.files[name]:
-                raise StorageFailed(
-                    f"{key} in {store.address} is not what was published: SHA-256 {sha256}, expected "
-                    f"{new.files[name]}; nothing was handed over; submit the run with fresh=True to publish it again",
-                    reason="damaged",
-                )
-        (staging / SUMS).write_bytes(write_sums(new.sums))
-        (staging / MODEL_MANIFEST).write_bytes(new.data)
-        if not to.exists():
+    """Makes the folder ``to`` that model; begins anew where another process has fetched a model into it meanwhile."""
+    is_done = False
+    while not is_done:
+        _await_exchange(to)  # else files of two models would be seen
+        manifest_before = _manifest_in(to)
+        sha256_there = functools.cache(lambda name: sha256_of(to / name))  # a large file takes seconds
+        old = _recognise(to, new, sha256_there) if to.exists() else None
+        lacking = [name for name, sha256 in new.files.items() if sha256_there(name) != sha256]
+        if old and not lacking and old.data == new.data and _sums_in(to) == new.sums:
+            return
+        with _staging(to) as staging:
+            _download(store, keys, new, lacking, staging)
+            if to.exists():
+                with _exchange(to):
+                    is_done = _manifest_in(to) == manifest_before
+                    if is_done:
+                        _replace(to, staging, lacking, set(old.files) - set(new.files) if old else set())
+                continue
             staging.chmod(0o755)
-            with contextlib.suppress(OSError):  # another process has fetched it meanwhile
+            try:
                 staging.rename(to)
-                return
-        for name in lacking:
-            (to / name).parent.mkdir(parents=True, exist_ok=True)
-            (staging / name).replace(to / name)
-        for name in set(old.files) - set(new.files) if old else ():
-            _remove(to, name)
-        for name in (SUMS, MODEL_MANIFEST):
-            (staging / name).replace(to / name)
+                is_done = True
+            except OSError:
+                if not to.exists():
+                    raise
+
+
+def _download(store: Store, keys: RunKeys, new: Result, names: Iterable[str], staging: Path) -> None:
+    """Downloads and verifies these files of a model, and writes what it is known by."""
+    for name in names:
+        (staging / name).parent.mkdir(parents=True, exist_ok=True)
+        key = f"{keys.attempt(new.attempt).model}/{name}"
+        if (sha256 := store.download(key, staging / name)) != new.files[name]:
+            raise StorageFailed(
+                f"{key} in {store.address} is not what was published: SHA-256 {sha256}, expected {new.files[name]}; "
+                "nothing was handed over; submit the run with fresh=True to publish it again",
+                reason="damaged",
+            )
+    (staging / SUMS).write_bytes(write_sums(new.sums))
+    (staging / MODEL_MANIFEST).write_bytes(new.data)
+
+
+def _replace(to: Path, staging: Path, names: Iterable[str], gone: Iterable[str]) -> None:
+    """Puts the files of the new model in the place of those of the one before, the manifest last."""
+    for name in names:
+        (to / name).parent.mkdir(parents=True, exist_ok=True)
+        (staging / name).replace(to / name)
+    for name in gone:
+        _remove(to, name)
+    for name in (SUMS, MODEL_MANIFEST):
+        (staging / name).replace(to / name)
+
+
+@contextlib.contextmanager
+def _exchange(to: Path) -> Iterator[None]:
+    """No other process exchanges files in the folder meanwhile."""
+    mark = to / EXCHANGE
+    while True:
+        _await_exchange(to)
+        try:
+            mark.mkdir()
+            break
+        except FileExistsError:
+            continue
+    try:
+        yield
+    finally:
+        with contextlib.suppress(FileNotFoundError):  # this process was stopped for long
+            mark.rmdir()
+
+
+def _await_exchange(to: Path) -> None:
+    """Waits until no process exchanges files in the folder; one that takes too long was killed."""
+    mark = to / EXCHANGE
+    with contextlib.suppress(FileNotFoundError):
+        while time.time() - mark.stat().st_mtime < EXCHANGE_SECONDS:
+            time.sleep(LOOK_SECONDS)
+        mark.rmdir()
 
 
 def _recognise(to: Path, new: Result, sha256_there: Callable[[str], str | None]) -> Result | None:
@@ -135,6 +186,11 @@ def remove_fetched(folder: Path) -> None:
         shutil.rmtree(left, ignore_errors=True)
     with contextlib.suppress(OSError):  # it holds other files, or is not there
         folder.rmdir()
+
+
+def _manifest_in(folder: Path) -> bytes:
+    """Which model was fetched into a folder; empty where none was."""
+    return (folder / MODEL_MANIFEST).read_bytes() if (folder / MODEL_MANIFEST).is_file() else b""
 
 
 def _sums_in(folder: Path) -> dict[str, str]:

@@ -1,8 +1,8 @@
 """The models in place: which run's model stands under a name, and the copy of its files there.
 
-Each promotion of a name is a record with the next number, which is never changed: of two clients one gets the number,
-and the highest counts. Then the files are copied, the manifest last; a client that comes to an unfinished copy finishes
-it. What is fetched under a name is read where the run has it. A withdrawal is a promotion of no run.
+A promotion first copies the model to a folder of its own, and then writes its record under the next number: of two
+clients one gets the number, and the highest counts. So a promotion that fails or dies changes nothing of what is in
+place. What is fetched under a name is read where the run has it. A withdrawal is a promotion of no run.
 """
 
 import re
@@ -21,7 +21,7 @@ from train_func.text import listed, shown
 from train_func.wire.codec import Record
 from train_func.wire.layout import MODEL_MANIFEST, MODELS, SUMS, ModelKeys, RunKeys, newest_number
 from train_func.wire.records import RunRecord
-from train_func.wire.result import copy_model, is_copied
+from train_func.wire.result import Result, copy_model, is_copied
 
 _NAME = re.compile(r"[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?")
 
@@ -42,6 +42,15 @@ class Promotion(Record):
     """Of the rows that the metrics are of; empty where that is not known."""
     promoted: str
     """When, ISO, UTC; or when it was withdrawn."""
+
+    @property
+    def folder(self) -> str:
+        """The key of the folder of its files."""
+        return ModelKeys(self.name).copy(self.number, RunKeys(self.run, self.generation).job_name)
+
+    def address(self, store: Store) -> str:
+        """Where its files are, as part of a sentence."""
+        return f"with its files in {store.address}/{self.folder}/"
 
 
 class Metric(NamedTuple):
@@ -134,16 +143,19 @@ def promote(store: Store, record: RunRecord, name: str, *, better: str | None = 
     is_there = before is not None and (before.run, before.generation) == (now.run, now.generation)
     if metric:
         metric.check(now, None if is_there else before)
-    if is_there:
-        _complete(store, name)
-        return True, f"its model was in place as {name!r} already"
+    if before and is_there:
+        _copy(store, before, result)
+        _delete_others(store, name)
+        return True, f"its model was in place as {name!r} already, {before.address(store)}"
     if metric and before:
         new, old = now.metrics[metric.name], before.metrics[metric.name]
         if not (new > old if metric.is_greater_better else new < old):
             stays = f"{before.run}, which stays in place as {name!r}"
             return False, f"{metric.name} {new:.4g} is no better than {old:.4g} of {stays}"
+    _copy(store, now, result)
     _put(store, now)
-    return True, f"its model is in place as {name!r}" + (f", where that of {before.run} was" if before else "")
+    place = f"where that of {before.run} was, " if before else ""
+    return True, f"its model is in place as {name!r}, {place}{now.address(store)}"
 
 
 def withdraw(name: str, *, on: Backend | None = None) -> None:
@@ -173,7 +185,7 @@ def vacate(store: Store, name: str) -> str:
     if newest.run:
         _put(store, Promotion(name=name, number=newest.number + 1, metrics={}, promoted=_time()))
     else:
-        _complete(store, name)
+        _delete_others(store, name)
     return newest.run
 
 
@@ -193,6 +205,13 @@ def _newest(store: Store, name: str) -> Promotion | None:
     return Promotion.from_json(store.get(key).data, f"{store.address}/{key}") if number else None
 
 
+def _copy(store: Store, promotion: Promotion, result: Result) -> None:
+    """Makes the folder of a promotion the model of its run, unless it is that already."""
+    if not is_copied(store, promotion.folder, result.data):
+        source = RunKeys(promotion.run, promotion.generation).attempt(result.attempt).model
+        copy_model(store, source, promotion.folder, result.data, f"attempt {result.attempt} of {promotion.run}")
+
+
 def _put(store: Store, promotion: Promotion) -> None:
     key = ModelKeys(promotion.name).promotion(promotion.number)
     try:
@@ -200,27 +219,24 @@ def _put(store: Store, promotion: Promotion) -> None:
     except StorageFailed as failure:
         if failure.reason != "conflict":
             raise
+        _delete_others(store, promotion.name)
         raise StorageFailed(
             f"what is in place as {promotion.name!r} in {store.address} was changed by another client meanwhile, and "
             "nothing by this one: look at what is in place, and try again",
             reason="conflict",
         ) from None
-    _complete(store, promotion.name)
+    _delete_others(store, promotion.name)
 
 
-def _complete(store: Store, name: str) -> None:
-    """Makes the files under ``name`` those of the model in place; of a name that was withdrawn there are none."""
-    folder, done = ModelKeys(name).model, None
-    while (newest := _newest(store, name)) and newest != done:  # another client may promote while this one copies
-        keys = RunKeys(newest.run, newest.generation)
-        result = published_result(store, keys) if newest.run else None
-        if result is None:
-            store.delete(f"{folder}/{MODEL_MANIFEST}", f"{folder}/{SUMS}")  # without them it is no model
-            store.delete(*(entry.key for entry in store.list(f"{folder}/")))
-        elif done or not is_copied(store, folder, result.data):
-            source = keys.attempt(result.attempt).model
-            copy_model(store, source, folder, result.data, f"attempt {result.attempt} of {newest.run}")
-        done = newest
+def _delete_others(store: Store, name: str) -> None:
+    """Deletes the copies that no record leads to any more; one for a later number may still be on its way."""
+    newest, keys = _newest(store, name), ModelKeys(name)
+    for folder in store.names(keys.prefix):
+        number = folder.partition("-")[0]
+        copy = f"{keys.prefix}/{folder.removesuffix('/')}"
+        if newest and number.isdecimal() and int(number) <= newest.number and copy != newest.folder:
+            store.delete(f"{copy}/{MODEL_MANIFEST}", f"{copy}/{SUMS}")  # without them it is no model
+            store.delete(*(entry.key for entry in store.list(f"{copy}/")))
 
 
 def _time() -> str:

@@ -42,7 +42,7 @@ from train_func.client.source.faults import (
 from train_func.client.source.modules import LocalModule, Modules
 from train_func.client.source.names import OF_A_MODULE, Definition, Import, uses_of
 from train_func.client.source.pieces import Expression, Piece, closure
-from train_func.client.source.values import NoValueError, Writer, is_own_object, is_type
+from train_func.client.source.values import REFILL, NoValueError, Writer, is_own_object, is_type
 from train_func.errors import SourceRefused
 
 
@@ -386,9 +386,11 @@ class Collection:
         return self._alias(alias, name, lambda alias: self._import(name, alias, *self._writer.at)).name
 
     def _helper(self, name: str, text: str) -> str:
+        return self._alias(name, text, functools.partial(self._helper_piece, text)).name
+
+    def _helper_piece(self, text: str, alias: str) -> Piece:
         cell, line = self._writer.at
-        original = cell.lines[line - 1]
-        return self._alias(name, text, lambda alias: Piece(cell, line, original, text.format(name=alias))).name
+        return Piece(cell, line, cell.lines[line - 1], text.format(name=alias))
 
     def _alias(self, name: str, key: object, make: Callable[[str], Piece]) -> Piece:
         """What ``make`` gives when it is first needed, under a name that nothing else has."""
@@ -442,10 +444,13 @@ class Collection:
             is_container = isinstance(value, MutableMapping | MutableSequence | MutableSet)
             if is_filled and (is_container or (is_own_object(value) and hasattr(value, "__dict__"))):
                 verb = "update" if hasattr(value, "update") else "extend"
-                head, tail = f"{path}.clear()\n{path}.{verb}(", ")\n"
+                head, tail, names = f"{path}.clear()\n{path}.{verb}(", ")\n", [piece]
                 if not is_container:
                     head, tail = f"{path}.__dict__.update(", ".__dict__)\n"
-                at_end = Piece(piece.text, piece.line, piece.original, head, tail, is_last=True, names=[piece])
+                elif is_own_object(value):
+                    names.append(self._alias("_refilled", REFILL, functools.partial(self._helper_piece, REFILL)))
+                    head = f"{names[-1].name}({path}, "
+                at_end = Piece(piece.text, piece.line, piece.original, head, tail, is_last=True, names=names)
                 at_end.values[None] = expression
                 self.pieces.append(at_end)
                 if is_run and key and literal(key) is not ABSENT and expression.piece is None:

@@ -4,7 +4,6 @@ They are not computed again in a worker: the value of each takes its place in th
 """
 
 import ast
-import copy
 import dataclasses
 import enum
 import functools
@@ -12,7 +11,7 @@ import re
 from collections import defaultdict
 from collections.abc import Iterator, Mapping
 from types import CellType, FunctionType, ModuleType
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from train_func.client.source.cells import ABSENT, ATOMS, Space, is_same_literal, literal
 from train_func.client.source.names import Definition, Import, binds
@@ -217,10 +216,17 @@ def changed_names(node: ast.AST) -> set[str]:
 
 
 def empty_of(value: object) -> object:
-    """What a registry was before anything was registered: empty, or an object whose containers are."""
+    """What a registry was before anything was registered: empty, or an object whose containers are.
+
+    No method runs that a class of the user's own has overridden: it may do more, in the notebook.
+    """
     if hasattr(value, "clear"):
-        empty = copy.copy(value)
-        empty.clear()
+        make, arguments, state = (*value.__reduce_ex__(2), None)[:3]
+        empty = make(*arguments)
+        if isinstance(state, Mapping):
+            vars(empty).update(state)
+        base: Any = next(kind for kind in type(value).__mro__ if kind.__module__ in ("builtins", "collections"))
+        base.clear(empty)
         return empty
     made = object.__new__(type(value))
     made.__dict__.update({k: empty_of(v) if hasattr(v, "clear") else v for k, v in vars(value).items()})

@@ -53,9 +53,8 @@ class LocalModule:
             if isinstance(node, ast.AnnAssign) and node.value:
                 node = ast.copy_location(ast.Assign([node.target], node.value), node)
             try:
-                if not isinstance(node, ast.Assign | ast.AugAssign) or not all(
-                    _is_plain(it, names) for it in _parts(node)
-                ):
+                parts = (part for part in ast.walk(node) if part is not node)
+                if not isinstance(node, ast.Assign | ast.AugAssign) or not all(_is_plain(it, names) for it in parts):
                     raise ValueError
                 exec(compile(ast.Module([node], []), "<constants>", "exec"), {"__builtins__": _PURE}, names)
             except Exception:  # what it binds depends on more than this text
@@ -147,10 +146,6 @@ class Modules:
             return
         module = self.local[name] = LocalModule(name, is_package, text)
         self.add(tree, text, module.package, is_module=True)
-
-
-def _parts(node: ast.Assign | ast.AugAssign) -> Iterator[ast.AST]:
-    return (part for part in ast.walk(node) if part is not node)
 
 
 def _is_plain(node: ast.AST, names: Container[str]) -> bool:

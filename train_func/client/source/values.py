@@ -58,6 +58,18 @@ def {name}(value, state, items, pairs):
     return value
 """
 
+REFILL = """\
+def {name}(value, new):
+    from builtins import hasattr, next, type
+    base = next(kind for kind in type(value).__mro__ if kind.__module__ in ("builtins", "collections"))
+    base.clear(value)
+    if hasattr(base, "items"):
+        for key, item in base.items(new):
+            base.__setitem__(value, key, item)
+    else:
+        (base.update if hasattr(base, "update") else base.extend)(value, new)
+"""  # the methods that a class of the user's own may override do more, or refuse
+
 Parts = list[str | Expression]
 
 

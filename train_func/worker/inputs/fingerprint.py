@@ -24,7 +24,10 @@ def of_file(path: Path, cache: Path) -> str:
         return known
     found = _hash(path)
     if time.time() - max(status.st_mtime, status.st_ctime) > SETTLED:
-        _remember(note, state, found)
+        make_folders(note.parent)
+        part = note.with_suffix(f".{os.getpid()}.part")
+        part.write_text(json.dumps({"state": state, "sha256": found}))
+        part.replace(note)
     return found
 
 
@@ -87,10 +90,3 @@ def _remembered(note: Path, state: list[int]) -> str | None:
     except (OSError, ValueError):
         return None
     return str(known["sha256"]) if known["state"] == state else None
-
-
-def _remember(note: Path, state: list[int], sha256: str) -> None:
-    make_folders(note.parent)
-    part = note.with_suffix(f".{os.getpid()}.part")
-    part.write_text(json.dumps({"state": state, "sha256": sha256}))
-    part.replace(note)

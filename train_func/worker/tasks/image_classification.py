@@ -25,7 +25,7 @@ from train_func.worker.tasks.image_decoding import (
     look_at_each,
     name_of,
 )
-from train_func.worker.tasks.labels import Labels, encode
+from train_func.worker.tasks.labels import encode
 from train_func.worker.tasks.metrics import Accuracy
 from train_func.worker.tasks.protocol import Metric, Rows, WorkerHalf
 from train_func.worker.tasks.targets import classes_text, judge_classes
@@ -99,7 +99,9 @@ class ImageClassifier(WorkerHalf[ImageClassification]):
             if decodes and (looks := findings.tried(partial(look_at_each, stored, part, self.cache))):
                 pixels[part] = looks.pixels
                 findings.note(*looks.notes)
-        classes = _classes(task, tables, findings) if tables else None
+        labels = {part: table[task.label] for part, table in tables.items()}
+        data_names = names_of_classes(tables, task.label)
+        classes = encode(labels, task.label, findings, names=task.labels, data_names=data_names) if tables else None
         findings.refuse()
         assert classes is not None  # else it were a fault
         rows = {
@@ -191,9 +193,3 @@ class ImageClassifier(WorkerHalf[ImageClassification]):
         names = "\n".join(f"- {name}" for name in labels)
         text = f"---\npipeline_tag: image-classification\n---\n\nA classifier of images, with the classes\n\n{names}\n"
         return text if self.task.model is not None else f"{text}\n{OF_A_MODULE}\n"
-
-
-def _classes(task: ImageClassification, tables: Mapping[str, pa.Table], findings: Findings) -> Labels | None:
-    parts = {part: table[task.label] for part, table in tables.items()}
-    data_names = names_of_classes(tables, task.label)
-    return encode(parts, task.label, findings, names=task.labels, data_names=data_names)

@@ -202,7 +202,9 @@ def _batches(table: pa.Table, column: str, root: str, *, may_read: bool) -> Iter
         if data is None:
             missing.append(f"row {at}" + (f" ({path})" if path else ""))
             data = b""
-        rows.append({"image": {"bytes": data, "path": _name(path, root)}, "sha256": hashlib.sha256(data).hexdigest()})
+        is_inside = path is not None and path.startswith(f"{root}{os.sep}")
+        name = "" if path is None else path.removeprefix(f"{root}{os.sep}") if is_inside else Path(path).name
+        rows.append({"image": {"bytes": data, "path": name}, "sha256": hashlib.sha256(data).hexdigest()})
         size += len(data)
         if len(rows) == BATCH or size >= BATCH_BYTES:
             yield pa.RecordBatch.from_pylist(rows, SCHEMA)
@@ -214,11 +216,6 @@ def _batches(table: pa.Table, column: str, root: str, *, may_read: bool) -> Iter
             f"{listed(missing, MAX_SHOWN)} {COUNTED}; remove these rows, or save the data set with its images in it",
             cause="data",
         )
-
-
-def _name(path: str | None, root: str) -> str:
-    is_inside = path is not None and path.startswith(f"{root}{os.sep}")
-    return "" if path is None else path.removeprefix(f"{root}{os.sep}") if is_inside else Path(path).name
 
 
 def name_of(stored: dict[str, Any], row: int | None = None) -> str:
