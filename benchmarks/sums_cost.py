@@ -5,8 +5,8 @@ python -m torch.distributed.run --standalone --nproc-per-node 2 benchmarks/sums_
 Two models of one shape are trained by turns, a step each, on the same rows: one in DistributedDataParallel as
 transformers wraps it, whose micro-batches but the last are not exchanged, and one by Sums. The ratio of the two is
 printed with the quartiles of the ratios of neighbours, in processor seconds of all ranks, which other work on the
-machine does not change. Memory stays with the process in both, as in a training; "malloc" as a second argument leaves it
-as it is by default.
+machine does not change. Memory stays with the process in both, as in a training; "malloc" as a second argument leaves
+it as it is by default.
 """
 
 import contextlib

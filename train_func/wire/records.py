@@ -130,7 +130,7 @@ class Numerics(Record):
     micro_batch_size: int
     """Most rows of one of them."""
     devices: tuple[str, ...]
-    """What the ranks compute on, each kind once: those of the first attempt, and in a ``setup.json`` of that attempt."""
+    """What the ranks compute on, each kind once: of the first attempt, and in a ``setup.json`` of the attempt."""
 
     def idle_ranks_fault(self, num_ranks: int) -> str | None:
         """What is said of more ranks than there are micro-batches: some would never have work."""
