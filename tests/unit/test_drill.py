@@ -154,7 +154,7 @@ def test_the_picture_names_each_fault_with_its_cost_and_numbers_the_workers():
     labels = ["pod 1: 3.2 s, 5 steps again", "rank 1: no step came"]
     assert {"a-run", "loss", "workers", "0", "1", "2", "3", "steps that were done again", *labels} <= {*drawn}
     assert drawn[labels[0]][1] != drawn[labels[1]][1]  # they would overlap
-    apart = texts(report_of(recovery(time=99.5), recovery(time=106.0, fault=Fault(kill="pod"))).picture())
+    apart = texts(report_of(recovery(time=106.0, fault=Fault(kill="pod"))).picture(report_of(recovery(time=99.5))))
     assert apart["rank 1: 3.2 s, 5 steps again"][1] == apart["pod: 3.2 s, 5 steps again"][1]
 
 

@@ -147,9 +147,13 @@ class DrillReport:
             "groups": [vars(group) for group in self.groups],
         }
 
-    def picture(self) -> Picture:
-        """Returns the loss and the number of workers over time as SVG; a cell shows it, ``str`` is its text."""
-        marks = [(recovery.time, recovery.label) for recovery in self.recoveries]
+    def picture(self, *earlier: "DrillReport") -> Picture:
+        """Returns the loss and the number of workers over time as SVG; a cell shows it, ``str`` is its text.
+
+        ``earlier``: reports of the same training, whose faults are marked too.
+        """
+        recoveries = [recovery for report in (*earlier, self) for recovery in report.recoveries]
+        marks = [(recovery.time, recovery.label) for recovery in recoveries]
         return draw(self.name, self.steps, self.groups, marks)
 
     def __str__(self) -> str:
