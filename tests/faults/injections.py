@@ -18,9 +18,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
+from tests.cluster.kubectl import until
 from tests.faults import faulty
 from tests.jobs.functions import fine_tunes
-from tests.local_jobs import until
 from tests.s3_servers import add_minio_user, s3_server
 from tests.tiny_model import write_tiny_model
 from train_func import Cluster, Local, Run, TextClassification, TrainFuncError, submit
@@ -48,6 +48,7 @@ class Injection:
         """A folder, made here already where it is a disk of its own."""
         self.options: dict[str, Any] = {}
         """Of the backend."""
+        self.job: Job | None = None
 
     def submit(self, **fields: Any) -> Job:
         """Starts the job; raises what submit refuses it with."""
@@ -55,11 +56,13 @@ class Injection:
         parameters["fails"] = {"how": self.kind.how}
         if self.kind.how == "dies":
             parameters["fails"]["signal"] = self.chance.choice([signal.SIGKILL, signal.SIGSEGV, signal.SIGBUS])
-        asked = {"workers": WORKERS, "epochs": 10, "max_attempts": 1, "hang_after": 3, "seed": self.seed}
+        hang_after = 3 if self.on == LOCAL else 8
+        asked = {"workers": WORKERS, "epochs": 10, "max_attempts": 1, "hang_after": hang_after, "seed": self.seed}
         run = Run(**{**asked, "parameters": parameters, **self.kind.run, **fields})
         options = {**self.kind.options, **self.options}
         backend = Local(**options) if self.on == LOCAL else Cluster(**{**SMALL, **options})
-        return submit(self.kind.function, run, on=backend, fresh=True)
+        self.job = submit(self.kind.function, run, on=backend, fresh=True)
+        return self.job
 
     def told(self) -> Told:
         """What a user is told of it."""
@@ -70,6 +73,10 @@ class Injection:
             return error.cause, str(error)
         except TimeoutError as error:
             return None, f"nothing: {error}"
+        finally:
+            with contextlib.suppress(TrainFuncError):
+                if self.job:
+                    self.job.delete()
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -159,8 +166,8 @@ def fills_its_store(injection: Injection) -> None:
     """The store is a disk of its own; see ``causes.command``."""
     job = begins(injection)
     with contextlib.suppress(OSError), (injection.store / "filler").open("wb") as filler:
-        while True:
-            filler.write(bytes(4096))
+        for _ in range(2**12):  # 16 MiB, more than that disk has
+            filler.write(bytes(2**12))
             filler.flush()
     ends(job)
 
