@@ -1,4 +1,4 @@
-"""python -m tests.faults.causes FOLDER [--times 20] [--on local | cluster] [--kind NAME ...] [--table docs/causes.md]
+"""python -m tests.faults.causes FOLDER [--times 20] [--on Local | Cluster] [--kind NAME ...] [--table docs/causes.md]
 
 Injects every kind of fault that a user meets into small trainings, at drawn moments, and compares the cause that the
 user is told with the one that was injected, and the worker that is named with the one that was at fault. An injection
@@ -105,7 +105,7 @@ def matrix(lines: list[Line], on: str) -> str:
     head = ["injected", "right", *told, "part at fault named", "healthy part named"]
     table = "\n".join(f"| {' | '.join(row)} |" for row in [head, ["---"] * len(head), *rows])
     share = f"{right} of {len(lines)} causes are right ({right / len(lines):.1%})"
-    return f"## {on.capitalize()}()\n\n{share}; a healthy part was named {num_blamed} times.\n\n{table}\n"
+    return f"## {on}()\n\n{share}; a healthy part was named {num_blamed} times.\n\n{table}\n"
 
 
 TEXT = """# Which cause is told
@@ -114,7 +114,7 @@ TEXT = """# Which cause is told
 moments, and the cause that was told is counted in a column, in bold where it is right. "Part at fault named": where one
 worker or rank is at fault, how often the message names it; the others merely wait then, and must not be named.
 
-Made on {date} by `make causes`; `make causes ON=cluster TIMES=5` asks the cluster that KUBECONFIG names, as its admin,
+Made on {date} by `make causes`; `make causes WHERE=Cluster TIMES=5` asks the cluster that KUBECONFIG names, as its admin,
 with the image that TRAIN_FUNC_IMAGE names.
 
 """
@@ -144,7 +144,7 @@ def main() -> None:
     parser = argparse.ArgumentParser()
     parser.add_argument("folder", type=Path)
     parser.add_argument("--times", type=int, default=20)
-    parser.add_argument("--on", choices=[LOCAL, CLUSTER], default=LOCAL)
+    parser.add_argument("--on", type=str.capitalize, choices=[LOCAL, CLUSTER], default=LOCAL)
     parser.add_argument("--kind", action="append", help="default: all")
     parser.add_argument("--table", type=Path)
     given = parser.parse_args()

@@ -1,4 +1,4 @@
-"""python -m tests.faults.injections KIND SEED FOLDER [--on cluster]
+"""python -m tests.faults.injections KIND SEED FOLDER [--on Cluster]
 
 Injects one fault of a kind into a small training, at a moment that the seed draws, and prints as JSON what a user is
 told: the cause and the words of the typed error, or of a drill's report where the job goes on.
@@ -30,7 +30,7 @@ from train_func.process.process_tree import descendants
 
 WORKERS = 2
 LIMIT = 300  # seconds for the end of a job
-LOCAL, CLUSTER = "local", "cluster"
+LOCAL, CLUSTER = "Local", "Cluster"
 FROZEN_SECONDS = 25  # more than a group waits for a sign of life of a worker
 SMALL = {"cpu": "300m", "memory": "1Gi", "grace_seconds": 10}
 Told = tuple[Cause | None, str]
@@ -390,7 +390,7 @@ def main() -> None:
     parser.add_argument("kind")
     parser.add_argument("seed", type=int)
     parser.add_argument("folder", type=Path)
-    parser.add_argument("--on", choices=[LOCAL, CLUSTER], default=LOCAL)
+    parser.add_argument("--on", type=str.capitalize, choices=[LOCAL, CLUSTER], default=LOCAL)
     given = parser.parse_args()
     kind = next(kind for kind in kinds_of(given.on) if kind.name == given.kind)
     given.folder.mkdir(parents=True, exist_ok=True)
