@@ -114,8 +114,8 @@ TEXT = """# Which cause is told
 moments, and the cause that was told is counted in a column, in bold where it is right. "Part at fault named": where one
 worker or rank is at fault, how often the message names it; the others merely wait then, and must not be named.
 
-Made on {date} by `make causes`; `make causes WHERE=Cluster TIMES=5` asks the cluster that KUBECONFIG names, as its admin,
-with the image that TRAIN_FUNC_IMAGE names.
+Made on {date} by `make causes`; `make causes WHERE=Cluster TIMES=5` asks the cluster that KUBECONFIG names, as its
+admin, with the image that TRAIN_FUNC_IMAGE names.
 
 """
 
