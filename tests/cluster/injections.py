@@ -15,7 +15,7 @@ from tests.cluster.stepping import Listening
 from tests.cluster.test_explanations import HOPELESS, LOW, PASSING, objects
 from tests.cluster.test_node_faults import PRETENDED, on_a_pretended_node
 from tests.cluster.test_rare_failures import FILLS_ITS_DISK, over_ephemeral
-from tests.cluster.testbed_machine import PRETENDING, frozen, pid_in
+from tests.cluster.testbed_machine import PRETENDING, RUN, frozen, pid_in
 from tests.faults import faulty
 from tests.faults.injections import CLUSTER, Injection, Kind, Told, drills, ends
 from train_func.errors import Cause
@@ -63,6 +63,8 @@ def as_notebook(folder: Path) -> Iterator[None]:
             environment = {**os.environ, "KUBECONFIG": str(admin.kubeconfig)}
             subprocess.run([PRETENDED, "1"], check=True, capture_output=True, timeout=120, env=environment)
             after.callback(admin, "delete", "nodes", "--selector=type=kwok")
+        if not (run := folder / "run").exists():  # beside the kubeconfig of the account too
+            run.symlink_to(RUN)
         store = after.enter_context(in_cluster_minio.running(own))
         for name in OTHERS:
             os.environ.pop(name, None)

@@ -1,4 +1,4 @@
-"""python -m tests.faults.causes FOLDER [--times 20] [--on local | cluster] [--kind NAME ...] [--table docs/causes.md]
+"""python -m tests.faults.causes FOLDER [--times 20] [--on Local | Cluster] [--kind NAME ...] [--table docs/causes.md]
 
 Injects every kind of fault that a user meets into small trainings, at drawn moments, and compares the cause that the
 user is told with the one that was injected, and the worker that is named with the one that was at fault. An injection
@@ -93,23 +93,19 @@ def matrix(lines: list[Line], on: str) -> str:
     counts = Counter((line["kind"], line["told"] or "none") for line in lines)
     told = sorted({cause for _, cause in counts}, key=lambda cause: (cause == "none", cause))
     rows = []
-    for kind in kinds_of(on):
-        of_kind = [line for line in lines if line["kind"] == kind.name]
-        cells = [
-            f"**{counts[kind.name, cause]}**" if cause in kind.causes else str(counts[kind.name, cause])
-            for cause in told
-        ]
-        cells = ["" if cell in ("0", "**0**") else cell for cell in cells]
-        named = sum(line["victim"] in line["blamed"] for line in of_kind if line["victim"] is not None)
-        victim = f"{named} of {len(of_kind)}" if kind.victim else ""
-        rows.append(
-            [kind.name, " or ".join(kind.causes), *cells, victim, str(sum(bool(healthy(of)) for of in of_kind))]
-        )
+    for name in dict.fromkeys(line["kind"] for line in sorted(lines, key=lambda line: line["seed"])):
+        of_kind = [line for line in lines if line["kind"] == name]
+        causes, with_victim = of_kind[0]["right"], [line for line in of_kind if line["victim"] is not None]
+        cells = [str(counts[name, cause] or "") for cause in told]
+        cells = [f"**{cell}**" if cell and cause in causes else cell for cause, cell in zip(told, cells, strict=True)]
+        named = sum(line["victim"] in line["blamed"] for line in with_victim)
+        victim = f"{named} of {len(of_kind)}" if with_victim else ""
+        rows.append([name, " or ".join(causes), *cells, victim, str(sum(bool(healthy(line)) for line in of_kind))])
     right, num_blamed = sum(map(is_right, lines)), sum(bool(healthy(line)) for line in lines)
     head = ["injected", "right", *told, "part at fault named", "healthy part named"]
     table = "\n".join(f"| {' | '.join(row)} |" for row in [head, ["---"] * len(head), *rows])
     share = f"{right} of {len(lines)} causes are right ({right / len(lines):.1%})"
-    return f"## {on.capitalize()}()\n\n{share}; a healthy part was named {num_blamed} times.\n\n{table}\n"
+    return f"## {on}()\n\n{share}; a healthy part was named {num_blamed} times.\n\n{table}\n"
 
 
 TEXT = """# Which cause is told
@@ -118,14 +114,14 @@ TEXT = """# Which cause is told
 moments, and the cause that was told is counted in a column, in bold where it is right. "Part at fault named": where one
 worker or rank is at fault, how often the message names it; the others merely wait then, and must not be named.
 
-Made on {date} by `make causes`, which takes about an hour; `make causes ON=cluster TIMES=5` asks the cluster that
-KUBECONFIG names, with the image that TRAIN_FUNC_IMAGE names.
+Made on {date} by `make causes`; `make causes WHERE=Cluster TIMES=5` asks the cluster that KUBECONFIG names, as its
+admin, with the image that TRAIN_FUNC_IMAGE names.
 
 """
 
 
 def write_table(path: Path, lines: list[Line]) -> None:
-    """Writes the tables of all backends that there are lines of."""
+    """Writes the tables of all backends that there are lines of; those of the other one are its newest."""
     backends = [on for on in (LOCAL, CLUSTER) if any(line["on"] == on for line in lines)]
     tables = "\n".join(matrix([line for line in lines if line["on"] == on], on) for on in backends)
     path.write_text(TEXT.format(date=f"{datetime.now(UTC):%d %B %Y}") + tables)
@@ -148,7 +144,7 @@ def main() -> None:
     parser = argparse.ArgumentParser()
     parser.add_argument("folder", type=Path)
     parser.add_argument("--times", type=int, default=20)
-    parser.add_argument("--on", choices=[LOCAL, CLUSTER], default=LOCAL)
+    parser.add_argument("--on", type=str.capitalize, choices=[LOCAL, CLUSTER], default=LOCAL)
     parser.add_argument("--kind", action="append", help="default: all")
     parser.add_argument("--table", type=Path)
     given = parser.parse_args()
@@ -182,9 +178,10 @@ def main() -> None:
         for kind, seed in missing:
             if kind.beside == "none":
                 make(kind, seed)
-    if given.table:
-        write_table(given.table, [*lines.values()])
     own = [line for (on, _, _), line in lines.items() if on == given.on]
+    if given.table:
+        other = [line for line in known if line["on"] != given.on]
+        write_table(given.table, [*own, *(line for line in other if line["code"] == other[-1]["code"])])
     wrong = [line for line in own if not is_right(line)]
     blaming = [line for line in own if healthy(line)]
     print(f"{len(own) - len(wrong)} of {len(own)} causes are right; a healthy part was named {len(blaming)} times")

@@ -1,4 +1,4 @@
-"""python -m tests.faults.injections KIND SEED FOLDER [--on cluster]
+"""python -m tests.faults.injections KIND SEED FOLDER [--on Cluster]
 
 Injects one fault of a kind into a small training, at a moment that the seed draws, and prints as JSON what a user is
 told: the cause and the words of the typed error, or of a drill's report where the job goes on.
@@ -18,9 +18,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
+from tests.cluster.kubectl import until
 from tests.faults import faulty
 from tests.jobs.functions import fine_tunes
-from tests.local_jobs import until
 from tests.s3_servers import add_minio_user, s3_server
 from tests.tiny_model import write_tiny_model
 from train_func import Cluster, Local, Run, TextClassification, TrainFuncError, submit
@@ -30,7 +30,7 @@ from train_func.process.process_tree import descendants
 
 WORKERS = 2
 LIMIT = 300  # seconds for the end of a job
-LOCAL, CLUSTER = "local", "cluster"
+LOCAL, CLUSTER = "Local", "Cluster"
 FROZEN_SECONDS = 25  # more than a group waits for a sign of life of a worker
 SMALL = {"cpu": "300m", "memory": "1Gi", "grace_seconds": 10}
 Told = tuple[Cause | None, str]
@@ -48,6 +48,7 @@ class Injection:
         """A folder, made here already where it is a disk of its own."""
         self.options: dict[str, Any] = {}
         """Of the backend."""
+        self.job: Job | None = None
 
     def submit(self, **fields: Any) -> Job:
         """Starts the job; raises what submit refuses it with."""
@@ -55,11 +56,13 @@ class Injection:
         parameters["fails"] = {"how": self.kind.how}
         if self.kind.how == "dies":
             parameters["fails"]["signal"] = self.chance.choice([signal.SIGKILL, signal.SIGSEGV, signal.SIGBUS])
-        asked = {"workers": WORKERS, "epochs": 10, "max_attempts": 1, "hang_after": 3, "seed": self.seed}
+        hang_after = 3 if self.on == LOCAL else 8
+        asked = {"workers": WORKERS, "epochs": 10, "max_attempts": 1, "hang_after": hang_after, "seed": self.seed}
         run = Run(**{**asked, "parameters": parameters, **self.kind.run, **fields})
         options = {**self.kind.options, **self.options}
         backend = Local(**options) if self.on == LOCAL else Cluster(**{**SMALL, **options})
-        return submit(self.kind.function, run, on=backend, fresh=True)
+        self.job = submit(self.kind.function, run, on=backend, fresh=True)
+        return self.job
 
     def told(self) -> Told:
         """What a user is told of it."""
@@ -70,6 +73,10 @@ class Injection:
             return error.cause, str(error)
         except TimeoutError as error:
             return None, f"nothing: {error}"
+        finally:
+            with contextlib.suppress(TrainFuncError):
+                if self.job:
+                    self.job.delete()
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -159,8 +166,8 @@ def fills_its_store(injection: Injection) -> None:
     """The store is a disk of its own; see ``causes.command``."""
     job = begins(injection)
     with contextlib.suppress(OSError), (injection.store / "filler").open("wb") as filler:
-        while True:
-            filler.write(bytes(4096))
+        for _ in range(2**12):  # 16 MiB, more than that disk has
+            filler.write(bytes(2**12))
             filler.flush()
     ends(job)
 
@@ -383,7 +390,7 @@ def main() -> None:
     parser.add_argument("kind")
     parser.add_argument("seed", type=int)
     parser.add_argument("folder", type=Path)
-    parser.add_argument("--on", choices=[LOCAL, CLUSTER], default=LOCAL)
+    parser.add_argument("--on", type=str.capitalize, choices=[LOCAL, CLUSTER], default=LOCAL)
     given = parser.parse_args()
     kind = next(kind for kind in kinds_of(given.on) if kind.name == given.kind)
     given.folder.mkdir(parents=True, exist_ok=True)
