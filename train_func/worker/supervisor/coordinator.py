@@ -53,7 +53,7 @@ AWAY = 2.0  # the same after its connection has ended
 ROOT = 3.0  # for the root of a failure to show itself
 AGAIN = 60.0  # for all workers to be ready for another round, since the first was
 GATHER = 30.0  # for which an elastic group waits for all its workers at its start, since it has enough
-REGATHER = 5.0  # the same when its lead was lost: for those that are left
+REGATHER = 3.0  # for which those that are left without their lead wait for one another: they miss it within two seconds
 CHANGE = 10.0  # between the beginning of a round and a change of its size for a worker that comes
 
 
