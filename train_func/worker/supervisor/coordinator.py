@@ -31,7 +31,8 @@ An elastic group goes on without a worker that is lost or told to stop, as long 
 begin the next round. A worker that comes while a round runs prepares itself beside it. Once it is prepared the round
 ends, at the same step on all ranks, and the next one begins with it: at most one change in CHANGE seconds. At its start
 the group waits GATHER seconds for all workers before it begins with fewer. Those that are left when the lead was lost
-wait REGATHER seconds for one another; a worker that comes meanwhile prepares itself beside them too.
+wait REGATHER seconds for one another, since each misses it within two; a worker that comes meanwhile prepares itself
+beside them too.
 
 The lease in the store is the fence: the lead claims it before each round, so two groups never share an attempt.
 """
@@ -53,7 +54,7 @@ AWAY = 2.0  # the same after its connection has ended
 ROOT = 3.0  # for the root of a failure to show itself
 AGAIN = 60.0  # for all workers to be ready for another round, since the first was
 GATHER = 30.0  # for which an elastic group waits for all its workers at its start, since it has enough
-REGATHER = 5.0  # the same when its lead was lost: for those that are left
+REGATHER = 3.0  # for which those that are left without their lead wait for one another
 CHANGE = 10.0  # between the beginning of a round and a change of its size for a worker that comes
 
 
