@@ -339,12 +339,12 @@ class Job:
         The run stays: its record, logs and model in the store, by which it is found again. ``train_func.remove``
         removes that as well.
         """
-        there = self._job.status() is not None
+        was_there = self._job.status() is not None
         self._job.delete()
         gone = self._other_place() or "there is no job any more"
         remove = self.attach_expression.replace("attach", "remove", 1)
         self._note(
-            f"{'the job is deleted, with its pods and their files' if there else gone}; the run "
+            f"{'the job is deleted, with its pods and their files' if was_there else gone}; the run "
             f"stays in {self._store.address}/{self.name}/, where logs(), attach() and submit() find it, result() and "
             f"fetch() what it has published; {remove} removes the run too"
         )

@@ -39,7 +39,9 @@ class JobStatus:
 
     def condition(self, kind: str) -> Condition | None:
         """The condition of that type if it holds now."""
-        return next((found for found in self.conditions if (found.type, found.status) == (kind, "True")), None)
+        return next(
+            (condition for condition in self.conditions if (condition.type, condition.status) == (kind, "True")), None
+        )
 
     @property
     def finished(self) -> bool:

@@ -165,8 +165,8 @@ class Display:
                 if self._is_new_end(end):
                     self._show_progress()
                     # In a short line: the error that is raised for it has all.
-                    first, _, others = end.message.partition("\n")
-                    cut = f"{first[:LONGEST_REASON]} ..." if others or len(first) > LONGEST_REASON else first
+                    first, _, rest = end.message.partition("\n")
+                    cut = f"{first[:LONGEST_REASON]} ..." if rest or len(first) > LONGEST_REASON else first
                     self.say(str(replace(end, message=cut)))
             case RanksRestart(attempt=number) as event:
                 if self._is_new(("restart", number)):  # all workers say the same

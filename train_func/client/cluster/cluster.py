@@ -120,8 +120,8 @@ class Cluster(NamedFields):
     def identity(self) -> Mapping[str, str]:
         """The cluster, which may have another name in another kubeconfig; the namespace and the kind in it."""
         access = self._access()
-        own = f"{access.namespace}/{self._kind.plural}"
-        return {kind: f"{mark}/{own}" for kind, mark in access.cluster.items()}
+        suffix = f"{access.namespace}/{self._kind.plural}"
+        return {kind: f"{mark}/{suffix}" for kind, mark in access.cluster.items()}
 
     def store_address(self) -> str:
         """Address of the store that runs here use."""

@@ -70,8 +70,8 @@ class ClusterJob:
         access = self.access()
         status = objects.status(access, self.name)
         living = objects.pods(access, self.name)
-        there = {pod.uid for pod in living}
-        gone = [replace(pod, deleted=True, unheard_since=None) for pod in since.pods if pod.uid not in there]
+        uids = {pod.uid for pod in living}
+        gone = [replace(pod, deleted=True, unheard_since=None) for pod in since.pods if pod.uid not in uids]
         logs, note = chosen(living, worker) if with_logs else ([], "")
         unread = [pod for pod in logs if not since.positions.get(pod.uid, LogPosition()).is_complete]
         with ThreadPoolExecutor(AT_ONCE) as readers:

@@ -217,16 +217,19 @@ def _ended_job(store: Store, keys: RunKeys, backend: Backend) -> BoundJob:
 def _submissions(store: Store, name: str) -> dict[RunKeys, list[bytes]]:
     """What the store holds of the submissions of each generation of a run; they are read by no version's rules."""
     keys = [RunKeys(name, number) for number in generations(store, name)]
-    records = {of: [find(store, f"{of.submissions}/{file}") for file in store.names(of.submissions)] for of in keys}
-    return {of: [record.data for record in found if record] for of, found in records.items()}
+    records = {
+        generation: [find(store, f"{generation.submissions}/{file}") for file in store.names(generation.submissions)]
+        for generation in keys
+    }
+    return {generation: [record.data for record in objects if record] for generation, objects in records.items()}
 
 
 def _other_runs(store: Store, name: str) -> Iterator[dict[RunKeys, list[bytes]]]:
     """What the store holds of the submissions of each other run."""
     folders = (folder.removesuffix("/") for folder in store.names("") if folder.endswith("/"))
-    others = [folder for folder in folders if folder not in (name, *SHARED)]
+    other_names = [folder for folder in folders if folder not in (name, *SHARED)]
     with ThreadPoolExecutor(AT_ONCE) as pool:
-        yield from pool.map(partial(_submissions, store), others)
+        yield from pool.map(partial(_submissions, store), other_names)
 
 
 def _named(submissions: Mapping[RunKeys, Iterable[bytes]]) -> set[str]:

@@ -133,10 +133,10 @@ def identity(home: Path) -> str:
         with lock.hold(home / ".id.lock"):
             if not path.exists():
                 path.write_text(secrets.token_hex(16))
-            own = path.read_text()
+            token = path.read_text()
     except OSError:  # no job can have been started from here
         return ""
     machine = ""
     with contextlib.suppress(OSError):  # a container has none
         machine = MACHINE_ID.read_text()
-    return hashlib.sha256(f"{own} {machine}".encode()).hexdigest()[:32]
+    return hashlib.sha256(f"{token} {machine}".encode()).hexdigest()[:32]
