@@ -54,7 +54,7 @@ class Submission(SubmissionRecord):
 
     @classmethod
     def newest(cls, store: Readable, keys: RunKeys) -> "Submission | None":
-        """That of a generation of a run; None where the store has none.
+        """Returns the newest submission of a generation of a run; None where the store has none.
 
         Raises StorageFailed (reason "damaged") where it is none that this version reads.
         """
@@ -94,7 +94,7 @@ class Submission(SubmissionRecord):
 
 
 def run_names(store: Store) -> list[str]:
-    """Those of the folders of a store that are runs; one listing."""
+    """Returns the folders of a store that are runs; one listing."""
     folders = (folder.removesuffix("/") for folder in store.names("") if folder.endswith("/"))
     return [name for name in folders if NAME.fullmatch(name)]
 
@@ -259,7 +259,7 @@ def published_result(store: Readable, keys: RunKeys) -> "Result | None":
 
 
 def published_keys(store: Readable, keys: RunKeys) -> RunKeys:
-    """Those of the newest generation of a run that has published; ``keys`` where none has."""
+    """Returns the keys of the newest generation of a run that has published; ``keys`` where none has."""
     newest_first = (RunKeys(keys.name, number) for number in reversed(generations(store, keys.name)))
     return next((each for each in newest_first if store.list(each.result)), keys)
 

@@ -71,14 +71,14 @@ class Request:
     """A function and its Run, packed and checked; nothing is created yet."""
 
     max_attempts: int
-    """As the caller has given it; the backend may need another number."""
+    """The number that the caller has given; the backend may need another one."""
     source: Source
     packages: "Resolution | None"
     facts: Facts
     backend: Backend
     store: Store
     record: RunRecord
-    """Of the newest generation of the run."""
+    """The record of the newest generation of the run."""
 
     @classmethod
     def check(cls, function: Callable[..., object] | Source, run: object, backend: Backend) -> "Request":

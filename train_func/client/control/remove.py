@@ -86,17 +86,17 @@ class Removal:
     submissions: Mapping[RunKeys, list[bytes]]
     """What the store holds of the submissions of each generation."""
     jobs: tuple[BoundJob, ...]
-    """Of all its generations, ended or gone."""
+    """The jobs of all its generations, ended or gone."""
     files: tuple[Entry, ...]
-    """In its folder in the store."""
+    """The files in its folder in the store."""
     inputs: tuple[Entry, ...]
-    """Those that no other run names."""
+    """The inputs that no other run names."""
     copy: Path
     """The folder of this machine in which a model of the run is that was fetched, if one is there."""
     fetched: Mapping[str, int]
     """Sizes of the files in it that are as they were fetched, by name."""
     tables: tuple[Path, ...]
-    """Those saved on this machine that no other run needs."""
+    """The tables saved on this machine that no other run needs."""
 
     @classmethod
     def of(cls, name: str, backend: Backend) -> "Removal":

@@ -123,7 +123,7 @@ def capacity_faults(
 
 
 def identity(home: Path) -> str:
-    """The same for every process of this machine that has this home, and for no other; "" where none can be kept.
+    """Returns the mark of this home on this machine, the same for each of its processes; "" where none can be kept.
 
     A home on a file system that several machines share is another one on each, where the machines have an id.
     """

@@ -39,7 +39,7 @@ class Promotion(Record):
     generation: int = 0
     metrics: Mapping[str, float]
     held_out_sha256: str = ""
-    """Of the rows that the metrics are of; empty where that is not known."""
+    """The hash of the rows that the metrics were measured on; empty where that is not known."""
     promoted: str
     """When, ISO, UTC; or when it was withdrawn."""
 

@@ -47,7 +47,7 @@ class Text:
 
     @cached_property
     def lines(self) -> list[str]:
-        """As Python counts them, each with its line break."""
+        """The lines as Python counts them, each with its line break."""
         return split_lines(self.text)
 
     @cached_property
@@ -60,7 +60,7 @@ class Text:
 
     @cached_property
     def statements(self) -> list["Statement"]:
-        """Those at the top level."""
+        """The statements at the top level."""
         return [Statement(self, node) for node in self.tree.body]
 
     @cached_property
@@ -71,7 +71,7 @@ class Text:
 
     @cached_property
     def outer(self) -> list["Statement"]:
-        """Those definitions that bind a name of the module, also in a block."""
+        """The definitions that bind a name of the module, also in a block."""
         nodes = [statement.node for statement in self.definitions.values()]
         inner = {inner for node in nodes for inner in ast.walk(node) if inner is not node}
         return [statement for statement in self.definitions.values() if statement.node not in inner]
@@ -92,7 +92,7 @@ class Statement:
 
     @property
     def name(self) -> str:
-        """Of a definition; else empty."""
+        """The name of a definition; else empty."""
         return self.node.name if isinstance(self.node, Definition) else ""
 
     @property
@@ -316,7 +316,7 @@ class Space:
 
 
 def public_names(names: Mapping[str, Any]) -> list[str]:
-    """Those that ``import *`` gives of a module."""
+    """Returns the names that ``import *`` gives of a module."""
     return [*names.get("__all__", [name for name in names if not name.startswith("_")])]
 
 

@@ -50,7 +50,7 @@ class Source:
     """The module that the function was written in; that of a notebook or a script is ``__main__``."""
 
     def to_json(self) -> str:
-        """As one text, with which another process submits the same function; ``from_json`` is its inverse."""
+        """Returns one text, with which another process submits the same function; ``from_json`` is its inverse."""
         return json.dumps(asdict(self), ensure_ascii=False)
 
     @classmethod

@@ -78,7 +78,7 @@ class NoValueError(Exception):
 
 
 def full_name(kind: type) -> str:
-    """As an import would say it."""
+    """Returns the name that an import would say."""
     return kind.__qualname__ if kind.__module__ == "builtins" else f"{kind.__module__}.{kind.__qualname__}"
 
 
@@ -141,7 +141,7 @@ class Writer:
         self.at = at
         self.needed: list[Piece] = []
         self.shared: list[Expression] = []
-        """Those of mutable objects, in the order in which they were met."""
+        """The expressions of mutable objects, in the order in which they were met."""
         self._of_object: dict[int, Expression] = {}
         self._around: list[int] = []  # the values around the one that is written
         self._num_array_bytes = 0
