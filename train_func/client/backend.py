@@ -32,7 +32,7 @@ class Input:
     files: Mapping[str, str]
     """SHA-256 of each, by its name from the folder that ``path`` lies in."""
     sha256: str
-    """Of all their names and bytes."""
+    """The SHA-256 of all their names and bytes."""
 
 
 class RunsAlready(InvalidInput):
@@ -66,7 +66,7 @@ class BoundJob(Protocol):
 
     @property
     def name(self) -> str:
-        """Of the job."""
+        """The name of the job."""
 
     @property
     def operator(self) -> "Operator | None":
@@ -191,7 +191,7 @@ class Backend(Protocol):
         """The job of that name; nothing is asked yet."""
 
     def jobs(self) -> list[BoundJob]:
-        """Those of train_func that are there now, by name."""
+        """Returns the jobs of train_func that are there now, by name."""
 
 
 def register(name: str, module: str) -> None:

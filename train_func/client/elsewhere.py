@@ -93,7 +93,7 @@ class Elsewhere:
 
 
 def refuse_elsewhere(keys: RunKeys, backend: Backend, store: Store) -> None:
-    """Of two jobs of one run, in two places, only one could publish, and each would replace the other's records.
+    """Refuses to start a job of the run beside another one: each would replace the other's records.
 
     Raises InvalidInput where a job of the run may run in another place, StorageFailed where its record is damaged.
     """

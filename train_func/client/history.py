@@ -71,19 +71,19 @@ def joined_history(rows: Mapping[int, Sequence[Row]]) -> list[tuple[int, Row]]:
     An attempt that was stopped in an evaluation is followed by one that begins with that evaluation, and has no other
     row of that step: the loss of the step stays.
     """
-    kept: list[tuple[int, Row]] = []
+    joined: list[tuple[int, Row]] = []
     for number in sorted(rows):
         if rows[number]:
             steps = [row.step for row in rows[number]]
             first, last = min(steps), max(steps)
             metrics = {name for row in rows[number] if row.step == first for name in row.values}
-            kept = [
+            joined = [
                 (earlier, row)
-                for earlier, row in kept
+                for earlier, row in joined
                 if not first <= row.step <= last or (row.step == first and not row.values.keys() <= metrics)
             ]
-        kept += [(number, row) for row in rows[number]]
-    return sorted(kept, key=lambda numbered: (numbered[1].step, numbered[1].timestamp))
+        joined += [(number, row) for row in rows[number]]
+    return sorted(joined, key=lambda numbered: (numbered[1].step, numbered[1].timestamp))
 
 
 def history_of(rows: Sequence[dict[str, Any]], name: str) -> History:
@@ -91,20 +91,20 @@ def history_of(rows: Sequence[dict[str, Any]], name: str) -> History:
     table = pd.DataFrame(list(rows))
     table = table.reindex(columns=[*COLUMNS, *(column for column in table.columns if column not in COLUMNS)])
     table["timestamp"] = pd.to_datetime(table["timestamp"], utc=True, format="ISO8601")
-    found = History(table.astype({"step": int, "attempt": int}))
-    found.attrs["run"] = name
-    return found
+    history = History(table.astype({"step": int, "attempt": int}))
+    history.attrs["run"] = name
+    return history
 
 
 def panels(history: pd.DataFrame) -> dict[str, list[str]]:
     """The columns that are drawn, by the metric of their panel: ``loss`` and ``eval_loss`` share one."""
-    found: dict[str, list[str]] = {}
+    of_panel: dict[str, list[str]] = {}
     for column in history.columns:
         values = history[column]
         is_number = pd.api.types.is_numeric_dtype(values) and not pd.api.types.is_bool_dtype(values)
         if column not in _NO_METRICS and is_number and values.notna().any():
-            found.setdefault(column.removeprefix(_PREFIX), []).append(column)
-    return found
+            of_panel.setdefault(column.removeprefix(_PREFIX), []).append(column)
+    return of_panel
 
 
 def _picture(history: History) -> "list[Axes]":

@@ -39,7 +39,7 @@ class JobSpec(Record):
 
     name: str
     labels: Mapping[str, str]
-    """Of the job and its pods, the run's."""
+    """The labels of the job and its pods, which are the run's."""
     namespace: str | None
     image: str
     workers: int
@@ -50,9 +50,9 @@ class JobSpec(Record):
     command: tuple[str, ...]
     environment: Mapping[str, Value]
     cpu: str
-    """Of each worker, a quantity."""
+    """The cores of each worker, a quantity."""
     memory: str | None
-    """As that; None: no limit."""
+    """The memory of each worker, a quantity; None: no limit."""
     disk: str | None
     gpu: int
     cache: str | None

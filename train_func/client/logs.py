@@ -52,7 +52,7 @@ class RunLogs:
         self._completed: set[str] = set()
 
     def lines(self, snapshot: Snapshot) -> "Iterator[AttemptLine]":
-        """Those that are new with this snapshot."""
+        """Yields the lines that are new with this snapshot."""
         if self._numbering is None:
             keys, newest = self._look()
             # Where a living pod has claimed the newest number, those that live beside it belong to the same attempt.

@@ -75,8 +75,8 @@ class Placement:
             *(memory_fault(value, name) for name, value in amounts.items() if value is not None),
             *environment_faults(self.environment),
         ]
-        if found := [fault for fault in faults if fault]:
-            raise InvalidInput(found)
+        if refusals := [fault for fault in faults if fault]:
+            raise InvalidInput(refusals)
 
     @property
     def ranks(self) -> int:
@@ -91,7 +91,7 @@ class Placement:
         options |= {
             "cpu": str(self.cpu),
             "node_selector": dict(self.node_selector),
-            "tolerations": [dict(one) for one in self.tolerations],
+            "tolerations": [dict(toleration) for toleration in self.tolerations],
         }
         for name, value in self.environment.items():
             options[f"environment[{name!r}]"] = value if isinstance(value, str) else f"of Secret {value.secret}"
@@ -111,10 +111,10 @@ def image_fault(image: object) -> str | None:
     """Why no node could pull ``image``, or would pull now one and now another; None when it is sane."""
     if image is None:
         return "image: none is given; give Cluster(image='registry/name:tag') or set TRAIN_FUNC_IMAGE"
-    found = _IMAGE.fullmatch(str(image))
-    if found and (found["tag"] or found["digest"]):
+    match = _IMAGE.fullmatch(str(image))
+    if match and (match["tag"] or match["digest"]):
         return None
-    why = "it has no tag, so that every node may pull another one; " if found else ""
+    why = "it has no tag, so that every node may pull another one; " if match else ""
     scheme = f", without {image.partition('://')[0]}://" if isinstance(image, str) and "://" in image else ""
     return (
         f"image={image!r}: {why}'registry/name:tag' or 'registry/name@sha256:...' is expected{scheme}: a name of small "
@@ -150,17 +150,17 @@ def environment_faults(environment: object) -> list[str]:
         return [f"environment={environment!r}: a dict of variables is expected"]
     faults = []
     for name, value in environment.items():
-        given = f"environment[{name!r}]"
+        option = f"environment[{name!r}]"
         if not isinstance(name, str) or not _VARIABLE.fullmatch(name):
-            faults.append(f"{given}: a name of letters, digits and _ is expected")
+            faults.append(f"{option}: a name of letters, digits and _ is expected")
         elif any(pattern.fullmatch(name) for pattern in (_RESERVED, *(scheme.own_variables for scheme in schemes()))):
-            faults.append(f"{given}: set by train_func or by the operator itself; choose another name")
+            faults.append(f"{option}: set by train_func or by the operator itself; choose another name")
         elif isinstance(value, SecretKey):
             continue
         elif not isinstance(value, str):
-            faults.append(f"{given}={value!r}: a text is expected, or SecretKey(secret=..., key=...)")
+            faults.append(f"{option}={value!r}: a text is expected, or SecretKey(secret=..., key=...)")
         elif secret := secret_under(name, value):
-            faults.append(f"{given}: holds {secret}; give SecretKey(secret=..., key=...) instead")
+            faults.append(f"{option}: holds {secret}; give SecretKey(secret=..., key=...) instead")
     return faults
 
 

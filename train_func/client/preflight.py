@@ -38,9 +38,9 @@ class Facts:
     """What the check learnt of the inputs."""
 
     fingerprints: Mapping[str, str] = field(default_factory=dict)
-    """Of the inputs: those of the task by its field, those of the run by key."""
+    """The fingerprints of the inputs: those of the task by its field, those of the run by key."""
     num_model_bytes: int = 0
-    """Of the weights that every worker loads."""
+    """The bytes of the weights that every worker loads."""
     notes: tuple[str, ...] = ()
     summary: str = ""
     """The data in few words."""
@@ -51,7 +51,7 @@ class Facts:
     about: Mapping[str, Any] = field(default_factory=dict)
     """What else is known of the rows, by name, plain JSON."""
     held_out_sha256: str = ""
-    """Of the held-out rows; empty where nothing tells which they are."""
+    """The hash of the held-out rows; empty where nothing tells which they are."""
 
 
 class Question:

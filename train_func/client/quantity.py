@@ -15,14 +15,14 @@ def parse(text: str) -> Decimal:
     Raises:
         ValueError: when ``text`` is no quantity.
     """
-    found = _QUANTITY.fullmatch(text)
-    if not found:
+    match = _QUANTITY.fullmatch(text)
+    if not match:
         raise ValueError(
             f"{text!r} is no quantity: a number with Ki, Mi, Gi, Ti, k, M, G or T is expected, such as 8Gi"
         )
-    suffix = found["suffix"]
+    suffix = match["suffix"]
     factor = _FACTOR[suffix] if suffix in _FACTOR else Decimal(10) ** int(suffix[1:])
-    return Decimal(found["number"]) * factor
+    return Decimal(match["number"]) * factor
 
 
 def whole(text: str, divisor: str = "1") -> int:

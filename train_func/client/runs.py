@@ -105,9 +105,9 @@ def stored_runs(begin: str, backend: Backend) -> tuple[list[Row], list[str]]:
     folders = [name.removesuffix("/") for name in store.names("") if name.endswith("/")]
     names = [name for name in folders if NAME.fullmatch(name) and name.startswith(begin)]
     with ThreadPoolExecutor(AT_ONCE) as pool:
-        found = [run for run in pool.map(lambda name: _read_run(store, name, backend, jobs), names) if run]
-    found.sort(key=lambda run: (run.row["submitted"] or "", run.row["name"]), reverse=True)
-    for run, cells in zip(found, differences([run.record for run in found]), strict=True):
+        stored = [run for run in pool.map(lambda name: _read_run(store, name, backend, jobs), names) if run]
+    stored.sort(key=lambda run: (run.row["submitted"] or "", run.row["name"]), reverse=True)
+    for run, cells in zip(stored, differences([run.record for run in stored]), strict=True):
         newest = run.record.generation if run.record else 0
         places = [
             model.name if model.generation == newest else f"{model.name} (generation {model.generation})"
@@ -115,8 +115,8 @@ def stored_runs(begin: str, backend: Backend) -> tuple[list[Row], list[str]]:
             if model.run == run.row["name"]
         ]
         run.row.update(in_place=", ".join(places) or None, **cells)
-    notes = [*damaged, *(f"{run.row['name']}: {run.problem}" for run in found if run.problem)]
-    if called := [run.row["name"] for run in found if not run.record and not run.problem]:
+    notes = [*damaged, *(f"{run.row['name']}: {run.problem}" for run in stored if run.problem)]
+    if called := [run.row["name"] for run in stored if not run.record and not run.problem]:
         notes.append(
             f"no submission in {listed(called)}: these functions were called without submit, or a part of the run is "
             "lost; remove(name) frees what they keep"
@@ -124,7 +124,7 @@ def stored_runs(begin: str, backend: Backend) -> tuple[list[Row], list[str]]:
     foreign = [name for name in folders if not NAME.fullmatch(name) and name not in SHARED]
     if foreign and not begin:
         notes.append(f"{store.address} also holds folders that are no runs: {listed(foreign)}")
-    return [run.row for run in found], [shown(note) for note in notes]
+    return [run.row for run in stored], [shown(note) for note in notes]
 
 
 class _Listing:
@@ -201,8 +201,8 @@ def differences(records: Sequence[RunRecord | None]) -> list[dict[str, Any]]:
     num_known = sum(map(bool, asked))
     different = [
         column
-        for column, given in values.items()
-        if len(set(given)) > 1 or (column.startswith(_OPTIONAL) and len(given) < num_known)
+        for column, texts in values.items()
+        if len(set(texts)) > 1 or (column.startswith(_OPTIONAL) and len(texts) < num_known)
     ]
     return [{column: cells[column] for column in different if column in cells} for cells in asked]
 
@@ -215,7 +215,7 @@ def _asked(record: RunRecord) -> dict[str, Any]:
     for name in field_names(Run):
         value = getattr(run, name)
         if isinstance(value, Mapping):
-            flat |= {f"{name}.{key}": own for key, own in value.items()}
+            flat |= {f"{name}.{key}": part for key, part in value.items()}
         elif name not in ("task", "workers", "name"):
             flat[name] = value
     if record.wheels:

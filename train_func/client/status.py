@@ -39,7 +39,9 @@ class JobStatus:
 
     def condition(self, kind: str) -> Condition | None:
         """The condition of that type if it holds now."""
-        return next((found for found in self.conditions if (found.type, found.status) == (kind, "True")), None)
+        return next(
+            (condition for condition in self.conditions if (condition.type, condition.status) == (kind, "True")), None
+        )
 
     @property
     def finished(self) -> bool:
@@ -75,7 +77,7 @@ class Pod:
     node: str = ""
     """The node that it is on; empty while it has none. This machine shows the labels that were asked for behind it."""
     pid: int | None = None
-    """Of its supervisor, while that is a process of this machine."""
+    """The process id of its supervisor, while that is a process of this machine."""
     unheard_since: datetime | None = None
     """When the cluster has heard last of a pod that runs as far as is known; None of one whose node answers."""
 
@@ -105,15 +107,15 @@ class Event:
     since: datetime | None = None
     """When it happened first, if that is another time."""
     uid: str = ""
-    """Of the object it is about, where the backend says so: a name is used again."""
+    """The uid of the object it is about, where the backend says so: a name is used again."""
     pod: str = ""
     """Name of the worker's pod that it is about or tells of, if any."""
     worker: int = 0
     """The number of that worker."""
     creation: Literal["", "refused", "made"] = ""
-    """Of the pod, by the operator; ``refused`` without ``pod`` where the cluster's words name none."""
+    """What the operator has done about the pod; ``refused`` without ``pod`` where the cluster's words name none."""
     end: ContainerEnd | None = None
-    """Of the pod's container, by the operator."""
+    """The end of the pod's container, as the operator tells it."""
 
     def __str__(self) -> str:
         times = f" ({self.count}x)" if self.count > 1 else ""
@@ -139,7 +141,7 @@ class LogPosition:
     recent: tuple[str, ...] = ()
     """Time stamps of the last seconds' lines: a log is asked for again from there."""
     num_recent_bytes: int = 0
-    """Of those lines, which come again."""
+    """The bytes of those lines, which come again."""
     failures: int = 0
     """Requests in a row that were not answered."""
     is_complete: bool = False
@@ -155,9 +157,9 @@ class Snapshot:
     pods: tuple[Pod, ...] = ()
     """Every incarnation of every worker that is known, also of earlier looks, oldest first."""
     events: tuple[Event, ...] = ()
-    """Those that the backend has, oldest first."""
+    """The events that the backend has, oldest first."""
     lines: tuple[LogLine, ...] = ()
-    """Of the workers' logs, since the look before."""
+    """The lines of the workers' logs since the look before."""
     positions: Mapping[str, LogPosition] = field(default_factory=dict)
     """How far each log was read, by the pod's uid."""
     lost: frozenset[str] = frozenset()

@@ -54,7 +54,7 @@ class Submission(SubmissionRecord):
 
     @classmethod
     def newest(cls, store: Readable, keys: RunKeys) -> "Submission | None":
-        """That of a generation of a run; None where the store has none.
+        """Returns the newest submission of a generation of a run; None where the store has none.
 
         Raises StorageFailed (reason "damaged") where it is none that this version reads.
         """
@@ -71,9 +71,9 @@ class Submission(SubmissionRecord):
         """Whether its job is where the jobs of ``backend`` are."""
         if self.backend != name_of_backend(backend):
             return False
-        there = backend.identity
-        kind = next((kind for kind in there if kind in self.identity), None)
-        return kind is not None and there[kind] == self.identity[kind]
+        identity = backend.identity
+        kind = next((kind for kind in identity if kind in self.identity), None)
+        return kind is not None and identity[kind] == self.identity[kind]
 
     @property
     def handle(self) -> str:
@@ -94,7 +94,7 @@ class Submission(SubmissionRecord):
 
 
 def run_names(store: Store) -> list[str]:
-    """Those of the folders of a store that are runs; one listing."""
+    """Returns the folders of a store that are runs; one listing."""
     folders = (folder.removesuffix("/") for folder in store.names("") if folder.endswith("/"))
     return [name for name in folders if NAME.fullmatch(name)]
 
@@ -259,7 +259,7 @@ def published_result(store: Readable, keys: RunKeys) -> "Result | None":
 
 
 def published_keys(store: Readable, keys: RunKeys) -> RunKeys:
-    """Those of the newest generation of a run that has published; ``keys`` where none has."""
+    """Returns the keys of the newest generation of a run that has published; ``keys`` where none has."""
     newest_first = (RunKeys(keys.name, number) for number in reversed(generations(store, keys.name)))
     return next((each for each in newest_first if store.list(each.result)), keys)
 
@@ -283,8 +283,8 @@ def goes_on_in(store: Readable, record: RunRecord) -> str:
     """
     if store.list(record.keys.result):
         return "with the publication of what is trained"
-    if (own := newest_checkpoint(store, record.keys)) or not record.resumes:
-        return own
+    if (checkpoint := newest_checkpoint(store, record.keys)) or not record.resumes:
+        return checkpoint
     checkpoint = newest_checkpoint(store, RunKeys(record.resumes, record.resumes_generation))
     return checkpoint and f"{checkpoint} of {record.resumes}"
 
@@ -336,18 +336,18 @@ def all_ends(store: Readable, keys: RunKeys, damaged: list[str] | None = None) -
             if damaged is None or failure.reason != "damaged":
                 raise
             damaged.append(str(failure))
-    own = [end for end in records if not newest or end.submitted in ("", newest)]
-    return sorted(own, key=lambda end: (end.attempt, end.ended))
+    ends = [end for end in records if not newest or end.submitted in ("", newest)]
+    return sorted(ends, key=lambda end: (end.attempt, end.ended))
 
 
 def _marked_ends(store: Readable, keys: RunKeys) -> Iterator[EndRecord]:
     """What counts of the ends of the newest submission, oldest attempt first, as the names of objects tell it."""
     newest = submission_time(store, keys)
-    own = {digest_of(newest), digest_of("")}
+    digests = {digest_of(newest), digest_of("")}
     for number in attempt_numbers(store, keys):
         for name in store.names(keys.attempt(number).prefix):
             end = EndRecord.of_facts(number, name.removeprefix(END_MARK)) if name.startswith(END_MARK) else None
-            if end and (not newest or end.submitted in own):
+            if end and (not newest or end.submitted in digests):
                 yield end
 
 

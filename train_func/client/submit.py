@@ -71,14 +71,14 @@ class Request:
     """A function and its Run, packed and checked; nothing is created yet."""
 
     max_attempts: int
-    """As the caller has given it; the backend may need another number."""
+    """The number that the caller has given; the backend may need another one."""
     source: Source
     packages: "Resolution | None"
     facts: Facts
     backend: Backend
     store: Store
     record: RunRecord
-    """Of the newest generation of the run."""
+    """The record of the newest generation of the run."""
 
     @classmethod
     def check(cls, function: Callable[..., object] | Source, run: object, backend: Backend) -> "Request":
@@ -199,7 +199,7 @@ def attach_to(
         was, now = {**was, **before.options}, {**now, **backend.request(job.record).options}
         remedy = f"; for these stop it first, then submit again: {job.attach_expression}.cancel()"
     if names := changed(was, now):
-        values = [", ".join(f"{name}={given.get(name)}" for name in names) for given in (was, now)]
+        values = [", ".join(f"{name}={options.get(name)}" for name in names) for options in (was, now)]
         print(shown(f"note: submitted with {values[0]}; you asked for {values[1]}{remedy}"))
     return job
 
@@ -242,12 +242,12 @@ def resume_from(name: str, record: RunRecord, backend: Backend, store: Store) ->
     if other.resumes and not newest_checkpoint(store, source):  # it was to go on from another one itself
         source = RunKeys(other.resumes, other.resumes_generation)
     resumed = replace(record, resumes=source.name, resumes_generation=source.generation)
-    if own := newest_checkpoint(store, record.keys):
+    if checkpoint := newest_checkpoint(store, record.keys):
         before = stored_record(store, record.keys)
         if before.resumes == source.name:
             return resumed
         raise InvalidInput(
-            f"resume={name!r}: {record.name} has a checkpoint of its own, {own}, and goes on from that: submit "
+            f"resume={name!r}: {record.name} has a checkpoint of its own, {checkpoint}, and goes on from that: submit "
             f"without resume. To go on from the other run instead, remove({record.name!r}) first"
         )
     if (state := Job(other, backend, store).state) not in (*ENDED, "Absent"):

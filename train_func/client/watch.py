@@ -75,7 +75,7 @@ def until_read(views: Iterator[View]) -> Iterator[View]:
 
 
 def until_now(snapshots: Iterator[Snapshot]) -> Iterator[View]:
-    """As many looks as it takes to read what the workers have written so far."""
+    """Yields as many looks as it takes to read what the workers have written so far."""
     for snapshot in snapshots:
         yield snapshot, ""
         if not snapshot.has_more:
@@ -122,7 +122,7 @@ class Display:
         self._begun = self._last = clock()
         self._pause = SILENT_SECONDS
         self.state = ""
-        """That was shown last."""
+        """The state that was shown last."""
         self._size = ""
         self._attempt: Attempt | None = None
         self._said: set[Hashable] = set()  # what is not told twice
@@ -165,8 +165,8 @@ class Display:
                 if self._is_new_end(end):
                     self._show_progress()
                     # In a short line: the error that is raised for it has all.
-                    first, _, others = end.message.partition("\n")
-                    cut = f"{first[:LONGEST_REASON]} ..." if others or len(first) > LONGEST_REASON else first
+                    first, _, rest = end.message.partition("\n")
+                    cut = f"{first[:LONGEST_REASON]} ..." if rest or len(first) > LONGEST_REASON else first
                     self.say(str(replace(end, message=cut)))
             case RanksRestart(attempt=number) as event:
                 if self._is_new(("restart", number)):  # all workers say the same

@@ -45,11 +45,11 @@ class Cluster(NamedFields):
     """
 
     image: str | None = None
-    """Of the workers; default: TRAIN_FUNC_IMAGE."""
+    """Image of the workers; default: TRAIN_FUNC_IMAGE."""
     namespace: str | None = None
     """Default: TRAIN_FUNC_NAMESPACE, else that of the kubeconfig's context, or the pod's own."""
     context: str | None = None
-    """Of the kubeconfig; default: its current one, or the cluster of the pod this runs in."""
+    """Context of the kubeconfig; default: its current one, or the cluster of the pod this runs in."""
     store: str | None = None
     """``s3://bucket/prefix``; default: TRAIN_FUNC_STORE."""
     cpu: int | float | str | None = None
@@ -71,7 +71,7 @@ class Cluster(NamedFields):
     queue: str | None = None
     """Kueue's local queue."""
     service_account: str | None = None
-    """Of the workers, which get no token of it; default: the namespace's own."""
+    """Account of the workers, which get no token of it; default: the namespace's own."""
     priority_class: str | None = None
     """Name of a PriorityClass."""
     store_secret: str | None = None
@@ -87,7 +87,7 @@ class Cluster(NamedFields):
     grace_seconds: int | None = None
     """From SIGTERM to SIGKILL; default: 30, and 15 with ``spot``, because some clouds leave a pod no more."""
     kind: str | None = None
-    """Of the jobs, a name out of ``kinds.KINDS``; default: TRAIN_FUNC_KIND, else that of the Training Operator."""
+    """Kind of the jobs, a name out of ``kinds.KINDS``; default: TRAIN_FUNC_KIND, else that of the Training Operator."""
 
     def __post_init__(self) -> None:
         faults: list[str | None] = []
@@ -120,8 +120,8 @@ class Cluster(NamedFields):
     def identity(self) -> Mapping[str, str]:
         """The cluster, which may have another name in another kubeconfig; the namespace and the kind in it."""
         access = self._access()
-        own = f"{access.namespace}/{self._kind.plural}"
-        return {kind: f"{mark}/{own}" for kind, mark in access.cluster.items()}
+        suffix = f"{access.namespace}/{self._kind.plural}"
+        return {kind: f"{mark}/{suffix}" for kind, mark in access.cluster.items()}
 
     def store_address(self) -> str:
         """Address of the store that runs here use."""

@@ -58,7 +58,7 @@ class ClusterJob:
         return objects.events(self.access(), self.name)
 
     def look(self, since: Snapshot | None = None, *, worker: int | None = None, with_logs: bool = True) -> Snapshot:
-        """As every backend; of more than 16 workers it reads the logs of worker 0 and of those that fail."""
+        """Looks as every backend does; of more than 16 workers it reads the logs of worker 0 and of those that fail."""
         try:
             return self._look(since or Snapshot(), worker, is_first=since is None, with_logs=with_logs)
         except InvalidInput as error:
@@ -70,8 +70,8 @@ class ClusterJob:
         access = self.access()
         status = objects.status(access, self.name)
         living = objects.pods(access, self.name)
-        there = {pod.uid for pod in living}
-        gone = [replace(pod, deleted=True, unheard_since=None) for pod in since.pods if pod.uid not in there]
+        uids = {pod.uid for pod in living}
+        gone = [replace(pod, deleted=True, unheard_since=None) for pod in since.pods if pod.uid not in uids]
         logs, note = chosen(living, worker) if with_logs else ([], "")
         unread = [pod for pod in logs if not since.positions.get(pod.uid, LogPosition()).is_complete]
         with ThreadPoolExecutor(AT_ONCE) as readers:
@@ -106,14 +106,14 @@ class ClusterJob:
         node_selector: Mapping[str, str] | None = None,
         suspend: bool | None = None,
     ) -> None:
-        """As every backend; by one patch of the object."""
+        """Changes the job as every backend does, by one patch of the object."""
         access = self.access()
         changes = access.kind.patch(workers=workers, node_selector=node_selector, suspend=suspend)
         if not objects.change(access, self.name, changes):
             raise self._absent(access)
 
     def evict(self, worker: int, *, force: bool = False, dry_run: bool = False) -> None:
-        """As every backend; the pod is deleted, which takes a right that few accounts have."""
+        """Ends a worker as every backend does; the pod is deleted, which takes a right that few accounts have."""
         access = self.access()
         pods = [pod for pod in objects.pods(access, self.name) if pod.worker == worker and not pod.deleted]
         if not pods:
@@ -131,7 +131,7 @@ class ClusterJob:
         return JobNotFound(f"no job {self.name!r} is in namespace {access.namespace} of {access.where}")
 
     def delete(self) -> None:
-        """As ``cancel``; nothing happens when there is no such job."""
+        """Removes the job as ``cancel`` does; nothing happens when there is no such job."""
         objects.remove(self.access(), self.name)
 
 

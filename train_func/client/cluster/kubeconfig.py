@@ -102,9 +102,9 @@ def _set_proxy(configuration: Any, cluster: str | None, kubeconfig: str) -> None
     setting = f"{server.scheme.upper()}_PROXY"
     url, exceptions = (os.environ.get(name) or os.environ.get(name.lower(), "") for name in (setting, "NO_PROXY"))
     clusters = KubeConfigMerger(kubeconfig).config["clusters"] if cluster is not None else None
-    own = clusters.get_with_name(cluster)["cluster"].safe_get("proxy-url") if clusters else None
-    if own:
-        setting, url, exceptions = f"proxy-url of the cluster {cluster!r} in {kubeconfig}", own, ""
+    proxy = clusters.get_with_name(cluster)["cluster"].safe_get("proxy-url") if clusters else None
+    if proxy:
+        setting, url, exceptions = f"proxy-url of the cluster {cluster!r} in {kubeconfig}", proxy, ""
     elif is_loopback(server.hostname or ""):
         return
     if not url:

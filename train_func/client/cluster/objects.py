@@ -33,9 +33,9 @@ def create(access: Access, manifest: Mapping[str, Any]) -> None:
     if job := read_job(access, name):
         label = (job["metadata"].get("labels") or {}).get(RUN_LABEL)
         if label != run:
-            made = f"of the run {label}" if label else "not of train_func"
+            origin = f"of the run {label}" if label else "not of train_func"
             raise InvalidInput(
-                f"{access.kind.name} {name} in namespace {access.namespace} of {access.where} is {made}, and has the "
+                f"{access.kind.name} {name} in namespace {access.namespace} of {access.where} is {origin}, and has the "
                 "name that this run needs; delete it, or submit to another namespace"
             )
         if not access.kind.status(job).finished and "deletionTimestamp" not in job["metadata"]:
@@ -46,15 +46,16 @@ def create(access: Access, manifest: Mapping[str, Any]) -> None:
             access.kind.create(access, manifest)
         if not met:
             return
-        there = read_job(access, name)
+        existing = read_job(access, name)
     except InvalidInput as lost:
-        there = None
+        existing = None
         if lost.cause == "cluster":  # the answer may have been that of a success
             with contextlib.suppress(InvalidInput):
-                there = read_job(access, name)
-        if there is None:
+                existing = read_job(access, name)
+        if existing is None:
             raise
-    if there is None or _marks(access, there) != _marks(access, manifest):  # else a lost answer was asked for again
+    # Else a lost answer was asked for again.
+    if existing is None or _marks(access, existing) != _marks(access, manifest):
         raise _runs(access, name)
 
 
@@ -79,8 +80,8 @@ def status(access: Access, name: str) -> JobStatus | None:
 
 def pods(access: Access, name: str) -> list[Pod]:
     """The job's pods that there are now, oldest first."""
-    found = sorted(_pods(access, name), key=lambda pod: str(pod["metadata"]["creationTimestamp"]))
-    return [access.kind.pod(pod) for pod in found]
+    items = sorted(_pods(access, name), key=lambda pod: str(pod["metadata"]["creationTimestamp"]))
+    return [access.kind.pod(pod) for pod in items]
 
 
 def _pods(access: Access, name: str) -> list[Json]:
@@ -90,14 +91,14 @@ def _pods(access: Access, name: str) -> list[Json]:
 def events(access: Access, name: str) -> list[Event]:
     """Events about the job and its pods that the cluster still keeps, oldest first."""
     kind, listed = access.kind, _listed(access, "events", access.core("events"))
-    found = [item for item in listed if kind.concerns(item["involvedObject"].get("name", ""), name)]
-    return sorted((kind.understood(reading.event(item)) for item in found), key=lambda event: event.time)
+    items = [item for item in listed if kind.concerns(item["involvedObject"].get("name", ""), name)]
+    return sorted((kind.understood(reading.event(item)) for item in items), key=lambda event: event.time)
 
 
 def names(access: Access) -> list[str]:
     """The jobs of the namespace that have the label of a run."""
-    found = _listed(access, access.kind.plural, access.jobs(), labelSelector=RUN_LABEL)
-    return sorted(job["metadata"]["name"] for job in found)
+    jobs = _listed(access, access.kind.plural, access.jobs(), labelSelector=RUN_LABEL)
+    return sorted(job["metadata"]["name"] for job in jobs)
 
 
 def _listed(access: Access, resource: str, path: str, **query: str) -> list[Json]:
@@ -137,7 +138,7 @@ def _remove(access: Access, job: Json) -> None:
     if 409 in met:  # another job of that name by now: another client submitted it again
         raise _runs(access, name)
     grace = max((pod["spec"].get("terminationGracePeriodSeconds", 30) for pod in _pods(access, name)), default=0)
-    begun, told = time.monotonic(), False
+    begun, is_reported = time.monotonic(), False
     end = begun + grace + GONE_SECONDS
     while (left := read_job(access, name)) and left["metadata"]["uid"] == uid:
         if time.monotonic() > end:
@@ -147,8 +148,8 @@ def _remove(access: Access, job: Json) -> None:
                 f"them: `kubectl -n {access.namespace} get pods -o wide`",
                 cause="unknown",
             )
-        if not told and time.monotonic() - begun > TELL_SECONDS:
-            told = True
+        if not is_reported and time.monotonic() - begun > TELL_SECONDS:
+            is_reported = True
             ending = ", ".join(pod.name for pod in pods(access, name))
             print(f"{name}: the end of its pods is waited for, they have {grace} s: {ending or 'none'}", flush=True)
         time.sleep(LOOK_SECONDS)

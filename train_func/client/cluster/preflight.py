@@ -56,18 +56,18 @@ def check(access: Access, spec: JobSpec, also: Sequence[str] = ()) -> list[str]:
             return [faults.diagnosed(error, verb, access.kind.plural if question is job else resource, access)], ""
 
     access = replace(access, seconds=QUICK_SECONDS)
-    first, *others = QUESTIONS
+    first, *rest = QUESTIONS
     answers = [ask(first)]
     if not answers[0][0]:
         with ThreadPoolExecutor(AT_ONCE) as askers:
-            answers += askers.map(ask, others)
+            answers += askers.map(ask, rest)
     findings = [Diagnosis("input", fault) for fault in also]
     for answer, _ in answers:
         once = {finding.cause for finding in findings} & {"quota"}  # of a quota the quotas themselves tell best
-        findings += [one for one in answer if isinstance(one, Diagnosis) and one.cause not in once]
+        findings += [finding for finding in answer if isinstance(finding, Diagnosis) and finding.cause not in once]
     if findings:
         raise InvalidInput(list(dict.fromkeys(finding.message for finding in findings)), cause=findings[0].cause)
-    notes = [one for answer, _ in answers for one in answer if isinstance(one, str)]
+    notes = [note for answer, _ in answers for note in answer if isinstance(note, str)]
     unknown = [purpose for _, purpose in answers if purpose]
     if unknown and (gap := (access.where, access.namespace, *unknown)) not in _unknown:
         _unknown.add(gap)
@@ -77,8 +77,8 @@ def check(access: Access, spec: JobSpec, also: Sequence[str] = ()) -> list[str]:
 
 def namespace(access: Access, spec: JobSpec) -> Answer:
     """Whether the namespace is there and stays."""
-    there = access.get(f"/api/v1/namespaces/{access.namespace}")
-    if (there.get("status") or {}).get("phase") == "Terminating":
+    body = access.get(f"/api/v1/namespaces/{access.namespace}")
+    if (body.get("status") or {}).get("phase") == "Terminating":
         yield Diagnosis("cluster", f"namespace={access.namespace!r}: it is being deleted; take another, or wait")
 
 
@@ -150,9 +150,9 @@ def job(access: Access, spec: JobSpec) -> Answer:
             yield Diagnosis("cluster", faults.silent_operator(access, "its webhook did not look at a job in time"))
         elif status == 404:
             groups = {group["name"] for group in access.get("/apis")["groups"]}
-            others = [other for other in KINDS.values() if other is not kind and other.group in groups]
-            there = [f" ({o.operator.name} is there, which executes Cluster(kind={o.name!r}))" for o in others]
-            yield Diagnosis("cluster", faults.no_operator(access) + "".join(there))
+            other_kinds = [other for other in KINDS.values() if other is not kind and other.group in groups]
+            notes = [f" ({o.operator.name} is there, which executes Cluster(kind={o.name!r}))" for o in other_kinds]
+            yield Diagnosis("cluster", faults.no_operator(access) + "".join(notes))
         # A missing right is told by the question for rights; a job that is there is the client's own.
         elif status != 409 and not faults.forbidden(error):
             raise

@@ -26,17 +26,17 @@ PROGRESS_SECONDS = 3.0  # between two lines about how far an upload has come
 def check_room(inputs: Mapping[str, Input], disk: str) -> None:
     """Raises InvalidInput unless a worker can keep all of ``inputs``, by field, in a cache of the size ``disk``."""
     # The same content under two names is kept once.
-    held = {
+    sizes = {
         local.sha256: sum((local.path.parent / name).stat().st_size for name in local.files)
         for local in inputs.values()
     }
-    if sum(held.values()) <= quantity.parse(disk):
+    if sum(sizes.values()) <= quantity.parse(disk):
         return
-    largest = sorted(inputs.items(), key=lambda item: -held[item[1].sha256])
-    told = listed([f"{field} {quantity.readable(held[local.sha256])}" for field, local in largest])
+    largest = sorted(inputs.items(), key=lambda item: -sizes[item[1].sha256])
+    parts = listed([f"{field} {quantity.readable(sizes[local.sha256])}" for field, local in largest])
     raise InvalidInput(
         f"disk={disk!r}: a worker keeps at most so much in its cache, and the files of this run are "
-        f"{quantity.readable(sum(held.values()))} ({told}), so it would be evicted; nothing was sent. Raise "
+        f"{quantity.readable(sum(sizes.values()))} ({parts}), so it would be evicted; nothing was sent. Raise "
         "Cluster(disk=...), name a PersistentVolumeClaim in Cluster(cache=...), or put the files into one and name "
         "them pvc://CLAIM/PATH"
     )
@@ -58,26 +58,26 @@ def upload_inputs(run: Run, inputs: Mapping[str, Input], store: Store) -> Run:
         for field, local in inputs.items()
         for name, sha256 in local.files.items()
     }
-    held = {entry.key: entry.size for local in inputs.values() for entry in store.list(f"{INPUTS}/{local.sha256}/")}
+    sizes = {entry.key: entry.size for local in inputs.values() for entry in store.list(f"{INPUTS}/{local.sha256}/")}
 
     def is_held(key: str) -> bool:
         path, sha256 = files[key]
         num_bytes = path.stat().st_size
-        return held.get(key) == num_bytes and (not num_bytes or store.checksum(key) == sha256)
+        return sizes.get(key) == num_bytes and (not num_bytes or store.checksum(key) == sha256)
 
     with ThreadPoolExecutor(ASKED_AT_ONCE) as askers:
         missing = [key for key, held_already in zip(files, askers.map(is_held, files), strict=True) if not held_already]
     total, sent = sum(files[key][0].stat().st_size for key in missing), 0
-    lock, told = threading.Lock(), time.monotonic()
+    lock, last_report = threading.Lock(), time.monotonic()
     if total >= LARGE:
         print(f"{total / 1e6:,.1f} MB of local files go to {store.address}/{INPUTS}, once")
 
     def add(num_bytes: int) -> None:
-        nonlocal sent, told
+        nonlocal sent, last_report
         with lock:
             sent += num_bytes
-            if total >= LARGE and (sent >= total or time.monotonic() - told >= PROGRESS_SECONDS):
-                told = time.monotonic()
+            if total >= LARGE and (sent >= total or time.monotonic() - last_report >= PROGRESS_SECONDS):
+                last_report = time.monotonic()
                 print(f"  sent {sent / 1e6:,.1f} MB of {total / 1e6:,.1f} MB", flush=True)
 
     def send(key: str) -> None:

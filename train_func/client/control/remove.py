@@ -86,17 +86,17 @@ class Removal:
     submissions: Mapping[RunKeys, list[bytes]]
     """What the store holds of the submissions of each generation."""
     jobs: tuple[BoundJob, ...]
-    """Of all its generations, ended or gone."""
+    """The jobs of all its generations, ended or gone."""
     files: tuple[Entry, ...]
-    """In its folder in the store."""
+    """The files in its folder in the store."""
     inputs: tuple[Entry, ...]
-    """Those that no other run names."""
+    """The inputs that no other run names."""
     copy: Path
     """The folder of this machine in which a model of the run is that was fetched, if one is there."""
     fetched: Mapping[str, int]
     """Sizes of the files in it that are as they were fetched, by name."""
     tables: tuple[Path, ...]
-    """Those saved on this machine that no other run needs."""
+    """The tables saved on this machine that no other run needs."""
 
     @classmethod
     def of(cls, name: str, backend: Backend) -> "Removal":
@@ -217,16 +217,19 @@ def _ended_job(store: Store, keys: RunKeys, backend: Backend) -> BoundJob:
 def _submissions(store: Store, name: str) -> dict[RunKeys, list[bytes]]:
     """What the store holds of the submissions of each generation of a run; they are read by no version's rules."""
     keys = [RunKeys(name, number) for number in generations(store, name)]
-    records = {of: [find(store, f"{of.submissions}/{file}") for file in store.names(of.submissions)] for of in keys}
-    return {of: [record.data for record in found if record] for of, found in records.items()}
+    records = {
+        generation: [find(store, f"{generation.submissions}/{file}") for file in store.names(generation.submissions)]
+        for generation in keys
+    }
+    return {generation: [record.data for record in objects if record] for generation, objects in records.items()}
 
 
 def _other_runs(store: Store, name: str) -> Iterator[dict[RunKeys, list[bytes]]]:
     """What the store holds of the submissions of each other run."""
     folders = (folder.removesuffix("/") for folder in store.names("") if folder.endswith("/"))
-    others = [folder for folder in folders if folder not in (name, *SHARED)]
+    other_names = [folder for folder in folders if folder not in (name, *SHARED)]
     with ThreadPoolExecutor(AT_ONCE) as pool:
-        yield from pool.map(partial(_submissions, store), others)
+        yield from pool.map(partial(_submissions, store), other_names)
 
 
 def _named(submissions: Mapping[RunKeys, Iterable[bytes]]) -> set[str]:

@@ -54,7 +54,7 @@ class Kind(ABC):
     """A kind of job; its objects hold nothing that changes."""
 
     name: str
-    """As manifests and events say it, such as ``PyTorchJob``."""
+    """The name that manifests and events give it, such as ``PyTorchJob``."""
     group: str
     version: str
     plural: str
@@ -63,9 +63,9 @@ class Kind(ABC):
     role: str
     """In the names of pods, and of what stands between them and their job: ``job-role-...``."""
     job_label: str
-    """Of a pod: the name of its job."""
+    """The label of a pod that has the name of its job."""
     worker_label: str
-    """Of a pod: the number of its worker."""
+    """The label of a pod that has the number of its worker."""
     pod_name: "re.Pattern[str]"
     """Finds the number of the worker in the name of a pod, as ``worker``."""
     pod_made: str
@@ -75,7 +75,7 @@ class Kind(ABC):
     is_elastic: bool = False
     """Whether a job goes on with fewer workers."""
     most_attempts: int | None = None
-    """That a job can have; None: as many as its run allows."""
+    """How many attempts a job can have; None: as many as its run allows."""
     operator: Operator
 
     def faults(self, placement: Placement) -> list[str]:

@@ -27,7 +27,9 @@ def pod(item: Json, worker: int, container_name: str) -> Pod:
     """Reads the pod of a worker, whose program runs in the container of that name."""
     metadata, status = item["metadata"], item.get("status") or {}
     # A cluster may have put containers of its own beside it.
-    container: Json = next((one for one in status.get("containerStatuses") or () if one["name"] == container_name), {})
+    container: Json = next(
+        (entry for entry in status.get("containerStatuses") or () if entry["name"] == container_name), {}
+    )
     state = container.get("state") or {}
     ended, waiting, running = (state.get(kind) or {} for kind in ("terminated", "waiting", "running"))
     reason, message = _why(status, ended or waiting)
@@ -55,10 +57,10 @@ def pod(item: Json, worker: int, container_name: str) -> Pod:
 
 def _why(status: Json, container: Json) -> tuple[str, str]:
     """Reason and message: the pod's own (evicted, deadline), its container's, or what keeps it from a node."""
-    own = str(status.get("reason", "")), str(status.get("message", ""))
+    words = str(status.get("reason", "")), str(status.get("message", ""))
     theirs = str(container.get("reason", "")), str(container.get("message", ""))
-    if own[0]:
-        return own[0], own[1] or theirs[1]
+    if words[0]:
+        return words[0], words[1] or theirs[1]
     if taken := _condition_of(status, "DisruptionTarget", "True"):  # evicted or preempted: its code says no more
         return str(taken.get("reason", "")), str(taken.get("message", "")) or theirs[1]
     if theirs[0]:
@@ -69,7 +71,7 @@ def _why(status: Json, container: Json) -> tuple[str, str]:
 
 def _condition_of(status: Json, kind: str, value: str) -> Json:
     conditions = status.get("conditions") or ()
-    return next((found for found in conditions if (found["type"], found["status"]) == (kind, value)), {})
+    return next((entry for entry in conditions if (entry["type"], entry["status"]) == (kind, value)), {})
 
 
 def event(item: Json) -> Event:
@@ -77,9 +79,9 @@ def event(item: Json) -> Event:
     about = item["involvedObject"]
     last = (item.get("series") or {}).get("lastObservedTime")
     times = (last, item.get("lastTimestamp"), item.get("eventTime"), item.get("firstTimestamp"))
-    made = item["metadata"].get("creationTimestamp")
+    created = item["metadata"].get("creationTimestamp")
     return Event(
-        time=next((moment(time) for time in (*times, made) if time), None) or NEVER,
+        time=next((moment(time) for time in (*times, created) if time), None) or NEVER,
         type=item.get("type") or "Normal",
         reason=item.get("reason") or "",
         message=item.get("message") or "",

@@ -50,8 +50,8 @@ class TrainJob(Kind):
         """A runtime alone says the priority of its pods."""
         if placement.priority_class is None:
             return []
-        given = f"priority_class={placement.priority_class!r}"
-        return [f"{given}: a TrainJob cannot set it; leave it out, or take Cluster(kind='PyTorchJob')"]
+        option = f"priority_class={placement.priority_class!r}"
+        return [f"{option}: a TrainJob cannot set it; leave it out, or take Cluster(kind='PyTorchJob')"]
 
     def spec(self, job: JobSpec, pod_spec: dict[str, Any]) -> dict[str, Any]:
         """The runtime, and what is patched there."""

@@ -69,7 +69,7 @@ class JobFolder:
         """Written as a whole, by one client at a time."""
         self.log = root / "controller.log"
         self.pid = root / "controller.pid"
-        """Of the controller; locked while it, or its guardian, lives."""
+        """The file with the process id of the controller; locked while it, or its guardian, lives."""
 
     def is_controlled(self) -> bool:
         """Whether a controller lives."""

@@ -57,8 +57,8 @@ class Local(NamedFields):
     """Further variables of the workers: plain values; a SecretKey stands for the variable of that name here."""
 
     def __post_init__(self) -> None:
-        if isinstance(given := cast(object, self.store), Path):
-            object.__setattr__(self, "store", given.expanduser().absolute().as_uri())
+        if isinstance(folder := cast(object, self.store), Path):
+            object.__setattr__(self, "store", folder.expanduser().absolute().as_uri())
         faults = [
             None if sys.platform == "linux" else f"Local() needs Linux, or WSL on Windows; this is {sys.platform}",
             whole_fault("cpu", self.cpu, 1) if self.cpu is not None else None,
@@ -85,12 +85,12 @@ class Local(NamedFields):
 
     @property
     def identity(self) -> Mapping[str, str]:
-        own = identity(home(os.environ))
-        return {"home": own} if own else {}
+        mark = identity(home(os.environ))
+        return {"home": mark} if mark else {}
 
     def store_address(self) -> str:
-        if given := self.store or os.environ.get("TRAIN_FUNC_STORE"):
-            return given
+        if address := self.store or os.environ.get("TRAIN_FUNC_STORE"):
+            return address
         make_folder(home(os.environ))  # the folder above a store has to be there
         return (home(os.environ) / "store").as_uri()
 

@@ -55,7 +55,7 @@ class LocalJob:
         return self._read().events
 
     def look(self, since: Snapshot | None = None, *, worker: int | None = None, with_logs: bool = True) -> Snapshot:
-        """As every backend, from the files of the job's folder; the logs of all workers are read."""
+        """Looks as every backend does, at the files of the job's folder; the logs of all workers are read."""
         positions = dict(since.positions) if since else {}
         history = self._read()  # before the logs: no line follows an end
         lines, has_more = list[LogLine](), False
@@ -128,7 +128,7 @@ class LocalJob:
         node_selector: Mapping[str, str] | None = None,
         suspend: bool | None = None,
     ) -> None:
-        """As every backend; returns when the controller has taken a number of workers over."""
+        """Changes the job as every backend does; returns when the controller has taken a number of workers over."""
         with self._changing():
             before = self.folder.read_changes()
             changes = replace(
@@ -149,7 +149,7 @@ class LocalJob:
             time.sleep(0.02)
 
     def evict(self, worker: int, *, force: bool = False, dry_run: bool = False) -> None:
-        """As every backend."""
+        """Ends a worker as every backend does."""
         with self._changing():
             pods = [pod for pod in self.pods() if pod.worker == worker and pod.phase in OPEN]
             if not pods:

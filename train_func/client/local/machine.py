@@ -123,7 +123,7 @@ def capacity_faults(
 
 
 def identity(home: Path) -> str:
-    """The same for every process of this machine that has this home, and for no other; "" where none can be kept.
+    """Returns the mark of this home on this machine, the same for each of its processes; "" where none can be kept.
 
     A home on a file system that several machines share is another one on each, where the machines have an id.
     """
@@ -133,10 +133,10 @@ def identity(home: Path) -> str:
         with lock.hold(home / ".id.lock"):
             if not path.exists():
                 path.write_text(secrets.token_hex(16))
-            own = path.read_text()
+            token = path.read_text()
     except OSError:  # no job can have been started from here
         return ""
     machine = ""
     with contextlib.suppress(OSError):  # a container has none
         machine = MACHINE_ID.read_text()
-    return hashlib.sha256(f"{own} {machine}".encode()).hexdigest()[:32]
+    return hashlib.sha256(f"{token} {machine}".encode()).hexdigest()[:32]

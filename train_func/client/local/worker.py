@@ -84,7 +84,7 @@ class Node:
     def environment(self, pod: Pod) -> dict[str, str]:
         """Returns the environment of a worker: the machine's, the job's, the operator's."""
         spec, machine, folder = self.spec, self._machine, self._short.pod(pod)
-        own = {
+        facts = {
             "number": str(pod.worker),
             "pod": pod.name,
             "uid": pod.uid,
@@ -97,7 +97,7 @@ class Node:
             "termination": str(folder / "termination"),
         }
         job = {
-            name: own[value.own] if isinstance(value, OfWorker) else value
+            name: facts[value.own] if isinstance(value, OfWorker) else value
             for name, value in spec.environment.items()
             if not isinstance(value, SecretKey)  # this process has that variable, or none has it
         }

@@ -142,11 +142,11 @@ def write_merged(record: RunRecord, adapters: Path, to: Path, *, is_ours: bool) 
         InvalidInput: as ``options_of``, ``base_of`` and ``merged``; or ``to`` holds something else, and stays as it is.
     """
     made_of = {"run": record.name, "adapters": json.loads((adapters / MODEL_MANIFEST).read_text())["files"]}
-    held = object_in(to / MERGED)
-    if held == made_of:
+    made_before = object_in(to / MERGED)
+    if made_before == made_of:
         return to
     is_free = not to.exists() or (to.is_dir() and not any(to.iterdir()))
-    if not is_free and not (is_ours and held):
+    if not is_free and not (is_ours and made_before):
         raise InvalidInput(f"{to} holds something else: name a folder that is new or empty, as to=...")
     # A loop of one's own publishes no pipeline; adapters without one are of a language model.
     options = options_of(adapters) if (adapters / PIPELINE).exists() else {"task": "text-generation"}
@@ -164,7 +164,7 @@ def write_merged(record: RunRecord, adapters: Path, to: Path, *, is_ours: bool) 
             shutil.copyfile(adapters / PIPELINE, folder / PIPELINE)
         (folder / CARD).write_text(_card(record, adapters, options["task"]), encoding="utf-8")
         (folder / MERGED).write_text(json.dumps(made_of))
-        if held:
+        if made_before:
             to.rename(Path(staging) / "before")
         folder.rename(to)
     return to

@@ -39,7 +39,7 @@ class Promotion(Record):
     generation: int = 0
     metrics: Mapping[str, float]
     held_out_sha256: str = ""
-    """Of the rows that the metrics are of; empty where that is not known."""
+    """The hash of the rows that the metrics were measured on; empty where that is not known."""
     promoted: str
     """When, ISO, UTC; or when it was withdrawn."""
 
@@ -75,8 +75,8 @@ class Metric(NamedTuple):
         """Raises InvalidInput unless the new model, and the old one, have the metric, of the same known rows."""
         models = [new, *([old] if old else [])]
         if missing := [model for model in models if self.name not in model.metrics]:
-            there = "; ".join(f"{model.run} has {listed(sorted(model.metrics)) or 'none'}" for model in missing)
-            raise InvalidInput(f"better={self.name!r}: a metric of each run that is compared is expected; {there}")
+            known = "; ".join(f"{model.run} has {listed(sorted(model.metrics)) or 'none'}" for model in missing)
+            raise InvalidInput(f"better={self.name!r}: a metric of each run that is compared is expected; {known}")
         if unknown := [model.run for model in models if not model.held_out_sha256]:
             both = " and ".join(model.run for model in models)
             why = f"of {both} nothing tells which rows {' and '.join(unknown)} held out"

@@ -53,23 +53,23 @@ def push(folder: Path, repo: str, title: str, *, private: bool | None) -> tuple[
     hub = HfApi()
     with _errors_of(hub, repo):
         address = hub.create_repo(repo, private=private, exist_ok=True)
-        found = hub.model_info(address.repo_id)
-        if private and not found.private:
+        info = hub.model_info(address.repo_id)
+        if private and not info.private:
             raise InvalidInput(
                 f"private=True: {address} is public already, so nothing was pushed; make it private in its settings, "
                 "or name another repository"
             )
-        new, before = list(as_fetched(folder)), _pushed_before(hub, found)
+        new, before = list(as_fetched(folder)), _pushed_before(hub, info)
         gone = [name for name in before if name not in new]
         card = sha256_of(folder / CARD)
-        has_own = _has_own_card(hub, found, [card, before.get(CARD)])
+        has_own = _has_own_card(hub, info, [card, before.get(CARD)])
         if has_own:
             new, gone = ([name for name in names if name != CARD] for names in (new, gone))
         adds = [CommitOperationAdd(name, folder / name) for name in new]
         deletes = [CommitOperationDelete(name) for name in gone]
         changes = [*adds, *deletes]
-        commit = hub.create_commit(address.repo_id, changes, commit_message=title, parent_commit=found.sha)
-    notes = [f"its model was in {address} already" if commit.oid == found.sha else f"its model is in {address}"]
+        commit = hub.create_commit(address.repo_id, changes, commit_message=title, parent_commit=info.sha)
+    notes = [f"its model was in {address} already" if commit.oid == info.sha else f"its model is in {address}"]
     if has_own and card:
         notes.append(
             f"README.md in {address} is none that was pushed, and stays as it is; it may tell of another model. To "
@@ -78,24 +78,24 @@ def push(folder: Path, repo: str, title: str, *, private: bool | None) -> tuple[
     return str(address), notes
 
 
-def _has_own_card(hub: "HfApi", found: Any, pushed: Sequence[str | None]) -> bool:
+def _has_own_card(hub: "HfApi", info: Any, pushed: Sequence[str | None]) -> bool:
     """Whether the repository has a README.md with another SHA-256 than those ``pushed``."""
-    if CARD not in {file.rfilename for file in found.siblings or ()}:
+    if CARD not in {file.rfilename for file in info.siblings or ()}:
         return False
-    return sha256_of(Path(hub.hf_hub_download(found.id, CARD, revision=found.sha))) not in pushed
+    return sha256_of(Path(hub.hf_hub_download(info.id, CARD, revision=info.sha))) not in pushed
 
 
-def _pushed_before(hub: "HfApi", found: Any) -> dict[str, str]:
+def _pushed_before(hub: "HfApi", info: Any) -> dict[str, str]:
     """The files of the model that is in the repository, with SHA-256, as its manifest lists them."""
-    there = {file.rfilename for file in found.siblings or ()}
-    if MODEL_MANIFEST not in there:
+    names = {file.rfilename for file in info.siblings or ()}
+    if MODEL_MANIFEST not in names:
         return {}
-    path = hub.hf_hub_download(found.id, MODEL_MANIFEST, revision=found.sha)
+    path = hub.hf_hub_download(info.id, MODEL_MANIFEST, revision=info.sha)
     try:
         before = Result.read(Path(path).read_bytes(), MODEL_MANIFEST)
     except StorageFailed:  # of another program
         return {}
-    return {name: sha256 for name, sha256 in before.files.items() if name in there}
+    return {name: sha256 for name, sha256 in before.files.items() if name in names}
 
 
 @contextmanager

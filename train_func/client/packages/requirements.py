@@ -246,8 +246,8 @@ def _wheels(lacking: Mapping[str, Requirement], inventory: Inventory, cache: Pat
     known.parent.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(dir=cache) as temporary:
         folder = Path(temporary)
-        there = {name: version for name, version in inventory.packages.items() if name not in lacking}
-        (folder / "constraints.txt").write_text("\n".join(_stand_ins(there, folder / "stand-ins")))
+        present = {name: version for name, version in inventory.packages.items() if name not in lacking}
+        (folder / "constraints.txt").write_text("\n".join(_stand_ins(present, folder / "stand-ins")))
         links = f"--find-links {folder / 'stand-ins'}"
         command = ["compile", f"--constraints={folder / 'constraints.txt'}", "-"]
         answer = _uv(command, inventory, [links, *texts])
@@ -287,7 +287,7 @@ def _stand_ins(packages: Mapping[str, str], folder: Path) -> Iterable[str]:
             archive.writestr(f"{records}/METADATA", f"Metadata-Version: 2.1\nName: {name}\nVersion: {version}\n")
             tags = "Root-Is-Purelib: true\nTag: py3-none-any\n"
             archive.writestr(f"{records}/WHEEL", f"Wheel-Version: 1.0\nGenerator: train_func\n{tags}")
-            archive.writestr(f"{records}/RECORD", "".join(f"{records}/{one},,\n" for one in ("METADATA", "WHEEL")))
+            archive.writestr(f"{records}/RECORD", "".join(f"{records}/{part},,\n" for part in ("METADATA", "WHEEL")))
         yield f"{name}=={version}"
 
 

@@ -47,7 +47,7 @@ class Text:
 
     @cached_property
     def lines(self) -> list[str]:
-        """As Python counts them, each with its line break."""
+        """The lines as Python counts them, each with its line break."""
         return split_lines(self.text)
 
     @cached_property
@@ -60,7 +60,7 @@ class Text:
 
     @cached_property
     def statements(self) -> list["Statement"]:
-        """Those at the top level."""
+        """The statements at the top level."""
         return [Statement(self, node) for node in self.tree.body]
 
     @cached_property
@@ -71,7 +71,7 @@ class Text:
 
     @cached_property
     def outer(self) -> list["Statement"]:
-        """Those definitions that bind a name of the module, also in a block."""
+        """The definitions that bind a name of the module, also in a block."""
         nodes = [statement.node for statement in self.definitions.values()]
         inner = {inner for node in nodes for inner in ast.walk(node) if inner is not node}
         return [statement for statement in self.definitions.values() if statement.node not in inner]
@@ -92,7 +92,7 @@ class Statement:
 
     @property
     def name(self) -> str:
-        """Of a definition; else empty."""
+        """The name of a definition; else empty."""
         return self.node.name if isinstance(self.node, Definition) else ""
 
     @property
@@ -129,7 +129,7 @@ class Statement:
         if not lines[-1].endswith(("\r", "\n")):
             lines[-1] += "\n"
         head = lines[0].encode()[: self.node.col_offset].decode()
-        for node in sorted(texts, key=lambda one: (one.lineno, one.col_offset), reverse=True):
+        for node in sorted(texts, key=lambda node: (node.lineno, node.col_offset), reverse=True):
             first, last = node.lineno - self.first, (node.end_lineno or node.lineno) - self.first
             before = lines[first].encode()[: node.col_offset].decode()
             after = lines[last].encode()[node.end_col_offset :].decode()
@@ -175,7 +175,7 @@ class Space:
     @cached_property
     def futures(self) -> list[str]:
         """What is imported from ``__future__``."""
-        nodes = [one.node for one in self.statements if isinstance(one.node, ast.ImportFrom)]
+        nodes = [statement.node for statement in self.statements if isinstance(statement.node, ast.ImportFrom)]
         return sorted({alias.name for node in nodes if node.module == "__future__" for alias in node.names})
 
     @cached_property
@@ -202,8 +202,8 @@ class Space:
     def binder(self, name: str) -> Statement | None:
         """The newest statement that binds ``name``; an ``import *`` only where it gave what the name holds."""
         for statement in reversed(self.binders.get(name, ())):
-            given = self._star(statement.node)
-            if name not in given or given[name] is self.live.get(name, ABSENT):
+            names = self._star(statement.node)
+            if name not in names or names[name] is self.live.get(name, ABSENT):
                 return statement
         return None
 
@@ -265,17 +265,17 @@ class Space:
     def _code_of_file(self) -> set[CodeType]:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
-            waiting, found = [compile(self.texts[0].tree, "<file>", "exec", dont_inherit=True)], set[CodeType]()
+            waiting, codes = [compile(self.texts[0].tree, "<file>", "exec", dont_inherit=True)], set[CodeType]()
         while waiting:
             inner = _inner(waiting.pop())
-            found |= {_without_lines(one) for one in inner}
+            codes |= {_without_lines(nested) for nested in inner}
             waiting += inner
-        return found
+        return codes
 
     def _codes(self, value: object) -> Iterator[CodeType]:
         """Code objects written here: of a function, or of the methods of a class."""
-        for one in list(vars(value).values()) if isinstance(value, type) else [value]:
-            for function in layers(one):
+        for member in list(vars(value).values()) if isinstance(value, type) else [value]:
+            for function in layers(member):
                 is_own = not isinstance(value, type) or function.__qualname__.startswith(value.__qualname__ + ".")
                 if function.__globals__ is self.live and is_own and function.__code__.co_filename != "<string>":
                     yield function.__code__
@@ -285,21 +285,21 @@ class Space:
         text = self.text_of(code)
         for node in ast.walk(text.tree) if text else ():
             if isinstance(node, ast.Lambda) and node.lineno == code.co_firstlineno:
-                made = compile(ast.Expression(node), "<lambda>", "eval", self.flags, dont_inherit=True)
-                if _without_lines(code) in map(_without_lines, _inner(made)):
+                compiled = compile(ast.Expression(node), "<lambda>", "eval", self.flags, dont_inherit=True)
+                if _without_lines(code) in map(_without_lines, _inner(compiled)):
                     assert text
                     return text, node
         return None
 
     def registrations(self, name: str, statement: Statement) -> list[Statement]:
         """Later definitions decorated with something of ``name``, as ``@name.register``; the newest of each wording."""
-        found: dict[str, Statement] = {}
+        newest: dict[str, Statement] = {}
         for later in self.statements:
             called = [getattr(decorator, "func", decorator) for decorator in later.decorators]
             owners = [attribute.value for attribute in called if isinstance(attribute, ast.Attribute)]
             if later.comes_after(statement) and any(isinstance(it, ast.Name) and it.id == name for it in owners):
-                found[later.source] = later
-        return list(found.values())
+                newest[later.source] = later
+        return list(newest.values())
 
     def is_import_of(self, node: ast.stmt, name: str) -> bool:
         """Whether what ``name`` holds may be what the import gave; of functions and classes any may."""
@@ -309,12 +309,14 @@ class Space:
         if isinstance(node, ast.Import) or isinstance(value, ModuleType | type | FunctionType):
             return isinstance(value, ModuleType) or isinstance(node, ast.ImportFrom)
         home = sys.modules.get(absolute(node, self.package))
-        is_given = any(getattr(home, name if one.name == "*" else one.name, ABSENT) is value for one in node.names)
+        is_given = any(
+            getattr(home, name if alias.name == "*" else alias.name, ABSENT) is value for alias in node.names
+        )
         return is_given and is_installed(getattr(home, "__file__", None))  # a local one may compute it again
 
 
 def public_names(names: Mapping[str, Any]) -> list[str]:
-    """Those that ``import *`` gives of a module."""
+    """Returns the names that ``import *`` gives of a module."""
     return [*names.get("__all__", [name for name in names if not name.startswith("_")])]
 
 
@@ -363,9 +365,9 @@ def layers(value: object) -> Iterator[FunctionType]:
             value = inspect.getattr_static(value, "__wrapped__", None)
 
 
-def is_same_literal(one: object, other: object) -> bool:
+def is_same_literal(value: object, other: object) -> bool:
     """Whether two values are of one type, and equal bit for bit."""
-    return type(one) is type(other) and repr(one) == repr(other)
+    return type(value) is type(other) and repr(value) == repr(other)
 
 
 def _cells(history: list[str]) -> Iterator[Text]:
@@ -392,12 +394,12 @@ def _key(code: CodeType) -> tuple[str, int]:
 
 
 def _inner(code: CodeType) -> list[CodeType]:
-    return [one for one in code.co_consts if isinstance(one, CodeType)]
+    return [constant for constant in code.co_consts if isinstance(constant, CodeType)]
 
 
 def _without_lines(code: CodeType) -> CodeType:
     """The code as if it stood nowhere: equal for functions that say the same."""
-    within = (_without_lines(one) if isinstance(one, CodeType) else one for one in code.co_consts)
+    within = (_without_lines(constant) if isinstance(constant, CodeType) else constant for constant in code.co_consts)
     flags = code.co_flags & ~inspect.CO_NESTED
     bare = code.replace(co_filename="", co_firstlineno=0, co_linetable=b"", co_consts=tuple(within), co_flags=flags)
     return bare.replace(co_qualname="")

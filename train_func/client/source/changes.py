@@ -5,9 +5,9 @@ import ast
 import dis
 import enum
 import inspect
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from types import CellType, CodeType, FunctionType, GetSetDescriptorType, MemberDescriptorType, ModuleType
-from typing import NamedTuple
+from typing import NamedTuple, cast
 
 from train_func.client.source.cells import ABSENT, ATOMS, Space, Statement, is_same_literal, layers, literal
 from train_func.client.source.definitions import (
@@ -55,36 +55,46 @@ def _changes_of_function(node: _Function, value: object, path: str, space: Space
     is_bare = function in (value, getattr(value, "__func__", None))
     if is_bare:
         path += ".__func__" if isinstance(value, classmethod) else ""
-        named = {one.arg for one, default in zip(node.args.kwonlyargs, node.args.kw_defaults, strict=True) if default}
+        named = {
+            argument.arg
+            for argument, default in zip(node.args.kwonlyargs, node.args.kw_defaults, strict=True)
+            if default
+        }
         if len(function.__defaults__ or ()) != len(node.args.defaults):
             yield Change(f"{path}.__defaults__", function.__defaults__, node, is_made=False)
         if (function.__kwdefaults__ or {}).keys() != named:
             yield Change(f"{path}.__kwdefaults__", function.__kwdefaults__, node, is_made=False)
-    for name, held in getattr(function if is_bare else value, "__dict__", {}).items():
-        if not name.startswith("__") and function not in functions(held):
-            yield Change(f"{path}.{name}", held, None, is_made)
+    for name, attribute in getattr(function if is_bare else value, "__dict__", {}).items():
+        if not name.startswith("__") and function not in functions(attribute):
+            yield Change(f"{path}.{name}", attribute, None, is_made)
     for wrapper in functions(value) if is_made else ():
         made_by = space.definition_at(wrapper.__code__) if wrapper is not function else None
         for name, cell in zip(wrapper.__code__.co_freevars, wrapper.__closure__ or (), strict=True):
-            said = _literals_around(made_by, name) if made_by and cell != CellType() else []
-            is_state = bool(said) and type(cell.cell_contents) in _STATE
-            if is_state and not any(is_same_literal(one, cell.cell_contents) for one in said):
+            assigned = _literals_around(made_by, name) if made_by and cell != CellType() else []
+            is_state = bool(assigned) and type(cell.cell_contents) in _STATE
+            if is_state and not any(is_same_literal(constant, cell.cell_contents) for constant in assigned):
                 yield Change(f"{path}.{name}", cell, node, is_made=False)
 
 
 def _literals_around(statement: Statement, name: str) -> list[object]:
     """What the functions around the statement assign to a name; empty where one of that is no literal."""
     inside, all_of_text = {*ast.walk(statement.node)}, statement.text.definitions.values()
-    around = [one.node for one in all_of_text if one.first < statement.first and one.last >= statement.last]
-    nodes = (one for outer in around for one in ast.walk(outer) if one not in inside)
-    said = [literal(one.value) for one in nodes if isinstance(one, ast.Assign) and target(one) == name]
-    return [] if ABSENT in said else said
+    around = [other.node for other in all_of_text if other.first < statement.first and other.last >= statement.last]
+    nodes = (inner for outer in around for inner in ast.walk(outer) if inner not in inside)
+    assigned = [
+        literal(assignment.value)
+        for assignment in nodes
+        if isinstance(assignment, ast.Assign) and target(assignment) == name
+    ]
+    return [] if ABSENT in assigned else assigned
 
 
 def _changes_of_class(node: ast.ClassDef, kind: type, path: str, space: Space) -> Iterator[Change]:
     bound = bindings(node)
     fields = vars(kind).get("__dataclass_fields__", {})
-    decorators = {ast.unparse(getattr(one, "func", one)).rpartition(".")[2] for one in node.decorator_list}
+    decorators = {
+        ast.unparse(getattr(decorator, "func", decorator)).rpartition(".")[2] for decorator in node.decorator_list
+    }
     is_hooked = any("__init_subclass__" in vars(base) and base.__module__ != "typing" for base in kind.__mro__[1:-1])
     is_made = is_hooked or type(kind) not in _METACLASSES or bool(decorators - {"dataclass"})
     for name, value in vars(kind).items():
@@ -97,9 +107,9 @@ def _changes_of_class(node: ast.ClassDef, kind: type, path: str, space: Space) -
             is_again = bool(last.decorator_list) if isinstance(last, Definition) else is_code
             yield Change(f"{path}.{name}", value, last, is_made or is_again)
         elif isinstance(last, Definition):
-            for one in changes(last, value, space):
-                yield one._replace(path=f"{path}.{name}{one.path.removeprefix(last.name)}")
-    for name in (one for one in bound if one not in vars(kind) and one not in fields):
+            for change in changes(last, value, space):
+                yield change._replace(path=f"{path}.{name}{change.path.removeprefix(last.name)}")
+    for name in (attribute for attribute in bound if attribute not in vars(kind) and attribute not in fields):
         last = bound[name][-1]
         if isinstance(last, Definition | ast.Assign | ast.AnnAssign) and not issubclass(kind, enum.Enum):
             yield Change(f"{path}.{name}", ABSENT, last, is_made)
@@ -126,10 +136,10 @@ def _is_said(node: ast.ClassDef, kind: type, name: str, binders: list[ast.stmt],
     """Whether executing the class body, with values in place of its expressions, gives the class this attribute."""
     value, last = vars(kind)[name], binders[-1]
     inside = {*ast.walk(node)}
-    methods = {one.name for binder in binders for one in ast.walk(binder) if isinstance(one, _Function)}
+    methods = {function.name for binder in binders for function in ast.walk(binder) if isinstance(function, _Function)}
 
-    def is_written(one: object, names: Iterable[str] = methods) -> bool:
-        made_by = space.definition_at(one.__code__) if isinstance(one, FunctionType) else None
+    def is_written(part: object, names: Iterable[str] = methods) -> bool:
+        made_by = space.definition_at(part.__code__) if isinstance(part, FunctionType) else None
         return made_by is not None and made_by.node in inside and made_by.name in names
 
     if _is_member(kind, name) or isinstance(value, MemberDescriptorType):
@@ -156,12 +166,36 @@ def _is_said(node: ast.ClassDef, kind: type, name: str, binders: list[ast.stmt],
 def sets(node: ast.stmt, attribute: str) -> bool:
     """Whether code of the statement sets or deletes the attribute, or names it in a text as ``setattr`` needs it."""
     nodes = [*ast.walk(node)]
-    is_by_name = any(isinstance(one, ast.Name) and one.id in ("setattr", "delattr") for one in nodes)
+    is_by_name = any(isinstance(part, ast.Name) and part.id in ("setattr", "delattr") for part in nodes)
     return any(
-        (isinstance(one, ast.Attribute) and one.attr == attribute and not isinstance(one.ctx, ast.Load))
-        or (is_by_name and isinstance(one, ast.Constant) and one.value == attribute)
-        for one in nodes
+        (isinstance(part, ast.Attribute) and part.attr == attribute and not isinstance(part.ctx, ast.Load))
+        or (is_by_name and isinstance(part, ast.Constant) and part.value == attribute)
+        for part in nodes
     )
+
+
+def set_elsewhere(tree: ast.AST) -> set[str]:
+    """The attributes that code sets on something by its name, as ``settings.rate = 1``."""
+    owned = [
+        attribute
+        for attribute in ast.walk(tree)
+        if isinstance(attribute, ast.Attribute) and isinstance(attribute.ctx, ast.Store)
+    ]
+    return {
+        attribute.attr for attribute in owned if isinstance(attribute.value, ast.Name) and attribute.value.id != "self"
+    }
+
+
+def set_on(module: str, node: ast.AST, live: Mapping[str, object]) -> Iterator[str]:
+    """The names of a module that a statement sets, or sets something on, as ``module.config.rate = 1``."""
+    for part in ast.walk(node):
+        if isinstance(part, ast.Attribute | ast.Subscript) and not isinstance(part.ctx, ast.Load):
+            path, inner = "", cast("ast.expr", part)
+            while isinstance(inner, ast.Attribute | ast.Subscript):
+                path, inner = getattr(inner, "attr", ""), inner.value
+            owner = live.get(inner.id) if isinstance(inner, ast.Name) else None
+            if isinstance(owner, ModuleType) and owner.__name__ == module and path:
+                yield path
 
 
 def _executed(node: ast.stmt) -> Iterator[ast.expr]:
@@ -169,7 +203,9 @@ def _executed(node: ast.stmt) -> Iterator[ast.expr]:
     if isinstance(node, Definition):
         yield from node.decorator_list
     if isinstance(node, ast.ClassDef):
-        yield from (one for one in (*node.bases, *(word.value for word in node.keywords)) if isinstance(one, ast.Call))
+        yield from (
+            call for call in (*node.bases, *(word.value for word in node.keywords)) if isinstance(call, ast.Call)
+        )
         for inner in node.body:
             yield from _executed(inner)
 
@@ -181,13 +217,13 @@ def change_since(
     nodes = [*_executed(node)] if node else []
     if isinstance(value, type) and isinstance(node, ast.Assign | ast.AnnAssign) and node.value:  # a call has made it
         nodes.append(node.value)
-    waiting = [one.id for node in nodes for one in ast.walk(node) if isinstance(one, ast.Name)]
+    waiting = [use.id for node in nodes for use in ast.walk(node) if isinstance(use, ast.Name)]
     inside = bindings(node) if isinstance(node, ast.ClassDef) else {}  # as of the x in @x.setter
     waiting = [name for name in waiting if name not in inside]
     names, registries = dict[str, Statement](), set[str]()
     while waiting:
         name = waiting.pop()
-        binders = [one for one in space.binders.get(name, ()) if statement.comes_after(one)]
+        binders = [binder for binder in space.binders.get(name, ()) if statement.comes_after(binder)]
         if name in names or not binders:
             continue
         names[name] = binders[-1]
@@ -197,23 +233,25 @@ def change_since(
                 made_by = space.definition_at(function.__code__)
                 registries |= changed_names(made_by.node) if made_by else set()
                 waiting += _globals(function.__code__)
-    later = [one for one in space.statements if one.comes_after(statement)]
+    later = [other for other in space.statements if other.comes_after(statement)]
     for name, before in sorted(names.items()):
         value = space.live.get(name, ABSENT)
         definition = space.definition_of(value)
         is_same = isinstance(before.node, Import) or (definition is not None and definition.source == before.source)
         if is_same or (target(before.node) and is_same_literal(literal(before.node.value), value)):  # type: ignore[attr-defined]
             continue
-        for one in reversed(later):
-            is_edit = name not in registries and not isinstance(one.node, Definition)
-            if one in space.binders[name] or (is_edit and name in changed_names(one.node)):
-                return name, one
+        for other in reversed(later):
+            is_edit = name not in registries and not isinstance(other.node, Definition)
+            if other in space.binders[name] or (is_edit and name in changed_names(other.node)):
+                return name, other
     return None
 
 
 def _globals(code: CodeType) -> set[str]:
     """The globals that executing ``code`` looks up, without those of functions that it only makes."""
     names = {step.argval for step in dis.get_instructions(code) if step.opname in ("LOAD_GLOBAL", "LOAD_NAME")}
-    inner = [one for one in code.co_consts if isinstance(one, CodeType)]
-    runs = (one for one in inner if not one.co_flags & inspect.CO_OPTIMIZED or one.co_name.endswith(("comp>", "expr>")))
+    inner = [part for part in code.co_consts if isinstance(part, CodeType)]
+    runs = (
+        part for part in inner if not part.co_flags & inspect.CO_OPTIMIZED or part.co_name.endswith(("comp>", "expr>"))
+    )
     return names.union(*map(_globals, runs))

@@ -5,9 +5,8 @@ import copy
 import functools
 import re
 import sys
-from collections.abc import Callable, Iterable, Iterator, Mapping, MutableMapping, MutableSequence, MutableSet
+from collections.abc import Callable, Iterable, MutableMapping, MutableSequence, MutableSet
 from types import BuiltinFunctionType, CellType, FunctionType, MethodType, ModuleType
-from typing import cast
 
 from train_func.client.source.cells import (
     ABSENT,
@@ -19,7 +18,7 @@ from train_func.client.source.cells import (
     parse,
     public_names,
 )
-from train_func.client.source.changes import Change, change_since, changes, sets
+from train_func.client.source.changes import Change, change_since, changes, set_elsewhere, set_on, sets
 from train_func.client.source.definitions import (
     changed_names,
     computed_values,
@@ -100,21 +99,21 @@ class Collection:
             num_faults = len(self.faults)
             for name, line in sorted(names.items(), key=lambda item: (item[1], item[0])):
                 known = uses.own if names is not uses.maybe else None
-                needed += [one for one in self._need(name, piece.text, line, known) if one is not piece]
+                needed += [other for other in self._need(name, piece.text, line, known) if other is not piece]
             if names is uses.hints:
                 del self.faults[num_faults:]
 
     def _check(self, module: LocalModule) -> None:
         """Accuses what a local module, or an import of it, holds that its file does not say now."""
         space = module.space
-        held = [(name, value, module.text.origin) for name, value in space.live.items()] + self._imported
-        for name, value, place in held:
+        values = [(name, value, module.text.origin) for name, value in space.live.items()] + self._imported
+        for name, value, place in values:
             if isinstance(value, FunctionType | type) and value.__module__ == module.name:
                 made_by = space.definition_of(value)
                 if space.is_outdated(value) or (made_by and is_edited(made_by.node, value)):
                     self.faults.append(outdated_fault(name, place))
-        trees = [one.text.tree for one in self.modules.local.values()]  # which are imported there as here
-        changing = set[str]().union(*map(changed_names, trees), *map(_set_elsewhere, trees))
+        trees = [local.text.tree for local in self.modules.local.values()]  # which are imported there as here
+        changing = set[str]().union(*map(changed_names, trees), *map(set_elsewhere, trees))
         replaced = [path for path in module.replaced() if path.rpartition(".")[2] not in changing]
         self.faults += [outdated_fault(path, module.text.origin) for path in replaced]
         constants = {name: (value, statement) for statement, name, value in module.constants()}
@@ -123,8 +122,10 @@ class Collection:
             for name, (value, statement) in constants.items()
             if name not in changing and not is_same_literal(value, space.live.get(name, value))
         ]
-        for statement in (one for one in self.space.statements if not isinstance(one.node, Definition)):
-            for name in _set_on(module.name, statement.node, self.space.live):
+        for statement in (
+            candidate for candidate in self.space.statements if not isinstance(candidate.node, Definition)
+        ):
+            for name in set_on(module.name, statement.node, self.space.live):
                 if name not in constants and name not in replaced:  # its file does not say what it was
                     changed.append((name, statement.place()))
         for name, place in changed:
@@ -162,7 +163,7 @@ class Collection:
         value = self.space.live[name]
         if binder and self.space.is_import_of(binder.node, name):
             self._imported.append((name, value, binder.place()))
-            return [self._statement(one) for one in self.space.imports_of(name, binder)]
+            return [self._statement(imported) for imported in self.space.imports_of(name, binder)]
         if statement := self._definition(name, value, binder):
             if self.space.is_outdated(value) or self.space.is_moved(value):
                 self.faults.append(outdated_fault(name, statement.text.origin))
@@ -191,9 +192,13 @@ class Collection:
             return binder if is_alias or is_made or is_lambda else None
         if statement is None or statement.name != name:
             return None
-        classes = [one for one in statement.text.outer if isinstance(one.node, ast.ClassDef) and one.name == name]
+        classes = [
+            candidate
+            for candidate in statement.text.outer
+            if isinstance(candidate.node, ast.ClassDef) and candidate.name == name
+        ]
         if len(classes) > 1 and statement in classes:  # of branches, that which says most of what the class holds
-            statement = min(reversed(classes), key=lambda one: self._num_differences(one, value))
+            statement = min(reversed(classes), key=lambda candidate: self._num_differences(candidate, value))
         is_wrapped = (
             isinstance(value, FunctionType) and value.__closure__ and (not binder or binder.node is not statement.node)
         )
@@ -266,33 +271,35 @@ class Collection:
             )
         name = statement.name
         if name and self.space.live.get(name) is value:
-            for one in [*changes(node, value, self.space)]:
-                self._attribute(one, statement, piece)
-            piece.later += [self._statement(one) for one in self.space.registrations(name, statement)]
+            for edit in [*changes(node, value, self.space)]:
+                self._attribute(edit, statement, piece)
+            piece.later += [self._statement(registration) for registration in self.space.registrations(name, statement)]
         return piece
 
     def _replace_values(self, piece: Piece, node: ast.AST, value: object) -> None:
         """Lets values take the place of the expressions that have computed them when ``node`` was executed."""
-        for one in computed_values(node, value, self.space):
-            expression = self._expression(one.name, one.value, one.node, piece.text, one.node.lineno)
+        for computed in computed_values(node, value, self.space):
+            expression = self._expression(
+                computed.name, computed.value, computed.node, piece.text, computed.node.lineno
+            )
             if expression is not None:
-                piece.values[one.node] = expression
-                if one.attribute:
-                    self._containers.append((one.attribute, piece, one.node))
+                piece.values[computed.node] = expression
+                if computed.attribute:
+                    self._containers.append((computed.attribute, piece, computed.node))
         if piece.node:
-            replaced = {id(one): ast.copy_location(ast.Constant(None), one) for one in piece.values if one}
+            replaced = {id(inner): ast.copy_location(ast.Constant(None), inner) for inner in piece.values if inner}
             piece.node = copy.deepcopy(piece.node, replaced)
 
     def _attribute(self, change: Change, statement: Statement, piece: Piece) -> None:
         """What later statements have set on a definition, as ``Config.rate = 2`` or ``Net.forward = own``."""
         path, value = change.path, change.value
         attribute = path.rpartition(".")[2]
-        uses = [one for one in self.space.statements if re.search(rf"\b{re.escape(attribute)}\b", one.source)]
-        setters = [one for one in uses if one.comes_after(statement) and sets(one.node, attribute)]
+        uses = [use for use in self.space.statements if re.search(rf"\b{re.escape(attribute)}\b", use.source)]
+        setters = [use for use in uses if use.comes_after(statement) and sets(use.node, attribute)]
         if change.is_made and not (setters if value is ABSENT else {*uses} - {statement}):
             return
         inner = [Statement(statement.text, change.node)] if change.node else []
-        by = (setters or inner or [one for one in uses if one.comes_after(statement)] or [statement])[-1]
+        by = (setters or inner or [use for use in uses if use.comes_after(statement)] or [statement])[-1]
         if isinstance(value, CellType):
             self.faults.append(
                 f"{statement.place()}: calls have changed {attribute!r} in a decorator of this, and a worker has it as "
@@ -329,13 +336,17 @@ class Collection:
             if isinstance(value, FunctionType) and name.endswith("<lambda>"):
                 return self._lambda(value)
             return self._own(value, name)
-        homes = [getattr(one, "__module__", None) for one in (value, getattr(value, "__objclass__", None), type(value))]
+        homes = [
+            getattr(owner, "__module__", None) for owner in (value, getattr(value, "__objclass__", None), type(value))
+        ]
         homes.append(getattr(owner, "__name__", None))
         # The qualified name of torch.sigmoid is one of a class that no module has.
         paths = dict.fromkeys(getattr(value, name, None) for name in ("__qualname__", "__name__"))
-        for home in (one for one in homes if isinstance(one, str) and one != "__main__"):
+        for home in (home for home in homes if isinstance(home, str) and home != "__main__"):
             module = sys.modules.get(home)
-            path = next((one for one in paths if isinstance(one, str) and _look_up_path(module, one) is value), None)
+            path = next(
+                (path for path in paths if isinstance(path, str) and _look_up_path(module, path) is value), None
+            )
             if path and not home.startswith("train_func.client"):  # of which nothing works in a worker
                 top = path.partition(".")[0]
                 builtin = getattr(module, top)
@@ -348,7 +359,7 @@ class Collection:
         pieces = self._need(top, *self._writer.at) if self._is_current(value, path) else []
         if not pieces and self._is_current(value, path):  # while the class that holds it is collected
             statement = self.space.definition_of(self.space.live.get(top))
-            pieces = [one for one in self.pieces if statement and one is self._of_node.get(statement.node)]
+            pieces = [piece for piece in self.pieces if statement and piece is self._of_node.get(statement.node)]
         self._writer.needed += pieces
         return path if pieces else None
 
@@ -359,18 +370,22 @@ class Collection:
         current = self.space.live.get(top)
         if _look_up_path(current, rest) is value:
             return True
-        is_again = len({one.source for one in binders}) == 1 and isinstance(binders[0].node, ast.ClassDef)
+        is_again = len({binder.source for binder in binders}) == 1 and isinstance(binders[0].node, ast.ClassDef)
         if not is_again or not isinstance(value, type) or rest:
             return is_again and isinstance(value, type)
-        made_by = [self.space.definition_of(one) for one in (value, current)]
-        values = [shown_values(one.node, each) for one, each in zip(made_by, (value, current), strict=True) if one]
+        made_by = [self.space.definition_of(version) for version in (value, current)]
+        values = [
+            shown_values(definition.node, each)
+            for definition, each in zip(made_by, (value, current), strict=True)
+            if definition
+        ]
         return len(values) > 1 and values[0] == values[1]
 
     def _lambda(self, value: FunctionType) -> str | None:
-        found = None if value.__closure__ else self.space.lambda_of(value.__code__)
-        if found is None:
+        written = None if value.__closure__ else self.space.lambda_of(value.__code__)
+        if written is None:
             return None
-        text, node = found
+        text, node = written
         statement = Statement(text, ast.copy_location(ast.Expr(node), node))
 
         def make(alias: str) -> Piece:
@@ -395,7 +410,9 @@ class Collection:
     def _alias(self, name: str, key: object, make: Callable[[str], Piece]) -> Piece:
         """What ``make`` gives when it is first needed, under a name that nothing else has."""
         if key not in self._of_alias:
-            used = {one.name for one in self._of_alias.values()} | self.space.binders.keys() | self.space.live.keys()
+            used = (
+                {alias.name for alias in self._of_alias.values()} | self.space.binders.keys() | self.space.live.keys()
+            )
             while name in used:
                 name += "_"
             self._of_alias[key] = self._add(make(name))
@@ -407,19 +424,25 @@ class Collection:
 
     def _finish(self) -> None:
         """Names the objects that several places hold, and writes all pieces."""
-        for piece in sorted(self.pieces, key=lambda one: one.name):
+        for piece in sorted(self.pieces, key=lambda piece: piece.name):
             expression = piece.values.get(None)
             if expression in self._writer.shared and expression.piece is None and "." not in piece.name:
                 expression.piece = piece
-        for one in self._writer.shared:
-            if one.num_uses > 1 and one.piece is None:
-                make = functools.partial(self._assignment, expression=one, text=one.at[0], line=one.at[1], by=None)
-                one.piece = self._alias("_shared", one, make)
+        for shared in self._writer.shared:
+            if shared.num_uses > 1 and shared.piece is None:
+                make = functools.partial(
+                    self._assignment, expression=shared, text=shared.at[0], line=shared.at[1], by=None
+                )
+                shared.piece = self._alias("_shared", shared, make)
         for name, pieces in self._of_name.items():  # of imports that bind one name the newest comes last
-            others = [self._of_node[one.node] for one in self.space.binders.get(name, ()) if one.node in self._of_node]
+            siblings = [
+                self._of_node[binder.node]
+                for binder in self.space.binders.get(name, ())
+                if binder.node in self._of_node
+            ]
             for piece in pieces:
                 if isinstance(piece.node, Import):
-                    piece.names += [one for one in others if one not in pieces]
+                    piece.names += [sibling for sibling in siblings if sibling not in pieces]
         for piece in self.pieces:
             piece.link()
         self._fill_registries()
@@ -433,12 +456,14 @@ class Collection:
 
     def _fill_registries(self) -> None:
         """What code may fill while definitions are made gets its value when all of them are."""
-        executed = closure(one for piece in self.pieces if isinstance(piece.node, Definition) for one in piece.now)
+        executed = closure(
+            needed for piece in self.pieces if isinstance(piece.node, Definition) for needed in piece.now
+        )
         changed = {name for piece in executed if piece.node for name in changed_names(piece.node)}
         for path, piece, key in self._containers:
             expression = piece.values[key]
             value = expression.value
-            made_with = closure(one for held in expression.needed(expression.piece) for one in held.now)
+            made_with = closure(needed for holder in expression.needed(expression.piece) for needed in holder.now)
             is_run = isinstance(piece.node, ast.ClassDef) and not is_plain_body(piece.node)
             is_filled = piece in made_with or path.rpartition(".")[2] in changed or is_run
             is_container = isinstance(value, MutableMapping | MutableSequence | MutableSet)
@@ -457,24 +482,6 @@ class Collection:
                     del piece.values[key]  # the class body fills what it begins with
                 elif piece in made_with:  # and nothing has registered yet
                     piece.values[key] = self._writer.expression(empty_of(value), piece.text, piece.line)
-
-
-def _set_elsewhere(tree: ast.AST) -> set[str]:
-    """The attributes that code sets on something by its name, as ``settings.rate = 1``."""
-    owned = [one for one in ast.walk(tree) if isinstance(one, ast.Attribute) and isinstance(one.ctx, ast.Store)]
-    return {one.attr for one in owned if isinstance(one.value, ast.Name) and one.value.id != "self"}
-
-
-def _set_on(module: str, node: ast.AST, live: Mapping[str, object]) -> Iterator[str]:
-    """The names of a module that a statement sets, or sets something on, as ``module.config.rate = 1``."""
-    for one in ast.walk(node):
-        if isinstance(one, ast.Attribute | ast.Subscript) and not isinstance(one.ctx, ast.Load):
-            path, inner = "", cast("ast.expr", one)
-            while isinstance(inner, ast.Attribute | ast.Subscript):
-                path, inner = getattr(inner, "attr", ""), inner.value
-            owner = live.get(inner.id) if isinstance(inner, ast.Name) else None
-            if isinstance(owner, ModuleType) and owner.__name__ == module and path:
-                yield path
 
 
 def _look_up_path(owner: object, path: str) -> object:

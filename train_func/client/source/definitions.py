@@ -34,30 +34,34 @@ class Computed(NamedTuple):
 
 def computed_values(node: ast.AST, value: object, space: Space) -> Iterator[Computed]:
     """The expressions of the definition ``node``, which made ``value``, that do not say themselves what they gave."""
-    for one in _expressions_of(node, value):
-        said = literal(one.node)
-        if said is not ABSENT:
-            is_same = is_same_literal(said, one.value)
-        elif isinstance(one.node, ast.Lambda):
-            is_same = not (one.node.args.defaults or any(one.node.args.kw_defaults))
+    for expression in _expressions_of(node, value):
+        constant = literal(expression.node)
+        if constant is not ABSENT:
+            is_same = is_same_literal(constant, expression.value)
+        elif isinstance(expression.node, ast.Lambda):
+            is_same = not (expression.node.args.defaults or any(expression.node.args.kw_defaults))
         else:
-            held = space.live.get(one.node.id, ABSENT) if isinstance(one.node, ast.Name) else ABSENT
-            is_same = held is one.value or (type(held) in ATOMS and is_same_literal(held, one.value))
-        is_annotation = is_type(one.value) and not isinstance(one.value, type)
-        if not (one.value is ABSENT or is_same or is_annotation):
-            yield one
+            bound = space.live.get(expression.node.id, ABSENT) if isinstance(expression.node, ast.Name) else ABSENT
+            is_same = bound is expression.value or (type(bound) in ATOMS and is_same_literal(bound, expression.value))
+        is_annotation = is_type(expression.value) and not isinstance(expression.value, type)
+        if not (expression.value is ABSENT or is_same or is_annotation):
+            yield expression
 
 
 def is_edited(node: ast.AST, value: object) -> bool:
     """Whether a literal in the definition is another one than that which made ``value``."""
-    said = [(literal(one.node), one.value) for one in _expressions_of(node, value)]
-    return any(not is_same_literal(text, one) for text, one in said if text is not ABSENT and type(one) in ATOMS)
+    constants = [(literal(expression.node), expression.value) for expression in _expressions_of(node, value)]
+    return any(
+        not is_same_literal(text, current)
+        for text, current in constants
+        if text is not ABSENT and type(current) in ATOMS
+    )
 
 
 def shown_values(node: ast.AST, value: object) -> list[str]:
     """The defaults and attributes of a definition as texts, without where they lie in memory."""
-    values = [one.value for one in _expressions_of(node, value)]
-    return [re.sub(r"\b0x[0-9a-f]+", "", f"{type(one)} {one!r}") for one in values]
+    values = [expression.value for expression in _expressions_of(node, value)]
+    return [re.sub(r"\b0x[0-9a-f]+", "", f"{type(part)} {part!r}") for part in values]
 
 
 def _made_arguments(node: ast.expr | None, kind: object) -> Iterator[Computed]:
@@ -68,7 +72,7 @@ def _made_arguments(node: ast.expr | None, kind: object) -> Iterator[Computed]:
     elif isinstance(kind, type) and "_field_defaults" in vars(kind):
         values = {"field_names": [*vars(kind)["_fields"]], "defaults": [*vars(kind)["_field_defaults"].values()]}
     if isinstance(node, ast.Call):
-        arguments = [(next(iter(values), ""), one) for one in node.args[1:2]]
+        arguments = [(next(iter(values), ""), argument) for argument in node.args[1:2]]
         for name, argument in (*arguments, *((word.arg, word.value) for word in node.keywords)):
             if name in values and literal(argument) is ABSENT:
                 yield Computed(argument, name, values[name])
@@ -88,15 +92,17 @@ def _expressions_of(node: ast.AST, value: object) -> Iterator[Computed]:
 def function_of(node: ast.FunctionDef | ast.AsyncFunctionDef, value: object) -> FunctionType | None:
     """The function that executing the ``def`` has made, of those that ``value`` is made of."""
     first = min([node.lineno, *(decorator.lineno for decorator in node.decorator_list)])
-    codes = ((one, one.__code__) for one in functions(value))
-    return next((one for one, code in codes if (code.co_name, code.co_firstlineno) == (node.name, first)), None)
+    codes = ((function, function.__code__) for function in functions(value))
+    return next(
+        (function for function, code in codes if (code.co_name, code.co_firstlineno) == (node.name, first)), None
+    )
 
 
 def _defaults(arguments: ast.arguments, function: FunctionType | None) -> Iterator[Computed]:
     if function is None:
         return
     values = function.__defaults__ or ()
-    names = [one.arg for one in (*arguments.posonlyargs, *arguments.args)]
+    names = [argument.arg for argument in (*arguments.posonlyargs, *arguments.args)]
     if len(values) == len(arguments.defaults):
         for name, node, value in zip(names[len(names) - len(values) :], arguments.defaults, values, strict=True):
             yield Computed(node, name, value)
@@ -156,7 +162,11 @@ def bindings(node: ast.ClassDef) -> Mapping[str, list[ast.stmt]]:
     """By attribute: the statements of the class body that bind or delete it."""
     bound: dict[str, list[ast.stmt]] = defaultdict(list)
     for inner in node.body:
-        gone = {one.id for one in ast.walk(inner) if isinstance(one, ast.Name) and isinstance(one.ctx, ast.Del)}
+        gone = {
+            deleted.id
+            for deleted in ast.walk(inner)
+            if isinstance(deleted, ast.Name) and isinstance(deleted.ctx, ast.Del)
+        }
         names = binds(inner) | (gone if not isinstance(inner, Definition) else set())
         for name in sorted(names - {"__doc__"}):
             bound[mangled(name, node.name)].append(inner)
@@ -167,34 +177,34 @@ def functions(value: object) -> list[FunctionType]:
     """The functions that ``value`` was made of, those that decorators were put around included."""
     result, waiting, seen = list[FunctionType](), [value], set[int]()
     while waiting and len(seen) < 100:
-        one = waiting.pop()
-        if id(one) in seen or isinstance(one, type | ModuleType):
+        item = waiting.pop()
+        if id(item) in seen or isinstance(item, type | ModuleType):
             continue
-        seen.add(id(one))
-        if isinstance(one, FunctionType):
-            result.append(one)
-            waiting += [cell.cell_contents for cell in one.__closure__ or () if cell != CellType()]
-        waiting += parts(one) if isinstance(one, property | staticmethod | classmethod | functools.partial) else ()
-        waiting += getattr(one, "__dict__", {}).values()
+        seen.add(id(item))
+        if isinstance(item, FunctionType):
+            result.append(item)
+            waiting += [cell.cell_contents for cell in item.__closure__ or () if cell != CellType()]
+        waiting += parts(item) if isinstance(item, property | staticmethod | classmethod | functools.partial) else ()
+        waiting += getattr(item, "__dict__", {}).values()
     return result
 
 
 def parts(value: object) -> list[object]:
     """The functions of a property, or the one that a static method, a class method or a partial is around."""
     each = [getattr(value, name, None) for name in ("fget", "fset", "fdel", "__func__", "func")]
-    return [one for one in each if one is not None] or [value]
+    return [function for function in each if function is not None] or [value]
 
 
 def is_plain_body(node: ast.ClassDef) -> bool:
     """Whether the class body only defines and assigns, so that nothing in it changes what it holds."""
-    for one in node.body:
-        if isinstance(one, Definition):
-            if one.decorator_list or (isinstance(one, ast.ClassDef) and not is_plain_body(one)):
+    for statement in node.body:
+        if isinstance(statement, Definition):
+            if statement.decorator_list or (isinstance(statement, ast.ClassDef) and not is_plain_body(statement)):
                 return False
-        elif isinstance(one, ast.Expr):
-            if literal(one.value) is ABSENT:
+        elif isinstance(statement, ast.Expr):
+            if literal(statement.value) is ABSENT:
                 return False
-        elif not isinstance(one, ast.Assign | ast.AnnAssign | ast.Pass | Import):
+        elif not isinstance(statement, ast.Assign | ast.AnnAssign | ast.Pass | Import):
             return False
     return True
 
@@ -202,13 +212,13 @@ def is_plain_body(node: ast.ClassDef) -> bool:
 def changed_names(node: ast.AST) -> set[str]:
     """The names and attributes that code below ``node`` changes in place, as a registry, or binds as globals."""
     names: set[str] = set()
-    for one in ast.walk(node):
-        if isinstance(one, ast.Global):
-            names |= {*one.names}
-        if not isinstance(one, ast.Subscript | ast.Attribute):
+    for part in ast.walk(node):
+        if isinstance(part, ast.Global):
+            names |= {*part.names}
+        if not isinstance(part, ast.Subscript | ast.Attribute):
             continue
-        if getattr(one, "attr", "") in _CHANGERS or not isinstance(one.ctx, ast.Load):
-            inner: ast.expr = one
+        if getattr(part, "attr", "") in _CHANGERS or not isinstance(part.ctx, ast.Load):
+            inner: ast.expr = part
             while isinstance(inner, ast.Attribute | ast.Subscript):
                 inner = inner.value
                 names.add(getattr(inner, "attr", getattr(inner, "id", "")))
@@ -228,6 +238,6 @@ def empty_of(value: object) -> object:
         base: Any = next(kind for kind in type(value).__mro__ if kind.__module__ in ("builtins", "collections"))
         base.clear(empty)
         return empty
-    made = object.__new__(type(value))
-    made.__dict__.update({k: empty_of(v) if hasattr(v, "clear") else v for k, v in vars(value).items()})
-    return made
+    bare = object.__new__(type(value))
+    bare.__dict__.update({k: empty_of(v) if hasattr(v, "clear") else v for k, v in vars(value).items()})
+    return bare

@@ -42,30 +42,32 @@ def machine_fact(node: ast.AST, space: Space, value: object = None) -> str:
     """
     waiting, seen = [node], set[str]()
     while waiting:
-        one = waiting.pop()
-        if isinstance(one, ast.Name) and one.id not in seen:
-            if one.id == "__file__":
+        part = waiting.pop()
+        if isinstance(part, ast.Name) and part.id not in seen:
+            if part.id == "__file__":
                 return "__file__"
-            seen.add(one.id)
-            binder = space.binder(one.id)
+            seen.add(part.id)
+            binder = space.binder(part.id)
             waiting += [binder.node] if binder else []
-        elif isinstance(one, ast.Constant) and isinstance(one.value, str) and one.value in _OF_A_PROCESS:
-            return one.value
-        elif isinstance(one, ast.Call):
-            called = one.func.attr if isinstance(one.func, ast.Attribute) else getattr(one.func, "id", "")
+        elif isinstance(part, ast.Constant) and isinstance(part.value, str) and part.value in _OF_A_PROCESS:
+            return part.value
+        elif isinstance(part, ast.Call):
+            called = part.func.attr if isinstance(part.func, ast.Attribute) else getattr(part.func, "id", "")
             function = space.live.get(called)
             called = getattr(function, "__name__", called)
             is_followed = isinstance(value, str | int) and isinstance(function, FunctionType) and called not in seen
             if is_followed and (statement := space.definition_of(function)):
                 seen.add(called)
-                waiting += [one.value for one in ast.walk(statement.node) if isinstance(one, ast.Return) and one.value]
-                waiting += [one.test for one in ast.walk(statement.node) if isinstance(one, ast.If)]
+                waiting += [
+                    part.value for part in ast.walk(statement.node) if isinstance(part, ast.Return) and part.value
+                ]
+                waiting += [part.test for part in ast.walk(statement.node) if isinstance(part, ast.If)]
             if called in _OF_A_MACHINE:
-                return ast.unparse(one.func)
-            waiting += [*one.args, *(word.value for word in one.keywords)] if called in _PASSING else []
-            waiting += [one.func.value] if isinstance(one.func, ast.Attribute) and called not in _OF_DATA else []
-        elif not isinstance(one, Definition | ast.Lambda):
-            waiting += ast.iter_child_nodes(one)
+                return ast.unparse(part.func)
+            waiting += [*part.args, *(word.value for word in part.keywords)] if called in _PASSING else []
+            waiting += [part.func.value] if isinstance(part.func, ast.Attribute) and called not in _OF_DATA else []
+        elif not isinstance(part, Definition | ast.Lambda):
+            waiting += ast.iter_child_nodes(part)
     return ""
 
 

@@ -73,25 +73,25 @@ class LocalModule:
             value = live.get(node.name) if isinstance(node, Definition) else None
             if not isinstance(node, Definition) or value is None:
                 continue
-            said, is_code = (self.name, path + node.name), isinstance(value, FunctionType | type)
-            is_same = (getattr(value, "__module__", None), getattr(value, "__qualname__", None)) == said
+            written, is_code = (self.name, path + node.name), isinstance(value, FunctionType | type)
+            is_same = (getattr(value, "__module__", None), getattr(value, "__qualname__", None)) == written
             if not is_same and not node.decorator_list and (is_code or not path):  # what metaclasses make of methods
                 yield path + node.name
             elif isinstance(node, ast.ClassDef) and isinstance(value, type):
-                last = {one.name: one for one in node.body if isinstance(one, Definition)}
+                last = {definition.name: definition for definition in node.body if isinstance(definition, Definition)}
                 yield from self._replaced(last.values(), vars(value), f"{path}{node.name}.")
 
 
 class Modules:
     """Collects what all import statements of the packed code ask for."""
 
-    def __init__(self, own: str, is_there: Callable[[str], bool]) -> None:
-        """``own``: the function's module; ``is_there``: whether one that is not here is installed in the worker."""
+    def __init__(self, function_module: str, is_there: Callable[[str], bool]) -> None:
+        """``is_there``: whether a module that is not here is installed in the worker."""
         self.local: dict[str, LocalModule] = {}
         self.installed: dict[str, str] = {}  # top-level names that the code cannot do without, and where each stands
         self.faults: list[str] = []
-        self.of_own: list[tuple[str, Text, int]] = []  # names that code imports from ``own``, or *, each with its line
-        self._own = own
+        self.of_own: list[tuple[str, Text, int]] = []  # names that code imports of it, or *, each with its line
+        self._own = function_module
         self._is_there = is_there
 
     def add(self, tree: ast.AST, text: Text, package: str = "", *, is_module: bool = False) -> None:
@@ -161,9 +161,9 @@ def _imports_in(node: ast.AST, *, is_certain: bool, is_module: bool) -> Iterator
         if isinstance(child, Import):
             yield child, is_certain
         elif isinstance(child, ast.stmt | ast.ExceptHandler | ast.match_case):
-            may_fail = isinstance(child, ast.Try) and any(catches(one, _CAUGHT) for one in child.handlers)
+            may_fail = isinstance(child, ast.Try) and any(catches(handler, _CAUGHT) for handler in child.handlers)
             is_lazy = is_module and isinstance(child, ast.FunctionDef | ast.AsyncFunctionDef)
-            is_suppressed = isinstance(child, ast.With) and any("suppress" in ast.unparse(one) for one in child.items)
+            is_suppressed = isinstance(child, ast.With) and any("suppress" in ast.unparse(item) for item in child.items)
             is_passed_by = may_fail or is_lazy or is_suppressed or isinstance(child, ast.If | ast.Match)
             yield from _imports_in(child, is_certain=is_certain and not is_passed_by, is_module=is_module)
 

@@ -54,13 +54,13 @@ def uses_of(node: ast.stmt, flags: int = 0) -> Uses:
     nodes = [*ast.walk(node)]
     guarded = {
         line
-        for one in nodes
-        if isinstance(one, ast.Try) and any(catches(handler, _FORGIVING) for handler in one.handlers)
-        for line in range(one.body[0].lineno, (one.body[-1].end_lineno or 0) + 1)
+        for block in nodes
+        if isinstance(block, ast.Try) and any(catches(handler, _FORGIVING) for handler in block.handlers)
+        for line in range(block.body[0].lineno, (block.body[-1].end_lineno or 0) + 1)
     }
     _read(code, uses, at_once=True, is_module=True, guarded=guarded)
-    annotations = [getattr(one, name, None) for one in nodes for name in ("annotation", "returns")]
-    for name in (one for each in annotations if each for one in ast.walk(each) if isinstance(one, ast.Name)):
+    annotations = [getattr(node, name, None) for node in nodes for name in ("annotation", "returns")]
+    for name in (inner for each in annotations if each for inner in ast.walk(each) if isinstance(inner, ast.Name)):
         uses.hints.setdefault(name.id, name.lineno)
     return uses
 
@@ -87,6 +87,6 @@ def _read(code: CodeType, uses: Uses, *, at_once: bool, is_module: bool, guarded
             if is_module or step.opname == "STORE_GLOBAL":
                 uses.binds.add(step.argval)
     uses.own |= {*code.co_varnames, *code.co_cellvars, *bound}
-    for inner in (one for one in code.co_consts if isinstance(one, CodeType)):
+    for inner in (constant for constant in code.co_consts if isinstance(constant, CodeType)):
         runs = not inner.co_flags & inspect.CO_OPTIMIZED or inner.co_name.startswith(_AT_ONCE)  # the body of a class
         _read(inner, uses, at_once=at_once and runs, is_module=False, guarded=guarded)

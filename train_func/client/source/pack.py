@@ -50,21 +50,21 @@ class Source:
     """The module that the function was written in; that of a notebook or a script is ``__main__``."""
 
     def to_json(self) -> str:
-        """As one text, with which another process submits the same function; ``from_json`` is its inverse."""
+        """Returns one text, with which another process submits the same function; ``from_json`` is its inverse."""
         return json.dumps(asdict(self), ensure_ascii=False)
 
     @classmethod
     def from_json(cls, data: str) -> Self:
         """Raises SourceRefused unless it is what ``to_json`` has given, unchanged."""
         try:
-            found = cls(**json.loads(data))
-            is_whole = hashlib.sha256(found.text.encode()).hexdigest() == found.sha256 == found.cells["sha256"]
+            source = cls(**json.loads(data))
+            is_whole = hashlib.sha256(source.text.encode()).hexdigest() == source.sha256 == source.cells["sha256"]
         except (ValueError, TypeError, KeyError, AttributeError) as error:
             why = f"{type(error).__name__}: {error}"
             raise SourceRefused(f"the source is no packed function ({why}): {PACKED}") from None
         if not is_whole:
             raise SourceRefused(f"the source was changed, its SHA-256 is another one: {PACKED}")
-        return found
+        return source
 
 
 def find(function: object, parameters: Mapping[str, Any] | None = None) -> tuple[Space, Statement]:
@@ -106,7 +106,7 @@ def find(function: object, parameters: Mapping[str, Any] | None = None) -> tuple
         call_of(function, parameters or {}, is_whole=parameters is None)
     except TypeError as error:
         signature = inspect.signature(function)  # without the defaults, one of which may be a credential
-        arguments = [one.replace(default=one.empty) for one in signature.parameters.values()]
+        arguments = [parameter.replace(default=parameter.empty) for parameter in signature.parameters.values()]
         takes = f"{inner.__name__!r} takes {signature.replace(parameters=arguments)}"
         raise SourceRefused(f"{place}{takes}, which does not fit the parameters: {error}; {ACCEPTED}") from None
     return space, statement
@@ -165,7 +165,7 @@ def pack(
     local = [collection.modules.local[name] for name in sorted(collection.modules.local)]
     nodes = (node for piece in collection.pieces if piece.node for node in ast.walk(piece.node))
     is_relative = any(isinstance(node, ast.ImportFrom) and node.level for node in nodes)
-    modules = [Module(one.name, one.is_package, one.text.origin, one.text.text) for one in local]
+    modules = [Module(module.name, module.is_package, module.text.origin, module.text.text) for module in local]
     packed = fold(body, modules, space.package if is_relative else "")
     data = packed.encode()
     if len(data) > MAX_BYTES:  # with the local modules
@@ -181,7 +181,7 @@ def pack(
         raise SourceRefused(fault)
     sha256 = hashlib.sha256(data).hexdigest()
     lines = {module.path: first for module, first in unfold(packed).modules}
-    for module in (one for one in modules if one.text):
+    for module in (shipped for shipped in modules if shipped.text):
         first = lines[module.path]
         last = first + len(split_lines(module.text)) - 1
         entries.append({"first": first, "last": last, "origin": module.path, "line": 1, "text": module.text})
@@ -192,18 +192,18 @@ def pack(
 
 def _secrets(collection: Collection) -> list[Secret]:
     statements = dict.fromkeys(piece.statement for piece in collection.pieces if piece.statement)
-    found = [secret for s in statements for secret in secrets_in(s.node, s.text, s.first, s.last)]
+    secrets = [secret for s in statements for secret in secrets_in(s.node, s.text, s.first, s.last)]
     for module in collection.modules.local.values():
-        found += secrets_in(module.text.tree, module.text, 1, len(module.text.lines))
-    places = {secret.place for secret in found}
+        secrets += secrets_in(module.text.tree, module.text, 1, len(module.text.lines))
+    places = {secret.place for secret in secrets}
     for piece in collection.pieces:
         where = piece.place().partition(": `")[0]
         is_computed = piece.source != piece.original and may_hold_secret(piece.source)
         if is_computed and where not in places:
             source = f"if True:\n{piece.source}" if piece.is_indented else piece.source
             inner = secrets_in(parse(source), Text("", source), 1, len(split_lines(source)))
-            found += [Secret(one.what, where, piece.place(), one.value) for one in inner[:1]]
-    return found
+            secrets += [Secret(secret.what, where, piece.place(), secret.value) for secret in inner[:1]]
+    return secrets
 
 
 def _body(collection: Collection) -> tuple[str, list[dict[str, Any]]]:
@@ -246,7 +246,9 @@ def locate(cells: Mapping[str, Any], traceback_text: str) -> list[tuple[str, int
         if frame["path"] is not None and frame["path"] not in modules:
             continue
         line += modules[frame["path"]] - 1 if frame["path"] is not None else 0
-        piece = next((one for one in cells["pieces"] if one["first"] <= line <= one["last"] and one["text"]), None)
+        piece = next(
+            (entry for entry in cells["pieces"] if entry["first"] <= line <= entry["last"] and entry["text"]), None
+        )
         if piece is None:
             continue
         lines = split_lines(piece["text"])

@@ -74,7 +74,9 @@ class Piece:
 
     def write(self) -> None:
         """Gives it its lines."""
-        texts = {key: one.text(one.piece if self.is_last else self) for key, one in self.values.items()}
+        texts = {
+            key: expression.text(expression.piece if self.is_last else self) for key, expression in self.values.items()
+        }
         body = texts.pop(None, "")
         if self.node is not None and self.statement is not None:
             body = self.statement.with_values({key: text for key, text in texts.items() if key})
@@ -83,8 +85,8 @@ class Piece:
     def link(self) -> None:
         """Says what it needs when it runs, now that it is known which objects have names."""
         values = self.values.values()
-        needed = [one for each in values for one in each.needed(each.piece if self.is_last else self)]
-        self.now = [one for one in dict.fromkeys([*self.names, *needed]) if one is not self]
+        needed = [other for each in values for other in each.needed(each.piece if self.is_last else self)]
+        self.now = [piece for piece in dict.fromkeys([*self.names, *needed]) if piece is not self]
 
     def place(self, line: int | None = None) -> str:
         """Where it stands, for a message."""
@@ -93,14 +95,14 @@ class Piece:
 
 def closure(start: Iterable[Piece], *, is_now: bool = False) -> set[Piece]:
     """The pieces, and all that they need; ``is_now``: to be executed."""
-    found: set[Piece] = set()
+    pieces: set[Piece] = set()
     waiting = list(start)
     while waiting:
         piece = waiting.pop()
-        if piece not in found:
-            found.add(piece)
+        if piece not in pieces:
+            pieces.add(piece)
             waiting += piece.now if is_now else [*piece.now, *piece.later]
-    return found
+    return pieces
 
 
 def sort_pieces(pieces: list[Piece], root: Piece) -> list[Piece]:
@@ -115,8 +117,8 @@ def sort_pieces(pieces: list[Piece], root: Piece) -> list[Piece]:
     def visit(piece: Piece) -> None:
         if piece not in seen:
             seen.add(piece)
-            for one in (*piece.now, *piece.later):
-                visit(one)
+            for needed in (*piece.now, *piece.later):
+                visit(needed)
             ranks.setdefault(piece.text, len(ranks))
 
     for piece in (root, *pieces):
@@ -124,7 +126,7 @@ def sort_pieces(pieces: list[Piece], root: Piece) -> list[Piece]:
     waiting = sorted(pieces, key=lambda p: (p.is_last, not isinstance(p.node, Import), ranks[p.text], p.line))
     needs = {piece: closure(piece.now, is_now=True) for piece in waiting}
     # What the code that a piece runs may use in turn, unless that waits for the piece.
-    wants = {piece: {one for one in closure(piece.now) if piece not in needs[one]} for piece in waiting}
+    wants = {piece: {other for other in closure(piece.now) if piece not in needs[other]} for piece in waiting}
     result: list[Piece] = []
     while waiting:
         rest = {*waiting}

@@ -35,22 +35,22 @@ def secrets_in(tree: ast.AST, text: Text, first: int, last: int) -> list[Secret]
 
     ``tree`` is the syntax tree of these lines: what a string holds of names and values is read as prose is.
     """
-    found: dict[int, tuple[str, str]] = {}
+    hits: dict[int, tuple[str, str]] = {}
     for number in range(first, last + 1):
         line = text.lines[number - 1]
         if not may_hold_secret(line):
             continue
         if what := secret_in(line):
-            found[number] = what, ""
+            hits[number] = what, ""
         for what, value in (*secret_pairs(line, is_code=True), *secret_pairs(line.partition("#")[2])):
-            found.setdefault(number, (what, value))
+            hits.setdefault(number, (what, value))
     for node in ast.walk(tree):
         if isinstance(node, ast.Constant) and isinstance(node.value, str) and may_hold_secret(node.value):
             lines = range(node.lineno, (node.end_lineno or node.lineno) + 1)
             for what, value in secret_pairs(node.value):
-                number = next((one for one in lines if value in text.lines[one - 1]), node.lineno)
-                found.setdefault(number, (what, value))
+                number = next((line for line in lines if value in text.lines[line - 1]), node.lineno)
+                hits.setdefault(number, (what, value))
     return [
         Secret(what, text.place(number).partition(": `")[0], text.place(number), value)
-        for number, (what, value) in sorted(found.items())
+        for number, (what, value) in sorted(hits.items())
     ]

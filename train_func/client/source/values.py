@@ -78,7 +78,7 @@ class NoValueError(Exception):
 
 
 def full_name(kind: type) -> str:
-    """As an import would say it."""
+    """Returns the name that an import would say."""
     return kind.__qualname__ if kind.__module__ == "builtins" else f"{kind.__module__}.{kind.__qualname__}"
 
 
@@ -96,8 +96,8 @@ def is_type(value: object) -> bool:
 
 def is_own_object(value: object) -> bool:
     """Whether its class and all bases of it, but for those of Python itself, are written here."""
-    own = [one for one in type(value).__mro__ if one.__module__ not in _BARE]
-    return bool(own) and all(map(_is_written_here, own)) and not isinstance(value, type)
+    kinds = [kind for kind in type(value).__mro__ if kind.__module__ not in _BARE]
+    return bool(kinds) and all(map(_is_written_here, kinds)) and not isinstance(value, type)
 
 
 def _is_written_here(kind: type | types.FunctionType) -> bool:
@@ -141,7 +141,7 @@ class Writer:
         self.at = at
         self.needed: list[Piece] = []
         self.shared: list[Expression] = []
-        """Those of mutable objects, in the order in which they were met."""
+        """The expressions of mutable objects, in the order in which they were met."""
         self._of_object: dict[int, Expression] = {}
         self._around: list[int] = []  # the values around the one that is written
         self._num_array_bytes = 0
@@ -220,18 +220,18 @@ class Writer:
     def _call(self, path: str, /, *arguments: object, **named: object) -> Parts:
         module, _, name = path.rpartition(".")
         called = f"{self._module(module)}.{name}" if module else name
-        parts = [one for value in arguments for one in (", ", self._part(value))]
-        parts += [one for word, value in named.items() for one in (", ", f"{word}=", self._part(value))]
+        parts = [part for value in arguments for part in (", ", self._part(value))]
+        parts += [part for word, value in named.items() for part in (", ", f"{word}=", self._part(value))]
         return [called, *_in_brackets("(", parts, ")")]
 
     def _items(self, values: Iterable[Any], brackets: str = "[]") -> Parts:
-        parts = [one for value in values for one in (", ", self._part(value))]
+        parts = [part for value in values for part in (", ", self._part(value))]
         is_single = brackets == "()" and len(parts) == 2
         return _in_brackets(brackets[0], parts, ",)" if is_single else brackets[1])
 
     def _dict(self, value: Mapping[Any, Any]) -> Parts:
         items = value.items()
-        parts = [one for key, item in items for one in (", ", self._part(key), ": ", self._part(item))]
+        parts = [part for key, item in items for part in (", ", self._part(key), ": ", self._part(item))]
         return _in_brackets("{", parts, "}")
 
     def _set(self, value: Any) -> Parts:
@@ -242,7 +242,7 @@ class Writer:
             part = plain._part(member)
             return part if isinstance(part, str) else part.text()
 
-        parts = [one for member in sorted(value, key=text) for one in (", ", self._part(member))]
+        parts = [part for member in sorted(value, key=text) for part in (", ", self._part(member))]
         return [self._named(type(value)), *(_in_brackets("([", parts, "])") if parts else ["()"])]
 
     def _float(self, value: float) -> Parts:
@@ -271,7 +271,11 @@ class Writer:
             fields = getattr(value, "_fields", ()) if _is_generated(type(value).__new__) else ()
             words = ["", *(f"{name}=" for name in fields)]  # a field's name may say that it is a credential
             words = words if len(words) == len(arguments) else [""] * len(arguments)
-            parts = [part for word, one in zip(words, arguments, strict=True) for part in (", ", word, self._part(one))]
+            parts = [
+                part
+                for word, argument in zip(words, arguments, strict=True)
+                for part in (", ", word, self._part(argument))
+            ]
             parts = [f"{self._named(arguments[0])}.__new__", *_in_brackets("(", parts, ")")]
         else:
             parts = [self._named(make), *self._items(arguments, "()")]
@@ -336,9 +340,9 @@ def _describe(value: object) -> str | None:
     """What tells a function or a class from others in every process."""
     facts = [getattr(value, name, None) for name in ("__module__", "__qualname__", "__name__")]
     if isinstance(value, types.FunctionType):  # perhaps a lambda
-        code, held = value.__code__, (*(value.__defaults__ or ()), *(value.__kwdefaults__ or {}).values())
+        code, defaults = value.__code__, (*(value.__defaults__ or ()), *(value.__kwdefaults__ or {}).values())
         facts += [code.co_firstlineno, *code.co_positions(), code.co_code, code.co_names]
-        facts += [one for one in (*code.co_consts, *held) if type(one) in ATOMS]
+        facts += [constant for constant in (*code.co_consts, *defaults) if type(constant) in ATOMS]
     return repr(facts) if facts[1] or facts[2] else None
 
 
