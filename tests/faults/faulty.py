@@ -81,6 +81,17 @@ def meets(parameters):
         time.sleep(0.05)
 
 
+def spoils(folder):
+    """All checkpoints below it, also one that is still being saved."""
+    spoilt, until = set(), time.monotonic() + 3
+    while not spoilt or time.monotonic() < until:
+        for manifest in {*folder.rglob("checkpoints/*/*/manifest.json")} - spoilt:
+            for file in manifest.parent.iterdir():
+                file.write_bytes(b"spoilt")
+            spoilt.add(manifest)
+        time.sleep(0.05)
+
+
 def trains(parameters):
     """A loop over ``session.steps`` that tells its steps and saves."""
     import torch
@@ -106,10 +117,7 @@ def trains(parameters):
             if here and how == "diverges":
                 model.weight.data.fill_(float("nan"))
             if here and how == "spoils the checkpoints":
-                while not (manifests := [*Path(parameters["folder"]).rglob("checkpoints/*/*/manifest.json")]):
-                    time.sleep(0.05)
-                for file in [file for manifest in manifests for file in manifest.parent.iterdir()]:
-                    file.write_bytes(b"spoilt")
+                spoils(Path(parameters["folder"]))
                 os.kill(os.getpid(), signal.SIGKILL)
             if here:
                 fails(**parameters["fails"])
