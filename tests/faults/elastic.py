@@ -4,7 +4,8 @@ Changes and disturbs elastic jobs of Local() while they train, and compares each
 of every step, the audit, and the SHA-256 of the weights.
 
     schedules    the number of workers changes: by scale, by SIGTERM to a worker, by SIGKILL to all of a worker
-    kills        five times one or two workers are killed, at drawn steps, also while others come back
+    kills        five times one or two workers are killed, at drawn steps, also while others come back; behind a
+                 checkpoint, as three attempts without a new one end a run, and there is a pause before the third
     splits       the lead or another worker is stopped for longer than the others wait, and goes on when they train
                  without it, or have ended: it saves, leads and publishes nothing
     moves        five moves of drawn workers: no step is repeated
@@ -90,7 +91,7 @@ def run_kills(number, folder, expected):
     with Group(folder, chance.randint(2, 4)) as group:
         group.wait_for(group.workers)
         for _ in range(KILLS):
-            group.wait_steps(chance.randint(1, 40))
+            group.wait_steps(chance.randint(15, 40))
             there = sorted(group.supervisors())
             victims = sorted(chance.sample(there, min(len(there), chance.choice([1, 1, 2]))))
             killed.append([group.now().step, victims])
