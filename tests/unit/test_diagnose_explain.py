@@ -112,7 +112,7 @@ CASES = [
         "killed",
         f"worker 0 was killed by SIGKILL; {SPENT}",
         change=ended_with(137, LOG),
-        ends=[end("peer", SPENT, worker=1, follows=0)],
+        ends=[end("peer", SPENT, worker=1)],  # which of the others it lost, it may not know
     ),
     case("storage", "worker 0 ended with exit code 74: No space", change=beside_one_that_follows),
     case("image", "ModuleNotFoundError; make image", change=ended_with(1, NO_PACKAGE)),

@@ -133,11 +133,11 @@ class Evidence:
         if failures and failures[0].errors:
             return self.diagnose_record(failures[0])
         # A worker that is killed or evicted cannot write down why, and the others only that they have lost it.
-        lost = [end.worker if end.follows is None else end.follows for end in failures[:1] if end.cause == "peer"]
+        has_lost_one = bool(failures) and failures[0].cause == "peer"
         limits = [
             incident.diagnosis
             for incident in happened
-            if incident.diagnosis.cause in ("memory", "storage") or incident.worker in lost
+            if has_lost_one or incident.diagnosis.cause in ("memory", "storage")
         ]
         for killed in [pod for pod in pods if pod.reason == "OOMKilled"]:
             what = f"worker {killed.worker} {ending(killed.exit_code or 0, killed.reason, killed.message)}"
