@@ -69,7 +69,7 @@ def test_a_worker_over_its_memory_limit_is_named_with_the_remedy(home, a_run):
 def test_in_a_loop_of_its_own_no_rank_is_named_for_a_hang_and_the_lines_of_all_are_shown(home):
     """Rank 0 loops without end, and rank 1 waits for it in an exchange of the function."""
     asks = {"rank": 0, "step": 3, "fails": {"how": "loops"}}
-    job = submit(faulty.trains, Run(workers=2, parameters=asks, hang_after=2, max_attempts=1), on=Local())
+    job = submit(faulty.trains, Run(workers=2, parameters=asks, hang_after=8, max_attempts=1), on=Local())
     error = failure(job)
     assert error.cause == "hang"
     assert "rank 0 hangs" not in str(error) and "rank 1 hangs" not in str(error)
