@@ -3,6 +3,7 @@
 import json
 import re
 import signal
+import textwrap
 import time
 
 import pytest
@@ -162,3 +163,21 @@ def train_func(parameters):
     made.pods[0].signal(signal.SIGTERM)
     assert made.exit_codes() == [143]
     assert not open_store(made.record.store).list(made.record.keys.result)
+
+
+@pytest.mark.parametrize("forms", ["dist.init_process_group('gloo')", "Session(parameters).__enter__()"])
+def test_a_worker_whose_ranks_wait_for_others_ends_at_once_and_not_with_its_grace_period(job, forms):
+    source = f"""
+        def train_func(parameters):
+            import os, threading
+            import torch.distributed as dist
+            from train_func.worker import Session
+            if os.environ["RANK"] == "1":
+                threading.Event().wait()
+            print("waits", flush=True)
+            {forms}
+        """
+    made = job(textwrap.dedent(source), ranks=2, grace=1200).start()
+    made.pods[0].says("waits$")
+    made.pods[0].signal(signal.SIGTERM)
+    assert made.exit_codes() == [143]

@@ -1,4 +1,4 @@
-"""Three workarounds for process groups of torch, which is why each group is noted when torch registers it.
+"""Four workarounds for process groups of torch, which is why each group is noted when torch registers it.
 
 - A rank may leave its group before it ends, and torch then knows nothing of it any more: ``separate`` does.
 - The destructor of a gloo group waits for its threads while it holds the interpreter's lock, and a thread that frees a
@@ -6,11 +6,14 @@
   (https://github.com/pytorch/pytorch/issues/56297). So every group is kept until the process ends.
 - Rank 0 serves the store through which the others form the group, and may end while they still do. So each rank counts
   itself in that store, and rank 0 waits for all. torchrun needs no such wait: its agent's store outlives each rank.
+- A rank waits for the others in native code, where no handler of a signal runs: while it forms the first group, a
+  signal to stop ends its process, which would else use up the grace period of its worker.
 
 Loads no torch: unless the template has, it waits until train_func does.
 """
 
 import contextlib
+import functools
 import sys
 import time
 from collections.abc import Sequence
@@ -18,6 +21,8 @@ from importlib.abc import MetaPathFinder
 from importlib.machinery import ModuleSpec, PathFinder
 from types import ModuleType
 from typing import Any
+
+from train_func.worker.rank import stop_flag
 
 _MODULE = "torch.distributed.distributed_c10d"
 _FORMED = "formed by"  # in the group's own store: how many ranks have formed it
@@ -65,8 +70,13 @@ class _Finder(MetaPathFinder):
 
 
 def _listen(c10d: Any) -> None:
-    """Wraps the function of torch through which every group goes, of whatever library."""
-    register = c10d._register_process_group
+    """Wraps the functions of torch that form the first group, and through which every group goes."""
+    form, register = c10d.init_process_group, c10d._register_process_group
+
+    @functools.wraps(form)
+    def form_or_end(*arguments: Any, **options: Any) -> None:
+        with stop_flag.ends_process():
+            form(*arguments, **options)
 
     def register_and_note(name: Any, group: Any) -> None:
         _, store = c10d._world.pg_map[group]
@@ -77,3 +87,5 @@ def _listen(c10d: Any) -> None:
                 store.add(_FORMED, 1)
 
     c10d._register_process_group = register_and_note
+    for module in (c10d, sys.modules["torch.distributed"]):  # which may have imported it by name before
+        module.init_process_group = form_or_end
