@@ -42,6 +42,7 @@ STEPS = 5 * EPOCHS  # 101 rows in batches of 24
 
 
 FIELDS = {"epochs": EPOCHS, "batch_size": 24, "micro_batch_size": 4, "checkpoint_every": 1, "grace": 30}
+FIELDS["environment"] = {"TRAIN_FUNC_CPUS": "1"}  # threads that share a core wait for one another
 
 
 @pytest.fixture

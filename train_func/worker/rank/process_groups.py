@@ -87,5 +87,5 @@ def _listen(c10d: Any) -> None:
                 store.add(_FORMED, 1)
 
     c10d._register_process_group = register_and_note
-    for module in (c10d, sys.modules["torch.distributed"]):  # which may have imported it by name before
-        module.init_process_group = form_or_end
+    c10d.init_process_group = form_or_end
+    sys.modules["torch.distributed"].__dict__["init_process_group"] = form_or_end  # where it was imported by name
