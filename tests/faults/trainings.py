@@ -93,16 +93,23 @@ class Draws(TrainerCallback, ExportableState):
 
 
 class Spoils(TrainerCallback):
-    """Rank 0 runs a command of the shell after some steps, and tells how many saves are under way."""
+    """Rank 0 runs a command of the shell after some steps, and tells how many saves are under way.
 
-    def __init__(self, commands):
+    ``waits``: the command comes behind the save that is under way, which would delete an older checkpoint after it, and
+    so make room for a newer one on a full disk.
+    """
+
+    def __init__(self, commands, waits):
         self._commands = {int(step): command for step, command in dict(commands).items()}
+        self._waits = waits
 
     def on_step_end(self, args, state, control, **kwargs):
         if args.process_index:
             return
         print(f"{sum(of.name == 'checkpoint' for of in threading.enumerate())} saves are under way", flush=True)
         if command := self._commands.get(state.global_step):
+            if self._waits:
+                wait_for_saves()
             subprocess.run(command, shell=True, check=True)
 
 
@@ -208,7 +215,7 @@ def with_trainer(
             callbacks=[
                 draws,
                 Tells(),
-                Spoils(spoils),
+                Spoils(spoils, waits),
                 *([Waits()] if waits else []),
                 *([EarlyStoppingCallback(early_stopping_patience=2)] if to_best else []),
             ],

@@ -1,7 +1,6 @@
 """A loop of one's own: the batches that session.steps gives, and the numbers that session.report takes."""
 
 import copy
-import resource
 from fractions import Fraction
 from types import SimpleNamespace
 
@@ -130,19 +129,6 @@ def test_a_batch_has_a_tensor_for_each_column_of_numbers_in_any_format(form, ext
         if weight:
             seen += batch["text"]
     assert sorted(seen) == COLUMNS["text"]
-
-
-def test_the_memory_of_a_step_is_that_of_the_step_before():
-    wide = torch.nn.Linear(2, 1 << 22)  # 48 MiB
-    optimizer, faults = torch.optim.SGD(wide.parameters(), lr=0.1), []
-    for step in own_loop.steps(plan_of(Dataset.from_dict(COLUMNS)), torch.device("cpu"), None, state_of(wide)):
-        before = resource.getrusage(resource.RUSAGE_SELF).ru_minflt
-        for batch, weight in step:
-            (weight * wide(batch["x"]).square().mean()).backward()
-        optimizer.step()
-        optimizer.zero_grad()
-        faults.append(resource.getrusage(resource.RUSAGE_SELF).ru_minflt - before)
-    assert faults[-1] * resource.getpagesize() < 1 << 20
 
 
 def test_a_collate_of_the_function_gets_the_rows_as_they_are():
