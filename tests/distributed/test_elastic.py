@@ -118,6 +118,7 @@ def test_workers_that_are_lost_and_come_back_cost_no_step(training, undisturbed)
     assert_whole(made, undisturbed)
 
 
+@pytest.mark.slow
 def test_a_worker_that_is_told_to_stop_leaves_at_a_step_of_all_and_the_others_go_on(training, undisturbed):
     made = training(3, min_workers=1).start()
     says(made, r"step 10 of 3 ")
