@@ -36,6 +36,11 @@ class Elsewhere:
         return None if newest is None or newest.is_at(here) else cls(keys, store, here, newest)
 
     @property
+    def whereabouts(self) -> str:
+        """Names the run, and says where its job is."""
+        return f"{self.keys.name} {self.submission.whereabouts}"
+
+    @property
     def job(self) -> BoundJob | None:
         """None where it cannot be asked from here."""
         return self._answer[0]

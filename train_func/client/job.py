@@ -447,7 +447,7 @@ class Job:
     def _other_place(self) -> str:
         """Where else the job is, in words; empty when it was submitted to this backend."""
         other = Elsewhere.of(self.record.keys, self._store, self._backend)
-        return f"{self.name} {other.submission.whereabouts}" if other else ""
+        return other.whereabouts if other else ""
 
 
 def attach(name: str, *, on: Backend | None = None) -> Job:

@@ -50,7 +50,7 @@ def delete(record: RunRecord, job: BoundJob, backend: Backend, store: Store, not
     is_there = job.status() is not None
     job.delete()
     other = Elsewhere.of(record.keys, store, backend)
-    gone = f"{record.name} {other.submission.whereabouts}" if other else "there is no job any more"
+    gone = other.whereabouts if other else "there is no job any more"
     remove = attach_expression(record.name, backend).replace("attach", "remove", 1)
     note(
         f"{'the job is deleted, with its pods and their files' if is_there else gone}; the run "
@@ -62,7 +62,7 @@ def delete(record: RunRecord, job: BoundJob, backend: Backend, store: Store, not
 def give_up(record: RunRecord, other: Elsewhere, store: Store, note: Callable[[str], None]) -> None:
     """Marks a job that cannot be asked as cancelled, unless it lives; then it raises JobNotFound."""
     if other.job is not None:
-        raise JobNotFound(f"{record.name} {other.submission.whereabouts}")
+        raise JobNotFound(other.whereabouts)
     note(f"looking up to {SILENT_SECONDS:.0f} s for a sign of life of its job")
     if other.lives():
         raise JobNotFound(f"{other}. It lives, and is stopped where it runs: {other.submission.handle}.cancel()")

@@ -102,9 +102,8 @@ class Removal:
     def of(cls, name: str, backend: Backend) -> "Removal":
         """Raises what ``remove`` raises; nothing is changed."""
         store = open_store(backend.store_address())
-        name = whole_name(
-            store, name, "remove", without_digits=False
-        )  # a cell that runs again must not remove the next one
+        # With its digits: a cell that runs again must not remove the next run of that name.
+        name = whole_name(store, name, "remove", without_digits=False)
         if places := [model.name for model in all_in_place(store) if model.run == name]:
             raise InvalidInput(
                 f"the model of {name} is in place as {listed(places, show=repr)}, and nothing was removed: promote "

@@ -38,7 +38,7 @@ from train_func.wire import exits
 from train_func.wire.layout import MODEL_MANIFEST
 from train_func.wire.records import EndRecord, Failure, RunRecord
 
-KILLED = ("killed", "preemption", "memory", "peer")  # causes on record when something outside the worker ended it
+KILLED = ("killed", "preemption", "memory", "peer")  # on record: less than what ended the worker, or a peer of it
 CHANGES_THE_RUN = ("code", "divergence")  # causes whose remedy makes another run of it
 LAST_EVENTS = 5
 MOST_FRAMES, MOST_PLACES = 2, 8  # innermost ones of a rank that hangs, and of all ranks, that an error shows
