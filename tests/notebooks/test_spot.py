@@ -31,6 +31,12 @@ def test_workers_leave_move_and_are_evicted_and_all_of_them_come_back(executed):
     assert re.search(r"worker 1 moved .*\(kubernetes.io/os=linux\); pause: [\d.]+ s, steps repeated: 0$", shown, re.M)
 
 
+def test_a_drill_tells_nothing_that_happened_before_it(executed):
+    _, shown, _ = executed
+    assert "drill: worker 1 was killed" in shown
+    assert not re.search(r"drill: worker \d was deleted: the job has fewer workers now", shown)
+
+
 def test_an_eviction_costs_no_step_and_a_lost_pod_at_most_those_since_the_checkpoint(executed):
     _, shown, _ = executed
     evicted, lost = map(int, re.findall(r"^  cost  (\d+) steps? done again; ", shown, re.M))

@@ -234,7 +234,7 @@ class Change:
         """Looks at the job that can be changed; raises JobNotFound where none runs."""
         snapshot = self._job.look(with_logs=False)
         if snapshot.status is None or snapshot.status.is_over or snapshot.status.deleting:
-            gone = f"job {self._job.name} does not run any more: submit the run again"
+            gone = f"job {self._job.name} does not run: submit the run again, with fresh=True if it has succeeded"
             raise JobNotFound(self._other_place() or gone)
         return snapshot
 

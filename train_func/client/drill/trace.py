@@ -137,11 +137,12 @@ class Trace:
         return min(new, key=lambda step: step.time, default=None)
 
     def _take(self, snapshot: Snapshot, state: str) -> None:
-        self.state = state
+        is_first, self.state = not self.state, state
         for line in self._logs.lines(snapshot):
             self._hear(line)
         now = time.time()
-        for diagnosis in self._monitor.look(snapshot):
+        diagnoses = self._monitor.look(snapshot)
+        for diagnosis in () if is_first else diagnoses:  # what had happened before the drill is no news
             self._note(str(diagnosis))
             self.incidents.append((now, diagnosis.cause, diagnosis.message))
         self.is_current = not snapshot.has_more
