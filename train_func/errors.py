@@ -117,7 +117,7 @@ class StorageFailed(TrainFuncError, OSError):
 
     @property
     def retryable(self) -> bool:
-        """Whether the same operation may succeed later without anybody changing anything."""
+        """Returns whether the same operation may succeed later without anybody changing anything."""
         return self.reason == "unreachable"
 
 

@@ -134,7 +134,7 @@ def text_fault(name: str, value: object, expected: str = "a non-empty text is ex
 
 
 def is_number(value: object) -> TypeGuard[float]:
-    """Whether it is a finite number."""
+    """Returns whether it is a finite number."""
     return isinstance(value, (int, float)) and not isinstance(value, bool) and math.isfinite(value)
 
 

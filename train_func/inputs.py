@@ -77,7 +77,7 @@ def key_of(name: str) -> str:
 
 
 def is_named(key: str) -> bool:
-    """Whether a key is that of an input, and no field of a task."""
+    """Returns whether a key is that of an input, and no field of a task."""
     return key.startswith(_PREFIX)
 
 

@@ -21,12 +21,12 @@ RULES = {"local_files_only": True, "trust_remote_code": False}  # of everything 
 
 
 def are_adapters(folder: Path) -> bool:
-    """Whether a model is adapters of another one."""
+    """Returns whether a model is adapters of another one."""
     return (folder / ADAPTERS).exists()
 
 
 def are_causal(adapters: Path) -> bool:
-    """Whether they are adapters of a causal language model."""
+    """Returns whether they are adapters of a causal language model."""
     kind, use = object_in(adapters / ADAPTERS).get("task_type"), object_in(adapters / PIPELINE).get("task")
     return kind == "CAUSAL_LM" or use == "text-generation"
 

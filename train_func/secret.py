@@ -46,7 +46,7 @@ _OF_A_TOKENIZER = re.compile(r"(?i)(?:^|_)(?:pad|eos|bos|cls|sep|mask|unk|start|
 
 
 def may_hold_secret(text: str) -> bool:
-    """Whether it is worth a closer look, which takes long where the text is."""
+    """Returns whether it is worth a closer look, which takes long where the text is."""
     return bool(_ANY_WORD.search(text.lower()))
 
 
@@ -83,7 +83,7 @@ def secret_pairs(text: str, *, is_code: bool = False) -> Iterator[tuple[str, str
 
 
 def _is_ordinary(value: str, *, quoted: bool) -> bool:
-    """Whether it reads as prose, code or a template; a quoted word is none of them."""
+    """Returns whether it reads as prose, code or a template; a quoted word is none of them."""
     if quoted and not any(sign in value for sign in (*"{}<>()[]$%…", "...")):
         return False
     return all(_WORD.fullmatch(run) for run in _RUN.findall(value))

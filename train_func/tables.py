@@ -36,7 +36,7 @@ def tables_folder() -> Path:
 
 
 def is_one(address: str) -> bool:
-    """Whether an address is that of a saved table."""
+    """Returns whether an address is that of a saved table."""
     return Path(address).parent.parent.resolve() == tables_folder().resolve()  # either may lead through a link
 
 
@@ -79,7 +79,7 @@ NAME = "table.parquet"
 
 
 def is_table(value: object) -> bool:
-    """Whether ``value`` is a table of pandas or of datasets, of a kind that can be saved or not."""
+    """Returns whether ``value`` is a table of pandas or of datasets, of a kind that can be saved or not."""
     kinds = ("Dataset", "DatasetDict", "IterableDataset", "IterableDatasetDict")
     return is_a(value, "pandas", "DataFrame") or any(is_a(value, "datasets", kind) for kind in kinds)
 

@@ -79,5 +79,5 @@ def json_shown(value: object) -> str:
 
 
 def in_ipython() -> bool:
-    """Whether a person types in IPython, as in a notebook; False in a program."""
+    """Returns whether a person types in IPython, as in a notebook; False in a program."""
     return getattr(sys.modules.get("IPython"), "get_ipython", lambda: None)() is not None

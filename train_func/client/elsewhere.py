@@ -58,7 +58,7 @@ class Elsewhere:
             return None, f" ({error})"
 
     def may_run(self) -> bool:
-        """Whether it is not known to have ended."""
+        """Returns whether it is not known to have ended."""
         if self.job is not None:
             status = self.job.status()
             return status is not None and not (status.is_over or status.deleting)

@@ -140,7 +140,7 @@ def _pod_in(record: Object) -> str:
 
 
 def is_read(snapshot: Snapshot) -> bool:
-    """Whether no more lines can come of the pods that are followed."""
+    """Returns whether no more lines can come of the pods that are followed."""
     return not snapshot.has_more and all(
         pod.deleted
         or pod.phase == "Pending"

@@ -68,7 +68,7 @@ class Submission(SubmissionRecord):
         return None
 
     def is_at(self, backend: Backend) -> bool:
-        """Whether its job is where the jobs of ``backend`` are."""
+        """Returns whether its job is where the jobs of ``backend`` are."""
         if self.backend != name_of_backend(backend):
             return False
         identity = backend.identity
@@ -381,7 +381,7 @@ def mark_cancelled(store: Store, keys: RunKeys) -> None:
 
 
 def is_cancelled(store: Readable, keys: RunKeys) -> bool:
-    """Whether the job of the newest submission was cancelled, as ``mark_cancelled`` records it."""
+    """Returns whether the job of the newest submission was cancelled, as ``mark_cancelled`` records it."""
     newest = newest_number(store.names(keys.submissions))
     return f"{newest}.json" in store.names(keys.cancellations)
 

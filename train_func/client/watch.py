@@ -228,7 +228,7 @@ class Display:
             self.say(f"{counted(left_out, 'further line')} of rank 0: logs() shows them")
 
     def _is_new_end(self, end: WorkerEnds) -> bool:
-        """Whether no end was shown that this one repeats, or that it, or both, followed from.
+        """Returns whether no end was shown that this one repeats, or that it, or both, followed from.
 
         Where a fault of the run comes to every rank, each worker ends with the same words.
         """
@@ -237,7 +237,7 @@ class Display:
         return self._is_new((self._attempt, OF_ONE_RANK.sub("", end.message))) and is_new_root
 
     def _is_new(self, key: Hashable) -> bool:
-        """Whether it was not told before; from now on it was."""
+        """Returns whether it was not told before; from now on it was."""
         is_new = key not in self._said
         self._said.add(key)
         return is_new

@@ -53,7 +53,7 @@ def hold(path: Path, mode: int = PRIVATE) -> Iterator[None]:
 
 
 def is_held(path: Path) -> bool:
-    """Whether a process holds the lock now."""
+    """Returns whether a process holds the lock now."""
     import fcntl
 
     try:

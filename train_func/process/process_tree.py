@@ -94,7 +94,7 @@ class FamilyMemory:
         self._exact_until = 0.0
 
     def exceeds(self) -> bool:
-        """Whether it is above the limit now; to be asked several times a second."""
+        """Returns whether it is above the limit now; to be asked several times a second."""
         now = time.monotonic()
         if now >= self._family_until:
             self._family = descendants(os.getpid())

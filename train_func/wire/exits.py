@@ -42,7 +42,7 @@ class Exit:
 
 
 def retryable(code: int) -> bool:
-    """Whether the operator starts a worker again that ended with ``code``."""
+    """Returns whether the operator starts a worker again that ended with ``code``."""
     return code >= 128
 
 
@@ -132,7 +132,7 @@ class PeerFailed(RuntimeError):
 
 
 def is_lost_peer(error: BaseException, *, has_peers: bool = True) -> bool:
-    """Whether ``error``, or one that it followed from, only says that another rank has gone.
+    """Returns whether ``error``, or one that it followed from, only says that another rank has gone.
 
     No wording tells that: torch has types for it, and gloo, which raises a plain RuntimeError, also out of ``wait()``
     and out of a backward pass, begins it with its source file. Of a rank alone, only the types say so.

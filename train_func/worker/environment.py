@@ -60,7 +60,7 @@ class Environment:
 
     @property
     def is_elastic(self) -> bool:
-        """Whether the group may go on with fewer workers."""
+        """Returns whether the group may go on with fewer workers."""
         return self.min_workers < self.num_workers
 
     @property

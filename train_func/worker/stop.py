@@ -43,12 +43,12 @@ class Stop:
 
     @property
     def requested(self) -> bool:
-        """Whether a signal has come."""
+        """Returns whether a signal has come."""
         return bool(self._times)
 
     @property
     def hurried(self) -> bool:
-        """Whether Ctrl-C was pressed twice: no more waiting."""
+        """Returns whether Ctrl-C was pressed twice: no more waiting."""
         return self._names.count("SIGINT") > 1
 
     @property

@@ -29,7 +29,7 @@ class BusyRetry(Retry):
     """Repeats what a busy server did not take, unless it asks for a long wait."""
 
     def is_retry(self, method: str, status_code: int, has_retry_after: bool = False) -> bool:
-        """Whether the server may take the same request later."""
+        """Returns whether the server may take the same request later."""
         return status_code == BUSY or (status_code == UNAVAILABLE and has_retry_after and method in REPEATABLE)
 
     def increment(self, *arguments: Any, **options: Any) -> "BusyRetry":
@@ -86,7 +86,7 @@ class Client(ApiClient):
         return answer
 
     def _renew(self, refused: Configuration) -> bool:
-        """Whether there are other credentials by now."""
+        """Returns whether there are other credentials by now."""
         with self._lock:
             if self.configuration is not refused:
                 return True

@@ -40,7 +40,7 @@ def status_of(error: BaseException) -> int | None:
 
 
 def known(error: BaseException) -> bool:
-    """Whether it is an error of the API or of the way there, and no fault of this program."""
+    """Returns whether it is an error of the API or of the way there, and no fault of this program."""
     from kubernetes.client import ApiException
     from urllib3.exceptions import HTTPError
 
@@ -48,12 +48,12 @@ def known(error: BaseException) -> bool:
 
 
 def forbidden(error: BaseException) -> bool:
-    """Whether a right is missing: nothing else refused what may be asked, and credentials were sent."""
+    """Returns whether a right is missing: nothing else refused what may be asked, and credentials were sent."""
     return status_of(error) == 403 and bool(_RBAC.search(words := words_of(error))) and ANONYMOUS not in words
 
 
 def timed_out(error: BaseException) -> bool:
-    """Whether it took too long, and nothing else is known."""
+    """Returns whether it took too long, and nothing else is known."""
     from urllib3.exceptions import TimeoutError as NoAnswer
 
     reason = getattr(error, "reason", None)

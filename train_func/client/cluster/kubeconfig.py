@@ -45,12 +45,12 @@ def _connect(
 
 
 def in_a_pod() -> bool:
-    """Whether this runs in a pod, without a kubeconfig: then its own cluster is the only one it knows."""
+    """Returns whether this runs in a pod, without a kubeconfig: then its own cluster is the only one it knows."""
     return not _written(os.environ.get("KUBECONFIG") or DEFAULT_KUBECONFIG) and POD_NAMESPACE.exists()
 
 
 def is_loopback(host: str) -> bool:
-    """Whether that name or address of a machine is the machine itself."""
+    """Returns whether that name or address of a machine is the machine itself."""
     try:
         return ip_address(host).is_loopback
     except ValueError:

@@ -76,14 +76,14 @@ def check(access: Access, spec: JobSpec, also: Sequence[str] = ()) -> list[str]:
 
 
 def namespace(access: Access, spec: JobSpec) -> Answer:
-    """Whether the namespace is there and stays."""
+    """Returns whether the namespace is there and stays."""
     body = access.get(f"/api/v1/namespaces/{access.namespace}")
     if (body.get("status") or {}).get("phase") == "Terminating":
         yield Diagnosis("cluster", f"namespace={access.namespace!r}: it is being deleted; take another, or wait")
 
 
 def rights(access: Access, spec: JobSpec) -> Answer:
-    """Whether all that is needed may be done."""
+    """Returns whether all that is needed may be done."""
     if missing := missing_rights(access, faults.rights(access.kind)):
         text = "; ".join(f"{', '.join(verbs)} {name}" for name, verbs in missing.items())
         text = f"namespace {access.namespace} of {access.where}: you may not {text}"
@@ -116,7 +116,7 @@ def missing_rights(access: Access, needed: faults.Rights, *, of_cluster: bool = 
 
 
 def quotas(access: Access, spec: JobSpec) -> Answer:
-    """Whether the namespace's quotas could hold the whole job, and do now."""
+    """Returns whether the namespace's quotas could hold the whole job, and do now."""
     need = dict[str, tuple[int, str]]()
     for name, count in access.kind.num_objects(spec.workers).items():
         need[name] = need[f"count/{name}"] = (1, str(count))
@@ -140,7 +140,7 @@ def quotas(access: Access, spec: JobSpec) -> Answer:
 
 
 def job(access: Access, spec: JobSpec) -> Answer:
-    """Whether the operator is there, and it and the namespace take the job."""
+    """Returns whether the operator is there, and it and the namespace take the job."""
     kind = access.kind
     try:
         access.post(access.jobs(), kind.render(spec), dryRun="All")
@@ -159,7 +159,7 @@ def job(access: Access, spec: JobSpec) -> Answer:
 
 
 def queue(access: Access, spec: JobSpec) -> Answer:
-    """Whether Kueue is there, and has the queue that is named."""
+    """Returns whether Kueue is there, and has the queue that is named."""
     name = spec.queue
     if not name:
         return
@@ -194,7 +194,7 @@ def pod(access: Access, spec: JobSpec) -> Answer:
 
 
 def secrets(access: Access, spec: JobSpec) -> Answer:
-    """Whether the Secrets that workers cannot start without hold the keys that are expected."""
+    """Returns whether the Secrets that workers cannot start without hold the keys that are expected."""
     wanted: dict[str, list[str]] = {}
     for value in spec.environment.values():
         if isinstance(value, SecretKey) and not value.optional:
@@ -225,7 +225,7 @@ def create_secret_command(name: str, keys: Sequence[str], namespace: str) -> str
 
 
 def claims(access: Access, spec: JobSpec) -> Answer:
-    """Whether the claims that workers mount are there, and can be mounted by all of them."""
+    """Returns whether the claims that workers mount are there, and can be mounted by all of them."""
     for name in dict.fromkeys([*filter(None, [spec.cache]), *spec.claims]):
         claim = access.find(access.core("persistentvolumeclaims", name))
         modes = set(claim["spec"].get("accessModes") or ()) if claim else set()

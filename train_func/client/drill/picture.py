@@ -163,7 +163,7 @@ def _rows(places: Sequence[float], widths: Sequence[float]) -> list[int]:
 
 
 def _fits(x: float, width: float) -> bool:
-    """Whether a label has room to the right of its line; otherwise it stands to the left."""
+    """Returns whether a label has room to the right of its line; otherwise it stands to the left."""
     return x + width <= WIDTH
 
 

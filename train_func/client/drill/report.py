@@ -53,7 +53,7 @@ class Recovery:
 
     @property
     def has_right_cause(self) -> bool:
-        """Whether the cause that was told is one of this fault."""
+        """Returns whether the cause that was told is one of this fault."""
         return self.cause in self.fault.causes
 
     @property

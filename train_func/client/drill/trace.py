@@ -103,7 +103,7 @@ class Trace:
 
     @property
     def is_training(self) -> bool:
-        """Whether the newest group has done a step, or has been there for long without telling one."""
+        """Returns whether the newest group has done a step, or has been there for long without telling one."""
         group = self.group
         if group is None:
             return False

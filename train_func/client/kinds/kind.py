@@ -133,7 +133,7 @@ class Kind(ABC):
         return f"{self.job_label}={job_name}"
 
     def concerns(self, about: str, job_name: str) -> bool:
-        """Whether an object of that name is the job, one of its pods, or stands between them."""
+        """Returns whether an object of that name is the job, one of its pods, or stands between them."""
         return about == job_name or about.startswith(f"{job_name}-{self.role}-")
 
     @abstractmethod

@@ -72,7 +72,7 @@ class JobFolder:
         """The file with the process id of the controller; locked while it, or its guardian, lives."""
 
     def is_controlled(self) -> bool:
-        """Whether a controller lives."""
+        """Returns whether a controller lives."""
         return lock.is_held(self.pid)
 
     def pod(self, pod: Pod) -> Path:

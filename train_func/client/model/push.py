@@ -79,7 +79,7 @@ def push(folder: Path, repo: str, title: str, *, private: bool | None) -> tuple[
 
 
 def _has_own_card(hub: "HfApi", info: Any, pushed: Sequence[str | None]) -> bool:
-    """Whether the repository has a README.md with another SHA-256 than those ``pushed``."""
+    """Returns whether the repository has a README.md with another SHA-256 than those ``pushed``."""
     if CARD not in {file.rfilename for file in info.siblings or ()}:
         return False
     return sha256_of(Path(hub.hf_hub_download(info.id, CARD, revision=info.sha))) not in pushed

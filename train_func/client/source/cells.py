@@ -112,7 +112,7 @@ class Statement:
 
     @property
     def is_indented(self) -> bool:
-        """Whether it stands inside a block."""
+        """Returns whether it stands inside a block."""
         return self.text.lines[self.first - 1][:1] in {" ", "\t"} and self.node.col_offset > 0
 
     @cached_property
@@ -143,7 +143,7 @@ class Statement:
         return self.text.place(line or self.first)
 
     def comes_after(self, other: "Statement") -> bool:
-        """Whether it was executed later than ``other``."""
+        """Returns whether it was executed later than ``other``."""
         return (self.text.order, self.first) > (other.text.order, other.first)
 
 
@@ -247,17 +247,17 @@ class Space:
 
     @property
     def is_loaded_from_file(self) -> bool:
-        """Whether Python's own loader, which changes no code, has executed the text."""
+        """Returns whether Python's own loader, which changes no code, has executed the text."""
         return bool(self.file) and type(self.live.get("__loader__")) is SourceFileLoader
 
     def is_outdated(self, value: object) -> bool:
-        """Whether the file no longer holds the code of a function or a class of it; a cell never changes."""
+        """Returns whether the file no longer holds the code of a function or a class of it; a cell never changes."""
         if not self.is_loaded_from_file:
             return False
         return any(_without_lines(code) not in self._code_of_file for code in self._codes(value))
 
     def is_moved(self, value: object) -> bool:
-        """Whether the file has other definitions where those of a function or a class stood."""
+        """Returns whether the file has other definitions where those of a function or a class stood."""
         codes = self._codes(value) if self.file else ()
         return any(self.definition_at(code) is None for code in codes if code.co_name != "<lambda>")
 
@@ -302,7 +302,7 @@ class Space:
         return list(newest.values())
 
     def is_import_of(self, node: ast.stmt, name: str) -> bool:
-        """Whether what ``name`` holds may be what the import gave; of functions and classes any may."""
+        """Returns whether what ``name`` holds may be what the import gave; of functions and classes any may."""
         if not isinstance(node, Import):
             return False
         value = self.live[name]
@@ -321,7 +321,7 @@ def public_names(names: Mapping[str, Any]) -> list[str]:
 
 
 def is_installed(file: str | None) -> bool:
-    """Whether a module of that file comes with Python or with an installed package."""
+    """Returns whether a module of that file comes with Python or with an installed package."""
     if file is None or file in {"built-in", "frozen"}:
         return True
     path = Path(file).resolve()
@@ -366,7 +366,7 @@ def layers(value: object) -> Iterator[FunctionType]:
 
 
 def is_same_literal(value: object, other: object) -> bool:
-    """Whether two values are of one type, and equal bit for bit."""
+    """Returns whether two values are of one type, and equal bit for bit."""
     return type(value) is type(other) and repr(value) == repr(other)
 
 

@@ -116,7 +116,7 @@ def _changes_of_class(node: ast.ClassDef, kind: type, path: str, space: Space) -
 
 
 def _is_python_s(kind: type, name: str, space: Space) -> bool:
-    """Whether an attribute that the class body does not bind comes with every class of its kind."""
+    """Returns whether an attribute that the class body does not bind comes with every class of its kind."""
     value, is_plain = vars(kind)[name], type(kind) in _METACLASSES and not issubclass(kind, tuple)
     if isinstance(value, FunctionType) and value.__globals__ is space.live:
         is_generated = value.__code__.co_filename == "<string>"  # as a dataclass makes them

@@ -49,7 +49,7 @@ def computed_values(node: ast.AST, value: object, space: Space) -> Iterator[Comp
 
 
 def is_edited(node: ast.AST, value: object) -> bool:
-    """Whether a literal in the definition is another one than that which made ``value``."""
+    """Returns whether a literal in the definition is another one than that which made ``value``."""
     constants = [(literal(expression.node), expression.value) for expression in _expressions_of(node, value)]
     return any(
         not is_same_literal(text, current)
@@ -196,7 +196,7 @@ def parts(value: object) -> list[object]:
 
 
 def is_plain_body(node: ast.ClassDef) -> bool:
-    """Whether the class body only defines and assigns, so that nothing in it changes what it holds."""
+    """Returns whether the class body only defines and assigns, so that nothing in it changes what it holds."""
     for statement in node.body:
         if isinstance(statement, Definition):
             if statement.decorator_list or (isinstance(statement, ast.ClassDef) and not is_plain_body(statement)):

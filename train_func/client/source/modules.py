@@ -149,7 +149,7 @@ class Modules:
 
 
 def _is_plain(node: ast.AST, names: Container[str]) -> bool:
-    """Whether what ``node`` gives follows from the text and ``names`` alone."""
+    """Returns whether what ``node`` gives follows from the text and ``names`` alone."""
     if isinstance(node, ast.Name):
         return isinstance(node.ctx, ast.Store) or node.id in names or node.id in _PURE
     return isinstance(node, _PLAIN)
@@ -176,7 +176,7 @@ def _spec_of(top: str) -> ModuleSpec | None:
 
 
 def _holds_python(folder: str, rest: list[str]) -> bool:
-    """Whether a folder without ``__init__.py`` holds the module below it, or any."""
+    """Returns whether a folder without ``__init__.py`` holds the module below it, or any."""
     patterns = [rest[0], f"{rest[0]}.*"] if rest else ["*.py", "*/__init__.py"]
     return any(next(Path(folder).glob(pattern), None) for pattern in patterns)
 

@@ -66,7 +66,7 @@ def uses_of(node: ast.stmt, flags: int = 0) -> Uses:
 
 
 def catches(handler: ast.ExceptHandler, names: frozenset[str]) -> bool:
-    """Whether the handler lets code go on after one of these errors."""
+    """Returns whether the handler lets code go on after one of these errors."""
     if any(isinstance(inner, ast.Raise) for inner in ast.walk(handler)):
         return False
     return handler.type is None or any(isinstance(n, ast.Name) and n.id in names for n in ast.walk(handler.type))

@@ -69,7 +69,7 @@ class Piece:
 
     @property
     def is_indented(self) -> bool:
-        """Whether the statement stands in a block."""
+        """Returns whether the statement stands in a block."""
         return not self.head and self.node is not None and self.statement is not None and self.statement.is_indented
 
     def write(self) -> None:

@@ -83,19 +83,19 @@ def full_name(kind: type) -> str:
 
 
 def is_mutable(value: object) -> bool:
-    """Whether two names that hold ``value`` see each other's changes."""
+    """Returns whether two names that hold ``value`` see each other's changes."""
     is_hashed_by_id = full_name(type(value)) in ("object", "torch.Tensor") or is_own_object(value)
     return type(value).__hash__ is None or (is_hashed_by_id and not isinstance(value, tuple | enum.Enum))
 
 
 def is_type(value: object) -> bool:
-    """Whether it is a class, or what annotations are made of."""
+    """Returns whether it is a class, or what annotations are made of."""
     is_of_typing = type(value).__module__ in ("typing", "typing_extensions")
     return isinstance(value, type) or is_of_typing or typing.get_origin(value) is not None
 
 
 def is_own_object(value: object) -> bool:
-    """Whether its class and all bases of it, but for those of Python itself, are written here."""
+    """Returns whether its class and all bases of it, but for those of Python itself, are written here."""
     kinds = [kind for kind in type(value).__mro__ if kind.__module__ not in _BARE]
     return bool(kinds) and all(map(_is_written_here, kinds)) and not isinstance(value, type)
 
@@ -107,7 +107,7 @@ def _is_written_here(kind: type | types.FunctionType) -> bool:
 
 
 def _is_generated(function: object) -> bool:
-    """Whether the text of a method was made by a dataclass or a named tuple."""
+    """Returns whether the text of a method was made by a dataclass or a named tuple."""
     return getattr(getattr(function, "__code__", None), "co_filename", "") == "<string>"
 
 

@@ -78,11 +78,11 @@ class Saver:
 
     @property
     def is_due(self) -> bool:
-        """Whether it is time for the next checkpoint, and the one before is done."""
+        """Returns whether it is time for the next checkpoint, and the one before is done."""
         return not self.is_busy and self.fenced is None and (self._is_asked or time.monotonic() >= self._due)
 
     def is_worth_it_before(self, seconds: float) -> bool:
-        """Whether there is enough to lose to save before what lasts so many seconds."""
+        """Returns whether there is enough to lose to save before what lasts so many seconds."""
         shortest = SHORTEST if self._every is None else min(SHORTEST, self._every)
         return not self.is_busy and self.fenced is None and seconds >= shortest
 
@@ -130,7 +130,7 @@ class Saver:
             self._copied.wait()
 
     def wait(self, seconds: float | None = None) -> bool:
-        """Whether the checkpoint that was begun, if there is one, is done or given up, within ``seconds``."""
+        """Returns whether the checkpoint that was begun, if there is one, is done or given up, within ``seconds``."""
         if self._thread is not None:
             self.wait_copied()
             self._thread.join(seconds)

@@ -61,7 +61,7 @@ def _raise(error: OSError) -> None:
 
 
 def _leads_back(folder: Path, path: Path) -> bool:
-    """Whether a folder below ``folder`` is a link to one that it lies in, however it is reached."""
+    """Returns whether a folder below ``folder`` is a link to one that it lies in, however it is reached."""
     if not path.is_symlink():
         return False
     target = path.resolve()

@@ -106,7 +106,7 @@ def _unloadable(wanted: Wanted, subset: str | None, error: Exception) -> Excepti
 
 
 def _is_full(error: BaseException) -> bool:
-    """Whether the disk was full, somewhere down the chain of causes."""
+    """Returns whether the disk was full, somewhere down the chain of causes."""
     cause: BaseException | None = error
     while cause is not None:
         if isinstance(cause, OSError) and cause.errno in NO_SPACE:

@@ -116,7 +116,7 @@ def locate(wanted: Wanted, store: Store | None, cache: Path, take: Callable[[str
 
 
 def looks_like_path(address: str) -> bool:
-    """Whether a person who wrote this meant a file or folder, there or not, and no id."""
+    """Returns whether a person who wrote this meant a file or folder, there or not, and no id."""
     return address.startswith((".", "/", "~")) or is_address(address) or address.lower().endswith(_MISTAKEN)
 
 

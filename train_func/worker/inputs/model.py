@@ -105,7 +105,7 @@ def _on_hub(wanted: Wanted, use: ModelUse, *, weights: bool) -> ModelFolder:
 
 
 def is_loaded(name: str) -> bool:
-    """Whether a file of a model's folder is one that loading it reads."""
+    """Returns whether a file of a model's folder is one that loading it reads."""
     return any(fnmatch.fnmatchcase(name, pattern) for pattern in LOADED) and not any(
         fnmatch.fnmatchcase(name, pattern) for pattern in NOT_LOADED
     )

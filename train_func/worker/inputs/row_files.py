@@ -243,7 +243,7 @@ def values_of(table: pa.Table, column: str) -> Iterator[pa.Scalar]:
 
 
 def holds_bytes(kind: pa.DataType) -> bool:
-    """Whether values of this type are the bytes of files, or what `datasets` calls Image or Audio."""
+    """Returns whether values of this type are the bytes of files, or what `datasets` calls Image or Audio."""
     held = kind.field("bytes").type if pa.types.is_struct(kind) and kind.get_field_index("bytes") >= 0 else kind
     return bool(pa.types.is_binary(held) or pa.types.is_large_binary(held) or pa.types.is_binary_view(held))
 

@@ -43,11 +43,11 @@ class Loop:
 
     @property
     def is_done(self) -> bool:
-        """Whether all its steps are done, and it was left in the body of the last one."""
+        """Returns whether all its steps are done, and it was left in the body of the last one."""
         return self.num_done == self.num_steps
 
     def is_left_by(self, error: BaseException) -> bool:
-        """Whether ``error``, or one that it followed from, has ended the loop on its way."""
+        """Returns whether ``error``, or one that it followed from, has ended the loop on its way."""
         current: BaseException | None = error
         while current is not None:
             passed = {(frame.f_code, line) for frame, line in traceback.walk_tb(current.__traceback__)}
@@ -176,12 +176,12 @@ class RankEnd:
 
     @property
     def has_own_fault(self) -> bool:
-        """Whether the function has failed, as its rank has written down before its process went."""
+        """Returns whether the function has failed, as its rank has written down before its process went."""
         return self.outcome is not None and self.outcome.exit_code not in (DONE, STOPPED) and not self.follows
 
     @property
     def went_on(self) -> bool:
-        """Whether it failed, and had left no loop before: others that have may be why."""
+        """Returns whether it failed, and had left no loop before: others that have may be why."""
         return self.failed and not self.left_steps
 
     @property

@@ -33,7 +33,7 @@ class Phase(IntEnum):
 
     @property
     def is_watched(self) -> bool:
-        """Whether a rank in it makes progress every few seconds."""
+        """Returns whether a rank in it makes progress every few seconds."""
         return self >= Phase.STEP
 
     @property

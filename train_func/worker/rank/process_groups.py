@@ -40,7 +40,7 @@ def observe() -> None:
 
 
 def separate(world_size: int, *, has_torch: bool) -> bool:
-    """Whether this rank of several has torch and yet never was in one group with all the others."""
+    """Returns whether this rank of several has torch and yet never was in one group with all the others."""
     return has_torch and max((group.size() for group, _ in _groups), default=0) < world_size > 1
 
 

@@ -148,7 +148,7 @@ class SourceNeeds:
 
     @property
     def names_torch(self) -> bool:
-        """Whether it imports torch, or what is used to train with it."""
+        """Returns whether it imports torch, or what is used to train with it."""
         return not _TORCH.isdisjoint(self.libraries)
 
     @property

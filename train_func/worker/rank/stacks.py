@@ -56,7 +56,7 @@ def listen() -> None:
 
 
 def are_asked_for() -> bool:
-    """Whether a person has asked since the last call."""
+    """Returns whether a person has asked since the last call."""
     asked = bool(_asked)
     _asked.clear()
     return asked

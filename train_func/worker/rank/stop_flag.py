@@ -119,12 +119,12 @@ def ignore() -> None:
 
 
 def has_interrupted() -> bool:
-    """Whether StopSignal was raised: a function that returns all the same may have left its work unfinished."""
+    """Returns whether StopSignal was raised: a function that returns all the same may have left its work unfinished."""
     return _is_stopped
 
 
 def requested() -> bool:
-    """Whether a signal has come."""
+    """Returns whether a signal has come."""
     return bool(_names)
 
 

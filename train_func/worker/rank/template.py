@@ -68,7 +68,7 @@ def main(environ: Mapping[str, str]) -> int:
 
 
 def is_forked_from_cuda() -> bool:
-    """Whether the template has asked the CUDA runtime of anything, after which it works in no fork of it."""
+    """Returns whether the template has asked the CUDA runtime of anything, after which it works in no fork of it."""
     native: Any = sys.modules.get("torch._C")
     return bool(native and getattr(native, "_cuda_isInBadFork", lambda: False)())
 

@@ -95,7 +95,7 @@ class Attempt:
 
     @property
     def ending(self) -> bool:
-        """Whether its end is being written down."""
+        """Returns whether its end is being written down."""
         return self._closing.locked()
 
     def run(self, member: Member, template: Template) -> Verdict:

@@ -194,7 +194,7 @@ class Attempts:
         return self._read_first([end for end in ends if end.root_cause and end.exit_code != 0])
 
     def is_published(self) -> bool:
-        """Whether the run has a result; a worker that starts again then has nothing left to do."""
+        """Returns whether the run has a result; a worker that starts again then has nothing left to do."""
         return bool(self._store.list(self._record.keys.result))
 
     def write_end(self, lease: Lease, verdict: Verdict, ends: list[RankEnd], step: int = 0) -> None:

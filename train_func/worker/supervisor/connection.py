@@ -55,7 +55,7 @@ class Host:
             self._coordinator.lose(report)
 
     async def _is_worker(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> bool:
-        """Whether the other side knows the key; it is then shown that this side knows it too."""
+        """Returns whether the other side knows the key; it is then shown that this side knows it too."""
         challenge = secrets.token_bytes(PROOF)
         writer.write(challenge)
         counter, proof = await reader.readexactly(PROOF), await reader.readexactly(PROOF)

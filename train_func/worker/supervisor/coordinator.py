@@ -162,7 +162,7 @@ class State:
 
     @property
     def is_elastic(self) -> bool:
-        """Whether rounds may have different workers."""
+        """Returns whether rounds may have different workers."""
         return self.min_workers < self.num_workers
 
 

@@ -125,7 +125,7 @@ class Member:
         return waits and order.all_wait
 
     def begin_again(self) -> bool:
-        """Whether all workers begin another round."""
+        """Returns whether all workers begin another round."""
         with self._lock:
             self._report = Report(self._report.worker, self._report.pod, self._report.round + 1)
             self._verdict = None

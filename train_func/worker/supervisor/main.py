@@ -128,7 +128,7 @@ class Supervisor:
         return self._close(stopped(self._environment.worker, self._stop.name))
 
     def _is_given_up(self) -> bool:
-        """Whether the work has nothing left worth waiting for; it may be stuck in an import or a connection."""
+        """Returns whether the work has nothing left worth waiting for; it may be stuck in an import or a connection."""
         attempt, stop = self._attempt, self._stop
         if not stop.requested:
             return False

@@ -90,7 +90,7 @@ class Template:
         self._asks, self._is_ready = asks, False
 
     def is_ready(self) -> bool:
-        """Whether ranks can be started; returns at once."""
+        """Returns whether ranks can be started; returns at once."""
         if self._asks is None or self._is_ready:
             return True
         if time.monotonic() > self._until:

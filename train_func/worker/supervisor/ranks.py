@@ -90,7 +90,7 @@ class Launcher:
         """The last step of the training that was done, once all ranks have ended; 0 where none was told."""
 
     def run(self, variables: Mapping[str, str]) -> bool:
-        """Whether all ranks of this worker have ended well, and none has hung; in any case none is left.
+        """Returns whether all ranks of this worker have ended well, and none has hung; in any case none is left.
 
         Args:
             variables: of the ranks, beside those that say who each of them is.

@@ -106,7 +106,7 @@ def checked(data: bytes, name: str) -> Look:
 
 
 def _is_deep(image: Any) -> bool:
-    """Whether a colour has more than 8 bits in the file of an opened image."""
+    """Returns whether a colour has more than 8 bits in the file of an opened image."""
     if image.mode.startswith(DEEP):
         return True
     for decoder, _, _, settings in image.tile:

@@ -129,7 +129,7 @@ class Classifies(Protocol):
 
     @property
     def has_one_class(self) -> bool:
-        """Whether each row has one class out of ``Rows.labels``, its number in the column ``label``."""
+        """Returns whether each row has one class out of ``Rows.labels``, its number in the column ``label``."""
 
     def rows(self) -> Rows:
         """Returns the rows, as ``WorkerTask.rows`` does."""

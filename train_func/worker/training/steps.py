@@ -121,11 +121,11 @@ class Step:
         return self._steps.sums.micro_batch(part.place.micro, counts=self.counts(part))
 
     def is_last(self, part: MicroBatch) -> bool:
-        """Whether no other micro-batch of this rank comes behind it."""
+        """Returns whether no other micro-batch of this rank comes behind it."""
         return part is self.parts[-1]
 
     def counts(self, part: MicroBatch) -> bool:
-        """Whether its gradients count. In a step without any item the first one's do, which are zeros."""
+        """Returns whether its gradients count. In a step without any item the first one's do, which are zeros."""
         return bool(part.weight) or (not self.weight and part.place.micro == 0)
 
     def share(self, part: MicroBatch) -> float:
@@ -200,7 +200,7 @@ class Steps:
 
     @property
     def is_over(self) -> bool:
-        """Whether no epoch is left."""
+        """Returns whether no epoch is left."""
         return self.epoch == self.facts.num_epochs
 
     def restore_random(self) -> None:
@@ -250,7 +250,7 @@ class Steps:
         return weight, [*zip(runs[::2], runs[1::2], strict=True)], to_save, [*counts]
 
     def _ends(self, counts: Sequence[int]) -> bool:
-        """Whether the epoch ends here: a flag that any rank has set is set on all of them."""
+        """Returns whether the epoch ends here: a flag that any rank has set is set on all of them."""
         if self._control is None:
             return False
         control, (training, epoch) = self._control(), map(bool, counts)

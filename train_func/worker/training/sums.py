@@ -154,11 +154,11 @@ class Sums:
 
     @property
     def is_partial(self) -> bool:
-        """Whether gradients are those of a part of a step."""
+        """Returns whether gradients are those of a part of a step."""
         return self.is_open and [*self._runs] != [(0, 1)]
 
     def knows(self, parameter: torch.Tensor) -> bool:
-        """Whether its gradients are summed here."""
+        """Returns whether its gradients are summed here."""
         return id(parameter) in self._ids
 
     def check_alike(self, *, whole: bool) -> None:
