@@ -8,16 +8,13 @@ import pytest
 from tests.messages import unnamed
 from tests.recorded_jobs import Clock, RecordedBackend, RecordedJob, a_record
 from train_func.client.diagnose import Diagnosis
+from train_func.client.display.lines import LONGEST_REASON, MOST_PRINTED, PROGRESS_SECONDS, Lines
 from train_func.client.job import Job
 from train_func.client.logs import Attempt, AttemptLine
 from train_func.client.status import Condition, JobStatus, LogLine, LogPosition, Pod, Snapshot
-from train_func.client.watch import LONGEST_REASON, MOST_PRINTED, PROGRESS_SECONDS, Display
 from train_func.storage import open_store
 from train_func.wire import events
 from train_func.wire.events import Event
-from train_func.wire.metrics import Row, to_csv
-
-NOON = "2026-01-02T12:00:00+00:00"
 
 
 @pytest.fixture
@@ -27,7 +24,7 @@ def clock():
 
 @pytest.fixture
 def display(clock):
-    return Display("a-run", clock=clock)
+    return Lines("a-run", clock=clock)
 
 
 @pytest.fixture
@@ -97,7 +94,7 @@ KILLED = ends(1, 147, "rank 1 was killed by SIGKILL")
 )
 def test_what_matters_of_the_lines_is_shown_once_and_behind_nothing_newer(display, shown, told, order):
     tell(display, attempt(), *told)
-    display.finish("Succeeded")
+    display.end("Succeeded")
     expected = [one if isinstance(one, str) else str(told[one]) for one in order]
     assert shown() == [*expected, "a-run: Succeeded"]
 
@@ -146,7 +143,7 @@ def test_what_the_cluster_says_of_an_end_that_its_worker_has_told_is_not_shown(d
 
 
 def test_a_silence_is_told_after_a_minute_and_then_less_and_less_often(clock, shown):
-    display = Display("a-run", how_to_look=lambda: "kill -QUIT 7", clock=clock)
+    display = Lines("a-run", how_to_look=lambda: "kill -QUIT 7", clock=clock)
     display.show_state("Running")
     for _ in range(400):
         clock.seconds += 1
@@ -224,13 +221,11 @@ def test_the_end_of_a_job_is_shown_at_once_though_a_worker_of_it_still_waits_for
     assert watch(snapshot(), of_three("Succeeded", "Pending")) == "Succeeded"
 
 
-def test_of_a_job_that_had_ended_before_only_its_last_numbers_are_shown(watch, shown, tmp_path):
-    rows = [Row(1, NOON, {"loss": 0.9}), Row(20, NOON, {"loss": 0.5}), Row(20, NOON, {"eval_loss": 0.25})]
-    store = open_store((tmp_path / "store").as_uri())
-    store.put(a_record().keys.attempt(1).metrics_csv(1), to_csv(rows))
-    assert watch(snapshot("Failed", "[rank 0] printed")) == "Failed"
+def test_of_a_job_that_had_ended_before_only_its_last_numbers_are_shown(watch, shown):
+    told = [progress(20, 20), evaluated(20), "[rank 0] printed"]
+    assert watch(snapshot("Failed", *told)) == "Failed"
     (line,) = shown()
-    assert unnamed(line, "job-a: Failed", "step=20", " loss=0.5", "eval_loss=0.25") == []
+    assert unnamed(line, "job-a: Failed", "step 20 of 20", " loss=0.5", "eval_eval_loss=0.5") == []
 
 
 @pytest.mark.parametrize("before", [(), (snapshot(),)], ids=["before anything is shown", "later"])

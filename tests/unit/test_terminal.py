@@ -8,10 +8,10 @@ from datetime import UTC, datetime
 import pytest
 
 from tests.recorded_jobs import RecordedBackend, RecordedJob, a_record
+from train_func.client.display.lines import Lines
 from train_func.client.job import Job
 from train_func.client.logs import Attempt, AttemptLine, headed
 from train_func.client.status import Event
-from train_func.client.watch import Display
 from train_func.errors import InvalidInput, JobFailed
 from train_func.storage import open_store
 from train_func.text import shown
@@ -62,12 +62,12 @@ def test_a_progress_bar_stays_readable_and_overwrites_nothing(drawn, seen):
 
 def test_what_is_watched_is_shown_and_not_obeyed(capsys):
     attempt = Attempt(1, "", "", first=True)
-    display = Display("a-run")
+    display = Lines("a-run")
     ends = events.WorkerEnds(worker=0, exit_code=1, cause="code", message=EVIL)
     for event in (events.Note(text=EVIL), events.Published(attempt=1, model=EVIL), ends):
         assert not obeyed(events.readable(events.line(event)))
         display.show_line(AttemptLine(attempt, 0, "", late=False, event=event))
-    display.finish("Failed")
+    display.end("Failed")
     printed = capsys.readouterr().out
     assert printed.count(r"\x1b[2J") == 3
     assert not obeyed(printed)

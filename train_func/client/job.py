@@ -3,6 +3,7 @@
 import math
 import time
 from collections.abc import Iterator, Mapping
+from datetime import datetime
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -121,20 +122,28 @@ class Job:
         Of a job that had finished before only a summary is printed. An interrupt ends the watching, and the job goes
         on: in IPython it returns, in a program it raises KeyboardInterrupt.
         """
-        from train_func.client.diagnose import JobMonitor, separate
-        from train_func.client.history import last_numbers  # pandas takes long to import
+        from train_func.client.diagnose import JobMonitor, explain, separate
+        from train_func.client.display.panel import Subject
+        from train_func.client.display.screen import screen_of
         from train_func.client.logs import RunLogs
-        from train_func.client.watch import Display, show
+        from train_func.client.watch import follow
 
-        display = Display(self.name, self._how_to_look)
+        newest = submission_time(self._store, self.record.keys)
+        begun = datetime.fromisoformat(newest) if newest else None
+        place, run = name_of_backend(self._backend), self.record.run
+        subject = Subject(self.name, self.record.function, place, begun, run.workers)
+        screen = screen_of(subject, self._how_to_look)
         monitor, logs = JobMonitor(self.record, self._job.operator), RunLogs(self.record, self._store)
+        state = ""
         try:
-            if (state := self.state) in ENDED:
-                self._note(f"{state}{last_numbers(self._store, self.record.keys)}")
-            else:
-                newest = submission_time(self._store, self.record.keys)
-                state = show(display, self._views(), logs, monitor, newest)
-                self._refuse_absent(state)
+            for news in follow(self._views(), logs, monitor, newest):
+                screen.take(news)
+                state = news.state
+            self._refuse_absent(state)
+            failure = None
+            if state == "Failed":
+                failure = explain(self.record, self._job, self._store, self.attach_expression, place)
+            screen.finish(str(failure or ""))
             if state == "Succeeded" and (words := separate(self.record, self._store)):
                 self._note(words)
         except KeyboardInterrupt:
@@ -142,7 +151,7 @@ class Job:
             print(f"{self.name}: stopped watching; the job keeps running: {again}")
             if not in_ipython():
                 raise KeyboardInterrupt(f"{self.name} keeps running") from None  # without the frames of the loop
-            return display.state or "Created"
+            return screen.state or "Created"
         return state
 
     def _views(self, worker: int | None = None) -> "Iterator[View]":

@@ -5,7 +5,7 @@ supervisor escapes it in everything that is printed.
 """
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from datetime import UTC, datetime
 from typing import Any, ClassVar, dataclass_transform
@@ -205,6 +205,9 @@ class StepProgress(Event):
     loss: float
     rows_per_second: float
     seconds_left: float
+    points: Sequence[tuple[int, float, float]] = ()
+    """Of a line: the steps since the line before, as a curve of few points: the last step of each, how many seconds
+    before this event it ended, and the mean loss of its steps."""
     is_line: bool = True
     """Whether it is a line of the log; lines come by the clock."""
     is_row: bool = True

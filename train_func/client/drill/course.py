@@ -11,13 +11,16 @@ from functools import partial
 from pathlib import Path
 
 from train_func.client.backend import Backend, BoundJob
+from train_func.client.diagnose import JobMonitor
+from train_func.client.display.trace import Step
 from train_func.client.drill.campaign import Campaign
 from train_func.client.drill.comparison import compare
 from train_func.client.drill.faults import Fault, Injector, injector_of
+from train_func.client.drill.observer import Observer
 from train_func.client.drill.report import Comparison, DrillReport, Recovery
-from train_func.client.drill.trace import Step, Trace
-from train_func.client.stored_run import ENDED, all_ends
-from train_func.client.watch import View
+from train_func.client.logs import RunLogs
+from train_func.client.stored_run import ENDED, all_ends, submission_time
+from train_func.client.watch import View, follow
 from train_func.errors import Cause, InvalidInput
 from train_func.storage import Store
 from train_func.text import counted, shown
@@ -69,7 +72,9 @@ def drill(target: Target, campaign: Campaign, *, is_compared: bool = False) -> D
     injector = injector_of(target.backend, target.job, target.store)
     for fault in campaign.faults:
         injector.check(fault)
-    trace = Trace(target.record, target.store, target.views(), target.job.operator, target.note)
+    monitor, logs = JobMonitor(target.record, target.job.operator), RunLogs(target.record, target.store)
+    newest = submission_time(target.store, target.record.keys)
+    trace = Observer(follow(target.views(), logs, monitor, newest), target.note)
     trace.until(lambda: trace.state in (*ENDED, "Absent") or (trace.is_current and trace.is_training))
     _check_trains(target, trace)
     group = trace.group
@@ -102,11 +107,11 @@ def drill(target: Target, campaign: Campaign, *, is_compared: bool = False) -> D
     )
 
 
-def _is_due(fault: Fault, trace: Trace) -> bool:
+def _is_due(fault: Fault, trace: Observer) -> bool:
     return trace.is_training and (fault.at_step is None or trace.last_step >= fault.at_step)
 
 
-def _check_trains(target: Target, trace: Trace) -> None:
+def _check_trains(target: Target, trace: Observer) -> None:
     if trace.is_over or trace.state in (*ENDED, "Absent"):
         raise InvalidInput(
             f"{target.record.name} is {trace.state}: a drill needs a job that trains; submit the run"
@@ -114,7 +119,7 @@ def _check_trains(target: Target, trace: Trace) -> None:
         )
 
 
-def _victim(fault: Fault, target: Target, trace: Trace) -> int | None:
+def _victim(fault: Fault, target: Target, trace: Observer) -> int | None:
     """The rank or worker; None: the last worker that runs.
 
     Raises InvalidInput where there is none of this number, or nothing could tell that the training goes on.
@@ -139,7 +144,7 @@ def _victim(fault: Fault, target: Target, trace: Trace) -> int | None:
     return fault.worker
 
 
-def _cause(fault: Fault, injector: Injector, target: Target, trace: Trace) -> Recovery:
+def _cause(fault: Fault, injector: Injector, target: Target, trace: Observer) -> Recovery:
     """Causes a fault, and follows the job until it has recovered."""
     attempt, last, victim = trace.attempt, trace.last_step, _victim(fault, target, trace)
     first = attempt if fault.kind.victim == "store" else attempt + 1  # the attempt that does the first new step
@@ -164,7 +169,7 @@ def _cause(fault: Fault, injector: Injector, target: Target, trace: Trace) -> Re
 
 
 def _measured(
-    fault: Fault, what: str, target: Target, trace: Trace, attempt: int, new: Step | None, begun: float
+    fault: Fault, what: str, target: Target, trace: Observer, attempt: int, new: Step | None, begun: float
 ) -> Recovery:
     """Returns what the fault has cost, by what the workers have told and put on record.
 
@@ -210,7 +215,7 @@ def _taken(resumption: Resumes) -> str:
     return str(resumption) if resumption.step else f"begins at step 1: {resumption.why}"
 
 
-def _told(ends: Sequence[EndRecord], trace: Trace, begun: float) -> tuple[Cause | None, str]:
+def _told(ends: Sequence[EndRecord], trace: Observer, begun: float) -> tuple[Cause | None, str]:
     """The cause that the job has told, and its words: of the worker that failed first, or else of its pod or store."""
     failed = [end for end in ends if end.exit_code not in (exits.DONE, exits.RESIZED)]
     for end in failed:

@@ -10,7 +10,8 @@ import math
 from collections.abc import Iterable, Iterator, Sequence
 from html import escape
 
-from train_func.client.drill.trace import Group, Step
+from train_func.client.display.chart import ticks
+from train_func.client.display.trace import Group, Step
 
 WIDTH, LEFT, RIGHT, INSET = 780, 56, 20, 8
 TITLE, ROW, CAPTION, LOSS, GAP, WORKERS, AXIS = 30, 16, 26, 210, 34, 80, 34  # heights, from above
@@ -83,8 +84,8 @@ def draw(name: str, steps: Sequence[Step], groups: Sequence[Group], marks: Seque
     below = Panel(above.bottom + GAP, WORKERS, span, (0, most))
     every = math.ceil(len(losses) / MOST_POINTS)
     curves, repeats = _curves(steps)
-    parts = [*above.frame("loss", _ticks(min(losses), max(losses), 5))]
-    parts += below.frame("workers", _ticks(0, most, 4, least=1.0))
+    parts = [*above.frame("loss", ticks(min(losses), max(losses), 5))]
+    parts += below.frame("workers", ticks(0, most, 4, least=1.0))
     parts += [above.line(points[::every], f'stroke="{CURVE}" stroke-opacity="0.3"') for points in curves]
     parts += [above.line(points[::every], f'stroke="{CURVE}" stroke-width="2"') for points in _means(curves)]
     parts += [above.line(points[::every], f'stroke="{REPEAT}" stroke-width="1.5"') for points in repeats]
@@ -165,15 +166,6 @@ def _rows(places: Sequence[float], widths: Sequence[float]) -> list[int]:
 def _fits(x: float, width: float) -> bool:
     """Returns whether a label has room to the right of its line; otherwise it stands to the left."""
     return x + width <= WIDTH
-
-
-def _ticks(low: float, high: float, most: int, least: float = 0.0) -> list[float]:
-    """Round numbers between two values, at most so many and one more, and at least so far from each other."""
-    rough = ((high - low) or 1.0) / most
-    power = 10.0 ** math.floor(math.log10(rough))
-    step = max(least, next(factor * power for factor in (1, 2, 5, 10) if factor * power >= rough * (1 - 1e-9)))
-    first, last = math.ceil(low / step - 1e-9), math.floor(high / step + 1e-9)
-    return [number * step for number in range(first, last + 1)]
 
 
 def _moments(seconds: float) -> Iterator[tuple[float, str]]:

@@ -5,9 +5,9 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
+from train_func.client.display.trace import Group, Step
 from train_func.client.drill.faults import Fault
 from train_func.client.drill.picture import Picture, draw
-from train_func.client.drill.trace import Group, Step
 from train_func.errors import Cause
 from train_func.text import counted, shown
 

@@ -6,7 +6,7 @@ a fast machine and on a slow one. The first step of an attempt has both.
 
 import math
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -16,6 +16,7 @@ from train_func.worker.rank import world
 
 INTERVAL = 5.0  # seconds between two lines, at least
 MOST_ROWS = 1000  # of the history of a training, about; more where logging_steps asks for them
+MOST_POINTS = 20  # of the curve in one line
 
 
 @dataclass
@@ -68,7 +69,7 @@ class Progress:
         self._started = self._said = clock()
         self._steps = self._rows = 0
         self._row_losses: list[float] = []
-        self._line_losses: list[float] = []
+        self._line_steps: list[tuple[int, float, float]] = []  # step, when it ended, its loss
 
     def leave_out(self, seconds: float) -> None:
         """Leaves out time that was no training."""
@@ -83,11 +84,12 @@ class Progress:
         self._steps += 1
         self._rows += num_rows
         self._row_losses.append(loss)
-        self._line_losses.append(loss)
+        self._line_steps.append((step, now, loss))
         is_line = now - self._said >= self._interval or self._steps == 1 or step == self.num_steps
         is_row = self._steps == 1 or step == self.num_steps or step % self._every == 0
         if is_line or is_row:
-            losses, seconds = self._row_losses if is_row else self._line_losses, now - self._started
+            losses, seconds = [loss for *_, loss in self._line_steps], now - self._started
+            losses = self._row_losses if is_row else losses
             world.log_rank0(
                 StepProgress(
                     step=step,
@@ -96,12 +98,24 @@ class Progress:
                     loss=sum(losses) / len(losses),
                     rows_per_second=self._rows / max(seconds, 1e-9),
                     seconds_left=seconds / self._steps * (self.num_steps - step),
+                    points=_curve(self._line_steps, now) if is_line else (),
                     is_line=is_line,
                     is_row=is_row,
                 )
             )
         if is_line:
             self._said = now
-            self._line_losses = []
+            self._line_steps = []
         if is_row:
             self._row_losses = []
+
+
+def _curve(steps: Sequence[tuple[int, float, float]], now: float) -> list[tuple[int, float, float]]:
+    """Returns as many points as a line has room for: each the last of its steps, its age, and their mean loss."""
+    width = math.ceil(len(steps) / MOST_POINTS)
+    parts = [steps[begin : begin + width] for begin in range(0, len(steps), width)]
+    means = [sum(loss for *_, loss in part) / len(part) for part in parts]
+    return [
+        (part[-1][0], round(now - part[-1][1], 3), float(f"{mean:.6g}"))
+        for part, mean in zip(parts, means, strict=True)
+    ]

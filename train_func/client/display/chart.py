@@ -1,0 +1,163 @@
+"""Charts as SVG that a notebook shows in its own colours: curves over steps, with marks for what happened on the way.
+
+The text has the colour of the page it stands in. A curve of many points is drawn twice, thin as it is and thick as the
+means of its neighbours; lines differ by dashes too, so that they can be told apart without colours.
+"""
+
+import math
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from html import escape
+
+LEFT, RIGHT, TOP, BOTTOM = 46, 12, 24, 20  # room around a chart
+INSET = 6  # between its edges and the curves
+MOST_POINTS = 160  # of the thin line, and
+MOST_MEANS = 40  # of the thick one
+LETTER = 6.0  # width of one, about
+COLOURS = ("#2f7fd0", "#d9822b", "#2e9e5b", "#a259c4", "#c0392b")  # to be seen on white and on black
+DASHES = ("", "5 3", "1.5 3", "8 3 2 3", "12 4")
+FAULT = "#d64545"
+
+Points = Sequence[tuple[float, float]]
+
+
+@dataclass(frozen=True)
+class Line:
+    """A curve."""
+
+    name: str
+    points: Points
+    has_dots: bool = False
+    """Whether its points are marked, as those of evaluations."""
+
+
+@dataclass(frozen=True)
+class Mark:
+    """Something that happened at a step."""
+
+    step: float
+    words: str = ""
+    """On a dashed line from top to bottom; without words it is a small sign at the bottom, as of a checkpoint."""
+
+
+def chart(lines: Sequence[Line], marks: Sequence[Mark], *, width: int, height: int, last: float = 0) -> str:
+    """Draws the curves in one chart.
+
+    Args:
+        lines: the curves, whose points are finite.
+        marks: what happened on the way.
+        width: in pixels.
+        height: in pixels.
+        last: the step at its right edge, if the curves end before that.
+    """
+    steps = [step for line in lines for step, _ in line.points] or [0.0]
+    values = [value for line in lines for _, value in line.points] or [0.0]
+    low, high = min(values), max(values)
+    first, last = min(steps), max([*steps, last])
+    x_scale, y_scale = (width - LEFT - RIGHT) / ((last - first) or 1), (height - TOP - BOTTOM - 2 * INSET)
+    bottom = height - BOTTOM
+
+    def x(step: float) -> float:
+        return LEFT + (step - first) * x_scale
+
+    def y(value: float) -> float:
+        return bottom - INSET - (value - low) / ((high - low) or 1) * y_scale
+
+    parts = [f'<svg xmlns="http://www.w3.org/2000/svg" class="tf-chart" viewBox="0 0 {width} {height}">']
+    parts += [text for tick in ticks(low, high, 4) for text in _across(tick, y(tick), width)]
+    parts.append(f'<line x1="{LEFT}" x2="{width - RIGHT}" y1="{bottom}" y2="{bottom}" class="tf-axis"/>')
+    for tick in ticks(first, last, 5, least=1):
+        parts.append(_text(x(tick), bottom + 14, f"{tick:,.0f}", "middle"))
+    parts += _marks(marks, x, width, bottom)
+    for number, line in enumerate(lines):
+        parts += _curve(line, number, [(x(step), y(value)) for step, value in line.points])
+    parts += _legend(lines)
+    return "".join([*parts, "</svg>"])
+
+
+def ticks(low: float, high: float, most: int, least: float = 0.0) -> list[float]:
+    """Returns round numbers between two values, at most so many and one more, and at least so far from each other."""
+    rough = ((high - low) or 1.0) / most
+    power = 10.0 ** math.floor(math.log10(rough))
+    step = max(least, next(factor * power for factor in (1, 2, 5, 10) if factor * power >= rough * (1 - 1e-9)))
+    first, last = math.ceil(low / step - 1e-9), math.floor(high / step + 1e-9)
+    return [number * step for number in range(first, last + 1)]
+
+
+def thin(points: Points, most: int) -> list[tuple[float, float]]:
+    """Returns at most so many points, each of which stands for its neighbours: of every group its extremes."""
+    width = math.ceil(len(points) / max(1, most // 2))
+    if len(points) <= most:
+        return list(points)
+    groups = [points[begin : begin + width] for begin in range(0, len(points), width)]
+    extremes = ({min(group, key=_value), max(group, key=_value)} for group in groups)
+    return [point for pair in extremes for point in sorted(pair)]
+
+
+def means(points: Points, most: int) -> list[tuple[float, float]]:
+    """Returns at most so many points, each the mean of its neighbours, and the ends of the curve."""
+    width = math.ceil(len(points) / most)
+    groups = [points[begin : begin + width] for begin in range(0, len(points), width)]
+    return [(sum(x for x, _ in group) / len(group), sum(y for _, y in group) / len(group)) for group in groups]
+
+
+def _value(point: tuple[float, float]) -> float:
+    return point[1]
+
+
+def _curve(line: Line, number: int, points: Points) -> Iterator[str]:
+    colour, dash = COLOURS[number % len(COLOURS)], DASHES[number % len(DASHES)]
+    style = f'fill="none" stroke="{colour}" stroke-linejoin="round"' + (f' stroke-dasharray="{dash}"' if dash else "")
+    is_noisy = not line.has_dots and len(points) > 2 * MOST_MEANS
+    if is_noisy:
+        yield f'<polyline {style} stroke-opacity=".35" points="{_joined(thin(points, MOST_POINTS))}"/>'
+        points = means(points, MOST_MEANS)
+    yield f'<polyline {style} stroke-width="2" points="{_joined(points)}"/>'
+    if line.has_dots or len(points) == 1:
+        for x, y in thin(points, MOST_MEANS):
+            yield f'<circle cx="{x:.1f}" cy="{y:.1f}" r="2.6" fill="{colour}"/>'
+
+
+def _marks(marks: Sequence[Mark], x: Callable[[float], float], width: int, bottom: float) -> Iterator[str]:
+    end = -math.inf
+    for mark in sorted(marks, key=lambda mark: mark.step):
+        at = x(mark.step)
+        if not mark.words:
+            yield f'<path d="M{at:.1f} {bottom - 5}l3 5h-6z" class="tf-ink"/>'
+            continue
+        yield (
+            f'<line x1="{at:.1f}" x2="{at:.1f}" y1="{TOP}" y2="{bottom}" stroke="{FAULT}" stroke-dasharray="3 3">'
+            f"<title>{escape(mark.words)}</title></line>"
+        )
+        room = LETTER * len(mark.words) + 8
+        is_left = at + room > width
+        begin = at - room if is_left else at
+        if begin >= end:  # others are told by their line alone
+            yield _text(at + (-4 if is_left else 4), TOP + 9, mark.words, "end" if is_left else "start")
+            end = begin + room
+
+
+def _legend(lines: Sequence[Line]) -> Iterator[str]:
+    """The names of the curves with their newest values, above the chart."""
+    at = float(LEFT)
+    for number, line in enumerate(lines):
+        words = f"{line.name} {line.points[-1][1]:.4g}" if line.points else line.name
+        colour, dash = COLOURS[number % len(COLOURS)], DASHES[number % len(DASHES)]
+        dashes = f' stroke-dasharray="{dash}"' if dash else ""
+        yield f'<line x1="{at:.0f}" x2="{at + 18:.0f}" y1="11" y2="11" stroke="{colour}" stroke-width="2"{dashes}/>'
+        yield _text(at + 23, 15, words, "start", weight=True)
+        at += 23 + LETTER * 1.1 * len(words) + 16
+
+
+def _across(tick: float, y: float, width: int) -> Iterable[str]:
+    yield f'<line x1="{LEFT}" x2="{width - RIGHT}" y1="{y:.1f}" y2="{y:.1f}" class="tf-grid"/>'
+    yield _text(LEFT - 5, y + 3.5, f"{tick:.6g}", "end")
+
+
+def _joined(points: Points) -> str:
+    return " ".join(f"{x:.1f},{y:.1f}" for x, y in points)
+
+
+def _text(x: float, y: float, words: str, anchor: str, *, weight: bool = False) -> str:
+    bold = ' font-weight="600"' if weight else ""
+    return f'<text x="{x:.1f}" y="{y:.1f}" text-anchor="{anchor}"{bold}>{escape(words)}</text>'

@@ -1,0 +1,219 @@
+"""Plain lines: what is printed of a job where nothing better can be drawn, one line for each thing that happens.
+
+Of every line of the workers it is decided here whether it is shown, and in which words.
+"""
+
+import re
+import time
+from collections.abc import Callable, Hashable, Iterable
+from dataclasses import replace
+
+from train_func.client.diagnose import Diagnosis
+from train_func.client.display.trace import Trace
+from train_func.client.logs import Attempt, AttemptLine
+from train_func.client.status import Snapshot
+from train_func.client.stored_run import ENDED
+from train_func.client.watch import News
+from train_func.text import counted, shown
+from train_func.wire.events import (
+    OF_RANK,
+    AttemptStarts,
+    Event,
+    LogGap,
+    LostPeers,
+    Published,
+    RanksRestart,
+    RankStops,
+    Reported,
+    Resumes,
+    RowsAudited,
+    Stage,
+    StepProgress,
+    WaitsForPeers,
+    WaitsForStore,
+    WorkerEnds,
+    WorkerJoins,
+    WorkerStarts,
+)
+
+PROGRESS_SECONDS = 5.0  # between two progress lines
+MOST_PRINTED = 50  # lines of rank 0 in that time
+SILENT_SECONDS = 60.0  # after which it is said that the job is still looked at; then twice as long
+LONGEST_REASON = 200  # characters of a worker's last words; the error of result() has all
+RANK_0 = OF_RANK.format(0)
+OF_ONE_RANK = re.compile(r"^rank \d+: ")  # before what the rank said
+# These tell nothing any more when a later attempt has begun.
+OF_THE_MOMENT = (AttemptStarts, Resumes, Stage, StepProgress, Reported, RowsAudited, WaitsForPeers, WaitsForStore)
+
+
+class Lines:
+    """Prints lines after the seconds since the watching began; of the progress only some, and the last."""
+
+    def __init__(
+        self, name: str, how_to_look: Callable[[], str] = str, clock: Callable[[], float] = time.monotonic
+    ) -> None:
+        """Prints nothing yet.
+
+        Args:
+            name: of the run.
+            how_to_look: tells, in words, how a person learns what the ranks of a silent job do.
+            clock: in seconds.
+        """
+        self._name, self._how_to_look, self._clock = name, how_to_look, clock
+        self._begun = self._last = clock()
+        self._pause = SILENT_SECONDS
+        self.state = ""
+        """The state that was shown last."""
+        self._size = ""
+        self._past: Trace | None = None
+        self._attempt: Attempt | None = None
+        self._said: set[Hashable] = set()  # what is not told twice
+        self._progress: StepProgress | Reported | None = None  # came too soon after the one before it
+        self._progressed = self._printed = -PROGRESS_SECONDS
+        self._num_printed = 0
+
+    def take(self, news: News) -> None:
+        """Shows what a look has brought."""
+        state, snapshot = news.state, news.snapshot
+        if state in ENDED and not self.state:
+            self._past = self._past or Trace()
+        if self._past:  # it had ended before: what happened then is no news
+            self._past.take(news)
+            if news.is_last:
+                self.state = state
+                print(f"{self._name}: {shown(self._past.summary)}", flush=True)
+            return
+        if state not in (*ENDED, "Absent") and not news.is_last:  # an end is shown behind the last lines
+            self.show_state(state, size_of(snapshot) if state == "Running" else "")
+        for line in news.lines:
+            self.show_line(line)
+        self.show_diagnoses(news.diagnoses)
+        if news.is_last:
+            self.end(state)
+        elif news.failure:
+            self.say(str(news.failure))
+        else:
+            self.idle()
+
+    def show_state(self, state: str, size: str = "") -> None:
+        """Shows the state when it, or the ``size`` of the job in it, has changed."""
+        if (state, size) != (self.state, self._size):
+            self.state, self._size = state, size
+            self.say(f"{self._name}: {state}{size and f', {size}'}")
+
+    def show_diagnoses(self, diagnoses: Iterable[Diagnosis]) -> None:
+        """Shows what hinders the job, or happened to a worker."""
+        for diagnosis in diagnoses:
+            if not diagnosis.said or self._is_new((self._attempt, diagnosis.said)):
+                self.say(str(diagnosis))
+
+    def show_line(self, line: AttemptLine) -> None:
+        """Shows a line if it belongs in the display."""
+        if line.attempt is not self._attempt and not line.late:
+            self._show_progress()
+            self._attempt = line.attempt
+        if line.late and isinstance(line.event, OF_THE_MOMENT):
+            return
+        match line.event:
+            case None if line.text.startswith(RANK_0):
+                self._show_printed(line.text.removeprefix(RANK_0))
+            case None | WorkerStarts() | WorkerJoins() | LogGap() | RankStops() | LostPeers() | WorkerEnds(exit_code=0):
+                pass  # what only follows from an end is left to the logs
+            case WaitsForStore() | WaitsForPeers() if line.worker != 0:
+                pass  # what one waits for, all wait for
+            case StepProgress() | Reported() as progress:
+                is_last = isinstance(progress, StepProgress) and progress.step >= progress.num_steps
+                self._progress = progress
+                if is_last or self._clock() - self._progressed >= PROGRESS_SECONDS:
+                    self._show_progress()
+            case WorkerEnds() as end:
+                if self._is_new_end(end):
+                    self._show_progress()
+                    # In a short line: the error that is raised for it has all.
+                    first, _, rest = end.message.partition("\n")
+                    cut = f"{first[:LONGEST_REASON]} ..." if rest or len(first) > LONGEST_REASON else first
+                    self.say(str(replace(end, message=cut)))
+            case RanksRestart(attempt=number) as event:
+                if self._is_new(("restart", number)):  # all workers say the same
+                    self.say(str(event))
+            case RowsAudited() as audit:
+                self._show_progress()
+                if self._is_new(str(audit)):
+                    self.say(str(audit))
+            case Event() as event:
+                step = getattr(event, "step", None)
+                if isinstance(self._progress, StepProgress) and step is not None and self._progress.step < step:
+                    self._progress = None  # it would come behind what is newer
+                if step is not None or isinstance(event, Published):
+                    self._show_progress()
+                self.say(str(event))
+
+    def idle(self) -> None:
+        """Shows what is due after each look."""
+        now = self._clock()
+        if self._progress and now - self._progressed >= PROGRESS_SECONDS:
+            self._show_progress()
+        if now - self._printed >= PROGRESS_SECONDS:
+            self._show_unprinted()
+        if now - self._last >= self._pause and self.state:
+            how = self._how_to_look() if self.state == "Running" else ""
+            words = f"still {self.state}, nothing new for {now - self._last:.0f} s{how and f'; {how}'}"
+            print(f"{now - self._begun:6.1f} s  {shown(words)}", flush=True)
+            self._pause *= 2
+
+    def finish(self, explanation: str) -> None:
+        """Does nothing: the error that is raised says why a job failed."""
+
+    def end(self, state: str) -> None:
+        """Shows the last progress and the last state; a job that is gone has none."""
+        self._show_unprinted()
+        self._show_progress()
+        if state != "Absent":
+            self.show_state(state)
+
+    def say(self, text: str) -> None:
+        """Prints it behind the seconds."""
+        self._last, self._pause = self._clock(), SILENT_SECONDS
+        print(f"{self._last - self._begun:6.1f} s  {shown(text)}", flush=True)
+
+    def _show_progress(self) -> None:
+        progress, self._progress = self._progress, None
+        if progress:
+            self._progressed = self._clock()
+            self.say(str(progress))
+
+    def _show_printed(self, text: str) -> None:
+        """A line of rank 0; of many at once only the first."""
+        if self._clock() - self._printed >= PROGRESS_SECONDS:
+            self._show_unprinted()
+            self._printed = self._clock()
+        self._num_printed += 1
+        if self._num_printed <= MOST_PRINTED:
+            self.say(text)
+
+    def _show_unprinted(self) -> None:
+        left_out, self._num_printed = self._num_printed - MOST_PRINTED, 0
+        if left_out > 0:
+            self.say(f"{counted(left_out, 'further line')} of rank 0: logs() shows them")
+
+    def _is_new_end(self, end: WorkerEnds) -> bool:
+        """Returns whether no end was shown that this one repeats, or that it, or both, followed from.
+
+        Where a fault of the run comes to every rank, each worker ends with the same words.
+        """
+        root = end.worker if end.follows is None else end.follows
+        is_new_root = self._is_new((self._attempt, root))
+        return self._is_new((self._attempt, OF_ONE_RANK.sub("", end.message))) and is_new_root
+
+    def _is_new(self, key: Hashable) -> bool:
+        """Returns whether it was not told before; from now on it was."""
+        is_new = key not in self._said
+        self._said.add(key)
+        return is_new
+
+
+def size_of(snapshot: Snapshot) -> str:
+    """How many of its workers a job has, in words; empty where it has all, or that is not known."""
+    expected = snapshot.status.workers if snapshot.status else None
+    num_running = len(snapshot.running)
+    return f"{num_running} of {counted(expected, 'worker')}" if expected and num_running < expected else ""

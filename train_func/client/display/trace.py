@@ -1,0 +1,255 @@
+"""What a job has told so far: steps with their losses, evaluations, attempts with their sizes, and how each worker is.
+
+Everything that is drawn of a job is drawn from it, and it is learned anew from the logs by each client that looks.
+"""
+
+import math
+import time
+from collections import deque
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import datetime
+
+from train_func.client.logs import AttemptLine
+from train_func.client.status import Pod, Snapshot
+from train_func.client.watch import News
+from train_func.errors import Cause
+from train_func.wire.events import (
+    OF_RANK,
+    AttemptStarts,
+    CheckpointFailed,
+    CheckpointSaved,
+    Evaluated,
+    Event,
+    Note,
+    Published,
+    RankStops,
+    Reported,
+    Resumes,
+    RowsAudited,
+    Stage,
+    StepProgress,
+    WaitsForPeers,
+    WaitsForStore,
+    WorkerEnds,
+    WorkerStarts,
+)
+
+MOST_PRINTED = 40  # lines of rank 0 that are kept
+MOST_STEPS = 20_000  # that are kept one by one: of more, every second one is left out
+RANK_0 = OF_RANK.format(0)
+
+Curve = list[tuple[int, float]]
+"""Steps and values."""
+
+
+@dataclass(frozen=True)
+class Step:
+    """A step that was done. ``time``: Unix seconds, by the clock of the worker."""
+
+    time: float
+    attempt: int
+    step: int
+    values: Mapping[str, float] = field(default_factory=dict)
+    """What was measured, by its name."""
+
+    @property
+    def loss(self) -> float | None:
+        """The loss, if it was told."""
+        return self.values.get("loss")
+
+
+@dataclass(frozen=True)
+class Group:
+    """The group of an attempt, at its start."""
+
+    time: float
+    attempt: int
+    workers: int
+    ranks: int
+
+
+@dataclass(frozen=True)
+class WorkerState:
+    """How one worker is."""
+
+    worker: int
+    phase: str
+    """Of its newest pod; Missing where it has none."""
+    node: str = ""
+    restarts: int = 0
+    """How often it was started again, in place or as another pod."""
+    activity: str = ""
+    """What it does, or waits for."""
+
+
+class Trace:
+    """What a job has told, as far as its news were taken."""
+
+    def __init__(self) -> None:
+        self.state = ""
+        """Of the job, in one word; empty before the first news."""
+        self.snapshot = Snapshot()
+        """The last look at it."""
+        self.hindrances: Sequence[object] = ()
+        """What hinders it at the moment."""
+        self.failure: Exception | None = None
+        """Why waiting cannot help any more."""
+        self.is_over = False
+        """Whether no look follows."""
+        self.is_current = False
+        """Whether all that was written by the last look has been read."""
+        self.steps: list[Step] = []
+        self.evaluations: list[Step] = []
+        self.groups: list[Group] = []
+        self.saves: list[CheckpointSaved] = []
+        self.resumptions: dict[int, Resumes] = {}
+        """What attempts have gone on from, by their numbers."""
+        self.progress: StepProgress | None = None
+        """How far the training is, as it was told last."""
+        self.audits: dict[str, RowsAudited] = {}
+        """By what was audited, such as an epoch."""
+        self.published: Published | None = None
+        self.notes: list[str] = []
+        self.printed: deque[str] = deque(maxlen=MOST_PRINTED)
+        """The last lines of rank 0."""
+        self.incidents: list[tuple[float, Cause, str]] = []
+        """What was told beside the end records: when, the cause and the words."""
+        self._activities: dict[int, str] = {}
+        self._stride = 1
+
+    @property
+    def group(self) -> Group | None:
+        """The newest group; None before the first one has formed."""
+        return max(self.groups, key=lambda group: group.attempt, default=None)
+
+    @property
+    def num_steps(self) -> int | None:
+        """Of the whole training, where a worker has told it."""
+        return self.progress.num_steps if self.progress else None
+
+    @property
+    def last_step(self) -> int:
+        """The highest step that was done; 0 before the first one."""
+        return max((step.step for step in self.steps), default=0)
+
+    @property
+    def summary(self) -> str:
+        """The state, how far it is, and the newest value of each metric, in one line."""
+        words = [self.state or "Created"]
+        if self.progress:
+            words.append(f"step {self.last_step} of {self.progress.num_steps}")
+        return ", ".join([*words, *(f"{name}={curve[-1][1]:.4g}" for name, curve in self.curves().items())])
+
+    def take(self, news: News) -> None:
+        """Learns what a look has brought."""
+        self.state, self.snapshot, self.hindrances = news.state, news.snapshot, news.hindrances
+        for line in news.lines:
+            self._hear(line)
+        now = time.time()
+        self.incidents += [(now, diagnosis.cause, diagnosis.message) for diagnosis in news.diagnoses]
+        self.is_current, self.is_over = not news.snapshot.has_more, news.is_last
+        if news.failure and not self.failure:
+            self.incidents.append((now, news.failure.cause, str(news.failure)))
+        self.failure = news.failure
+
+    def curves(self) -> dict[str, Curve]:
+        """Returns the curve of each metric, without the steps that a later attempt did again."""
+        curves: dict[str, Curve] = {}
+        for rows in (self.steps, self.evaluations):
+            for step in unrepeated(rows):
+                for name, value in step.values.items():
+                    if math.isfinite(value):
+                        curves.setdefault(name, []).append((step.step, value))
+        return curves
+
+    def workers(self) -> list[WorkerState]:
+        """Returns how each worker is that the job has or should have."""
+        pods: dict[int, list[Pod]] = {}
+        for pod in self.snapshot.pods:
+            pods.setdefault(pod.worker, []).append(pod)
+        status = self.snapshot.status
+        expected = status.workers if status and status.workers else 0
+        return [self._worker(worker, pods.get(worker, [])) for worker in sorted({*pods, *range(expected)})]
+
+    def _worker(self, worker: int, pods: Sequence[Pod]) -> WorkerState:
+        if not pods:
+            return WorkerState(worker, "Missing")
+        newest, activity = pods[-1], self._activities.get(worker, "")
+        restarts = len(pods) - 1 + newest.restarts
+        if newest.phase != "Running" or newest.deleted:
+            phase = "Deleted" if newest.deleted and newest.phase in ("Running", "Pending") else newest.phase
+            code = "" if newest.exit_code in (None, 0) else f", exit code {newest.exit_code}"
+            why = "" if newest.reason == "Completed" else f"{newest.reason}{code}"
+            return WorkerState(worker, phase, newest.node, restarts, why)
+        if self.progress and not activity:
+            activity = "trains"
+        return WorkerState(worker, newest.phase, newest.node, restarts, activity)
+
+    def _hear(self, line: AttemptLine) -> None:
+        event, attempt = line.event, line.attempt.number
+        if event is None:
+            if line.text.startswith(RANK_0):
+                self.printed.append(line.text.removeprefix(RANK_0))
+            return
+        when = _seconds(event)
+        match event:
+            case StepProgress():
+                curve = [(step, when - age, loss) for step, age, loss in event.points]
+                for step, ended, loss in curve or [(event.step, when, event.loss)]:
+                    self._add(Step(ended, attempt, step, {"loss": loss}))
+                self.progress = event
+                self._activities.clear()
+            case Reported():
+                self._add(Step(when, attempt, event.step, _numbers(event.metrics.items())))
+                self._activities.clear()
+            case Evaluated():
+                named = ((f"{event.prefix}_{name}", value) for name, value in event.metrics.items())
+                self.evaluations.append(Step(when, attempt, event.step, _numbers(named)))
+            case AttemptStarts():
+                self.groups.append(Group(when, event.attempt, event.num_workers, event.num_ranks))
+                self._activities = dict.fromkeys(range(event.num_workers), "loads model and data")
+            case Resumes():
+                self.resumptions[event.attempt] = event
+            case CheckpointSaved():
+                self.saves.append(event)
+            case RowsAudited():
+                self.audits[event.what] = event
+            case Published():
+                self.published = event
+            case Note():
+                self.notes.append(event.text)
+            case CheckpointFailed() | WaitsForStore():
+                self.incidents.append((when, "storage", str(event)))
+                self._activities[line.worker] = str(event)
+            case WorkerStarts():
+                self._activities[line.worker] = "starts"
+            case Stage() | WaitsForPeers() | RankStops() | WorkerEnds():
+                self._activities[line.worker] = str(event).partition("\n")[0]
+
+    def _add(self, step: Step) -> None:
+        self.steps.append(step)
+        if len(self.steps) > MOST_STEPS:
+            del self.steps[1:-1:2]
+
+
+def unrepeated(steps: Iterable[Step]) -> Iterator[Step]:
+    """Yields the steps in their order, without those that a later attempt did again."""
+    kept: list[Step] = []
+    again = math.inf  # the first step of any later attempt
+    by_attempt: dict[int, list[Step]] = {}
+    for step in steps:
+        by_attempt.setdefault(step.attempt, []).append(step)
+    for number in sorted(by_attempt, reverse=True):
+        kept[:0] = sorted((step for step in by_attempt[number] if step.step < again), key=lambda step: step.step)
+        again = min(again, *(step.step for step in by_attempt[number]))
+    yield from kept
+
+
+def _numbers(metrics: Iterable[tuple[str, object]]) -> dict[str, float]:
+    """Returns those that are numbers."""
+    return {name: value for name, value in metrics if isinstance(value, (int, float))}
+
+
+def _seconds(event: Event) -> float:
+    return datetime.fromisoformat(event.time).timestamp()
