@@ -145,6 +145,8 @@ def _legend(lines: Sequence[Line]) -> Iterator[str]:
         colour, dash = COLOURS[number % len(COLOURS)], DASHES[number % len(DASHES)]
         dashes = f' stroke-dasharray="{dash}"' if dash else ""
         yield f'<line x1="{at:.0f}" x2="{at + 18:.0f}" y1="11" y2="11" stroke="{colour}" stroke-width="2"{dashes}/>'
+        if line.has_dots:
+            yield f'<circle cx="{at + 9:.0f}" cy="11" r="2.6" fill="{colour}"/>'
         yield _text(at + 23, 15, words, "start", weight=True)
         at += 23 + LETTER * 1.1 * len(words) + 16
 

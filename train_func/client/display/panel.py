@@ -28,12 +28,14 @@ SIGNS = {
     "Interrupted": "✗",
 }
 PREFIX = "eval_"  # of what an evaluation measures: it stands in one chart with the same metric of the training
-MOST_CHARTS, MOST_LINES = 5, 4
+MOST_CHARTS, MOST_LINES, MOST_NUMBERS = 5, 4, 12
+NO_METRICS = ("epoch", "eval_rows")
 MOST_MARKS = 60  # checkpoints in a chart, the newest
+MOST_RESTARTS = 3  # told one by one, the newest
 MOST_ROWS = 12  # workers one by one
 MOST_PRINTED = 4  # lines that are not folded
 LONGEST = 300  # characters of a line that was printed
-WIDE, NARROW, HIGH, LOW = 640, 310, 210, 150  # pixels
+WIDE, NARROW, HIGH, LOW = 630, 300, 230, 115  # pixels
 
 STYLE = """<style>.tf{--tf-ink:var(--jp-ui-font-color1,var(--vscode-foreground,light-dark(#222,#ddd)));
 --tf-soft:var(--jp-ui-font-color2,var(--vscode-descriptionForeground,light-dark(#666,#aaa)));
@@ -43,7 +45,8 @@ border:1px solid var(--tf-line);border-radius:6px;padding:10px 14px;box-sizing:b
 .tf b{font-weight:600}.tf-soft{color:var(--tf-soft)}.tf-head{display:flex;flex-wrap:wrap;gap:2px 14px;
 align-items:baseline}.tf-head>:last-child{margin-left:auto}.tf-state{font-size:15px;font-weight:600}
 .tf-bar{height:8px;border:1px solid var(--tf-line);border-radius:4px;margin:7px 0;overflow:hidden}
-.tf-bar>div{height:100%;background:#2f7fd0}.tf-charts{display:flex;flex-wrap:wrap;gap:4px 10px;margin:6px 0}
+.tf-bar>div{height:100%;background:#2f7fd0}.tf-charts{display:flex;flex-wrap:wrap;gap:0 12px;margin:6px 0}
+.tf-wide{flex:2 1 420px;max-width:700px}.tf-small{flex:1 1 220px;max-width:320px}
 .tf-chart text{fill:var(--tf-soft);font-size:10.5px;font-family:inherit}.tf-chart{display:block;max-width:100%}
 .tf-grid{stroke:var(--tf-line);stroke-opacity:.6}.tf-axis{stroke:var(--tf-soft)}.tf-ink{fill:var(--tf-ink)}
 .tf table{border-collapse:collapse;margin:6px 0;font-size:12px;color:inherit}
@@ -152,23 +155,29 @@ def _silence(seconds: float, how_to_look: str) -> str:
 
 
 def _charts(trace: Trace) -> str:
-    curves = trace.curves()
+    """The losses in a wide chart, other metrics in small ones beside it, and those of one value as numbers."""
     by_metric: dict[str, list[Line]] = {}
-    for name, points in curves.items():
-        is_evaluation = name.startswith("eval")
-        lines = by_metric.setdefault(name.removeprefix(PREFIX), [])
-        lines.append(Line(name, points, has_dots=is_evaluation))
-    if not by_metric:
-        return ""
-    marks = [*_checkpoints(trace), *_restarts(trace)]
-    last = float(trace.num_steps or 0)
-    ordered = sorted(by_metric.items(), key=lambda item: item[0] != "loss")[:MOST_CHARTS]
-    charts = []
-    for place, (_, lines) in enumerate(ordered):
-        width, height = (WIDE, HIGH) if place == 0 else (NARROW, LOW)
-        picture = chart(lines[:MOST_LINES], marks if place == 0 else (), width=width, height=height, last=last)
-        charts.append(f'<div style="flex:0 1 {width}px">{picture}</div>')
-    return f'<div class="tf-charts">{"".join(charts)}</div>'
+    for name, points in trace.curves().items():
+        if name not in NO_METRICS:
+            line = Line(name, points, has_dots=name.startswith("eval"))
+            by_metric.setdefault(name.removeprefix(PREFIX), []).append(line)
+    ordered = [lines for _, lines in sorted(by_metric.items(), key=lambda item: item[0] != "loss")]
+    curves = [lines for lines in ordered if max(len(line.points) for line in lines) > 1]
+    if not curves:
+        return _numbers(ordered)
+    marks, last = [*_checkpoints(trace), *_restarts(trace)], float(trace.num_steps or 0)
+    wide = chart(curves[0][:MOST_LINES], marks, width=WIDE, height=HIGH, last=last)
+    small = [chart(lines[:MOST_LINES], (), width=NARROW, height=LOW, last=last) for lines in curves[1:MOST_CHARTS]]
+    beside = f'<div class="tf-small">{"".join(small)}</div>' if small else ""
+    numbers = _numbers([lines for lines in ordered if lines not in curves[:MOST_CHARTS]])
+    return f'<div class="tf-charts"><div class="tf-wide">{wide}</div>{beside}</div>{numbers}'
+
+
+def _numbers(metrics: Sequence[Sequence[Line]]) -> str:
+    """The newest values of metrics that no chart shows."""
+    lines = [line for of_metric in metrics for line in of_metric if line.points][:MOST_NUMBERS]
+    cells = "".join(f"<span>{_text(line.name)} <b>{line.points[-1][1]:.4g}</b></span>" for line in lines)
+    return f'<div class="tf-head">{cells}<span></span></div>' if cells else ""
 
 
 def _checkpoints(trace: Trace) -> list[Mark]:
@@ -211,6 +220,10 @@ def _facts(trace: Trace) -> Iterator[str]:
         save = trace.saves[-1]
         yield _line("◆", f"newest checkpoint: step {save.step:,}, {sized(save.size)}, saved in {save.seconds:.1f} s")
     yield from _audits(list(trace.audits.values()))
+    for attempt, reason in sorted(trace.restarts.items())[-MOST_RESTARTS:]:
+        resumption = trace.resumptions.get(attempt)
+        behind = f"; it went on behind step {resumption.step:,}" if resumption else ""
+        yield _line("↻", f"attempt {attempt} because of worker {reason.follows}: {reason.message}{behind}")
     for note in trace.notes[-3:]:
         yield _line("i", note)
     if trace.published:

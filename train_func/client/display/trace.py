@@ -23,6 +23,7 @@ from train_func.wire.events import (
     Event,
     Note,
     Published,
+    RanksRestart,
     RankStops,
     Reported,
     Resumes,
@@ -105,6 +106,8 @@ class Trace:
         self.saves: list[CheckpointSaved] = []
         self.resumptions: dict[int, Resumes] = {}
         """What attempts have gone on from, by their numbers."""
+        self.restarts: dict[int, RanksRestart] = {}
+        """Why attempts have followed others, by their numbers."""
         self.progress: StepProgress | None = None
         """How far the training is, as it was told last."""
         self.audits: dict[str, RowsAudited] = {}
@@ -211,6 +214,8 @@ class Trace:
                 self._activities = dict.fromkeys(range(event.num_workers), "loads model and data")
             case Resumes():
                 self.resumptions[event.attempt] = event
+            case RanksRestart():
+                self.restarts[event.attempt] = event
             case CheckpointSaved():
                 self.saves.append(event)
             case RowsAudited():
