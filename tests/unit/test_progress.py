@@ -1,5 +1,7 @@
 """Now and then it is reported how far the training is."""
 
+from itertools import pairwise
+
 import pytest
 
 from tests.recorded_jobs import Clock
@@ -76,3 +78,26 @@ def test_evaluations_do_not_count_as_training(clock, told):
     clock.seconds += 2
     shown.step(2, 1.0, 16, 1.0)
     assert [one.rows_per_second for one in told] == [8, 8]
+
+
+@pytest.mark.parametrize("seconds", [0.001, 0.05, 2, 7])
+def test_the_lines_together_have_the_curve_of_all_steps(clock, told, seconds):
+    trained(Progress(num_steps=101, clock=clock), clock, range(1, 102), seconds)
+    lines = [one for one in told if one.is_line]
+    points = [point for line in lines for point in line.points]
+    assert [line.points[-1][0] for line in lines] == [line.step for line in lines]
+    assert max(len(line.points) for line in lines) <= 20
+    widths = [step - before for (before, *_), (step, *_) in pairwise([(0, 0, 0), *points])]
+    assert sum(width * loss for width, (_, _, loss) in zip(widths, points, strict=True)) == pytest.approx(101 * 51)
+    ended = {step: line.points[-1][1] - age for line in lines for step, age, _ in line.points}
+    assert all(-5 - seconds <= moment <= 0 for moment in ended.values())
+
+
+def test_a_loop_that_keeps_its_losses_to_itself_has_lines_and_no_rows(clock, told):
+    progress = Progress(num_steps=8, clock=clock)
+    for step in range(1, 9):
+        clock.seconds += 2
+        progress.step(step, step / 4, 16)
+    assert [one.step for one in told if one.is_line] == [1, 4, 7, 8]
+    assert str(told[-1]) == "progress step=8/8 epoch=2.00 rows_per_second=8.0 eta=0:00"
+    assert [row_of(one) for one in told] == [None] * len(told)

@@ -197,15 +197,16 @@ class Stage(Event):
 
 
 class StepProgress(Event):
-    """How far a training is; ``loss`` is the mean over the steps since the row, or else the line, before."""
+    """How far a training is."""
 
     step: int
     num_steps: int
     epoch: float
-    loss: float
+    loss: float | None = None
+    """The mean over the steps since the row, or else the line, before; None where a loop keeps it to itself."""
     rows_per_second: float
     seconds_left: float
-    points: Sequence[tuple[int, float, float]] = ()
+    points: Sequence[tuple[int, float, float | None]] = ()
     """Of a line: the steps since the line before, as a curve of few points: the last step of each, how many seconds
     before this event it ended, and the mean loss of its steps."""
     is_line: bool = True
@@ -217,8 +218,9 @@ class StepProgress(Event):
         minutes, seconds = divmod(round(self.seconds_left), 60)
         hours, minutes = divmod(minutes, 60)
         eta = f"{hours}:{minutes:02}:{seconds:02}" if hours else f"{minutes}:{seconds:02}"
+        loss = "" if self.loss is None else f" loss={self.loss:.4f}"
         return (
-            f"progress step={self.step}/{self.num_steps} epoch={self.epoch:.2f} loss={self.loss:.4f} "
+            f"progress step={self.step}/{self.num_steps} epoch={self.epoch:.2f}{loss} "
             f"rows_per_second={self.rows_per_second:.1f} eta={eta}"
         )
 

@@ -24,8 +24,8 @@ class Row:
 def row_of(event: Event) -> Row | None:
     """The row that an event makes; None when it is no metric. Those of evaluations have their prefix: eval_accuracy."""
     match event:
-        case StepProgress(is_row=True):
-            values: dict[str, Value] = {"loss": event.loss, "rows_per_second": event.rows_per_second}
+        case StepProgress(is_row=True, loss=float(loss)):
+            values: dict[str, Value] = {"loss": loss, "rows_per_second": event.rows_per_second}
         case Evaluated():
             values = {f"{event.prefix}_{name}": value for name, value in _of_cells(event.metrics).items()}
         case Reported():

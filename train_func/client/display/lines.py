@@ -68,7 +68,7 @@ class Lines:
         self._past: Trace | None = None
         self._attempt: Attempt | None = None
         self._said: set[Hashable] = set()  # what is not told twice
-        self._progress: StepProgress | Reported | None = None  # came too soon after the one before it
+        self._progress: dict[type[Event], StepProgress | Reported] = {}  # came too soon after those before them
         self._progressed = self._printed = -PROGRESS_SECONDS
         self._num_printed = 0
 
@@ -123,7 +123,7 @@ class Lines:
                 pass  # what one waits for, all wait for
             case StepProgress() | Reported() as progress:
                 is_last = isinstance(progress, StepProgress) and progress.step >= progress.num_steps
-                self._progress = progress
+                self._progress[type(progress)] = progress
                 if is_last or self._clock() - self._progressed >= PROGRESS_SECONDS:
                     self._show_progress()
             case WorkerEnds() as end:
@@ -142,8 +142,9 @@ class Lines:
                     self.say(str(audit))
             case Event() as event:
                 step = getattr(event, "step", None)
-                if isinstance(self._progress, StepProgress) and step is not None and self._progress.step < step:
-                    self._progress = None  # it would come behind what is newer
+                before = self._progress.get(StepProgress)
+                if before and step is not None and before.step < step:
+                    del self._progress[StepProgress]  # it would come behind what is newer
                 if step is not None or isinstance(event, Published):
                     self._show_progress()
                 self.say(str(event))
@@ -177,8 +178,8 @@ class Lines:
         print(f"{self._last - self._begun:6.1f} s  {shown(text)}", flush=True)
 
     def _show_progress(self) -> None:
-        progress, self._progress = self._progress, None
-        if progress:
+        waiting, self._progress = self._progress, {}
+        for progress in waiting.values():
             self._progressed = self._clock()
             self.say(str(progress))
 

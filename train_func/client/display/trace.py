@@ -185,9 +185,7 @@ class Trace:
             code = "" if newest.exit_code in (None, 0) else f", exit code {newest.exit_code}"
             why = "" if newest.reason == "Completed" else f"{newest.reason}{code}"
             return WorkerState(worker, phase, newest.node, restarts, why)
-        if self.progress and not activity:
-            activity = "trains"
-        return WorkerState(worker, newest.phase, newest.node, restarts, activity)
+        return WorkerState(worker, newest.phase, newest.node, restarts, activity or ("trains" if self.steps else ""))
 
     def _hear(self, line: AttemptLine) -> None:
         event, attempt = line.event, line.attempt.number
@@ -200,7 +198,7 @@ class Trace:
             case StepProgress():
                 curve = [(step, when - age, loss) for step, age, loss in event.points]
                 for step, ended, loss in curve or [(event.step, when, event.loss)]:
-                    self._add(Step(ended, attempt, step, {"loss": loss}))
+                    self._add(Step(ended, attempt, step, {} if loss is None else {"loss": loss}))
                 self.progress = event
                 self._activities.clear()
             case Reported():

@@ -32,6 +32,7 @@ from train_func.worker.training.audit import check_same_plan
 from train_func.worker.training.batch_norm import BatchStatistics, check_layers
 from train_func.worker.training.loader import Collator, PlanLoader
 from train_func.worker.training.plan import STEPS, PlanFacts, facts_of, rows_of
+from train_func.worker.training.progress import Progress
 from train_func.worker.training.state import frozen, load_optimizer
 from train_func.worker.training.steps import Step, Steps
 from train_func.worker.training.sums import Sums, memory_of_steps, parameters_of, signature
@@ -224,7 +225,7 @@ def steps(
                 left.enter_context(stop_flag.deferred())
                 left.callback(state.close)
             left.callback(marks.mark, Phase.OUTSIDE)
-            is_first = True
+            is_first, progress = True, Progress(facts.num_epochs * facts.steps_per_epoch)
             while not all_steps.is_over:
                 for step in all_steps.of_epoch(loader):
                     if shifts_labels is None and is_first:
@@ -234,6 +235,7 @@ def steps(
                     yield step
                     _check_ended(sums, step.number)
                     marks.step_done(step.number)
+                    progress.step(step.number, all_steps.num_epochs_done, step.num_rows)
                 marks.mark(Phase.OUTSIDE)  # until the first step of the next epoch
                 all_steps.end_epoch()
                 all_steps.meet()

@@ -1,4 +1,4 @@
-"""Progress: how far a training of a Trainer is, and its losses, said now and then.
+"""Progress: how far a training is, and the losses of a Trainer, said now and then.
 
 A line of progress comes by the clock, a row of the history by the number of its step: the same run has the same rows on
 a fast machine and on a slow one. The first step of an attempt has both.
@@ -69,33 +69,39 @@ class Progress:
         self._started = self._said = clock()
         self._steps = self._rows = 0
         self._row_losses: list[float] = []
-        self._line_steps: list[tuple[int, float, float]] = []  # step, when it ended, its loss
+        self._line_steps: list[tuple[int, float, float | None]] = []  # step, when it ended, its loss
 
     def leave_out(self, seconds: float) -> None:
         """Leaves out time that was no training."""
         self._started += seconds
 
-    def step(self, step: int, epoch: float, num_rows: int, loss: float) -> None:
-        """Is called after step number ``step``, from 1, over ``num_rows`` rows of all ranks with this mean loss.
+    def step(self, step: int, epoch: float, num_rows: int, loss: float | None = None) -> None:
+        """Is called after a step.
 
-        ``epoch``: how many are done, with the part of the one that the step belongs to.
+        Args:
+            step: its number, from 1.
+            epoch: how many are done, with the part of the one that the step belongs to.
+            num_rows: of all ranks in it.
+            loss: their mean; None where it is not known, and the history has no row of the step.
         """
         now = self._clock()
         self._steps += 1
         self._rows += num_rows
-        self._row_losses.append(loss)
+        if loss is not None:
+            self._row_losses.append(loss)
         self._line_steps.append((step, now, loss))
         is_line = now - self._said >= self._interval or self._steps == 1 or step == self.num_steps
-        is_row = self._steps == 1 or step == self.num_steps or step % self._every == 0
+        is_due = self._steps == 1 or step == self.num_steps or step % self._every == 0
+        is_row = is_due and loss is not None
         if is_line or is_row:
-            losses, seconds = [loss for *_, loss in self._line_steps], now - self._started
-            losses = self._row_losses if is_row else losses
+            losses = self._row_losses if is_row else [of for *_, of in self._line_steps if of is not None]
+            seconds = now - self._started
             world.log_rank0(
                 StepProgress(
                     step=step,
                     num_steps=self.num_steps,
                     epoch=epoch,
-                    loss=sum(losses) / len(losses),
+                    loss=sum(losses) / len(losses) if losses else None,
                     rows_per_second=self._rows / max(seconds, 1e-9),
                     seconds_left=seconds / self._steps * (self.num_steps - step),
                     points=_curve(self._line_steps, now) if is_line else (),
@@ -110,12 +116,13 @@ class Progress:
             self._row_losses = []
 
 
-def _curve(steps: Sequence[tuple[int, float, float]], now: float) -> list[tuple[int, float, float]]:
+def _curve(steps: Sequence[tuple[int, float, float | None]], now: float) -> list[tuple[int, float, float | None]]:
     """Returns as many points as a line has room for: each the last of its steps, its age, and their mean loss."""
     width = math.ceil(len(steps) / MOST_POINTS)
-    parts = [steps[begin : begin + width] for begin in range(0, len(steps), width)]
-    means = [sum(loss for *_, loss in part) / len(part) for part in parts]
-    return [
-        (part[-1][0], round(now - part[-1][1], 3), float(f"{mean:.6g}"))
-        for part, mean in zip(parts, means, strict=True)
-    ]
+    curve: list[tuple[int, float, float | None]] = []
+    for begin in range(0, len(steps), width):
+        part = steps[begin : begin + width]
+        losses = [loss for *_, loss in part if loss is not None]
+        mean = float(f"{sum(losses) / len(losses):.6g}") if losses else None
+        curve.append((part[-1][0], round(now - part[-1][1], 3), mean))
+    return curve
