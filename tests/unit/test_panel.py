@@ -9,7 +9,8 @@ from xml.dom import minidom
 import pytest
 
 from train_func.client.diagnose import Diagnosis
-from train_func.client.display.panel import Subject, draw
+from train_func.client.display.html import draw
+from train_func.client.display.panel import Subject, panel_of
 from train_func.client.display.trace import Trace
 from train_func.client.logs import Attempt, AttemptLine
 from train_func.client.status import Condition, JobStatus, Pod, Snapshot
@@ -36,11 +37,11 @@ def news(state="Running", *told, of=POD, attempt=1, **fields):
     return News(**{**given, **fields})
 
 
-def panel_of(*all_news, explanation="", **options):
+def html_of(*all_news, explanation="", **options):
     trace = Trace()
     for one in all_news:
         trace.take(one)
-    return draw(SUBJECT, trace, explanation, now=NOW, **options)
+    return draw(panel_of(SUBJECT, trace, explanation, now=NOW, **options))
 
 
 def words(html):
@@ -66,7 +67,7 @@ def audit(what="epoch=1", **counts):
 
 
 def test_a_running_job_shows_how_far_it_is_how_fast_and_how_long_it_will_take():
-    text = words(panel_of(news("Running", begins(), progress(10), of=pods("Running", "Running"))))
+    text = words(html_of(news("Running", begins(), progress(10), of=pods("Running", "Running"))))
     for fact in ("● Running", "a-run", "train_func() on Local()", "2 workers", "25%", "step 10 of 40", "81.5 rows/s"):
         assert fact in text
     assert ("2 min 10 s left" in text, "3 min 20 s" in text) == (True, True)
@@ -74,20 +75,20 @@ def test_a_running_job_shows_how_far_it_is_how_fast_and_how_long_it_will_take():
 
 def test_a_job_without_all_its_workers_says_how_many_and_what_it_waits_for():
     waits = Diagnosis("scheduling", "worker 1 is Pending: no node has 64 cpu", "ask for less cpu")
-    text = words(panel_of(news("Running", of=pods("Running", "Pending"), hindrances=[waits])))
+    text = words(html_of(news("Running", of=pods("Running", "Pending"), hindrances=[waits])))
     for fact in ("1 of 2 workers", "no node has 64 cpu", "ask for less cpu", "◌ Pending"):
         assert fact in text
 
 
 def test_each_worker_is_a_row_and_of_many_those_first_that_need_a_look():
     phases = ["Running"] * 199 + ["Failed"]
-    text = words(panel_of(news("Running", of=pods(*phases, node="node-7"))))
+    text = words(html_of(news("Running", of=pods(*phases, node="node-7"))))
     assert ("✗ Failed" in text, "and 188 more" in text, text.count("node-7")) == (True, True, 12)
 
 
 def test_a_worker_that_came_again_has_its_restarts_counted():
     first = replace(POD, uid="old", phase="Failed", exit_code=137, deleted=True)
-    text = words(panel_of(news("Running", of=(first, replace(POD, restarts=1)))))
+    text = words(html_of(news("Running", of=(first, replace(POD, restarts=1)))))
     assert re.search(r"0 ● Running here 2 ", text)
 
 
@@ -100,7 +101,7 @@ def test_the_curve_has_no_step_twice_and_what_happened_is_marked_on_it():
     trace.take(news("Running", again, begins(2, 1), resumes, *(progress(s, loss=9) for s in range(6, 11)), attempt=2))
     assert [step for step, _ in trace.curves()["loss"]] == [*range(1, 11)]
     assert [loss for _, loss in trace.curves()["loss"]][5:] == [9] * 5
-    html = draw(SUBJECT, trace, now=NOW)
+    html = draw(panel_of(SUBJECT, trace, now=NOW))
     for fact in ("attempt 2", "killed by SIGKILL", "behind step 5", "2 → 1 worker", "checkpoint: step 5, 2.0 MB"):
         assert fact in words(html)
     assert html.count('class="tf-ink"') == 1  # the checkpoint on the axis
@@ -110,24 +111,24 @@ def test_metrics_of_one_value_are_numbers_and_those_of_several_are_charts():
     evaluated = [
         events.Evaluated(step=step, epoch=1, metrics={"loss": 1 / step, "accuracy": 0.1 * step}) for step in (4, 8)
     ]
-    once = panel_of(news("Running", progress(4), progress(5), evaluated[0]))
+    once = html_of(news("Running", progress(4), progress(5), evaluated[0]))
     assert ("eval_accuracy 0.4" in words(once), once.count("<svg")) == (True, 1)
-    assert panel_of(news("Running", progress(4), progress(5), *evaluated)).count("<svg") == 2
+    assert html_of(news("Running", progress(4), progress(5), *evaluated)).count("<svg") == 2
 
 
 @pytest.mark.parametrize("loss", [float("nan"), float("inf"), -1e300, 0.0])
 def test_whatever_a_loss_is_the_panel_is_drawn(loss):
-    assert "step 2 of 40" in words(panel_of(news("Running", progress(1), progress(2, loss=loss))))
+    assert "step 2 of 40" in words(html_of(news("Running", progress(1), progress(2, loss=loss))))
 
 
 def test_the_audit_is_one_tick_and_a_row_that_is_missing_is_told():
-    exact = words(panel_of(news("Running", *(audit(f"epoch={number}") for number in range(1, 4)))))
+    exact = words(html_of(news("Running", *(audit(f"epoch={number}") for number in range(1, 4)))))
     assert ("every row was used exactly once in epoch 1, epoch 2, epoch 3" in exact, exact.count("✓")) == (True, 1)
-    assert "✗ audit epoch=2" in words(panel_of(news("Running", audit(), audit("epoch=2", used_once=94, missing=7))))
+    assert "✗ audit epoch=2" in words(html_of(news("Running", audit(), audit("epoch=2", used_once=94, missing=7))))
 
 
 def test_the_last_lines_of_rank_0_are_shown_and_the_older_ones_folded():
-    html = panel_of(news("Running", *(f"[rank 0] line {number}" for number in range(30)), "[rank 1] other"))
+    html = html_of(news("Running", *(f"[rank 0] line {number}" for number in range(30)), "[rank 1] other"))
     folded, _, after = html.partition("</details>")
     assert [("line 25</pre>" in part, "line 29" in part, "other" in part) for part in (folded, after)] == [
         (True, False, False),
@@ -137,7 +138,7 @@ def test_the_last_lines_of_rank_0_are_shown_and_the_older_ones_folded():
 
 def test_nothing_that_a_worker_prints_becomes_part_of_the_page():
     evil = "[rank 0] <script>alert(1)</script>\x1b[31mred\x1b[0m\x00 &amp; " + "x" * 100_000
-    html = panel_of(news("Running", evil, begins()), explanation="ValueError: <b>'a' \u202e</b>")
+    html = html_of(news("Running", evil, begins()), explanation="ValueError: <b>'a' \u202e</b>")
     text = words(html)
     assert ("<script>" in html, "<b>'a'" in html, "\x1b" in html, "\u202e" in html) == (False, False, False, False)
     assert ("<script>alert(1)</script>red" in text, "&amp;" in text) == (True, True)
@@ -145,20 +146,20 @@ def test_nothing_that_a_worker_prints_becomes_part_of_the_page():
 
 def test_a_failure_is_told_with_its_line():
     why = "a-run: KeyError: 'label'\n  cell 3, line 7: `batch['label']`\n  next: fix the function"
-    failed = words(panel_of(news("Failed", of=replace(POD, phase="Failed", exit_code=70)), explanation=why))
+    failed = words(html_of(news("Failed", of=replace(POD, phase="Failed", exit_code=70)), explanation=why))
     assert ("✗ Failed" in failed, "cell 3, line 7" in failed, "exit code 70" in failed) == (True, True, True)
-    hangs = words(panel_of(news("Running", failure=JobFailed("no image of that name", cause="image"))))
+    hangs = words(html_of(news("Running", failure=JobFailed("no image of that name", cause="image"))))
     assert "no image of that name" in hangs
 
 
 def test_the_end_says_where_the_model_is():
     done = events.Published(attempt=1, model="s3://bucket/a-run/model")
-    assert "published: s3://bucket/a-run/model" in words(panel_of(news("Succeeded", done, is_last=True)))
+    assert "published: s3://bucket/a-run/model" in words(html_of(news("Succeeded", done, is_last=True)))
 
 
 def test_the_panel_of_ten_thousand_steps_of_200_workers_is_small():
     told = [progress(n, num_steps=10_000, loss=1 / n) for n in range(1, 10_001)]
     told += [events.Reported(step=n, metrics=dict.fromkeys("abcdefgh", n % 7)) for n in range(1, 10_001)]
     printed = [f"[rank 0] {'y' * 2000}" for _ in range(99)]
-    html = panel_of(news("Running", begins(1, 200), *told, *printed, of=pods(*["Running"] * 200)))
+    html = html_of(news("Running", begins(1, 200), *told, *printed, of=pods(*["Running"] * 200)))
     assert ("step 10,000 of 10,000" in words(html), len(html.encode()) < 60_000) == (True, True)

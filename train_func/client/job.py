@@ -147,6 +147,7 @@ class Job:
             if state == "Succeeded" and (words := separate(self.record, self._store)):
                 self._note(words)
         except KeyboardInterrupt:
+            screen.finish()
             again = f"{self.attach_expression}.watch() shows it again, .cancel() stops it"
             print(f"{self.name}: stopped watching; the job keeps running: {again}")
             if not in_ipython():

@@ -162,7 +162,7 @@ class Lines:
             print(f"{now - self._begun:6.1f} s  {shown(words)}", flush=True)
             self._pause *= 2
 
-    def finish(self, explanation: str) -> None:
+    def finish(self, explanation: str = "") -> None:
         """Does nothing: the error that is raised says why a job failed."""
 
     def end(self, state: str) -> None:

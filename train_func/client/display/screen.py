@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import Any, Protocol
 
 from train_func.client.display.lines import Lines
-from train_func.client.display.panel import Subject, draw
+from train_func.client.display.panel import Panel, Subject, duration, panel_of
 from train_func.client.display.trace import Trace
 from train_func.client.watch import News
 
@@ -27,19 +27,30 @@ class Screen(Protocol):
         """Shows what a look has brought."""
         ...
 
-    def finish(self, explanation: str) -> None:
-        """Shows the end; ``explanation``: why the job failed, empty where it did not."""
+    def finish(self, explanation: str = "") -> None:
+        """Shows the last of it; ``explanation``: why the job failed, empty where it did not."""
         ...
 
 
-class Notebook:
-    """A panel in the output of a cell, which is replaced as a whole by each repaint."""
+class Canvas(Protocol):
+    """What a panel is painted on."""
 
-    def __init__(self, subject: Subject, how_to_look: Callable[[], str]) -> None:
-        self._subject, self._how_to_look = subject, how_to_look
+    def paint(self, panel: Panel) -> None:
+        """Replaces what was painted before."""
+        ...
+
+    def close(self) -> None:
+        """Leaves the last panel where it is."""
+        ...
+
+
+class PaintedPanel:
+    """A panel that is painted again when something is new, and not too often."""
+
+    def __init__(self, subject: Subject, how_to_look: Callable[[], str], canvas: Canvas) -> None:
+        self._subject, self._how_to_look, self._canvas = subject, how_to_look, canvas
         self._trace = Trace()
-        self._handle: Any = None
-        self._painted = self._changed = time.monotonic()
+        self._painted, self._changed = -SHOWN_SECONDS, time.monotonic()
 
     @property
     def state(self) -> str:
@@ -47,43 +58,62 @@ class Notebook:
         return self._trace.state
 
     def take(self, news: News) -> None:
-        """Repaints, if something is new, and not too often."""
+        """Paints what a look has brought."""
         has_changed = bool(news.lines or news.diagnoses) or news.state != self._trace.state
         self._trace.take(news)
         now = time.monotonic()
-        if has_changed:
-            self._changed = now
+        self._changed = now if has_changed else self._changed
         is_due = self._changed > self._painted and now - self._painted >= PAUSE_SECONDS
-        if self._handle is None or is_due or now - self._painted >= SHOWN_SECONDS:
-            silent = now - self._changed
-            self._paint(how_to_look=self._how_to_look() if silent >= SILENT_SECONDS else "", silent=silent)
+        if is_due or now - self._painted >= SHOWN_SECONDS:
+            self._paint()
 
-    def finish(self, explanation: str) -> None:
+    def finish(self, explanation: str = "") -> None:
         """Paints the last frame."""
         self._paint(explanation)
+        self._canvas.close()
 
-    def _paint(self, explanation: str = "", *, how_to_look: str = "", silent: float = 0.0) -> None:
+    def _paint(self, explanation: str = "") -> None:
+        self._painted = time.monotonic()
+        silent, silence = self._painted - self._changed, ""
+        if silent >= SILENT_SECONDS and self.state == "Running" and (how := self._how_to_look()):
+            silence = f"nothing new for {duration(silent)}; {how}"
+        self._canvas.paint(panel_of(self._subject, self._trace, explanation, silence=silence))
+
+
+class Notebook:
+    """The output of a cell."""
+
+    def __init__(self) -> None:
+        self._output: Any = None
+
+    def paint(self, panel: Panel) -> None:
+        """Replaces what was painted before."""
         from IPython.display import display
 
-        frame = {
-            "text/html": draw(self._subject, self._trace, explanation, silent=silent, how_to_look=how_to_look),
-            "text/plain": f"{self._subject.name}: {self._trace.summary}",
-        }
-        self._painted = time.monotonic()
-        if self._handle is None:
-            self._handle = display(frame, raw=True, display_id=True)
+        from train_func.client.display.html import draw
+
+        frame = {"text/html": draw(panel), "text/plain": panel.summary}
+        if self._output is None:
+            self._output = display(frame, raw=True, display_id=True)
         else:
-            self._handle.update(frame, raw=True)
+            self._output.update(frame, raw=True)
+
+    def close(self) -> None:
+        """Leaves the last panel where it is."""
 
 
 def screen_of(subject: Subject, how_to_look: Callable[[], str]) -> Screen:
     """Returns the best there is where this program prints.
 
     Args:
-        subject: what is shown.
+        subject: the job that is shown.
         how_to_look: tells, in words, how a person learns what the ranks of a silent job do.
     """
     shell: Any = getattr(sys.modules.get("IPython"), "get_ipython", lambda: None)()
     if getattr(shell, "kernel", None) is not None:
-        return Notebook(subject, how_to_look)
+        return PaintedPanel(subject, how_to_look, Notebook())
+    if sys.stdout.isatty():
+        from train_func.client.display.terminal import Terminal
+
+        return PaintedPanel(subject, how_to_look, Terminal())
     return Lines(subject.name, how_to_look)

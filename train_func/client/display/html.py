@@ -1,0 +1,112 @@
+"""The panel as one block of HTML, whole at every repaint, without script.
+
+It takes Jupyter's own colours, or those of VS Code, or else of the page that it stands in.
+"""
+
+import re
+from collections.abc import Sequence
+from html import escape
+
+from train_func.client.display.chart import Line, chart
+from train_func.client.display.panel import COLUMNS, Panel
+from train_func.text import counted, shown
+
+MOST_CHARTS, MOST_LINES, MOST_NUMBERS = 5, 4, 12
+MOST_PRINTED = 4  # lines that are not folded
+LONGEST = 300  # characters of a line that was printed
+WIDE, NARROW, HIGH, LOW = 630, 300, 230, 115  # pixels
+
+STYLE = """<style>.tf{--tf-ink:var(--jp-ui-font-color1,var(--vscode-foreground,light-dark(#222,#ddd)));
+--tf-soft:var(--jp-ui-font-color2,var(--vscode-descriptionForeground,light-dark(#666,#aaa)));
+--tf-line:var(--jp-border-color2,var(--vscode-panel-border,light-dark(#ddd,#444)));
+color:var(--tf-ink);font:13px/1.45 var(--jp-ui-font-family,system-ui,sans-serif);max-width:980px;
+border:1px solid var(--tf-line);border-radius:6px;padding:10px 14px;box-sizing:border-box}
+.tf b{font-weight:600}.tf-soft{color:var(--tf-soft)}.tf-head{display:flex;flex-wrap:wrap;gap:2px 14px;
+align-items:baseline}.tf-head>:last-child{margin-left:auto}.tf-state{font-size:15px;font-weight:600}
+.tf-bar{height:8px;border:1px solid var(--tf-line);border-radius:4px;margin:7px 0;overflow:hidden}
+.tf-bar>div{height:100%;background:#2f7fd0}.tf-charts{display:flex;flex-wrap:wrap;gap:0 12px;margin:6px 0}
+.tf-wide{flex:2 1 420px;max-width:700px}.tf-small{flex:1 1 220px;max-width:320px}
+.tf-chart text{fill:var(--tf-soft);font-size:10.5px;font-family:inherit}.tf-chart{display:block;max-width:100%}
+.tf-grid{stroke:var(--tf-line);stroke-opacity:.6}.tf-axis{stroke:var(--tf-soft)}.tf-ink{fill:var(--tf-ink)}
+.tf table{border-collapse:collapse;margin:6px 0;font-size:12px;color:inherit}
+.tf th,.tf td{padding:1px 14px 1px 0!important;text-align:left!important;border:0;background:none;color:inherit}
+.tf th{color:var(--tf-soft);font-weight:400}.tf pre{margin:4px 0;padding:0;font-size:12px;line-height:1.4;
+white-space:pre-wrap;overflow-wrap:anywhere;color:inherit;background:none;
+font-family:var(--jp-code-font-family,ui-monospace,monospace)}
+.tf-note{border-left:3px solid #d9822b;padding-left:8px;margin:6px 0}.tf-error{border-left:3px solid #d64545;
+padding-left:8px;margin:8px 0}</style>"""
+
+
+def draw(panel: Panel) -> str:
+    """Returns the panel as HTML."""
+    state, name, *facts = (_text(words) for words in (panel.state, *panel.heading))
+    soft = "".join(f'<span class="tf-soft">{fact}</span>' for fact in facts)
+    parts = [
+        f'<div class="tf-head"><span class="tf-state">{state}</span><b>{name}</b>{soft}</div>',
+        _progress(panel),
+        *(f'<div class="tf-note"><pre>{_text(warning)}</pre></div>' for warning in panel.warnings),
+        _charts(panel),
+        _workers(panel),
+        *(f"<div>{_text(fact)}</div>" for fact in panel.facts),
+        _printed(panel.printed),
+        f'<div class="tf-error"><pre>{_text(panel.error)}</pre></div>' if panel.error else "",
+    ]
+    return f'{STYLE}<div class="tf">{"".join(parts)}</div>'
+
+
+def _progress(panel: Panel) -> str:
+    words = f'<span class="tf-soft">{_text(" · ".join(panel.progress))}</span>'
+    if panel.share is None:
+        return f"<div>{words}</div>" if panel.progress else ""
+    bar = f'<div class="tf-bar" role="progressbar"><div style="width:{panel.share:.1%}"></div></div>'
+    return f'{bar}<div class="tf-head"><b>{panel.share:.0%}</b>{words}</div>'
+
+
+def _charts(panel: Panel) -> str:
+    """The losses in a wide chart, other metrics in small ones beside it, and those of one value as numbers."""
+    curves = [lines for lines in panel.charts if max(len(line.points) for line in lines) > 1]
+    numbers = _numbers([lines for lines in panel.charts if lines not in curves[:MOST_CHARTS]])
+    if not curves:
+        return numbers
+    wide = chart(curves[0][:MOST_LINES], panel.marks, width=WIDE, height=HIGH, last=panel.last_step)
+    small = [
+        chart(lines[:MOST_LINES], (), width=NARROW, height=LOW, last=panel.last_step) for lines in curves[1:MOST_CHARTS]
+    ]
+    beside = f'<div class="tf-small">{"".join(small)}</div>' if small else ""
+    return f'<div class="tf-charts"><div class="tf-wide">{wide}</div>{beside}</div>{numbers}'
+
+
+def _numbers(metrics: Sequence[Sequence[Line]]) -> str:
+    """The newest values of metrics that no chart shows."""
+    lines = [line for of_metric in metrics for line in of_metric][:MOST_NUMBERS]
+    cells = "".join(f"<span>{_text(line.name)} <b>{line.points[-1][1]:.4g}</b></span>" for line in lines)
+    return f'<div class="tf-head">{cells}<span></span></div>' if cells else ""
+
+
+def _workers(panel: Panel) -> str:
+    if not panel.workers:
+        return ""
+    head = "".join(f"<th>{name}</th>" for name in COLUMNS)
+    rows = "".join(f"<tr>{''.join(f'<td>{_text(cell)}</td>' for cell in cells)}</tr>" for cells in panel.workers)
+    more = f"and {panel.num_more_workers} more" if panel.num_more_workers else ""
+    last = f'<tr><td></td><td colspan="{len(COLUMNS) - 1}" class="tf-soft">{more}</td></tr>' if more else ""
+    return f"<table><tr>{head}</tr>{rows}{last}</table>"
+
+
+def _printed(lines: Sequence[str]) -> str:
+    """The last lines of rank 0, the older ones folded."""
+    if not lines:
+        return ""
+    texts = [_text(line if len(line) <= LONGEST else f"{line[:LONGEST]} ...") for line in lines]
+    older, newer = "\n".join(texts[:-MOST_PRINTED]), "\n".join(texts[-MOST_PRINTED:])
+    num_older = counted(len(texts[:-MOST_PRINTED]), "earlier line")
+    fold = f"<details><summary>{num_older} of rank 0</summary><pre>{older}</pre></details>" if older else ""
+    return f'<div class="tf-soft">printed by rank 0</div>{fold}<pre>{newer}</pre>'
+
+
+_COLOURS = re.compile(r"\x1b\[[0-9;]*[A-Za-z]")  # of a terminal
+
+
+def _text(words: str) -> str:
+    """Text of anyone, which neither HTML nor a terminal obeys."""
+    return escape(shown(_COLOURS.sub("", words)), quote=False)
