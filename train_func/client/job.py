@@ -37,10 +37,11 @@ if TYPE_CHECKING:
     from transformers import Pipeline
 
     from train_func.client.control.move import Change, Move
+    from train_func.client.display.panel import Subject
     from train_func.client.drill import DrillReport
     from train_func.client.history import History
     from train_func.client.logs import AttemptLine, LogText
-    from train_func.client.watch import View
+    from train_func.client.watch import News, View
 
 REPR_SECONDS, HINT_SECONDS = 3.0, 60.0  # for a job's repr; of waiting, before it is said how to see more
 
@@ -122,28 +123,16 @@ class Job:
         Of a job that had finished before only a summary is printed. An interrupt ends the watching, and the job goes
         on: in IPython it returns, in a program it raises KeyboardInterrupt.
         """
-        from train_func.client.diagnose import JobMonitor, explain, separate
-        from train_func.client.display.panel import Subject
+        from train_func.client.diagnose import separate
         from train_func.client.display.screen import screen_of
-        from train_func.client.logs import RunLogs
-        from train_func.client.watch import follow
 
-        newest = submission_time(self._store, self.record.keys)
-        begun = datetime.fromisoformat(newest) if newest else None
-        place, run = name_of_backend(self._backend), self.record.run
-        subject = Subject(self.name, self.record.function, place, begun, run.workers)
-        screen = screen_of(subject, self._how_to_look)
-        monitor, logs = JobMonitor(self.record, self._job.operator), RunLogs(self.record, self._store)
-        state = ""
+        screen, state = screen_of(self._subject(), self._how_to_look), ""
         try:
-            for news in follow(self._views(), logs, monitor, newest):
+            for news in self._news(self._views()):
                 screen.take(news)
                 state = news.state
             self._refuse_absent(state)
-            failure = None
-            if state == "Failed":
-                failure = explain(self.record, self._job, self._store, self.attach_expression, place)
-            screen.finish(str(failure or ""))
+            screen.finish(self._explanation(state))
             if state == "Succeeded" and (words := separate(self.record, self._store)):
                 self._note(words)
         except KeyboardInterrupt:
@@ -154,6 +143,51 @@ class Job:
                 raise KeyboardInterrupt(f"{self.name} keeps running") from None  # without the frames of the loop
             return screen.state or "Created"
         return state
+
+    def report(self, path: str | Path | None = None) -> Path:
+        """Writes one page of HTML about the run as it is now, which needs no other file, and returns its path.
+
+        It has what ``watch`` shows, what was asked for, the attempts, what they were computed on, and the function.
+
+        Args:
+            path: of the file; default: the name of the run with ``.html``, in the working directory.
+        """
+        from train_func.client.display.page import page
+        from train_func.client.display.panel import panel_of
+        from train_func.client.display.trace import Trace
+
+        trace = Trace()
+        for news in self._news(until_now(self._views())):
+            trace.take(news)
+        panel = panel_of(self._subject(), trace, self._explanation(trace.state))
+        target = Path(path or f"{self.name}.html").expanduser()
+        target.write_text(page(panel, trace, self.record, self._store, self.attach_expression), encoding="utf-8")
+        return target
+
+    def _subject(self) -> "Subject":
+        from train_func.client.display.panel import Subject
+
+        submitted = submission_time(self._store, self.record.keys)
+        begun = datetime.fromisoformat(submitted) if submitted else None
+        run = self.record.run
+        return Subject(self.name, self.record.function, name_of_backend(self._backend), begun, run.workers)
+
+    def _news(self, views: "Iterator[View]") -> "Iterator[News]":
+        from train_func.client.diagnose import JobMonitor
+        from train_func.client.logs import RunLogs
+        from train_func.client.watch import follow
+
+        monitor, logs = JobMonitor(self.record, self._job.operator), RunLogs(self.record, self._store)
+        return follow(views, logs, monitor, submission_time(self._store, self.record.keys))
+
+    def _explanation(self, state: str) -> str:
+        """Why the job has failed, in the words of the error of ``result``; empty where it has not."""
+        from train_func.client.diagnose import explain
+
+        if state != "Failed":
+            return ""
+        backend = name_of_backend(self._backend)
+        return str(explain(self.record, self._job, self._store, self.attach_expression, backend))
 
     def _views(self, worker: int | None = None) -> "Iterator[View]":
         """Looks at the job without end; while there is no answer, the state is the last one."""
