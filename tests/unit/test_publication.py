@@ -236,7 +236,7 @@ def last_attempt(tmp_path, record, store):
     while 0 in [group.report(Report(worker, f"pod {worker}")).round for worker in range(2)]:
         pass
     first, second = attempt(0), attempt(1)
-    first.lease = second.lease = first._attempts.claim()
+    first.lease = second.lease = first._ledger.claim()
     return first, second
 
 
@@ -280,9 +280,9 @@ def stop_asked_for(stop, seconds, grace=1000.0):
 
 def test_publishing_leaves_of_the_grace_period_what_is_kept_for_records(supervisor, monkeypatch):
     attempt, ended = supervisor._attempt, threading.Event()
-    attempt.lease = attempt._attempts.claim()
+    attempt.lease = attempt._ledger.claim()
     store = Hangs(attempt._store, ended, attempt.seconds_left)
-    attempt._store = attempt._attempts._store = store
+    attempt._store = attempt._ledger._store = store
     member = a_group_that_goes_on()
     monkeypatch.setattr(supervisor, "_prepare", lambda: attempt.finish(member, []))
     monkeypatch.setattr("train_func.worker.supervisor.main.kill_descendants", lambda seconds: None)  # this test's own
@@ -296,8 +296,8 @@ def test_publishing_leaves_of_the_grace_period_what_is_kept_for_records(supervis
 
 def test_no_question_to_a_silent_store_makes_a_worker_late_that_was_asked_to_stop(supervisor):
     attempt, ended = supervisor._attempt, threading.Event()
-    attempt.lease = attempt._attempts.claim()
-    attempt._attempts._store = SimpleNamespace(list=lambda prefix: ended.wait(), put=lambda *given: ended.wait())
+    attempt.lease = attempt._ledger.claim()
+    attempt._ledger._store = SimpleNamespace(list=lambda prefix: ended.wait(), put=lambda *given: ended.wait())
     attempt.launcher.ends = lambda: KILLED
     stop_asked_for(supervisor._stop, seconds=999.0)
     try:

@@ -38,7 +38,7 @@ from train_func.worker.publish.publication import Publication, complete
 from train_func.worker.rank import end, folders, marks, reporting, world
 from train_func.worker.rank.marks import Phase
 from train_func.worker.rank.values import reported
-from train_func.worker.supervisor.budget import Attempts
+from train_func.worker.supervisor.ledger import Ledger
 from train_func.worker.trainers import Trainers
 from train_func.worker.training import audit, numerics, own_loop
 from train_func.worker.training.arguments import session_arguments
@@ -83,7 +83,7 @@ def begin_call(store: Store, record: RunRecord, *, is_call: bool) -> tuple[RunRe
             f"{record.name} has a result in {store.address} already: fetch the model from {record.keys.model} there, "
             "or train a new generation with fresh=True"
         )
-    return record, Attempts(store, record, worker=0, pod=socket.gethostname()).claim().attempt
+    return record, Ledger(store, record, worker=0, pod=socket.gethostname()).claim().attempt
 
 
 def claim_attempt(store: Store, record: RunRecord) -> RunRecord:
@@ -92,7 +92,7 @@ def claim_attempt(store: Store, record: RunRecord) -> RunRecord:
         own = replace(record, generation=generation)
         if store.names(own.keys.prefix):
             continue
-        if Attempts(store, own, worker=0, pod=socket.gethostname()).claim().attempt == ATTEMPT:
+        if Ledger(store, own, worker=0, pod=socket.gethostname()).claim().attempt == ATTEMPT:
             reporting.note(
                 f"train_func was called without a launcher: one rank, generation {generation}; it publishes to "
                 f"{store.address}/{own.keys.model}"

@@ -39,11 +39,11 @@ from train_func.worker.rank.end import RankEnd
 from train_func.worker.rank.folders import FOLDERS, keep, of_rank
 from train_func.worker.stop import Stop, WithinGrace
 from train_func.worker.store_wait import RECORD_SECONDS, patient, patiently
-from train_func.worker.supervisor.budget import Account, Attempts
 from train_func.worker.supervisor.coordinator import SILENCE, Phase, Status
 from train_func.worker.supervisor.group import Member
 from train_func.worker.supervisor.inputs import RunInputs
 from train_func.worker.supervisor.lead import Lead
+from train_func.worker.supervisor.ledger import Account, Ledger
 from train_func.worker.supervisor.log import LogTee
 from train_func.worker.supervisor.rank_process import Template
 from train_func.worker.supervisor.ranks import Launcher
@@ -78,7 +78,7 @@ class Attempt:
         self._log_tee = log_tee
         self._stop = stop
         self._before = before
-        self._attempts = Attempts(
+        self._ledger = Ledger(
             store, record, worker=environment.worker, pod=environment.pod, pod_uid=environment.pod_uid
         )
         self._member: Member | None = None
@@ -115,12 +115,12 @@ class Attempt:
         if member.is_lead:
             member.hear(Phase.CLAIM)
             patiently(self._lead.check, self._stop)
-            patiently(lambda: self._attempts.check_wanted(SUPERSEDED), self._stop)
-            account = patiently(self._attempts.account, self._stop)
+            patiently(lambda: self._ledger.check_wanted(SUPERSEDED), self._stop)
+            account = patiently(self._ledger.account, self._stop)
             if self._before and account.num_charged > 1:  # what was in the way of the last two may need a moment to go
                 self._stop.pause(PAUSE)
             member.look()  # a group that has ended needs no number
-            lease = patiently(self._attempts.claim, self._stop)
+            lease = patiently(self._ledger.claim, self._stop)
             self._begin(lease)  # its end is on record also where the others never hear of it
             refused = account.verdict(worker) if account.spent else None
         order = member.hear(Phase.PREPARE, lease=lease, refused=refused)
@@ -159,7 +159,7 @@ class Attempt:
         self.lease = lease
         keys = self._record.keys.attempt(lease.attempt)
         history = History(keys, self._store.put) if self._is_lead else None  # rank 0 alone reports metrics
-        self._log_tee.begin(lambda log: self._attempts.put_log(lease.attempt, log), history)
+        self._log_tee.begin(lambda log: self._ledger.put_log(lease.attempt, log), history)
 
     def finish(self, member: Member, ends: list[RankEnd]) -> None:
         """Makes what was trained the result of the run, and puts this worker's success on record.
@@ -218,18 +218,18 @@ class Attempt:
             if root is None and self._member and not self._stop.requested:
                 root = self._member.root()
                 if root is None and self.lease:  # the coordinator has gone, and may have put it on record
-                    root = self._bounded(partial(self._attempts.root_of, self.lease.attempt))
+                    root = self._bounded(partial(self._ledger.root_of, self.lease.attempt))
             verdict = following(root, verdict)
         is_told = not verdict.retryable or verdict.exit_code in (exits.STOPPED, exits.RENDEZVOUS)
         if self.lease is None and verdict.root_cause and is_told:
-            unformed = self._bounded(self._attempts.claim_unformed)
+            unformed = self._bounded(self._ledger.claim_unformed)
             if unformed:
                 self._begin(unformed)
         if self.lease:
             was_stopped = {exits.STOPPED, exits.RESIZED} & {verdict.exit_code, root.exit_code if root else 0}
             if verdict.retryable and not was_stopped:  # a stop from outside costs nothing
-                account = self._bounded(partial(self._attempts.account, self.lease.attempt, self._step))
-                if account and account.spent and not self._bounded(self._attempts.is_published):
+                account = self._bounded(partial(self._ledger.account, self.lease.attempt, self._step))
+                if account and account.spent and not self._bounded(self._ledger.is_published):
                     verdict = following(root, account.verdict(self._environment.worker, root or verdict))
             self._keep(verdict, ends)
         self._root = verdict if verdict.root_cause else root
@@ -271,7 +271,7 @@ class Attempt:
     def _keep(self, verdict: Verdict, ends: list[RankEnd]) -> None:
         lease = self.lease
         assert lease is not None
-        self._bounded(lambda: self._attempts.write_end(lease, verdict, ends, self._step))
+        self._bounded(lambda: self._ledger.write_end(lease, verdict, ends, self._step))
         if verdict.exit_code != exits.DONE:  # else they were kept with the result
             self._bounded(lambda: self._keep_trackers(self._store))
         self._log_tee.flush(self.seconds_left())
