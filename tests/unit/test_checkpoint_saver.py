@@ -16,7 +16,7 @@ from train_func.storage import open_store
 from train_func.wire.events import CheckpointSaved, Note
 from train_func.worker.checkpoint import saver as saver_module
 from train_func.worker.checkpoint.checkpointing import Checkpointing, Parts
-from train_func.worker.checkpoint.saver import SHARE, SHORTEST, Saver, Snapshot
+from train_func.worker.checkpoint.saver import SHARE, SHORTEST, Saver, StepState
 from train_func.worker.checkpoint.state import State
 from train_func.worker.checkpoint.store import BEST, FROZEN, TRAINING, Checkpoints, of_rank
 from train_func.worker.rank import stop_flag
@@ -25,7 +25,7 @@ from train_func.worker.rank import stop_flag
 def taken(step, tensor=None, *, lasts=True):
     tensor = torch.full((7,), float(step)) if tensor is None else tensor
     lasting = frozenset([tensor.data_ptr()]) if lasts else frozenset()
-    return Snapshot(step, State.of({"w": tensor}, TRAINING), [State.of({"used": []}, of_rank(0))], lasting=lasting)
+    return StepState(step, State.of({"w": tensor}, TRAINING), [State.of({"used": []}, of_rank(0))], lasting=lasting)
 
 
 class Saving:
@@ -180,7 +180,7 @@ def with_frozen(step, trained, frozen):
     own = State.of({"used": []}, of_rank(0))
     training = State.of({"trained": trained, "frozen": frozen}, TRAINING)
     best = State.of({"step": 1, "weights": {"w": torch.ones(3)}}, BEST)
-    return Snapshot(step, training, [own], best, frozen=frozenset([frozen.data_ptr()]))
+    return StepState(step, training, [own], best, frozen=frozenset([frozen.data_ptr()]))
 
 
 def test_what_has_not_changed_is_uploaded_once_and_lies_in_every_checkpoint(saving, monkeypatch):

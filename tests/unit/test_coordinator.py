@@ -17,10 +17,10 @@ from train_func.worker.supervisor.coordinator import (
     REGATHER,
     ROOT,
     SILENCE,
+    GroupPhase,
+    GroupState,
     Order,
-    Phase,
     Report,
-    State,
     Status,
     hear,
     lose,
@@ -47,7 +47,7 @@ class Group:
 
     def __init__(self, num_workers, min_workers=None):
         self.now = 100.0
-        self.state = State(num_workers, min_workers or num_workers, looked=self.now)
+        self.state = GroupState(num_workers, min_workers or num_workers, looked=self.now)
         self.reports = {worker: Report(worker, f"pod {worker}") for worker in range(num_workers)}
 
     def tell(self, worker, **changes):
@@ -109,8 +109,8 @@ def finishes(num_workers):
     return runs(num_workers).tell_all(status=Status.ENDED)
 
 
-WAIT, CLAIM, PREPARE, START = Phase.WAIT, Phase.CLAIM, Phase.PREPARE, Phase.START
-FINISH, DONE, STOP, EXIT = Phase.FINISH, Phase.DONE, Phase.STOP, Phase.EXIT
+WAIT, CLAIM, PREPARE, START = GroupPhase.WAIT, GroupPhase.CLAIM, GroupPhase.PREPARE, GroupPhase.START
+FINISH, DONE, STOP, EXIT = GroupPhase.FINISH, GroupPhase.DONE, GroupPhase.STOP, GroupPhase.EXIT
 CLAIMED, NEXT, GONE = {"lease": LEASE}, "begins again", "has gone"
 PREPARED, ENDED, PUBLISHED, LEFT = ({"status": Status(name)} for name in ("prepared", "ended", "published", "left"))
 LOST, STOPPED, AFAR, HANG = exits.KILLED, exits.STOPPED, exits.UNREACHABLE, exits.HANG
@@ -475,11 +475,11 @@ def test_whatever_is_reported_no_phase_begins_before_all_are_ready_for_it():
             begun.add(group.phase)
             of_round = [group.reports[other] for other in range(3) if group.reports[other].round == group.state.round]
             match group.phase:
-                case Phase.DONE:
+                case GroupPhase.DONE:
                     assert (before, worker, status) == (FINISH, 0, Status.PUBLISHED)
-                case Phase.FINISH:
+                case GroupPhase.FINISH:
                     assert [report.status for report in of_round] == [Status.ENDED] * 3
-                case Phase.PREPARE | Phase.START if before is STOP:  # the next round, claimed before it is asked for
+                case GroupPhase.PREPARE | GroupPhase.START if before is STOP:  # the next round, claimed already
                     assert len(of_round) == 3
                     begun.add(CLAIM)
-    assert begun == {*Phase} - {WAIT}
+    assert begun == {*GroupPhase} - {WAIT}

@@ -18,8 +18,8 @@ from train_func.worker.environment import Environment
 from train_func.worker.publish.publication import Publication
 from train_func.worker.rank.end import Outcome, RankEnd
 from train_func.worker.stop import RESERVE, Stop
-from train_func.worker.supervisor.attempt import SHORTEST, Attempt
-from train_func.worker.supervisor.coordinator import Coordinator, Report, State
+from train_func.worker.supervisor.attempt import SHORTEST, WorkerAttempt
+from train_func.worker.supervisor.coordinator import Coordinator, GroupState, Report
 from train_func.worker.supervisor.group import Member
 from train_func.worker.supervisor.lead import FixedLead, Way
 from train_func.worker.supervisor.log import LogTee
@@ -33,7 +33,7 @@ def supervisor(tmp_path, record, store, pending):
     pending.add(writes(weights="trained"), is_model=True)
     pending.report({"metrics": {}})
     made = Supervisor(environment_of(0, tmp_path), LogTee(), Stop())
-    made._attempt = Attempt(made._environment, record, store, made._log_tee, made._stop, made._lead)
+    made._attempt = WorkerAttempt(made._environment, record, store, made._log_tee, made._stop, made._lead)
     made._attempt.launcher = SimpleNamespace(ends=list, pids=set, step=0, out_of_memory=False, has_ranks=True)
     return made
 
@@ -222,13 +222,13 @@ def test_a_function_that_leaves_nothing_has_a_result_all_the_same(tmp_path, pend
 @pytest.fixture
 def last_attempt(tmp_path, record, store):
     """Both workers of a group in the only attempt of their run."""
-    record, group = replace(record, run=a_run(max_attempts=1)), Coordinator(State(2, 2))
+    record, group = replace(record, run=a_run(max_attempts=1)), Coordinator(GroupState(2, 2))
 
     def attempt(worker):
         stop = Stop()
         environment = environment_of(worker, tmp_path / str(worker))
         log_tee = SimpleNamespace(begin=lambda *given: None, flush=lambda seconds: None)
-        made = Attempt(environment, record, store, log_tee, stop, FixedLead(environment))
+        made = WorkerAttempt(environment, record, store, log_tee, stop, FixedLead(environment))
         way = Way(group.report, "127.0.0.1", is_lead=worker == 0)
         made._member = Member(way, Report(worker, f"pod {worker}", round=1), stop)
         return made

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
-from train_func.client.status import Event, JobStatus, Snapshot
+from train_func.client.status import JobEvent, JobStatus, Snapshot
 from train_func.errors import InvalidInput
 from train_func.run import Run, name_of
 from train_func.storage import Store
@@ -86,7 +86,7 @@ class BoundJob(Protocol):
             with_logs: read logs at all.
         """
 
-    def events(self) -> list[Event]:
+    def events(self) -> list[JobEvent]:
         """All events, oldest first."""
 
     def stacks_command(self) -> str:

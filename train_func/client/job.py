@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from train_func.client.backend import Backend, backend_or_default, name_of_backend
 from train_func.client.elsewhere import Elsewhere
-from train_func.client.status import Event
+from train_func.client.status import JobEvent
 from train_func.client.stored_run import (
     ENDED,
     Submission,
@@ -35,7 +35,7 @@ from train_func.wire.records import RunRecord
 if TYPE_CHECKING:
     from transformers import Pipeline
 
-    from train_func.client.control.move import Change, Move
+    from train_func.client.control.move import Move, Workers
     from train_func.client.drill import DrillReport
     from train_func.client.history import History
     from train_func.client.logs import AttemptLine, LogText
@@ -205,7 +205,7 @@ class Job:
         monitor = JobMonitor(self.record, self._job.operator) if follow else None
         return read_lines(views, RunLogs(self.record, self._store, worker), monitor, self._note)
 
-    def events(self) -> list[Event]:
+    def events(self) -> list[JobEvent]:
         """What happened to the job and its workers, oldest first."""
         return self._job.events()
 
@@ -294,11 +294,11 @@ class Job:
             InvalidInput: there is no such fault, rank, worker or step, the job has ended, or rights are missing, with
                 the Role that gives them; nothing was done then.
         """
-        from train_func.client.drill import Target, campaign_of, drill
+        from train_func.client.drill import DrillTarget, campaign_of, drill
 
         campaign = campaign_of(kill, rank=rank, worker=worker, at_step=at_step, signal=signal, seconds=seconds)
         end_of = lambda record: Job(record, self._backend, self._store).wait()  # noqa: E731
-        target = Target(self.record, self._backend, self._store, self._job, self._views, end_of)
+        target = DrillTarget(self.record, self._backend, self._store, self._job, self._views, end_of)
         return drill(target, campaign, is_compared=compare)
 
     def scale(self, workers: int) -> None:
@@ -307,7 +307,7 @@ class Job:
         The highest leave, or new ones join, at the end of a step. Raises InvalidInput where the run cannot have that
         size, or a right is missing, and JobNotFound where its job does not run.
         """
-        self._change.scale(workers)
+        self._workers.scale(workers)
 
     def move(self, worker: int | None = None, *, to: Mapping[str, str], timeout: float | None = None) -> "list[Move]":
         """Has a worker start again on a node with other labels, while the run trains; prints and returns how it went.
@@ -325,13 +325,13 @@ class Job:
             JobFailed: it cannot start there, and only a change can help.
             JobNotFound: its job does not run here.
         """
-        return self._change.move(worker, to, timeout)
+        return self._workers.move(worker, to, timeout)
 
     @property
-    def _change(self) -> "Change":
-        from train_func.client.control.move import Change
+    def _workers(self) -> "Workers":
+        from train_func.client.control.move import Workers
 
-        return Change(self.record, self._job, self._store, self._note, self._other_place)
+        return Workers(self.record, self._job, self._store, self._note, self._other_place)
 
     def delete(self) -> None:
         """Stops the workers and removes the job from its backend, with its pods and their logs; says what stays.

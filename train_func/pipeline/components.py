@@ -33,7 +33,7 @@ evaluate = _component(steps.evaluate)
 promote = _component(steps.promote)
 
 
-class Outcome(NamedTuple):
+class PipelineOutcome(NamedTuple):
     """What the pipeline returns."""
 
     name: str
@@ -50,7 +50,7 @@ def _pipeline(on_server: Callable[[Any], Any] = lambda task: task) -> Any:
         better: str = "accuracy",
         where: str = "Cluster",
         options: str = "{}",
-    ) -> Outcome:
+    ) -> PipelineOutcome:
         """Trains a function by a job, and puts its model in place where it is better than the one there.
 
         Args:
@@ -80,7 +80,7 @@ def _pipeline(on_server: Callable[[Any], Any] = lambda task: task) -> Any:
         ).set_display_name("model")
         for task in (prepared, trained, evaluated, promoted, imported):
             task.set_caching_options(False)  # what is done already the store tells, and it may have changed
-        return Outcome(name, promoted.output)
+        return PipelineOutcome(name, promoted.output)
 
     return dsl.pipeline(train_and_promote)
 

@@ -14,7 +14,7 @@ from datetime import datetime, timedelta
 from train_func.client.cluster import faults, objects
 from train_func.client.cluster.access import Access
 from train_func.client.kinds.kind import Operator
-from train_func.client.status import Event, JobStatus, LogLine, LogPosition, Pod, Snapshot
+from train_func.client.status import JobEvent, JobStatus, LogLine, LogPosition, Pod, Snapshot
 from train_func.errors import InvalidInput, JobNotFound
 from train_func.text import counted
 
@@ -53,7 +53,7 @@ class ClusterJob:
         """The pods that there are, oldest first."""
         return objects.pods(self.access(), self.name)
 
-    def events(self) -> list[Event]:
+    def events(self) -> list[JobEvent]:
         """All events that the cluster still has, oldest first."""
         return objects.events(self.access(), self.name)
 

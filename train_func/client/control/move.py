@@ -58,8 +58,8 @@ class _Before:
     snapshot: Snapshot
 
 
-class Change:
-    """Changes of one job; what happens meanwhile is told to ``note``."""
+class Workers:
+    """The workers of one job, whose number and nodes change; what happens meanwhile is told to ``note``."""
 
     def __init__(
         self,

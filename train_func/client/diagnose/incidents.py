@@ -12,7 +12,7 @@ from datetime import datetime
 
 from train_func.client.diagnose.diagnosis import Diagnosis
 from train_func.client.diagnose.reasons import EVICTED, look_up
-from train_func.client.status import Event, Pod
+from train_func.client.status import JobEvent, Pod
 from train_func.errors import Cause
 from train_func.wire import exits
 from train_func.wire.records import Termination
@@ -37,7 +37,7 @@ class Incident:
     diagnosis: Diagnosis
 
 
-def incidents(pods: Sequence[Pod], events: Sequence[Event], max_attempts: int) -> list[Incident]:
+def incidents(pods: Sequence[Pod], events: Sequence[JobEvent], max_attempts: int) -> list[Incident]:
     """The incidents in events and pods, oldest first, each once.
 
     Args:
@@ -78,7 +78,7 @@ def incidents(pods: Sequence[Pod], events: Sequence[Event], max_attempts: int) -
     return list(happened.values())
 
 
-def container_starts(pods: Sequence[Pod], events: Iterable[Event]) -> dict[int, list[datetime]]:
+def container_starts(pods: Sequence[Pod], events: Iterable[JobEvent]) -> dict[int, list[datetime]]:
     """By worker, when each of its pods started; from the node's events, which outlast the pods, and from its pods."""
     starts: dict[int, dict[str, datetime]] = {}
     for event in events:
@@ -90,7 +90,7 @@ def container_starts(pods: Sequence[Pod], events: Iterable[Event]) -> dict[int, 
     return {worker: list(by_uid.values()) for worker, by_uid in starts.items()}
 
 
-def end_of(event: Event) -> Diagnosis:
+def end_of(event: JobEvent) -> Diagnosis:
     """What the end of a container means, of which the operator tells."""
     assert event.end is not None
     code, (written, words) = event.end.code, termination(event.end.message)

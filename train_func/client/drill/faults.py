@@ -17,7 +17,7 @@ FOREVER = 3600.0  # longest that a store or a node is away
 
 
 @dataclass(frozen=True)
-class Kind:
+class FaultKind:
     """A kind of fault."""
 
     victim: Literal["rank", "worker", "store"]
@@ -28,13 +28,13 @@ class Kind:
 
 
 _OF_RANK: dict[str, tuple[Cause, ...]] = dict.fromkeys(("KILL", "TERM", "INT", "ABRT", "SEGV", "BUS"), ("killed",))
-KINDS: Mapping[str, Kind] = {
-    "rank": Kind("rank", _OF_RANK),
-    "worker": Kind("worker", {"KILL": ("killed",), "TERM": ("preemption",)}),
-    "pod": Kind("worker", {"KILL": ("preemption", "killed"), "TERM": ("preemption",)}),
-    "node": Kind("worker", {"TERM": ("preemption",)}, seconds=30.0),
-    "hang": Kind("rank", {"STOP": ("hang",)}),
-    "store": Kind("store", {"": ("storage",)}, seconds=10.0),
+KINDS: Mapping[str, FaultKind] = {
+    "rank": FaultKind("rank", _OF_RANK),
+    "worker": FaultKind("worker", {"KILL": ("killed",), "TERM": ("preemption",)}),
+    "pod": FaultKind("worker", {"KILL": ("preemption", "killed"), "TERM": ("preemption",)}),
+    "node": FaultKind("worker", {"TERM": ("preemption",)}, seconds=30.0),
+    "hang": FaultKind("rank", {"STOP": ("hang",)}),
+    "store": FaultKind("store", {"": ("storage",)}, seconds=10.0),
 }
 
 
@@ -88,7 +88,7 @@ class Fault(NamedFields):
             raise InvalidInput(known)
 
     @property
-    def kind(self) -> Kind:
+    def kind(self) -> FaultKind:
         """What its name stands for."""
         return KINDS[self.kill]
 

@@ -25,7 +25,7 @@ from pathlib import Path
 from train_func.client.kinds.reading import DELETED
 from train_func.client.local.folder import JobFolder
 from train_func.client.local.worker import Node, Worker
-from train_func.client.status import Condition, ContainerEnd, Event, JobStatus, Pod
+from train_func.client.status import Condition, ContainerEnd, JobEvent, JobStatus, Pod
 from train_func.process import lock, process_tree
 from train_func.wire import exits
 
@@ -103,14 +103,14 @@ class Controller:
         entered = Condition(state, "True", reason or state, message)
         self._status = replace(self._status, conditions=(*conditions[:1], entered))
         severity = "Warning" if state in ("Restarting", "Failed") else "Normal"
-        event = Event(datetime.now(UTC), severity, entered.reason, message, f"Job/{self._spec.name}")
+        event = JobEvent(datetime.now(UTC), severity, entered.reason, message, f"Job/{self._spec.name}")
         self._folder.add(self._status, event)
 
     def _tell(self, pod: Pod, severity: str, reason: str, message: str, end: ContainerEnd | None = None) -> None:
         """Adds an event about a pod."""
         now, about = datetime.now(UTC), f"Pod/{pod.name}"
         self._folder.add(
-            Event(now, severity, reason, message, about, uid=pod.uid, pod=pod.name, worker=pod.worker, end=end)
+            JobEvent(now, severity, reason, message, about, uid=pod.uid, pod=pod.name, worker=pod.worker, end=end)
         )
 
     def _create(self, worker: int) -> Pod:

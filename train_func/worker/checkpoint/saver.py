@@ -37,7 +37,7 @@ class _Superseded(Exception):
 
 
 @dataclass(frozen=True)
-class Snapshot:
+class StepState:
     """A state between two steps; its tensors are those of the training, and will change."""
 
     step: int
@@ -90,7 +90,7 @@ class Saver:
         """Makes the next one due."""
         self._is_asked = True
 
-    def begin(self, snapshot: Snapshot) -> None:
+    def begin(self, snapshot: StepState) -> None:
         """Begins a checkpoint; ``wait_copied`` has to be called before tensors change.
 
         One that is under way is given up for it, unless all of its files are in the store.
@@ -137,7 +137,7 @@ class Saver:
         return not self.is_busy
 
     def _save(
-        self, snapshot: Snapshot, copy: State, lasting: Mapping[str, tuple[torch.Tensor, int]], blocked: float
+        self, snapshot: StepState, copy: State, lasting: Mapping[str, tuple[torch.Tensor, int]], blocked: float
     ) -> None:
         begun = time.monotonic()
         try:
@@ -184,7 +184,7 @@ class Saver:
         if max(self._took, time.monotonic() - self._begun) > seconds:
             self.wait(seconds)
 
-    def _write(self, snapshot: Snapshot, copy: State) -> Manifest:
+    def _write(self, snapshot: StepState, copy: State) -> Manifest:
         """``copy``: of what the snapshot has of all ranks."""
         seldom = {name for name, source in snapshot.training.tensors.items() if source.data_ptr() in snapshot.frozen}
         changing = {name: tensor for name, tensor in copy.tensors.items() if name not in seldom}

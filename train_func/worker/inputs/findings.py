@@ -13,7 +13,7 @@ from train_func.worker.inputs.locate import HubUnreachable, LocalFiles
 if TYPE_CHECKING:
     from train_func.worker.inputs.model import ModelFolder
     from train_func.worker.inputs.named import InputVersion
-    from train_func.worker.inputs.reader import Source
+    from train_func.worker.inputs.reader import RawDataset
 
 Result = TypeVar("Result")
 
@@ -79,7 +79,7 @@ class Findings:
         if self.faults:
             raise InvalidInput([text for _, text in self.faults], cause=self.faults[0][0])
 
-    def add_input(self, field: str, found: "ModelFolder | Source") -> None:
+    def add_input(self, field: str, found: "ModelFolder | RawDataset") -> None:
         """What is known of an input of the task, which names it in ``field``, and its revision beside that."""
         self.fingerprints[field] = found.fingerprint
         if found.local:

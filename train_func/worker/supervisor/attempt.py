@@ -39,7 +39,7 @@ from train_func.worker.rank.end import RankEnd
 from train_func.worker.rank.folders import FOLDERS, keep, of_rank
 from train_func.worker.stop import Stop, WithinGrace
 from train_func.worker.store_wait import RECORD_SECONDS, patient, patiently
-from train_func.worker.supervisor.coordinator import SILENCE, Phase, Status
+from train_func.worker.supervisor.coordinator import SILENCE, GroupPhase, Status
 from train_func.worker.supervisor.group import Member
 from train_func.worker.supervisor.inputs import RunInputs
 from train_func.worker.supervisor.lead import Lead
@@ -47,7 +47,7 @@ from train_func.worker.supervisor.ledger import Account, Ledger
 from train_func.worker.supervisor.log import LogTee
 from train_func.worker.supervisor.rank_process import Template
 from train_func.worker.supervisor.ranks import Launcher
-from train_func.worker.supervisor.uploads import History
+from train_func.worker.supervisor.uploads import HistoryUpload
 from train_func.worker.supervisor.verdict import following, left_steps, of_ranks
 
 SUPERSEDED = 10.0  # for a record that another client has put in the place of the job's own to be put back
@@ -58,7 +58,7 @@ LINGER = 5.0  # for which the lead stays for those who still read the reason
 T = TypeVar("T")
 
 
-class Attempt:
+class WorkerAttempt:
     """One attempt in this process. ``before``: the verdict that has ended the one before it in the same pods."""
 
     def __init__(
@@ -113,7 +113,7 @@ class Attempt:
         lease: Lease | None = None
         refused: Verdict | None = None
         if member.is_lead:
-            member.hear(Phase.CLAIM)
+            member.hear(GroupPhase.CLAIM)
             patiently(self._lead.check, self._stop)
             patiently(lambda: self._ledger.check_wanted(SUPERSEDED), self._stop)
             account = patiently(self._ledger.account, self._stop)
@@ -123,7 +123,7 @@ class Attempt:
             lease = patiently(self._ledger.claim, self._stop)
             self._begin(lease)  # its end is on record also where the others never hear of it
             refused = account.verdict(worker) if account.spent else None
-        order = member.hear(Phase.PREPARE, lease=lease, refused=refused)
+        order = member.hear(GroupPhase.PREPARE, lease=lease, refused=refused)
         assert order.lease is not None  # the lead has claimed it before that phase
         if not member.is_lead:
             self._begin(order.lease)
@@ -158,7 +158,7 @@ class Attempt:
     def _begin(self, lease: Lease) -> None:
         self.lease = lease
         keys = self._record.keys.attempt(lease.attempt)
-        history = History(keys, self._store.put) if self._is_lead else None  # rank 0 alone reports metrics
+        history = HistoryUpload(keys, self._store.put) if self._is_lead else None  # rank 0 alone reports metrics
         self._log_tee.begin(lambda log: self._ledger.put_log(lease.attempt, log), history)
 
     def finish(self, member: Member, ends: list[RankEnd]) -> None:
@@ -170,7 +170,7 @@ class Attempt:
         environment, lease, stop = self._environment, self.lease, WithinGrace(self._stop)
         assert lease is not None  # no rank starts before
         left = left_steps(ends, worker=environment.worker)
-        member.hear(Phase.FINISH, Phase.DONE, status=Status.ENDED, left=left)
+        member.hear(GroupPhase.FINISH, GroupPhase.DONE, status=Status.ENDED, left=left)
         self.finishes = True
         if member.is_lead:
             first = next((end.outcome for end in ends if end.rank == 0), None)
@@ -185,7 +185,7 @@ class Attempt:
         self._keep_trackers(waiting)
         if any(end.outcome and end.outcome.separate for end in ends):
             print("the ranks never formed one process group: each has trained by itself")
-        member.hear(Phase.DONE, stop=stop)
+        member.hear(GroupPhase.DONE, stop=stop)
         self._until = time.monotonic() + RECORD_SECONDS
         self._keep(Verdict(exits.DONE, None, "all ranks ended", environment.worker), ends)
 

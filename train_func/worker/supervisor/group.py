@@ -20,7 +20,7 @@ from train_func.worker.environment import Environment
 from train_func.worker.rank import reporting
 from train_func.worker.stop import Stop, Stopped
 from train_func.worker.store_wait import TELL
-from train_func.worker.supervisor.coordinator import Order, Phase, Report, Status
+from train_func.worker.supervisor.coordinator import GroupPhase, Order, Report, Status
 from train_func.worker.supervisor.lead import Lead, Way
 
 BEAT = 1.0  # seconds between two reports while nothing changes
@@ -47,7 +47,7 @@ class Member:
         self._way, self._report, self._stop = way, report, stop
         self.address, self.is_lead = way.address, way.is_lead
         self._lock = threading.Lock()
-        self._order = Order(Phase.WAIT)
+        self._order = Order(GroupPhase.WAIT)
         self._verdict: Verdict | None = None
         self.has_gone = False
         """Whether the coordinator has gone."""
@@ -84,7 +84,7 @@ class Member:
         if self.has_gone:
             raise PeersLost("the coordinator of the group has gone, and its worker with it")
 
-    def hear(self, *phases: Phase, stop: Stop | None = None, **changes: Any) -> Order:
+    def hear(self, *phases: GroupPhase, stop: Stop | None = None, **changes: Any) -> Order:
         """Reports these changes, and returns the order when the group is in one of these phases.
 
         Raises:
@@ -95,7 +95,7 @@ class Member:
         notice = time.monotonic() + TELL
         while order.phase not in phases or order.round != self._report.round:
             self.look()
-            if order.phase is Phase.WAIT and time.monotonic() > notice:
+            if order.phase is GroupPhase.WAIT and time.monotonic() > notice:
                 notice = time.monotonic() + TELL
                 reporting.say(WaitsForPeers(endpoint=self.address, why=order.why))
             (stop or self._stop).pause(pause)
@@ -116,7 +116,7 @@ class Member:
     def root(self) -> Verdict | None:
         """Returns why the round ends, after this worker has reported that it failed; None where that is not known."""
         with contextlib.suppress(PeersLost, Stopped):
-            self.hear(Phase.FINISH, Phase.DONE)
+            self.hear(GroupPhase.FINISH, GroupPhase.DONE)
         return self._verdict
 
     def wait(self, waits: bool) -> bool:
@@ -130,7 +130,7 @@ class Member:
             self._report = Report(self._report.worker, self._report.pod, self._report.round + 1)
             self._verdict = None
         while (order := self.tell()).round != self._report.round:
-            if order.phase in (Phase.DONE, Phase.EXIT) or self.has_gone or self._stop.requested:
+            if order.phase in (GroupPhase.DONE, GroupPhase.EXIT) or self.has_gone or self._stop.requested:
                 return False
             time.sleep(POLL)
         return True
@@ -174,12 +174,12 @@ def meet(
             order, pause = way.ask(report), BEAT / 10
         except OSError as error:  # a name not yet known, a host not yet there
             way, pause = None, RETRY
-            order = Order(Phase.WAIT, why=f"{type(error).__name__}: {error}")
+            order = Order(GroupPhase.WAIT, why=f"{type(error).__name__}: {error}")
         if way and order.round:
             member = Member(way, replace(report, round=order.round, status=Status.READY, expects=0), stop)
             threading.Thread(target=member.beat, name="reports", daemon=True).start()
             return member
-        if order.phase is Phase.PREPARE:
+        if order.phase is GroupPhase.PREPARE:
             until = time.monotonic() + seconds  # the others are there
             preparation = preparation or begin(prepare)
             if preparation.done():

@@ -25,7 +25,7 @@ from train_func.wire.records import RunRecord
 from train_func.worker.environment import Environment
 from train_func.worker.publish.publication import complete
 from train_func.worker.supervisor.connection import Connection, Host
-from train_func.worker.supervisor.coordinator import GATHER, REGATHER, Coordinator, Order, Report, State
+from train_func.worker.supervisor.coordinator import GATHER, REGATHER, Coordinator, GroupState, Order, Report
 
 PATIENCE, PATIENCE_OF_WORKER = 1.0, 0.5  # seconds without an answer, and more for each lower worker
 PATIENCE_OF_NEWCOMER = 6.0  # more for a worker that was in no group, while those that are left may find a lead
@@ -86,7 +86,7 @@ class FixedLead:
         host, port = _split(environment.endpoint)
         if environment.worker:
             return Way(Connection(host, port, environment.group_key).report, address, is_lead=False)
-        coordinator = Coordinator(State(environment.num_workers, environment.num_workers))
+        coordinator = Coordinator(GroupState(environment.num_workers, environment.num_workers))
         if environment.num_workers > 1:
             Host(coordinator, environment.group_key, port)
         return Way(coordinator.report, address, is_lead=True)
@@ -157,7 +157,7 @@ class ElectedLead:
                     raise
                 raise OSError("another worker leads the group") from None
             gather = REGATHER if number else GATHER
-            state = State(environment.num_workers, environment.min_workers, environment.worker, gather, is_left)
+            state = GroupState(environment.num_workers, environment.min_workers, environment.worker, gather, is_left)
             coordinator = Coordinator(state)
             Host(coordinator, environment.group_key, port)
         self._own = number + 1

@@ -26,7 +26,7 @@ from train_func.worker.stop import Stop, Stopped, WithinGrace
 from train_func.worker.store_wait import RECORD_SECONDS, patiently
 from train_func.worker.submission import bring_submission
 from train_func.worker.supervisor import inputs
-from train_func.worker.supervisor.attempt import Attempt
+from train_func.worker.supervisor.attempt import WorkerAttempt
 from train_func.worker.supervisor.group import Member, NotFormed, PeersLost, meet
 from train_func.worker.supervisor.lead import ElectedLead, Finished, FixedLead, Lead, Replaced
 from train_func.worker.supervisor.log import LogTee
@@ -90,7 +90,7 @@ class Supervisor:
         self._environment = environment
         self._log_tee = log_tee
         self._stop = stop
-        self._attempt: Attempt | None = None
+        self._attempt: WorkerAttempt | None = None
         self._template = Template(environment.num_threads)
         self._lead: Lead = FixedLead(environment)
         self._member: Member | None = None
@@ -191,7 +191,7 @@ class Supervisor:
         record = patiently(lambda: bring_submission(store, environment.submission, environment.job_dir), stop)
         if environment.is_elastic:
             self._lead = ElectedLead(environment, store, record)
-        self._attempt = Attempt(environment, record, store, self._log_tee, stop, self._lead)
+        self._attempt = WorkerAttempt(environment, record, store, self._log_tee, stop, self._lead)
         stop.check()
         patiently(lambda: store.probe(record.keys.prefix), stop)  # first: it says within seconds why it cannot be used
         self._heartbeat = Heartbeat(store, record, environment.pod)

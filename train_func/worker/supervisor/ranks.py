@@ -37,7 +37,7 @@ from train_func.worker.environment import Environment
 from train_func.worker.rank import folders, stacks
 from train_func.worker.rank.end import RankEnd, running
 from train_func.worker.stop import Stop, work_seconds
-from train_func.worker.supervisor.coordinator import Order, Phase, Status
+from train_func.worker.supervisor.coordinator import GroupPhase, Order, Status
 from train_func.worker.supervisor.group import BEAT, Member, PeersLost
 from train_func.worker.supervisor.hangs import Hang, HangWatch
 from train_func.worker.supervisor.lead import reserved_port
@@ -108,7 +108,7 @@ class Launcher:
                     address = f"{self._member.address}:{ports.enter_context(reserved_port())}"
                 while not self._template.is_ready():  # first: else ranks of others would wait for these
                     self._look_around()
-                order = self._member.hear(Phase.START, status=Status.PREPARED, address=address)
+                order = self._member.hear(GroupPhase.START, status=Status.PREPARED, address=address)
                 self._position = order.members.index(self._environment.worker)
                 self._num_workers = len(order.members)
                 for local_rank in range(self._environment.num_ranks):

@@ -93,7 +93,7 @@ class LogUpload(Periodic):
             self._last = log
 
 
-class History(Periodic):
+class HistoryUpload(Periodic):
     """The metrics of one attempt as CSV, in a new file when one is long."""
 
     def __init__(

@@ -27,7 +27,7 @@ from train_func.worker.tasks.image_decoding import (
 )
 from train_func.worker.tasks.labels import encode
 from train_func.worker.tasks.metrics import Accuracy
-from train_func.worker.tasks.protocol import Metric, Rows, WorkerHalf
+from train_func.worker.tasks.protocol import Rows, StreamingMetric, WorkerHalf
 from train_func.worker.tasks.targets import classes_text, judge_classes
 from train_func.worker.tasks.train_eval_split import HELD_OUT, TRAINING, Sources, TrainEvalSplit, divide, where
 
@@ -171,7 +171,7 @@ class ImageClassifier(WorkerHalf[ImageClassification]):
             )
         return ImageCollator(image_processor, augment=training and self.task.augment)
 
-    def metric(self) -> Metric:
+    def metric(self) -> StreamingMetric:
         return Accuracy()
 
     def pipeline(self) -> Mapping[str, Any]:

@@ -58,7 +58,7 @@ class Rows:
     """The row_id of the first held-out row, where these are a file or split of their own."""
 
 
-class Metric(Protocol):
+class StreamingMetric(Protocol):
     """A metric that is summed up batch by batch, on every rank by itself: no logits are kept or exchanged."""
 
     def count(self, logits: Any, labels: Any) -> Mapping[str, float] | None:
@@ -104,7 +104,7 @@ class WorkerTask(Protocol):
     def num_items(self, inputs: Mapping[str, Any], num_rows: int) -> int | None:
         """The weight of a batch in its step, the sum of those of its rows; None: its labels, or its rows."""
 
-    def metric(self) -> Metric | None:
+    def metric(self) -> StreamingMetric | None:
         """What is measured where the function gives Trainer no compute_metrics; None: the loss alone.
 
         It may depend on what ``rows`` has returned; where the function has not asked for rows, it has none.

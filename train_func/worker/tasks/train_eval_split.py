@@ -20,7 +20,7 @@ from train_func.tasks import RowsTask
 from train_func.text import counted
 from train_func.worker.inputs.findings import Findings
 from train_func.worker.inputs.locate import Wanted, looks_like_path
-from train_func.worker.inputs.reader import Source, read_source
+from train_func.worker.inputs.reader import RawDataset, read_source
 from train_func.worker.tasks.columns import judge_columns
 
 if TYPE_CHECKING:
@@ -36,10 +36,10 @@ FACTS = "facts.json"
 class Sources:
     """What the fields of a task name: read when its tables are asked for, known by content before."""
 
-    read: Mapping[str, Source]
+    read: Mapping[str, RawDataset]
     """The sources by the field of the task that names them."""
-    parts: Mapping[str, tuple[Source, str]]
-    """Source and split, under TRAINING and, unless a share of the training rows is to be held out, under HELD_OUT."""
+    parts: Mapping[str, tuple[RawDataset, str]]
+    """Data set and split, under TRAINING and, unless a share of the training rows is to be held out, under HELD_OUT."""
 
     @property
     def fingerprints(self) -> dict[str, str]:

@@ -33,7 +33,7 @@ from train_func.worker.checkpoint.checkpointing import Checkpointing, Parts, Res
 from train_func.worker.rank import marks, stop_flag, world
 from train_func.worker.rank.marks import Phase
 from train_func.worker.tasks.metrics import Accuracy
-from train_func.worker.tasks.protocol import Metric, WorkerTask
+from train_func.worker.tasks.protocol import StreamingMetric, WorkerTask
 from train_func.worker.training import arguments, audit, evaluation, state, weights
 from train_func.worker.training.arguments import leave_to_plan, logging_steps_of, plan_faults
 from train_func.worker.training.audit import Coverage, check_same_plan
@@ -92,7 +92,7 @@ class Trainer(transformers.Trainer):
         """In their order."""
         count_own = self.task.num_items if self.task else None
         self.items = items_of(self.model, shifts_labels=self._loss_shifts_labels, count_own=count_own)
-        self.metric: Metric | None = self.task.metric() if self.task else Accuracy()
+        self.metric: StreamingMetric | None = self.task.metric() if self.task else Accuracy()
         self.rows_evaluated = 0
         """Of the batch that an evaluation has come to."""
         self._ignore_keys: list[str] | None = None
