@@ -15,10 +15,10 @@ from train_func.errors import StorageFailed
 from train_func.storage import open_store
 from train_func.wire.events import CheckpointSaved, Note
 from train_func.worker.checkpoint import saver as saver_module
+from train_func.worker.checkpoint.checkpoint_store import BEST, FROZEN, TRAINING, Checkpoints, of_rank
 from train_func.worker.checkpoint.checkpointing import Checkpointing, Parts
 from train_func.worker.checkpoint.saver import SHARE, SHORTEST, Saver, StepState
 from train_func.worker.checkpoint.state import State
-from train_func.worker.checkpoint.store import BEST, FROZEN, TRAINING, Checkpoints, of_rank
 from train_func.worker.rank import stop_flag
 
 

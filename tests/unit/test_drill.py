@@ -12,7 +12,7 @@ from tests.recorded_jobs import RecordedJob
 from train_func import Cluster
 from train_func.client.drill import DrillReport, campaign_of
 from train_func.client.drill.campaign import Campaign
-from train_func.client.drill.cluster import ClusterFaults
+from train_func.client.drill.cluster_faults import ClusterFaults
 from train_func.client.drill.comparison import judge
 from train_func.client.drill.faults import Fault
 from train_func.client.drill.report import Recovery

@@ -14,7 +14,7 @@ from train_func.errors import StorageFailed
 from train_func.wire import events
 from train_func.wire.layout import RunKeys
 from train_func.wire.metrics import Row, from_csv, row_of, to_csv
-from train_func.worker.rank.values import reported
+from train_func.worker.rank.json_values import reported
 from train_func.worker.supervisor.uploads import HistoryUpload
 
 KEYS = RunKeys("job-a").attempt(1)

@@ -16,7 +16,7 @@ from train_func.client.cluster.cluster import Cluster
 from train_func.client.job_spec import SecretKey
 from train_func.errors import InvalidInput
 from train_func.fields import brief
-from train_func.pipeline import steps
+from train_func.pipeline import step_functions
 from train_func.storage import scheme_of
 
 IMAGE = os.environ.get("TRAIN_FUNC_IMAGE") or "registry/train-func:1"  # any name will do on this machine
@@ -27,10 +27,10 @@ def _component(step: Callable[..., object]) -> Any:
     return dsl.component(step, base_image=IMAGE, install_kfp_package=False)
 
 
-prepare = _component(steps.prepare)
-train = _component(steps.train)
-evaluate = _component(steps.evaluate)
-promote = _component(steps.promote)
+prepare = _component(step_functions.prepare)
+train = _component(step_functions.train)
+evaluate = _component(step_functions.evaluate)
+promote = _component(step_functions.promote)
 
 
 class PipelineOutcome(NamedTuple):

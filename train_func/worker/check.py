@@ -26,7 +26,7 @@ from train_func.storage import open_store
 from train_func.text import counted
 from train_func.worker.inputs.cache import machine_cache
 from train_func.worker.inputs.findings import Findings
-from train_func.worker.inputs.model import ModelUse, find_model
+from train_func.worker.inputs.model_folder import ModelUse, find_model
 from train_func.worker.inputs.named import find
 from train_func.worker.tasks.protocol import worker_half
 

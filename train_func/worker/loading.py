@@ -13,7 +13,7 @@ from train_func.inputs import key_of, variable_of
 from train_func.storage import Store
 from train_func.wire.layout import PIPELINE
 from train_func.wire.records import RunRecord
-from train_func.worker.inputs.model import ModelUse, find_model
+from train_func.worker.inputs.model_folder import ModelUse, find_model
 from train_func.worker.inputs.named import bring, find, link
 from train_func.worker.publish.card import TaskPart, fields_of
 from train_func.worker.rank import world

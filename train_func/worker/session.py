@@ -36,8 +36,8 @@ from train_func.worker.loading import Loading
 from train_func.worker.publish import module
 from train_func.worker.publish.publication import Publication, complete
 from train_func.worker.rank import end, folders, marks, reporting, world
+from train_func.worker.rank.json_values import reported
 from train_func.worker.rank.marks import Phase
-from train_func.worker.rank.values import reported
 from train_func.worker.supervisor.ledger import Ledger
 from train_func.worker.trainers import Trainers
 from train_func.worker.training import audit, numerics, own_loop

@@ -14,7 +14,7 @@ from kubernetes.client.rest import RESTClientObject
 from urllib3.exceptions import MaxRetryError, ProtocolError
 from urllib3.util import Retry
 
-from train_func.client.cluster.faults import NO_API
+from train_func.client.cluster.api_errors import NO_API
 
 REPEATABLE = ("GET", "DELETE")  # a POST is never sent again when it may have been done
 BUSY, UNAVAILABLE, UNAUTHORIZED = 429, 503, 401

@@ -138,7 +138,7 @@ class Injector(Protocol):
         """
 
 
-INJECTORS = {"Local": "train_func.client.drill.machine", "Cluster": "train_func.client.drill.cluster"}
+INJECTORS = {"Local": "train_func.client.drill.machine_faults", "Cluster": "train_func.client.drill.cluster_faults"}
 
 
 def injector_of(backend: Backend, job: BoundJob, store: Store) -> Injector:

@@ -14,7 +14,7 @@ from pathlib import Path
 
 from train_func.client.backend import RunsAlready
 from train_func.client.job_spec import TTL_SECONDS, JobSpec
-from train_func.client.local.folder import JobFolder, Journal, make_folder
+from train_func.client.local.job_folder import JobFolder, Journal, make_folder
 from train_func.client.local.worker import machine_environment, secret_values
 from train_func.client.status import JobEvent, JobStatus, LogLine, LogPosition, Pod, Snapshot
 from train_func.errors import InvalidInput, JobFailed, JobNotFound

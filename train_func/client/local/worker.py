@@ -19,7 +19,7 @@ from pathlib import Path
 
 from train_func.client import quantity
 from train_func.client.job_spec import JOIN_SECONDS, JobSpec, OfWorker, SecretKey
-from train_func.client.local.folder import JobFolder
+from train_func.client.local.job_folder import JobFolder
 from train_func.client.local.machine import Machine
 from train_func.client.status import Pod
 from train_func.process import process_tree

@@ -27,7 +27,10 @@ from train_func.client.source.definitions import (
     is_plain_body,
     shown_values,
 )
-from train_func.client.source.faults import (
+from train_func.client.source.modules import LocalModule, Modules
+from train_func.client.source.names import OF_A_MODULE, Definition, Import, uses_of
+from train_func.client.source.pieces import Expression, Piece, closure
+from train_func.client.source.refusals import (
     BUILTINS,
     IPYTHON_ONLY,
     MAX_BYTES,
@@ -38,9 +41,6 @@ from train_func.client.source.faults import (
     undefined_fault,
     value_fault,
 )
-from train_func.client.source.modules import LocalModule, Modules
-from train_func.client.source.names import OF_A_MODULE, Definition, Import, uses_of
-from train_func.client.source.pieces import Expression, Piece, closure
 from train_func.client.source.values import REFILL, NoValueError, Writer, is_own_object, is_type
 from train_func.errors import SourceRefused
 

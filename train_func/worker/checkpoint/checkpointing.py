@@ -17,9 +17,9 @@ from train_func.process.failpoint import reach
 from train_func.storage import Store
 from train_func.wire.events import Resumes
 from train_func.wire.records import RunRecord
+from train_func.worker.checkpoint.checkpoint_store import BEST, TRAINING, Checkpoints, Manifest, of_rank
 from train_func.worker.checkpoint.saver import Saver, StepState
 from train_func.worker.checkpoint.state import State
-from train_func.worker.checkpoint.store import BEST, TRAINING, Checkpoints, Manifest, of_rank
 from train_func.worker.rank import marks, reporting, stop_flag, world
 from train_func.worker.rank.marks import Phase
 from train_func.worker.stop import work_seconds

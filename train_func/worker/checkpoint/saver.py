@@ -24,8 +24,8 @@ import torch
 from train_func.process.failpoint import reach
 from train_func.wire.events import CheckpointFailed, CheckpointSaved, Event, Note
 from train_func.worker.attempt_records import Fenced
+from train_func.worker.checkpoint.checkpoint_store import BEST, FROZEN, TRAINING, Checkpoints, Manifest, of_rank
 from train_func.worker.checkpoint.state import State
-from train_func.worker.checkpoint.store import BEST, FROZEN, TRAINING, Checkpoints, Manifest, of_rank
 
 SHARE = 50  # how many times as long as a checkpoint took the next one waits, unless the Run says
 SHORTEST = 10.0  # seconds between two, at least, unless the Run says

@@ -11,7 +11,7 @@ from train_func.text import are, counted, in_rows
 from train_func.worker.inputs.locate import HubUnreachable, LocalFiles
 
 if TYPE_CHECKING:
-    from train_func.worker.inputs.model import ModelFolder
+    from train_func.worker.inputs.model_folder import ModelFolder
     from train_func.worker.inputs.named import InputVersion
     from train_func.worker.inputs.reader import RawDataset
 

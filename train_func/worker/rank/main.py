@@ -24,8 +24,8 @@ from train_func.worker.attempt_records import write_setup
 from train_func.worker.rank import end, folders, marks, process_groups, reporting, stacks, stop_flag
 from train_func.worker.rank import source as source_module
 from train_func.worker.rank.end import Outcome, of_error
+from train_func.worker.rank.json_values import plain_result
 from train_func.worker.rank.source import SourceNeeds
-from train_func.worker.rank.values import plain_result
 
 LONGEST_WAIT_FOR_GROUPS = 30.0  # seconds; ranks that come later than that find no rank 0
 

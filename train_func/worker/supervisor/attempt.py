@@ -41,12 +41,12 @@ from train_func.worker.stop import Stop, WithinGrace
 from train_func.worker.store_wait import RECORD_SECONDS, patient, patiently
 from train_func.worker.supervisor.coordinator import SILENCE, GroupPhase, Status
 from train_func.worker.supervisor.group import Member
-from train_func.worker.supervisor.inputs import RunInputs
 from train_func.worker.supervisor.lead import Lead
 from train_func.worker.supervisor.ledger import Account, Ledger
 from train_func.worker.supervisor.log import LogTee
 from train_func.worker.supervisor.rank_process import Template
 from train_func.worker.supervisor.ranks import Launcher
+from train_func.worker.supervisor.run_inputs import RunInputs
 from train_func.worker.supervisor.uploads import HistoryUpload
 from train_func.worker.supervisor.verdict import following, left_steps, of_ranks
 

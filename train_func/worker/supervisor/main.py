@@ -25,7 +25,7 @@ from train_func.worker.rank import reporting
 from train_func.worker.stop import Stop, Stopped, WithinGrace
 from train_func.worker.store_wait import RECORD_SECONDS, patiently
 from train_func.worker.submission import bring_submission
-from train_func.worker.supervisor import inputs
+from train_func.worker.supervisor import run_inputs
 from train_func.worker.supervisor.attempt import WorkerAttempt
 from train_func.worker.supervisor.group import Member, NotFormed, PeersLost, meet
 from train_func.worker.supervisor.lead import ElectedLead, Finished, FixedLead, Lead, Replaced
@@ -96,7 +96,7 @@ class Supervisor:
         self._member: Member | None = None
         self._verdict: Verdict | None = None
         self._heartbeat: Heartbeat | None = None
-        self._inputs: inputs.RunInputs | None = None
+        self._inputs: run_inputs.RunInputs | None = None
 
     @property
     def attempt_number(self) -> int | None:
@@ -202,9 +202,9 @@ class Supervisor:
             delete_checkpoints(store, record, RECORD_SECONDS)  # who has published may have died before it
             return Verdict(exits.DONE, None, "the run was finished before", environment.worker)
         wheels = environment.work_dir / "packages"
-        inputs.put_first(patiently(lambda: inputs.unpacked(store, record, environment.cache_dir, wheels), stop))
+        run_inputs.put_first(patiently(lambda: run_inputs.unpacked(store, record, environment.cache_dir, wheels), stop))
         self._template.start(environment.job_dir / SOURCE)
-        self._inputs = inputs.RunInputs(environment, record, store, stop)
+        self._inputs = run_inputs.RunInputs(environment, record, store, stop)
         return self._meet()
 
     def _meet(self) -> Verdict | None:

@@ -26,8 +26,8 @@ from train_func.worker.tasks.image_decoding import (
     name_of,
 )
 from train_func.worker.tasks.labels import encode
-from train_func.worker.tasks.metrics import Accuracy
 from train_func.worker.tasks.protocol import Rows, StreamingMetric, WorkerHalf
+from train_func.worker.tasks.streaming_metrics import Accuracy
 from train_func.worker.tasks.targets import classes_text, judge_classes
 from train_func.worker.tasks.train_eval_split import HELD_OUT, TRAINING, Sources, TrainEvalSplit, divide, where
 

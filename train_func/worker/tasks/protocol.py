@@ -24,7 +24,7 @@ from train_func.tasks import RowsTask
 from train_func.worker import inputs
 from train_func.worker.inputs.cache import loaded_entry, machine_cache
 from train_func.worker.inputs.findings import Findings
-from train_func.worker.inputs.model import ModelFolder, ModelUse, find_model
+from train_func.worker.inputs.model_folder import ModelFolder, ModelUse, find_model
 from train_func.worker.tasks.columns import judge_lengths
 from train_func.worker.tasks.train_eval_split import (
     Sources,

@@ -10,8 +10,8 @@ from train_func.tasks import REGRESSION, SEVERAL, SINGLE, TextClassification
 from train_func.text import listed
 from train_func.worker.inputs.findings import Findings
 from train_func.worker.tasks.columns import joined, judge_equal, judge_overlap, judge_texts, plain
-from train_func.worker.tasks.metrics import Accuracy, LabelScores, NumberErrors
 from train_func.worker.tasks.protocol import StreamingMetric, WorkerHalf
+from train_func.worker.tasks.streaming_metrics import Accuracy, LabelScores, NumberErrors
 from train_func.worker.tasks.targets import MOST_CLASSES, classes_text, combinations_in, judge_classes, targets_of
 from train_func.worker.tasks.train_eval_split import Sources, TrainEvalSplit, divide
 

@@ -32,9 +32,9 @@ from train_func.worker.training.audit import check_same_plan
 from train_func.worker.training.batch_norm import BatchStatistics, check_layers
 from train_func.worker.training.loader import Collator, PlanLoader
 from train_func.worker.training.plan import STEPS, PlanFacts, facts_of, rows_of
-from train_func.worker.training.state import frozen, load_optimizer
 from train_func.worker.training.steps import Step, Steps
 from train_func.worker.training.sums import Sums, memory_of_steps, parameters_of, signature
+from train_func.worker.training.trainer_state import frozen, load_optimizer
 from train_func.worker.training.weighing import Items, check_shift, items_of_loop
 from train_func.worker.training.weights import (
     base_sha256,

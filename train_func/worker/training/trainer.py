@@ -32,18 +32,18 @@ from train_func.wire.events import Evaluated, Stage
 from train_func.worker.checkpoint.checkpointing import Checkpointing, Parts, Resumption
 from train_func.worker.rank import marks, stop_flag, world
 from train_func.worker.rank.marks import Phase
-from train_func.worker.tasks.metrics import Accuracy
 from train_func.worker.tasks.protocol import StreamingMetric, WorkerTask
-from train_func.worker.training import arguments, audit, evaluation, state, weights
+from train_func.worker.tasks.streaming_metrics import Accuracy
+from train_func.worker.training import arguments, audit, evaluation, trainer_state, weights
 from train_func.worker.training.arguments import leave_to_plan, logging_steps_of, plan_faults
 from train_func.worker.training.audit import Coverage, check_same_plan
 from train_func.worker.training.batch_norm import BatchStatistics, check_layers
 from train_func.worker.training.loader import Collator, PlanLoader, padded
 from train_func.worker.training.plan import PlanFacts, facts_of
 from train_func.worker.training.progress import Losses, Progress
-from train_func.worker.training.state import ACTIONS, Actions, flags_of, set_flags
 from train_func.worker.training.steps import MicroBatch, Step, Steps
 from train_func.worker.training.sums import Sums, memory_of_steps, parameters_of
+from train_func.worker.training.trainer_state import ACTIONS, Actions, flags_of, set_flags
 from train_func.worker.training.weighing import divisor, items_of
 
 
@@ -168,7 +168,7 @@ class Trainer(transformers.Trainer):
         begin, checks = type(self).checkpoints, type(self).checks
         with stop_flag.deferred() if begin else contextlib.nullcontext():
             if begin:
-                self._checkpointing = begin(state.made_of(self))
+                self._checkpointing = begin(trainer_state.made_of(self))
                 self._restored = self._checkpointing.restore(self.args.device)
             if self._restored:
                 world.on_all_ranks(partial(check_same_plan, self._restored, facts))
@@ -219,7 +219,7 @@ class Trainer(transformers.Trainer):
         self._init_training_state(max_steps, num_steps, num_epochs, None, None)
         restored, self._restored = self._restored, None
         if restored:
-            state.restore_progress(self, restored.training, restored.rank)
+            trainer_state.restore_progress(self, restored.training, restored.rank)
             self._best = restored.best
         model, loader = self._prepare_for_training(max_steps, loader, None)
         parallel = [module for module in model.modules() if isinstance(module, DistributedDataParallel)]
@@ -227,7 +227,7 @@ class Trainer(transformers.Trainer):
         sums.check_alike(whole=False)
         weights.take_rank_zeros(self.model)
         if restored:
-            state.restore(self, restored.training)
+            trainer_state.restore(self, restored.training)
             reach("training restored")
         statistics = BatchStatistics([self.model], self._facts.accumulation)
         self._steps = steps = Steps(
@@ -426,9 +426,9 @@ class Trainer(transformers.Trainer):
         return metrics
 
     def _parts(self) -> Parts:
-        training = {**state.of_training(self, self._base), "losses": self._losses.kept()}
-        frozen = state.frozen(self.model)
-        return Parts(training, state.of_rank(self), state.lasting(self), frozen, self._best)
+        training = {**trainer_state.of_training(self, self._base), "losses": self._losses.kept()}
+        frozen = trainer_state.frozen(self.model)
+        return Parts(training, trainer_state.of_rank(self), trainer_state.lasting(self), frozen, self._best)
 
     def _get_num_items_in_batch(self, batch_samples: list[Any], device: torch.device) -> torch.Tensor:
         """What losses of these batches are to be divided by, were they sums; transformers asks in evaluations."""

@@ -10,7 +10,7 @@ from dataclasses import replace
 from typing import Any
 
 from train_func.client import quantity
-from train_func.client.cluster import faults
+from train_func.client.cluster import api_errors
 from train_func.client.cluster.access import Access
 from train_func.client.diagnose.diagnosis import Diagnosis
 from train_func.client.diagnose.reasons import judge
@@ -49,11 +49,11 @@ def check(access: Access, spec: JobSpec, also: Sequence[str] = ()) -> list[str]:
         try:
             return list(question(access, spec)), ""
         except Exception as error:
-            if purpose and faults.forbidden(error):
+            if purpose and api_errors.forbidden(error):
                 return [], purpose
-            if faults.timed_out(error) and question is not namespace:
+            if api_errors.timed_out(error) and question is not namespace:
                 return [f"{verb} {resource}: {access.where} did not answer in time; it was not waited for"], ""
-            return [faults.diagnosed(error, verb, access.kind.plural if question is job else resource, access)], ""
+            return [api_errors.diagnosed(error, verb, access.kind.plural if question is job else resource, access)], ""
 
     access = replace(access, seconds=QUICK_SECONDS)
     first, *rest = QUESTIONS
@@ -84,13 +84,13 @@ def namespace(access: Access, spec: JobSpec) -> Answer:
 
 def rights(access: Access, spec: JobSpec) -> Answer:
     """Returns whether all that is needed may be done."""
-    if missing := missing_rights(access, faults.rights(access.kind)):
+    if missing := missing_rights(access, api_errors.rights(access.kind)):
         text = "; ".join(f"{', '.join(verbs)} {name}" for name, verbs in missing.items())
         text = f"namespace {access.namespace} of {access.where}: you may not {text}"
-        yield Diagnosis("permission", f"{text}; {faults.role(access)}")
+        yield Diagnosis("permission", f"{text}; {api_errors.role(access)}")
 
 
-def missing_rights(access: Access, needed: faults.Rights, *, of_cluster: bool = False) -> dict[str, list[str]]:
+def missing_rights(access: Access, needed: api_errors.Rights, *, of_cluster: bool = False) -> dict[str, list[str]]:
     """Verbs that this account may not use, by the name of the resource; ``of_cluster``: of no namespace."""
 
     def denied(right: tuple[str, str, str]) -> bool:
@@ -145,16 +145,16 @@ def job(access: Access, spec: JobSpec) -> Answer:
     try:
         access.post(access.jobs(), kind.render(spec), dryRun="All")
     except Exception as error:
-        status = faults.status_of(error)
-        if faults.timed_out(error):  # the API server itself answers: this was not the first question
-            yield Diagnosis("cluster", faults.silent_operator(access, "its webhook did not look at a job in time"))
+        status = api_errors.status_of(error)
+        if api_errors.timed_out(error):  # the API server itself answers: this was not the first question
+            yield Diagnosis("cluster", api_errors.silent_operator(access, "its webhook did not look at a job in time"))
         elif status == 404:
             groups = {group["name"] for group in access.get("/apis")["groups"]}
             other_kinds = [other for other in KINDS.values() if other is not kind and other.group in groups]
             notes = [f" ({o.operator.name} is there, which executes Cluster(kind={o.name!r}))" for o in other_kinds]
-            yield Diagnosis("cluster", faults.no_operator(access) + "".join(notes))
+            yield Diagnosis("cluster", api_errors.no_operator(access) + "".join(notes))
         # A missing right is told by the question for rights; a job that is there is the client's own.
-        elif status != 409 and not faults.forbidden(error):
+        elif status != 409 and not api_errors.forbidden(error):
             raise
 
 
@@ -182,10 +182,10 @@ def pod(access: Access, spec: JobSpec) -> Answer:
         body = {"apiVersion": "v1", "kind": "Pod", "metadata": metadata, "spec": worker}
         access.post(access.core("pods"), body, dryRun="All")
     except Exception as error:
-        words, status = faults.words_of(error), faults.status_of(error)
+        words, status = api_errors.words_of(error), api_errors.status_of(error)
         if status == 409:  # a pod of an earlier job
             return
-        if status not in (400, 403, 422) or faults.forbidden(error):
+        if status not in (400, 403, 422) or api_errors.forbidden(error):
             raise
         if "exceeded quota" not in words:  # which the quotas themselves tell better
             reason = judge(words)
