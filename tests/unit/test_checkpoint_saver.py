@@ -17,7 +17,7 @@ from train_func.wire.events import CheckpointSaved, Note
 from train_func.worker.checkpoint import saver as saver_module
 from train_func.worker.checkpoint.checkpoint_store import BEST, FROZEN, TRAINING, Checkpoints, of_rank
 from train_func.worker.checkpoint.checkpointing import Checkpointing, Parts
-from train_func.worker.checkpoint.saver import SHARE, SHORTEST, Saver, StepState
+from train_func.worker.checkpoint.saver import SHARE, SHORTEST_SECONDS, Saver, StepState
 from train_func.worker.checkpoint.state import State
 from train_func.worker.rank import stop_flag
 
@@ -110,12 +110,12 @@ def test_a_fault_of_any_kind_ends_nothing_and_is_told_and_the_next_save_comes_so
         saving.saver.wait()
     (note,) = saving.said
     assert unnamed(note, "step 7", error) == []
-    assert is_due_in(saving.saver, now, SHORTEST)
+    assert is_due_in(saving.saver, now, SHORTEST_SECONDS)
     saving.save(taken(8, lasts=lasts))
     assert saving.said[-1].step == 8
 
 
-@pytest.mark.parametrize("took", [SHORTEST / SHARE / 10, 3.0])
+@pytest.mark.parametrize("took", [SHORTEST_SECONDS / SHARE / 10, 3.0])
 def test_after_a_success_the_next_is_due_when_this_one_was_a_small_share_of_the_time(saving, now, monkeypatch, took):
     upload = saving.store.upload
 
@@ -126,7 +126,7 @@ def test_after_a_success_the_next_is_due_when_this_one_was_a_small_share_of_the_
     monkeypatch.setattr(saving.store, "upload", lasts)
     saving.save(taken(7))
     assert [type(event) for event in saving.said] == [CheckpointSaved]
-    assert is_due_in(saving.saver, now, max(SHORTEST, SHARE * took))
+    assert is_due_in(saving.saver, now, max(SHORTEST_SECONDS, SHARE * took))
 
 
 @pytest.fixture

@@ -117,7 +117,7 @@ def test_a_crowd_of_strangers_costs_no_thread_and_keeps_no_worker_out():
 
 
 def test_a_stranger_that_says_nothing_is_left(monkeypatch):
-    monkeypatch.setattr(connections, "ANSWER", 0.2)
+    monkeypatch.setattr(connections, "ANSWER_SECONDS", 0.2)
     group = Group()
     with socket.create_connection(group.address) as stranger:
         stranger.settimeout(60)
@@ -193,7 +193,7 @@ def test_a_host_that_is_slow_for_a_while_has_not_gone(monkeypatch):
 
     coordinator = Slow(GroupState(2, 2))
     group = Group(coordinator)
-    monkeypatch.setattr(connections, "ANSWER", 0.5)
+    monkeypatch.setattr(connections, "ANSWER_SECONDS", 0.5)
     group.guest.close()
     coordinator.until = time.monotonic() + 0.8
     assert group.is_sound()

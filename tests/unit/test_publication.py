@@ -17,8 +17,8 @@ from train_func.wire import exits
 from train_func.worker.environment import Environment
 from train_func.worker.publish.publication import Publication
 from train_func.worker.rank.end import Outcome, RankEnd
-from train_func.worker.stop import RESERVE, Stop
-from train_func.worker.supervisor.attempt import SHORTEST, WorkerAttempt
+from train_func.worker.stop import RESERVE_SECONDS, Stop
+from train_func.worker.supervisor.attempt import SHORTEST_SECONDS, WorkerAttempt
 from train_func.worker.supervisor.coordinator import Coordinator, GroupState, Report
 from train_func.worker.supervisor.group import Member
 from train_func.worker.supervisor.lead import FixedLead, Way
@@ -286,10 +286,10 @@ def test_publishing_leaves_of_the_grace_period_what_is_kept_for_records(supervis
     member = a_group_that_goes_on()
     monkeypatch.setattr(supervisor, "_prepare", lambda: attempt.finish(member, []))
     monkeypatch.setattr("train_func.worker.supervisor.main.kill_descendants", lambda seconds: None)  # this test's own
-    stop_asked_for(supervisor._stop, seconds=1000.0 - RESERVE)
+    stop_asked_for(supervisor._stop, seconds=1000.0 - RESERVE_SECONDS)
     try:
         assert supervisor.run().exit_code == exits.STOPPED
-        assert store.left["a-run/attempts/1/worker-0.json"] > SHORTEST
+        assert store.left["a-run/attempts/1/worker-0.json"] > SHORTEST_SECONDS
     finally:
         ended.set()
 

@@ -10,7 +10,7 @@ import time
 import pytest
 
 from train_func.worker.rank import stop_flag as stop_flag_module
-from train_func.worker.stop import RESERVE, Stop
+from train_func.worker.stop import RESERVE_SECONDS, Stop
 
 SIGNALS = {"term": signal.SIGTERM, "int": signal.SIGINT}
 
@@ -41,7 +41,7 @@ def test_only_an_interrupt_that_comes_twice_ends_the_work_at_once(sent, is_hurri
     for name in sent.split():
         os.kill(os.getpid(), SIGNALS[name])
     left = stop.work_until - begun
-    assert left <= 1 if is_hurried else left >= stop.grace - RESERVE
+    assert left <= 1 if is_hurried else left >= stop.grace - RESERVE_SECONDS
     assert stop.name == f"SIG{sent.split()[0].upper()}"
 
 

@@ -41,7 +41,7 @@ from train_func.wire.records import EndRecord, RunRecord, SubmissionRecord, dige
 if TYPE_CHECKING:
     from train_func.wire.result import Result
 
-FOLLOWERS = ("peer", "preemption")  # causes of no worker's own failure: its peers were lost, or it was asked to leave
+BLAMELESS = ("peer", "preemption")  # causes that blame no worker: its peers were lost, or it was asked to leave
 WITHOUT_RESULT = ("Failed", "Cancelled", "Interrupted")
 ENDED = ("Succeeded", *WITHOUT_RESULT)  # states of a job
 SIMILAR, MOST = 5, 20  # names that an error shows: of those that a store holds, of those that a beginning may mean
@@ -363,7 +363,7 @@ def own_failures(ends: Iterable[EndRecord]) -> list[EndRecord]:
     That which the attempt's end began with comes first, if it is there.
     """
     failed = [end for end in ends if end.exit_code != 0]
-    failed = [end for end in failed if end.cause not in FOLLOWERS] or failed
+    failed = [end for end in failed if end.cause not in BLAMELESS] or failed
     newest = max((end.attempt for end in failed), default=0)
     last = [end for end in failed if end.attempt == newest]
     return sorted(last, key=lambda end: end.follows is not None or not end.root_cause)

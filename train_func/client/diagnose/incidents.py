@@ -17,8 +17,8 @@ from train_func.errors import Cause
 from train_func.wire import exits
 from train_func.wire.records import Termination
 
-CRASHES = 3  # pods of a worker that end the same way, each within SHORT_LIFE, after which only a change can help
-SHORT_LIFE = 120.0  # seconds
+CRASHES = 3  # of a worker's pods that end the same way, each within SHORT_LIFE_SECONDS: only a change can help then
+SHORT_LIFE_SECONDS = 120.0
 EVICTION_REASONS = frozenset(EVICTED.split())
 _STARTED_AGAIN = "it is started again"
 _OTHER_STORE = (
@@ -63,11 +63,11 @@ def incidents(pods: Sequence[Pod], events: Sequence[JobEvent], max_attempts: int
         end = event.end
         if event.object == f"Pod/{event.pod}" and event.reason in EVICTION_REASONS:
             evict(f"eviction {event.pod} {event.uid or event.time}", event.worker, event.reason, event.message)
-        elif end and exits.retryable(end.code) and end.code not in exits.FOLLOWING:
+        elif end and exits.retryable(end.code) and exits.cause_of(end.code) != "peer":
             first = begun.setdefault((event.worker, event.reason, end.code), event.since or event.time)
             num_ends = 1 + sum(first < start <= event.time for start in starts.get(event.worker, ()))
             diagnosis = end_of(event)
-            is_quick = (event.time - first).total_seconds() < SHORT_LIFE * (num_ends - 1)
+            is_quick = (event.time - first).total_seconds() < SHORT_LIFE_SECONDS * (num_ends - 1)
             if is_quick and num_ends >= (max_attempts + 1 if diagnosis.cause == "memory" else CRASHES):
                 diagnosis = replace(diagnosis, permanent=diagnosis.remedy != _STARTED_AGAIN)
             key = f"end {event.pod} {event.reason} {end.code} {num_ends}"

@@ -13,7 +13,7 @@ from train_func.errors import Cause, InvalidInput
 from train_func.fields import NamedFields, brief, field_names, is_number, meant, whole_fault
 from train_func.storage import Store
 
-FOREVER = 3600.0  # longest that a store or a node is away
+LONGEST_SECONDS = 3600.0  # longest that a store or a node is away
 
 
 @dataclass(frozen=True)
@@ -79,9 +79,11 @@ class Fault(NamedFields):
             faults.append(f"signal={brief(self.signal)}: kill={self.kill!r} takes {allowed}")
         if self.seconds is None:
             object.__setattr__(self, "seconds", kind.seconds)
-        elif not (kind.seconds and is_number(self.seconds) and 0 < self.seconds <= FOREVER):
+        elif not (kind.seconds and is_number(self.seconds) and 0 < self.seconds <= LONGEST_SECONDS):
             takes = (
-                f"up to {FOREVER:.0f} are expected" if kind.seconds else "only 'store' and 'node' are away for a time"
+                f"up to {LONGEST_SECONDS:.0f} are expected"
+                if kind.seconds
+                else "only 'store' and 'node' are away for a time"
             )
             faults.append(f"seconds={brief(self.seconds)}: {takes}")
         if known := [fault for fault in faults if fault]:

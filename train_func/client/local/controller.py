@@ -31,7 +31,7 @@ from train_func.wire import exits
 
 LOOK_SECONDS = 0.1  # between two looks at what is due; the end of a worker is seen at once
 # A cluster needs a second or more to replace a pod; without any pause a worker that always ends at once fills the disk.
-SHORT_LIFE, FIRST_PAUSE, LONGEST_PAUSE = 10.0, 0.5, 10.0
+SHORT_LIFE_SECONDS, FIRST_PAUSE_SECONDS, LONGEST_PAUSE_SECONDS = 10.0, 0.5, 10.0
 CANCEL = signal.SIGUSR1
 SIGNALS = (signal.SIGCHLD, signal.SIGTERM, CANCEL)
 CANCELLED, DEADLINE, STOPPED = "Cancelled", "DeadlineExceeded", "Stopped"
@@ -204,11 +204,11 @@ class Controller:
             del self._replicas[pod.worker]
         elif is_again:
             self._enter("Restarting", f"{what}, and is started again")
-            is_short = (now - (before.started or now)).total_seconds() < SHORT_LIFE
+            is_short = (now - (before.started or now)).total_seconds() < SHORT_LIFE_SECONDS
             pause = replica.pause if is_short else 0.0
             replica.pod, replica.start_at = self._create(pod.worker), time.monotonic() + pause
             replica.eviction = ""
-            replica.pause = min(LONGEST_PAUSE, 2 * pause or FIRST_PAUSE)
+            replica.pause = min(LONGEST_PAUSE_SECONDS, 2 * pause or FIRST_PAUSE_SECONDS)
         elif not self._ending:
             self._enter("Failed" if code else "Succeeded", what)
 

@@ -28,7 +28,7 @@ from train_func.worker.checkpoint.checkpoint_store import BEST, FROZEN, TRAINING
 from train_func.worker.checkpoint.state import State
 
 SHARE = 50  # how many times as long as a checkpoint took the next one waits, unless the Run says
-SHORTEST = 10.0  # seconds between two, at least, unless the Run says
+SHORTEST_SECONDS = 10.0  # between two, at least, unless the Run says
 NICENESS = 10  # of the thread: training goes first
 
 
@@ -63,7 +63,7 @@ class Saver:
         self._buffers: dict[str, torch.Tensor] = {}
         self._thread: threading.Thread | None = None
         self._copied = threading.Event()
-        self._due = time.monotonic() + (SHORTEST if every is None else every)
+        self._due = time.monotonic() + (SHORTEST_SECONDS if every is None else every)
         self._begun = time.monotonic()
         self._took = 0.0
         self._copies_at_once = self._is_asked = self._is_given_up = self._is_told_of_others = False
@@ -83,7 +83,7 @@ class Saver:
 
     def is_worth_it_before(self, seconds: float) -> bool:
         """Returns whether there is enough to lose to save before what lasts so many seconds."""
-        shortest = SHORTEST if self._every is None else min(SHORTEST, self._every)
+        shortest = SHORTEST_SECONDS if self._every is None else min(SHORTEST_SECONDS, self._every)
         return not self.is_busy and self.fenced is None and seconds >= shortest
 
     def hasten(self) -> None:
@@ -177,7 +177,7 @@ class Saver:
         self._say(CheckpointFailed(step=step, message=why))
 
     def _end(self, took: float) -> None:
-        self._due = time.monotonic() + (max(SHORTEST, SHARE * took) if self._every is None else self._every)
+        self._due = time.monotonic() + (max(SHORTEST_SECONDS, SHARE * took) if self._every is None else self._every)
 
     def finish(self, seconds: float) -> None:
         """Waits so long for the one that is under way, where another would take longer and be lost with it."""

@@ -10,7 +10,7 @@ from pathlib import Path
 from train_func.storage.disk import make_folders
 
 REMEMBERED_FROM = 1 << 20  # bytes; a smaller file is hashed sooner than looked up
-SETTLED = 2.0  # seconds; a file changed more recently could change again within the tick of its time stamp
+SETTLED_SECONDS = 2.0  # a file changed more recently could change again within the tick of its time stamp
 
 
 def of_file(path: Path, cache: Path) -> str:
@@ -23,7 +23,7 @@ def of_file(path: Path, cache: Path) -> str:
     if known := _remembered(note, state):
         return known
     found = _hash(path)
-    if time.time() - max(status.st_mtime, status.st_ctime) > SETTLED:
+    if time.time() - max(status.st_mtime, status.st_ctime) > SETTLED_SECONDS:
         make_folders(note.parent)
         part = note.with_suffix(f".{os.getpid()}.part")
         part.write_text(json.dumps({"state": state, "sha256": found}))

@@ -19,7 +19,7 @@ from huggingface_hub.errors import (
 from train_func.errors import InvalidInput
 from train_func.worker.inputs.locate import HubUnreachable, Wanted
 
-SECONDS = 10.0  # for one answer
+ANSWER_SECONDS = 10.0  # for one answer
 
 
 @dataclass(frozen=True)
@@ -31,7 +31,7 @@ class Listing:
 
 
 def look_up(wanted: Wanted) -> Listing:
-    """What the Hub says of a repository; waits at most ``SECONDS`` for it.
+    """What the Hub says of a repository; waits at most ``ANSWER_SECONDS`` for it.
 
     Raises:
         InvalidInput: no such repository or revision, gated, or the token is refused; each told apart.
@@ -40,7 +40,7 @@ def look_up(wanted: Wanted) -> Listing:
     hub = HfApi()
     try:
         info = hub.repo_info(
-            wanted.address, repo_type=wanted.kind, revision=wanted.revision, timeout=SECONDS, files_metadata=True
+            wanted.address, repo_type=wanted.kind, revision=wanted.revision, timeout=ANSWER_SECONDS, files_metadata=True
         )
         if info.gated:  # such a repository shows its listing to all accounts, and its files to some
             hub.auth_check(wanted.address, repo_type=wanted.kind)

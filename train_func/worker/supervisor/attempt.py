@@ -14,7 +14,7 @@ first, by the coordinator or, where that has gone, by the records in the store. 
 thread, when time is up, and by the thread that works; the first call decides.
 
 At its end a worker waits for no store for long: each question has what is left of RECORD_SECONDS, or of the grace
-period after a signal, and after a question without an answer the others have SHORTEST.
+period after a signal, and after a question without an answer the others have SHORTEST_SECONDS.
 """
 
 import threading
@@ -39,7 +39,7 @@ from train_func.worker.rank.end import RankEnd
 from train_func.worker.rank.folders import FOLDERS, keep, of_rank
 from train_func.worker.stop import Stop, WithinGrace
 from train_func.worker.store_wait import RECORD_SECONDS, patient, patiently
-from train_func.worker.supervisor.coordinator import SILENCE, GroupPhase, Status
+from train_func.worker.supervisor.coordinator import SILENCE_SECONDS, GroupPhase, Status
 from train_func.worker.supervisor.group import Member
 from train_func.worker.supervisor.lead import Lead
 from train_func.worker.supervisor.ledger import Account, Ledger
@@ -50,10 +50,10 @@ from train_func.worker.supervisor.run_inputs import RunInputs
 from train_func.worker.supervisor.uploads import HistoryUpload
 from train_func.worker.supervisor.verdict import following, left_steps, of_ranks
 
-SUPERSEDED = 10.0  # for a record that another client has put in the place of the job's own to be put back
-PAUSE = 10.0  # before the next attempt in the same pods when two have made no progress
-SHORTEST = 0.5  # for each question to the store, even when the time is up
-LINGER = 5.0  # for which the lead stays for those who still read the reason
+SUPERSEDED_SECONDS = 10.0  # for a record that another client has put in the place of the job's own to be put back
+PAUSE_SECONDS = 10.0  # before the next attempt in the same pods when two have made no progress
+SHORTEST_SECONDS = 0.5  # for each question to the store, even when the time is up
+LINGER_SECONDS = 5.0  # for which the lead stays for those who still read the reason
 
 T = TypeVar("T")
 
@@ -115,10 +115,10 @@ class WorkerAttempt:
         if member.is_lead:
             member.hear(GroupPhase.CLAIM)
             patiently(self._lead.check, self._stop)
-            patiently(lambda: self._ledger.check_wanted(SUPERSEDED), self._stop)
+            patiently(lambda: self._ledger.check_wanted(SUPERSEDED_SECONDS), self._stop)
             account = patiently(self._ledger.account, self._stop)
             if self._before and account.num_charged > 1:  # what was in the way of the last two may need a moment to go
-                self._stop.pause(PAUSE)
+                self._stop.pause(PAUSE_SECONDS)
             member.look()  # a group that has ended needs no number
             lease = patiently(self._ledger.claim, self._stop)
             self._begin(lease)  # its end is on record also where the others never hear of it
@@ -152,7 +152,7 @@ class WorkerAttempt:
         if not launcher.run({"TRAIN_FUNC_ATTEMPT": str(number), **inputs}):
             return self.close(launcher.hang.verdict(worker) if launcher.hang else None)
         self.finish(member, launcher.ends())
-        member.leave(SILENCE)
+        member.leave(SILENCE_SECONDS)
         return self.close(Verdict(exits.DONE, None, "all ranks of all workers ended", worker))
 
     def _begin(self, lease: Lease) -> None:
@@ -238,7 +238,7 @@ class WorkerAttempt:
     def leave(self) -> None:
         """Parts from the group, after ``close``: the lead stays a little for those who still read the reason."""
         if self._member:
-            self._member.leave(LINGER if self._root and not self._stop.requested else 0.0)
+            self._member.leave(LINGER_SECONDS if self._root and not self._stop.requested else 0.0)
 
     def next(self) -> Self | None:
         """Returns another attempt of the group in its pods; None where this worker has to leave it.
@@ -285,7 +285,7 @@ class WorkerAttempt:
     def _bounded(self, call: Callable[[], T]) -> T | None:
         """Returns the result, or None with a line in the log."""
         try:
-            return call_with_timeout(max(SHORTEST, self.seconds_left()), call)
+            return call_with_timeout(max(SHORTEST_SECONDS, self.seconds_left()), call)
         except (TimeoutError, StorageFailed) as failure:
             self._is_silent = self._is_silent or isinstance(failure, TimeoutError)
             print(f"the store was no help at the end of this attempt: {failure or 'no answer'}")
@@ -294,4 +294,4 @@ class WorkerAttempt:
     def seconds_left(self) -> float:
         """Seconds the worker may still wait for the store, which has its log last; none where it has been silent."""
         until = min(self._until, self._stop.all_until) if self._stop.requested else self._until
-        return max(0.0 if self._is_silent else SHORTEST, until - time.monotonic())
+        return max(0.0 if self._is_silent else SHORTEST_SECONDS, until - time.monotonic())

@@ -19,19 +19,19 @@ A round is one attempt of the group: an order is for the workers that are in its
 worker 0 as its lead (``group.py``).
 
 The first worker that failed by itself ends the round for all. A worker that only lost its peers is heard and may have
-to wait for ROOT seconds: another one may still be writing down why it failed. A rank that has left its loop over the
+to wait for ROOT_SECONDS: another one may still be writing down why it failed. A rank that has left its loop over the
 steps is a fault only where a rank of another worker went on.
 
-A worker is lost that has not reported for SILENCE seconds, or for AWAY seconds after its connection ended: one that
+A worker is lost that has not reported for SILENCE_SECONDS, or for AWAY_SECONDS after its connection ended: one that
 lives connects again at once. A coordinator that stood still itself, as on a machine that slept, has lost none. A lost
 worker ends a group of a fixed size: the operator starts all pods again. After a lost rank the same pods begin another
 round. While the group finishes only the lead counts, which publishes; a worker that fails then waits for the outcome.
 
 An elastic group goes on without a worker that is lost or told to stop, as long as ``min_workers`` are left: its others
 begin the next round. A worker that comes while a round runs prepares itself beside it. Once it is prepared the round
-ends, at the same step on all ranks, and the next one begins with it: at most one change in CHANGE seconds. At its start
-the group waits GATHER seconds for all workers before it begins with fewer. Those that are left when the lead was lost
-wait REGATHER seconds for one another, since each misses it within two; a worker that comes meanwhile prepares itself
+ends, at the same step on all ranks, and the next one begins with it: at most one change in RESIZE_SECONDS. At its start
+the group waits GATHER_SECONDS for all workers before it begins with fewer. Those that are left when the lead was lost
+wait REGATHER_SECONDS for one another, since each misses it within two; a worker that comes meanwhile prepares itself
 beside them too.
 
 The lease in the store is the fence: the lead claims it before each round, so two groups never share an attempt.
@@ -48,14 +48,14 @@ from train_func.wire import exits
 from train_func.wire.codec import Record
 from train_func.wire.records import Lease, Verdict
 
-PRESENT = 5.0  # seconds after which a worker that has not reported again counts as gone, while the group forms
-SILENCE = 15.0  # the same once it has formed
-AWAY = 2.0  # the same after its connection has ended
-ROOT = 3.0  # for the root of a failure to show itself
-AGAIN = 60.0  # for all workers to be ready for another round, since the first was
-GATHER = 30.0  # for which an elastic group waits for all its workers at its start, since it has enough
-REGATHER = 3.0  # for which those that are left without their lead wait for one another
-CHANGE = 10.0  # between the beginning of a round and a change of its size for a worker that comes
+PRESENT_SECONDS = 5.0  # after which a worker that has not reported again counts as gone, while the group forms
+SILENCE_SECONDS = 15.0  # the same once it has formed
+AWAY_SECONDS = 2.0  # the same after its connection has ended
+ROOT_SECONDS = 3.0  # for the root of a failure to show itself
+NEXT_ROUND_SECONDS = 60.0  # for all workers to be ready for another round, since the first was
+GATHER_SECONDS = 30.0  # for which an elastic group waits for all its workers at its start, since it has enough
+REGATHER_SECONDS = 3.0  # for which those that are left without their lead wait for one another
+RESIZE_SECONDS = 10.0  # between the beginning of a round and a change of its size for a worker that comes
 
 
 class Status(StrEnum):
@@ -140,7 +140,7 @@ class GroupState:
     """Number of workers with which a round may begin; fewer than ``num_workers`` in an elastic group."""
     lead: int = 0
     """The worker in which the coordinator is."""
-    gather: float = GATHER
+    gather: float = GATHER_SECONDS
     """Seconds for which it waits for all workers."""
     is_left: bool = False
     """Whether it is what is left of a group that has lost its lead."""
@@ -186,11 +186,11 @@ def hear(state: GroupState, report: Report, now: float) -> GroupState:
 
 def look(state: GroupState, now: float) -> GroupState:
     """Returns the state in which silent workers have left."""
-    if now - state.looked > SILENCE / 2:  # this process stood still, and the others may have done so with it
+    if now - state.looked > SILENCE_SECONDS / 2:  # this process stood still, and the others may have done so with it
         heard = {worker: replace(report, heard=now) for worker, report in state.members.items()}
         state = replace(state, members=heard)
-    limit = PRESENT if state.phase is GroupPhase.WAIT else SILENCE
-    newcomers = {worker: report for worker, report in state.newcomers.items() if now - report.heard < PRESENT}
+    limit = PRESENT_SECONDS if state.phase is GroupPhase.WAIT else SILENCE_SECONDS
+    newcomers = {worker: report for worker, report in state.newcomers.items() if now - report.heard < PRESENT_SECONDS}
     state = replace(state, newcomers=newcomers)
     for report in [report for report in state.members.values() if now - report.heard >= limit]:
         state = _lose(state, report)
@@ -205,7 +205,7 @@ def lose(state: GroupState, report: Report, now: float) -> GroupState:
         return replace(state, newcomers=others)
     if state.phase is GroupPhase.WAIT:
         return _lose(state, last)
-    return _with(state, replace(last, heard=min(last.heard, now + AWAY - SILENCE)))
+    return _with(state, replace(last, heard=min(last.heard, now + AWAY_SECONDS - SILENCE_SECONDS)))
 
 
 def order_for(state: GroupState, report: Report) -> Order:
@@ -274,7 +274,7 @@ def _next(state: GroupState, now: float) -> GroupState:
             return replace(state, phase=GroupPhase.START, begun=now)
         case GroupPhase.START if statuses == {Status.ENDED}:
             return replace(state, phase=GroupPhase.FINISH)
-        case GroupPhase.START if (joining := _joining(state)) and now - state.begun >= CHANGE:
+        case GroupPhase.START if (joining := _joining(state)) and now - state.begun >= RESIZE_SECONDS:
             message = f"{counted(len(joining), 'worker')} joined the group: {listed(joining)}"
             return _stop(state, Verdict(exits.RESIZED, "preemption", message, state.lead))
         case GroupPhase.FINISH if lead and lead.status is Status.PUBLISHED:
@@ -298,7 +298,7 @@ def _begin_again(state: GroupState, now: float) -> GroupState:
     living = {worker: report for worker, report in state.members.items() if report.status is not Status.LEFT}
     ready = {worker: report for worker, report in living.items() if report.round > state.round}
     since = now if state.since is None and ready else state.since
-    is_late = since is not None and now - since >= AGAIN
+    is_late = since is not None and now - since >= NEXT_ROUND_SECONDS
     if not state.is_elastic and (is_late or len(living) < len(state.members)):
         return replace(state, phase=GroupPhase.EXIT)
     if state.lead not in ready or not (is_late or len(ready) == len(living)):
@@ -336,7 +336,7 @@ def _verdict(state: GroupState, now: float) -> Verdict | None:
             message = f"worker {lost} has ended without a word, or cannot be reached"
             return Verdict(exits.PEER, "peer", message, lost, root_cause=False)
     has_left = any(report.status is Status.LEFT for report in reports)
-    waits = len(verdicts) < len(reports) and state.since is not None and now - state.since < ROOT
+    waits = len(verdicts) < len(reports) and state.since is not None and now - state.since < ROOT_SECONDS
     return None if not verdicts or (waits and not has_left) else verdicts[0]
 
 

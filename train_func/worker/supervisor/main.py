@@ -34,8 +34,8 @@ from train_func.worker.supervisor.rank_process import Template
 from train_func.worker.supervisor.uploads import Heartbeat, share_packages
 from train_func.worker.supervisor.verdict import stopped
 
-LOOK = 0.1  # seconds between two looks at the work
-LATE = 2.0  # seconds by which the end of the ranks may be noticed later than it was due
+LOOK_SECONDS = 0.1  # between two looks at the work
+LATE_SECONDS = 2.0  # by which the end of the ranks may be noticed later than it was due
 
 
 def supervise(environ: Mapping[str, str], stop: Stop) -> NoReturn:
@@ -118,11 +118,11 @@ class Supervisor:
         work = threading.Thread(target=self._work, name="work", daemon=True)
         work.start()
         while work.is_alive() and not self._is_given_up():
-            work.join(LOOK)
+            work.join(LOOK_SECONDS)
             launcher = self._attempt.launcher if self._attempt else None
             if launcher and (ranks := launcher.pids()):
                 reap_orphans(ranks)
-        kill_descendants(seconds=LATE)
+        kill_descendants(seconds=LATE_SECONDS)
         if self._verdict:
             return self._verdict
         return self._close(stopped(self._environment.worker, self._stop.name))
@@ -133,14 +133,14 @@ class Supervisor:
         if not stop.requested:
             return False
         if attempt is None:
-            return stop.seconds > LATE
+            return stop.seconds > LATE_SECONDS
         if attempt.ending:
             return False
         if attempt.finishes:
             return WithinGrace(stop).requested
         if attempt.launcher is None or not attempt.launcher.has_ranks:
             return True
-        return time.monotonic() > stop.work_until + LATE
+        return time.monotonic() > stop.work_until + LATE_SECONDS
 
     def _work(self) -> None:
         verdict = self._verdict_on(self._prepare)
@@ -220,7 +220,7 @@ class Supervisor:
         assert self._inputs is not None
         self._inputs.bring(self._stop.check)
         while not self._template.is_ready():
-            self._stop.pause(LOOK)
+            self._stop.pause(LOOK_SECONDS)
 
     def _close(self, verdict: Verdict, root: Verdict | None = None) -> Verdict:
         return self._attempt.close(verdict, root) if self._attempt else verdict
