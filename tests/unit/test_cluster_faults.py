@@ -7,7 +7,7 @@ from kubernetes.client import ApiException
 
 from tests.messages import unnamed
 from train_func.client.cluster import api_errors
-from train_func.client.cluster.api_errors import Target
+from train_func.client.cluster.api_errors import Scope
 from train_func.client.kinds.pytorchjob import PYTORCHJOB
 
 
@@ -17,7 +17,7 @@ def answer(status: int, message: str) -> ApiException:
     return error
 
 
-ACCESS = Target("lab", "context 'c' (https://host:6443)", PYTORCHJOB)
+ACCESS = Scope("lab", "context 'c' (https://host:6443)", PYTORCHJOB)
 WEBHOOK = (
     'Internal error occurred: failed calling webhook "validator.pytorchjob.training-operator.kubeflow.org": failed to '
     'call webhook: Post "https://operator.svc:443/validate": dial tcp 10.96.0.7:443: connection refused'

@@ -16,7 +16,7 @@ from train_func.client.drill.cluster_faults import ClusterFaults
 from train_func.client.drill.comparison import judge
 from train_func.client.drill.faults import Fault
 from train_func.client.drill.report import Recovery
-from train_func.client.drill.trace import Group, TraceStep
+from train_func.client.drill.trace import Group, Step
 from train_func.storage import open_store
 
 FAULTS = ("rank", "worker", "pod", "node", "hang", "store")
@@ -103,12 +103,7 @@ def recovery(**fields):
 
 
 def report_of(*recoveries, **fields):
-    steps = [
-        TraceStep(100.0, 1, 44, 0.5),
-        TraceStep(102.0, 1, 45, 0.4),
-        TraceStep(106.0, 2, 41, 0.6),
-        TraceStep(107.0, 2, 46, None),
-    ]
+    steps = [Step(100.0, 1, 44, 0.5), Step(102.0, 1, 45, 0.4), Step(106.0, 2, 41, 0.6), Step(107.0, 2, 46, None)]
     groups = [Group(99.0, 1, 3, 3), Group(105.0, 2, 2, 2)]
     return DrillReport(name="a-run", state="Running", recoveries=recoveries, steps=steps, groups=groups, **fields)
 
@@ -165,7 +160,7 @@ def test_the_picture_names_each_fault_with_its_cost_and_numbers_the_workers():
 
 @pytest.mark.parametrize("losses", [(), (0.5,), (0.0, 0.0), (float("nan"), 1.0, float("inf")), (3e-9, 2e-9)])
 def test_whatever_the_losses_are_a_picture_is_drawn_of_those_that_are_numbers(losses):
-    steps = [TraceStep(100.0 + number, 1, number, loss) for number, loss in enumerate(losses)]
+    steps = [Step(100.0 + number, 1, number, loss) for number, loss in enumerate(losses)]
     picture = DrillReport(name="<", state="", recoveries=(), steps=steps, groups=()).picture()
     assert ElementTree.fromstring(picture)
     assert unnamed(picture, "nan", "inf") == ["nan", "inf"]

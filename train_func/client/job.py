@@ -294,11 +294,11 @@ class Job:
             InvalidInput: there is no such fault, rank, worker or step, the job has ended, or rights are missing, with
                 the Role that gives them; nothing was done then.
         """
-        from train_func.client.drill import DrillTarget, campaign_of, drill
+        from train_func.client.drill import Target, campaign_of, drill
 
         campaign = campaign_of(kill, rank=rank, worker=worker, at_step=at_step, signal=signal, seconds=seconds)
         end_of = lambda record: Job(record, self._backend, self._store).wait()  # noqa: E731
-        target = DrillTarget(self.record, self._backend, self._store, self._job, self._views, end_of)
+        target = Target(self.record, self._backend, self._store, self._job, self._views, end_of)
         return drill(target, campaign, is_compared=compare)
 
     def scale(self, workers: int) -> None:

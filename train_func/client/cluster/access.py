@@ -9,14 +9,14 @@ from pathlib import Path
 from typing import Any
 
 from train_func.client.cluster import api_errors
-from train_func.client.cluster.api_errors import Target
+from train_func.client.cluster.api_errors import Scope
 
 Json = dict[str, Any]
 EXECUTE_SECONDS = 15.0  # for a command in a pod
 
 
 @dataclass(frozen=True)
-class Access(Target):
+class Access(Scope):
     """A cluster, the namespace to work in and the kind of its jobs; safe to use from several threads.
 
     ``get`` and the like raise kubernetes' ApiException, or urllib3's HTTPError; within ``asking`` that is an error of

@@ -15,7 +15,7 @@ from train_func.client.drill.campaign import Campaign
 from train_func.client.drill.comparison import compare
 from train_func.client.drill.faults import Fault, Injector, injector_of
 from train_func.client.drill.report import Comparison, DrillReport, Recovery
-from train_func.client.drill.trace import Trace, TraceStep
+from train_func.client.drill.trace import Step, Trace
 from train_func.client.stored_run import ENDED, all_ends
 from train_func.client.watch import View
 from train_func.errors import Cause, InvalidInput
@@ -27,7 +27,7 @@ from train_func.wire.records import EndRecord, RunRecord
 
 
 @dataclass(frozen=True)
-class DrillTarget:
+class Target:
     """The job that is drilled."""
 
     record: RunRecord
@@ -60,7 +60,7 @@ def campaign_of(kill: str | Path, **fields: object) -> Campaign:
     return Campaign(faults=(Fault(**{"kill": kill, **given}),))  # type: ignore[arg-type]
 
 
-def drill(target: DrillTarget, campaign: Campaign, *, is_compared: bool = False) -> DrillReport:
+def drill(target: Target, campaign: Campaign, *, is_compared: bool = False) -> DrillReport:
     """Causes the faults one after the other, and returns the report.
 
     Raises:
@@ -106,7 +106,7 @@ def _is_due(fault: Fault, trace: Trace) -> bool:
     return trace.is_training and (fault.at_step is None or trace.last_step >= fault.at_step)
 
 
-def _check_trains(target: DrillTarget, trace: Trace) -> None:
+def _check_trains(target: Target, trace: Trace) -> None:
     if trace.is_over or trace.state in (*ENDED, "Absent"):
         raise InvalidInput(
             f"{target.record.name} is {trace.state}: a drill needs a job that trains; submit the run"
@@ -114,7 +114,7 @@ def _check_trains(target: DrillTarget, trace: Trace) -> None:
         )
 
 
-def _victim(fault: Fault, target: DrillTarget, trace: Trace) -> int | None:
+def _victim(fault: Fault, target: Target, trace: Trace) -> int | None:
     """The rank or worker; None: the last worker that runs.
 
     Raises InvalidInput where there is none of this number, or nothing could tell that the training goes on.
@@ -139,7 +139,7 @@ def _victim(fault: Fault, target: DrillTarget, trace: Trace) -> int | None:
     return fault.worker
 
 
-def _cause(fault: Fault, injector: Injector, target: DrillTarget, trace: Trace) -> Recovery:
+def _cause(fault: Fault, injector: Injector, target: Target, trace: Trace) -> Recovery:
     """Causes a fault, and follows the job until it has recovered."""
     attempt, last, victim = trace.attempt, trace.last_step, _victim(fault, target, trace)
     first = attempt if fault.kind.victim == "store" else attempt + 1  # the attempt that does the first new step
@@ -164,7 +164,7 @@ def _cause(fault: Fault, injector: Injector, target: DrillTarget, trace: Trace) 
 
 
 def _measured(
-    fault: Fault, what: str, target: DrillTarget, trace: Trace, attempt: int, new: TraceStep | None, begun: float
+    fault: Fault, what: str, target: Target, trace: Trace, attempt: int, new: Step | None, begun: float
 ) -> Recovery:
     """Returns what the fault has cost, by what the workers have told and put on record.
 
@@ -201,7 +201,7 @@ def _measured(
     )
 
 
-def _ends(target: DrillTarget, attempt: int) -> list[EndRecord]:
+def _ends(target: Target, attempt: int) -> list[EndRecord]:
     """How workers ended in this attempt and later ones, as far as that is on record."""
     return [end for end in all_ends(target.store, target.record.keys, []) if end.attempt >= attempt]
 

@@ -10,7 +10,7 @@ import math
 from collections.abc import Iterable, Iterator, Sequence
 from html import escape
 
-from train_func.client.drill.trace import Group, TraceStep
+from train_func.client.drill.trace import Group, Step
 
 WIDTH, LEFT, RIGHT, INSET = 780, 56, 20, 8
 TITLE, ROW, CAPTION, LOSS, GAP, WORKERS, AXIS = 30, 16, 26, 210, 34, 80, 34  # heights, from above
@@ -64,7 +64,7 @@ class Panel:
         yield _text(LEFT, self.top - 7, name)
 
 
-def draw(name: str, steps: Sequence[TraceStep], groups: Sequence[Group], marks: Sequence[tuple[float, str]]) -> Picture:
+def draw(name: str, steps: Sequence[Step], groups: Sequence[Group], marks: Sequence[tuple[float, str]]) -> Picture:
     """Draws the picture.
 
     Args:
@@ -113,7 +113,7 @@ def draw(name: str, steps: Sequence[TraceStep], groups: Sequence[Group], marks: 
     return Picture("\n".join([f'{head} font-family="sans-serif" font-size="11">', background, *parts, "</svg>"]))
 
 
-def _curves(steps: Sequence[TraceStep]) -> tuple[list[Points], list[Points]]:
+def _curves(steps: Sequence[Step]) -> tuple[list[Points], list[Points]]:
     """Times and losses of each attempt: of its steps, and of those that a later attempt did again."""
     curves, repeats = list[Points](), list[Points]()
     again = math.inf  # the first step of any later attempt

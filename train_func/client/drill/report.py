@@ -7,7 +7,7 @@ from typing import Any
 
 from train_func.client.drill.faults import Fault
 from train_func.client.drill.picture import Picture, draw
-from train_func.client.drill.trace import Group, TraceStep
+from train_func.client.drill.trace import Group, Step
 from train_func.errors import Cause
 from train_func.text import counted, shown
 
@@ -129,7 +129,7 @@ class DrillReport:
     """Of the job, at the end of the drill."""
     recoveries: Sequence[Recovery]
     """The faults, in their order, each with what came after it."""
-    steps: Sequence[TraceStep]
+    steps: Sequence[Step]
     """As they were done, also those that were done again."""
     groups: Sequence[Group]
     """Those of the attempts."""

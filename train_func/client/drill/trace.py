@@ -28,7 +28,7 @@ SILENT_SECONDS = 60.0  # after which an attempt that tells no step counts as tra
 
 
 @dataclass(frozen=True)
-class TraceStep:
+class Step:
     """A step that was done. ``time``: Unix seconds, by the clock of the worker."""
 
     time: float
@@ -77,7 +77,7 @@ class Trace:
         """Whether no look follows, because the job has ended, or hangs for good."""
         self.is_current = False
         """Whether all that was written by now has been read."""
-        self.steps: list[TraceStep] = []
+        self.steps: list[Step] = []
         self.groups: list[Group] = []
         self.resumptions: dict[int, Resumes] = {}
         """What attempts have gone on from, by their numbers."""
@@ -119,7 +119,7 @@ class Trace:
             self._take(*view)
         return True
 
-    def first_new(self, attempt: int, begun: float, done: int = -1) -> TraceStep | None:
+    def first_new(self, attempt: int, begun: float, done: int = -1) -> Step | None:
         """The first step after ``begun``, of this or a later attempt, that had not been done before; None if none was.
 
         For a function that tells no steps it is the step 0 of the next group.
@@ -132,7 +132,7 @@ class Trace:
         before = [step.step for step in self.steps if step.attempt < attempt or step.time < begun]
         after = [step for step in self.steps if step.attempt >= attempt and step.time >= begun]
         if not self.steps:
-            after = [TraceStep(group.time, group.attempt, 0, None) for group in self.groups if group.attempt >= attempt]
+            after = [Step(group.time, group.attempt, 0, None) for group in self.groups if group.attempt >= attempt]
         new = [step for step in after if step.step > max([*before, done])]
         return min(new, key=lambda step: step.time, default=None)
 
@@ -162,12 +162,10 @@ class Trace:
         match event:
             case StepProgress():
                 self.num_steps = event.num_steps
-                self.steps.append(TraceStep(when, attempt, event.step, event.loss))
+                self.steps.append(Step(when, attempt, event.step, event.loss))
             case Reported():
                 loss = event.metrics.get("loss")
-                self.steps.append(
-                    TraceStep(when, attempt, event.step, loss if isinstance(loss, (int, float)) else None)
-                )
+                self.steps.append(Step(when, attempt, event.step, loss if isinstance(loss, (int, float)) else None))
             case AttemptStarts():
                 self.groups.append(Group(when, event.attempt, event.num_workers, event.num_ranks))
             case Resumes():
