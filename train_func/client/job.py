@@ -7,6 +7,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from train_func.client.attempts import state_in_store, workers_of
 from train_func.client.backend import Backend, backend_or_default, name_of_backend
 from train_func.client.elsewhere import Elsewhere
 from train_func.client.status import JobEvent
@@ -17,12 +18,10 @@ from train_func.client.stored_run import (
     newest_generation,
     published_keys,
     published_result,
-    state_in_store,
     state_of,
     status_here,
     submission_time,
     whole_name,
-    workers_of,
 )
 from train_func.errors import InvalidInput, JobNotFound, StorageFailed, TrainFuncError
 from train_func.fields import whole_fault

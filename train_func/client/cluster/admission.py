@@ -9,12 +9,11 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from typing import Any
 
-from train_func.client import quantity
 from train_func.client.cluster import api_errors
 from train_func.client.cluster.access import Access
 from train_func.client.diagnose.diagnosis import Diagnosis
 from train_func.client.diagnose.reasons import judge
-from train_func.client.job_spec import JobSpec, SecretKey
+from train_func.client.job_spec import JobSpec, SecretKey, parse_quantity
 from train_func.client.kinds import KINDS
 from train_func.client.kinds.pod import pod_spec, resources
 from train_func.errors import InvalidInput
@@ -130,12 +129,12 @@ def quotas(access: Access, spec: JobSpec) -> Answer:
         for name in sorted(hard.keys() & need.keys()):
             number, each = need[name]
             used = (status.get("used") or {}).get(name, "0")
-            amount, most = number * quantity.parse(each), quantity.parse(hard[name])
+            amount, most = number * parse_quantity(each), parse_quantity(hard[name])
             job_asks = each if number == 1 else f"{number} x {each}"
             text = f"quota {quota['metadata']['name']!r} allows {hard[name]} {name}; the job asks for {job_asks}"
             if amount > most:
                 yield Diagnosis("quota", f"{text}: ask for less or for fewer workers, or have the quota raised")
-            elif amount + quantity.parse(used) > most:
+            elif amount + parse_quantity(used) > most:
                 yield f"{text} and {used} is used now: the job waits for it"
 
 

@@ -17,8 +17,7 @@ import time
 from collections.abc import Mapping
 from pathlib import Path
 
-from train_func.client import quantity
-from train_func.client.job_spec import JOIN_SECONDS, JobSpec, OfWorker, SecretKey
+from train_func.client.job_spec import JOIN_SECONDS, JobSpec, OfWorker, SecretKey, whole_quantity
 from train_func.client.local.job_folder import JobFolder
 from train_func.client.local.machine import Machine
 from train_func.client.status import Pod
@@ -88,8 +87,8 @@ class Node:
             "number": str(pod.worker),
             "pod": pod.name,
             "uid": pod.uid,
-            "cpus": str(quantity.whole(spec.cpu)),
-            "memory": str(quantity.whole(spec.memory) if spec.memory else machine.memory),
+            "cpus": str(whole_quantity(spec.cpu)),
+            "memory": str(whole_quantity(spec.memory) if spec.memory else machine.memory),
             "work": str(folder / "work"),
             "tmp": str(folder / "work/tmp"),
             "cache": str(self.folder.home / "cache"),
