@@ -169,7 +169,7 @@ class Run(NamedFields):
         return dataclasses.replace(run, inputs=with_addresses(run.inputs, addresses))
 
     def ranks_fault(self, num_ranks: int) -> str | None:
-        """What is wrong with so many ranks of all workers together."""
+        """Returns what is wrong with so many ranks of all workers together."""
         if num_ranks <= self.batch_size:
             return None
         return (

@@ -66,7 +66,7 @@ def all_ends(store: Readable, keys: RunKeys, damaged: list[str] | None = None) -
 
 
 def _marked_ends(store: Readable, keys: RunKeys) -> Iterator[EndRecord]:
-    """What counts of the ends of the newest submission, oldest attempt first, as the names of objects tell it."""
+    """Yields what counts of the ends of the newest submission, oldest attempt first, by the names of objects alone."""
     newest = submission_time(store, keys)
     digests = {digest_of(newest), digest_of("")}
     for number in attempt_numbers(store, keys):
@@ -100,7 +100,7 @@ def cause_of_failure(store: Readable, keys: RunKeys) -> str:
 
 
 def state_in_store(store: Readable, keys: RunKeys) -> str:
-    """What became of a job that is gone from its backend: cancelled, deleted, or past its time to live.
+    """Returns what became of a job that is gone from its backend: cancelled, deleted, or past its time to live.
 
     A function may fail after it has published, and end well without having published anything. The newest attempt that
     worker 0 took part in, or in which any worker ended well, tells; of a later one a permanent failure alone counts.

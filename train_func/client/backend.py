@@ -76,7 +76,7 @@ class BoundJob(Protocol):
         """The job's state, or None when there is no such job."""
 
     def look(self, since: Snapshot | None = None, *, worker: int | None = None, with_logs: bool = True) -> Snapshot:
-        """What the job shows now, with the log lines that came after the look ``since``.
+        """Returns what the job shows now, with the log lines that came after the look ``since``.
 
         Without ``since`` the lines begin with the first, and a backend that does not answer raises InvalidInput.
 
@@ -90,7 +90,7 @@ class BoundJob(Protocol):
         """All events, oldest first."""
 
     def stacks_command(self) -> str:
-        """What is typed so that all ranks write where they are to their logs; empty where none is known to run."""
+        """Returns the command by which all ranks write where they are to their logs; empty where none runs."""
 
     def change(
         self,
@@ -157,10 +157,10 @@ class Backend(Protocol):
         """Address of the store that runs here use."""
 
     def models_folder(self) -> Path:
-        """Where fetched models go by default."""
+        """Returns where fetched models go by default."""
 
     def inventory(self) -> "Inventory | None":
-        """What the workers' environment holds; None where that is not known, or is what this process has."""
+        """Returns what the workers' environment holds; None where that is not known, or is what this process has."""
 
     def check(self, run: Run) -> None:
         """Raises InvalidInput with everything that would keep the run from starting here; creates nothing."""

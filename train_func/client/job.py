@@ -205,7 +205,7 @@ class Job:
         return read_lines(views, RunLogs(self.record, self._store, worker), monitor, self._note)
 
     def events(self) -> list[JobEvent]:
-        """What happened to the job and its workers, oldest first."""
+        """Returns what happened to the job and its workers, oldest first."""
         return self._job.events()
 
     def history(self) -> "History":
@@ -444,7 +444,7 @@ class Job:
         print(shown(f"{self.name}: {words}"), flush=True)
 
     def _other_place(self) -> str:
-        """Where else the job is, in words; empty when it was submitted to this backend."""
+        """Returns where else the job is, in words; empty when it was submitted to this backend."""
         other = Elsewhere.of(self.record.keys, self._store, self._backend)
         return other.whereabouts if other else ""
 

@@ -131,7 +131,7 @@ def image_fault(image: object) -> str | None:
 
 
 def cpu_fault(value: object) -> str | None:
-    """What is wrong with an amount of cores."""
+    """Returns what is wrong with an amount of cores."""
     number = str(value) if isinstance(value, (int, float, str)) and not isinstance(value, bool) else ""
     try:
         # "500M" are 500 million cores: a suffix other than m is meant for memory, or for m.
@@ -144,7 +144,7 @@ def cpu_fault(value: object) -> str | None:
 
 
 def memory_fault(value: object, name: str = "memory") -> str | None:
-    """What is wrong with an amount of memory or disk."""
+    """Returns what is wrong with an amount of memory or disk."""
     try:
         enough = isinstance(value, str) and parse_quantity(value) >= 2**20
     except ValueError:
@@ -153,7 +153,7 @@ def memory_fault(value: object, name: str = "memory") -> str | None:
 
 
 def environment_faults(environment: object) -> list[str]:
-    """What is wrong with further variables of the workers."""
+    """Returns what is wrong with further variables of the workers."""
     if not isinstance(environment, Mapping):
         return [f"environment={environment!r}: a dict of variables is expected"]
     faults = []
@@ -203,7 +203,7 @@ def job_spec(record: RunRecord, placement: Placement) -> JobSpec:
 
 
 def _environment(record: RunRecord, placement: Placement) -> dict[str, Value]:
-    """What every worker gets, by name; nothing in a value is expanded."""
+    """Returns what every worker gets, by name; nothing in a value is expanded."""
     addresses = [record.store, *record.run.inputs.values()]
     secrets = placement.secrets(addresses)
     keys = {name: key for scheme in schemes_of(addresses) for name, key in scheme.secret_variables.items()}

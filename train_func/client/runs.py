@@ -201,7 +201,7 @@ def differences(records: Sequence[RunRecord | None]) -> list[dict[str, Any]]:
 
 
 def _asked(record: RunRecord) -> dict[str, Any]:
-    """What was asked for, by the column that shows it."""
+    """Returns what was asked for, by the column that shows it."""
     run = record.run
     task = run.task.to_dict() if run.task else {}
     flat = {f"task.{name}": value for name, value in task.items() if name != KIND}

@@ -246,7 +246,7 @@ def _removed_input(store: Store, record: RunRecord, addresses: Iterable[str]) ->
 
 
 def published_result(store: Readable, keys: RunKeys) -> "Result | None":
-    """What a generation has published; None when that is nothing."""
+    """Returns what a generation has published; None when that is nothing."""
     from train_func.wire.result import Result
 
     manifest = find(store, keys.result)
@@ -260,7 +260,7 @@ def published_keys(store: Readable, keys: RunKeys) -> RunKeys:
 
 
 def newest_checkpoint(store: Readable, keys: RunKeys) -> str:
-    """Behind which step the run goes on, in words; empty where it has no checkpoint.
+    """Returns in words behind which step the run goes on; empty where it has no checkpoint.
 
     Workers verify the checkpoint, and take the one before where it is damaged.
     """
@@ -272,7 +272,7 @@ def newest_checkpoint(store: Readable, keys: RunKeys) -> str:
 
 
 def goes_on_in(store: Readable, record: RunRecord) -> str:
-    """What the next attempt of the run goes on from, in words; empty where it begins at the first step.
+    """Returns what the next attempt of the run goes on from, in words; empty where it begins at the first step.
 
     That is the newest checkpoint of the run, or else of the run that it resumes. After a result nothing is left to do.
     """
@@ -327,6 +327,6 @@ def status_here(job: BoundJob, keys: RunKeys, store: Readable, here: Backend) ->
 
 
 def attach_expression(name: str, backend: Backend) -> str:
-    """What is written to get the handle on a run of this backend."""
+    """Returns what is written to get the handle on a run of this backend."""
     on = argument_of(name_of_backend(backend), backend.found_by)
     return f"attach({name!r}{on and f', {on}'})"

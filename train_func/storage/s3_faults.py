@@ -83,7 +83,7 @@ class S3Fault:
     is_unknown_host: bool = False
 
     def remedy(self, operation: str, bucket: str, key: str) -> str:
-        """What a person can do, when ``operation`` failed so."""
+        """Returns what a person can do, when ``operation`` failed so."""
         grant = f"{_PERMISSIONS.get(operation)} on arn:aws:s3:::{bucket}{'' if operation == 'list' else f'/{key}'}"
         return _REMEDIES[self.reason].format(bucket=bucket, grant=grant)
 

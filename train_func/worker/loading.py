@@ -78,7 +78,7 @@ class Loading:
         return encoded[0], encoded[1]
 
     def collator(self, rows: Dataset) -> Any:
-        """What makes batches of ``rows``, where they are like those that ``data`` gave to train on, and the task says.
+        """Returns what makes batches of ``rows``, if they are like those of ``data`` to train on, and the task says.
 
         Some of those, or all in another order, are like them; with other columns, or in a format, they are not.
         """
@@ -118,7 +118,7 @@ class Loading:
         return {PIPELINE: json.dumps(dict(self.task.pipeline()))} if self._has_rows else {}
 
     def card_part(self) -> TaskPart | None:
-        """What the task says in the card of its model; None where the function has not loaded its rows."""
+        """Returns what the task says in the card of its model; None where the function has not loaded its rows."""
         if not self._has_rows:
             return None
         rows, pipeline = self.rows, dict(self.task.pipeline())

@@ -294,7 +294,7 @@ class Session:
         return loop
 
     def checkpoint(self, *objects: Any, **named: Any) -> None:
-        """What the next ``session.steps`` saves between its steps, and goes on from after a restart.
+        """Says what the next ``session.steps`` saves between its steps, and goes on from after a restart.
 
         Models, optimizers, schedulers, and whatever else has ``state_dict`` and ``load_state_dict``. They get the
         state of the newest checkpoint here, so that the loop goes on behind it with the step that comes next::
@@ -340,7 +340,7 @@ class Session:
         world.log_rank0(Reported(step=number, metrics=found))
 
     def arguments(self, **own: Any) -> dict[str, Any]:
-        """What TrainingArguments needs and the run, the plan and the machine decide, and ``own`` beside it.
+        """Returns what TrainingArguments needs and the run, the plan and the machine decide, and ``own`` beside it.
 
         As in ``TrainingArguments(**session.arguments(save_strategy="epoch", ...))``.
 

@@ -43,7 +43,7 @@ def check(access: Access, spec: JobSpec, also: Sequence[str] = ()) -> list[str]:
     """
 
     def ask(row: Any) -> tuple[list[Diagnosis | str], str]:
-        """What a question brings, or what may not be known."""
+        """Returns what a question brings, or what may not be known."""
         question, verb, resource, purpose = row
         try:
             return list(question(access, spec)), ""
@@ -173,7 +173,7 @@ def queue(access: Access, spec: JobSpec) -> Answer:
 
 
 def pod(access: Access, spec: JobSpec) -> Answer:
-    """Whether a worker's pod would be admitted: pod security, limit ranges, account, priority class, policies."""
+    """Asks whether a worker's pod would be admitted: pod security, limit ranges, account, priority class, policies."""
     kind = access.kind
     metadata = {"name": f"{spec.name}-{kind.role}-0", "labels": {**spec.labels, kind.worker_label: "0"}}
     worker = {**pod_spec(spec, kind.container, kind.worker_label), "restartPolicy": "Never"}

@@ -67,7 +67,7 @@ def failed(error: BaseException, verb: str, resource: str, scope: Scope) -> Inva
 
 
 def diagnosed(error: Any, verb: str, resource: str, scope: Scope) -> Diagnosis:
-    """What was asked, where, what came back, and what to do; a fault of this program is raised as it is."""
+    """Returns what was asked, where, what came back, and what to do; a fault of this program is raised as it is."""
     if not known(error):
         raise error
     asked = f"{verb} {resource} in namespace {scope.namespace} of {scope.where}"
@@ -128,7 +128,7 @@ def rights(kind: Kind) -> Rights:
 
 
 def role(scope: Scope, verb: str = "", resource: str = "") -> str:
-    """What the administrator of the namespace has to apply: an installed client has no file of it.
+    """Returns what the administrator of the namespace has to apply: an installed client has no file of it.
 
     Where ``verb`` is a right to jobs or pods that only some calls need, it is a Role beside the one that all need.
     """
@@ -166,7 +166,7 @@ def grant(scope: Scope, rights: Rights, name: str, to: str, *, of_cluster: bool 
 
 
 def no_operator(scope: Scope) -> str:
-    """What to do about a cluster that does not know the kind of job."""
+    """Returns what to do about a cluster that does not know the kind of job."""
     kind = scope.kind
     return (
         f"{kind.operator.name} is not installed: {scope.where} serves no {kind.name} ({kind.group}/{kind.version}). "
@@ -175,7 +175,7 @@ def no_operator(scope: Scope) -> str:
 
 
 def silent_operator(scope: Scope, why: str) -> str:
-    """What to do about an operator whose webhook cannot be called."""
+    """Returns what to do about an operator whose webhook cannot be called."""
     operator = scope.kind.operator
     return (
         f"the {operator.name} of {scope.where} does not answer: {why}. It starts within a minute or so; otherwise "

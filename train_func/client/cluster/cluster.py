@@ -131,7 +131,7 @@ class Cluster(NamedFields):
         return str(address)
 
     def models_folder(self) -> Path:
-        """Where fetched models go by default."""
+        """Returns where fetched models go by default."""
         return home(os.environ) / "models"
 
     def inventory(self) -> Inventory | None:

@@ -60,7 +60,7 @@ def create(access: Access, manifest: Mapping[str, Any]) -> None:
 
 
 def _marks(access: Access, job: Mapping[str, Any]) -> list[str]:
-    """What tells the job of one submission from that of another."""
+    """Returns what tells the job of one submission from that of another."""
     environment = access.kind.environment(job)
     return [entry.get("value", "") for entry in environment if entry["name"].startswith("TRAIN_FUNC_SUBMI")]
 

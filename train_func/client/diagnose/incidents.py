@@ -91,7 +91,7 @@ def container_starts(pods: Sequence[Pod], events: Iterable[JobEvent]) -> dict[in
 
 
 def end_of(event: JobEvent) -> Diagnosis:
-    """What the end of a container means, of which the operator tells."""
+    """Returns what the end of a container means, of which the operator tells."""
     assert event.end is not None
     code, (written, words) = event.end.code, termination(event.end.message)
     reason = look_up(event.reason, "")
@@ -122,7 +122,7 @@ def termination(message: str) -> tuple[Cause | None, str]:
 
 
 def ending(code: int, reason: str, message: str) -> str:
-    """How a container ended, to follow its worker's name."""
+    """Returns how a container ended, to follow its worker's name."""
     cause, words = termination(message)
     if reason in _OF_THE_NODE:
         words = one_line(message)

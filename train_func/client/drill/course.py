@@ -203,7 +203,7 @@ def _measured(
 
 
 def _ends(target: Target, attempt: int) -> list[EndRecord]:
-    """How workers ended in this attempt and later ones, as far as that is on record."""
+    """Returns how workers ended in this attempt and later ones, as far as that is on record."""
     return [end for end in all_ends(target.store, target.record.keys, []) if end.attempt >= attempt]
 
 

@@ -114,7 +114,7 @@ class Kind(ABC):
 
     @abstractmethod
     def num_objects(self, num_workers: int) -> Mapping[str, int]:
-        """How many objects of each resource a job comes to, by the names that quotas use."""
+        """Returns how many objects of each resource a job comes to, by the names that quotas use."""
 
     def create(self, api: Api, manifest: Json) -> None:
         """Creates a job."""

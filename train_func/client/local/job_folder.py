@@ -76,16 +76,16 @@ class JobFolder:
         return lock.is_held(self.pid)
 
     def pod(self, pod: Pod) -> Path:
-        """What belongs to one incarnation of a worker."""
+        """Returns what belongs to one incarnation of a worker."""
         return self.root / "pods" / f"{pod.worker}-{pod.uid[:8]}"  # sockets lie below it, whose paths are limited
 
     def spec(self) -> JobSpec:
-        """What was submitted."""
+        """Returns what was submitted."""
         path = self.root / "spec.json"
         return JobSpec.from_json(path.read_bytes(), str(path))
 
     def read_changes(self) -> Changes:
-        """What clients want by now; as it was submitted where they have changed nothing."""
+        """Returns what clients want by now; as it was submitted where they have changed nothing."""
         return Changes.from_json(self.changes.read_bytes(), str(self.changes))
 
     def write_changes(self, changes: Changes) -> None:

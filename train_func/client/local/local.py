@@ -98,7 +98,7 @@ class Local(NamedFields):
         return home(os.environ) / "models"
 
     def inventory(self) -> "Inventory | None":
-        """What this interpreter has, where packages have to fit it."""
+        """Returns what this interpreter has, where packages have to fit it."""
         if not self.packages:
             return None
         from train_func.client.packages.inventory import Inventory

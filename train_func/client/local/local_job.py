@@ -199,7 +199,7 @@ class LocalJob:
                     shutil.rmtree(self.folder.root)
 
     def _read(self) -> Journal:
-        """What the journal says, and what no journal can: that no controller lives any more."""
+        """Returns what the journal says, and what no journal can: that no controller lives any more."""
         was_controlled = self.folder.is_controlled()  # before reading: a controller writes its last entry, then ends
         status, pods, events = self.folder.read()
         if was_controlled or self.folder.is_controlled():

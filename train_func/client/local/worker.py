@@ -34,7 +34,7 @@ _OF_THE_MACHINE = re.compile(
 
 
 def machine_environment(environment: Mapping[str, str]) -> dict[str, str]:
-    """What an image would bring along: how to find this interpreter, this package and this machine's surroundings."""
+    """Returns what an image would bring along: where this interpreter, package and machine's surroundings are."""
     brought = {name: value for name, value in environment.items() if _OF_THE_MACHINE.fullmatch(name)}
     # The submitting person's own, where the check before the job looked as well.
     brought["HF_HOME"] = environment.get("HF_HOME") or str(Path("~/.cache/huggingface").expanduser())

@@ -76,7 +76,7 @@ class Inventory(Record):
 
 
 def inventory_of(image: str, environ: Mapping[str, str], store: Callable[[], Store]) -> Inventory | None:
-    """What an image holds; None where that is not known.
+    """Returns what an image holds; None where that is not known.
 
     It is read from the image that this process runs in, else from the file that `make image` has left on this machine,
     else from the store, where the workers of an earlier run have put it.

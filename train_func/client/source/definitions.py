@@ -129,13 +129,13 @@ def _of_class(node: ast.ClassDef, kind: object, path: str) -> Iterator[Computed]
 
 
 def belongs_to_class(node: ast.expr, value: object) -> bool:
-    """Whether what the expression gave belongs to its class, as a property does, or ``dataclasses.field(...)``."""
+    """Returns whether the value of the expression is of its class, as a property or ``dataclasses.field(...)`` is."""
     called = ast.unparse(node.func).rpartition(".")[2] if isinstance(node, ast.Call) else ""
     return called in ("field", "auto") or (hasattr(type(value), "__get__") and not isinstance(node, ast.Lambda))
 
 
 def _attribute(kind: type, name: str) -> object:
-    """What the text has for an attribute: of a dataclass and a named tuple a default, of an enum a member's value."""
+    """Returns the value in the text: of a field its default, of a member of an enum its value."""
     if field := vars(kind).get("__dataclass_fields__", {}).get(name):
         return ABSENT if field.default is dataclasses.MISSING else field.default
     if name in getattr(kind, "_fields", ()):
@@ -226,7 +226,7 @@ def changed_names(node: ast.AST) -> set[str]:
 
 
 def empty_of(value: object) -> object:
-    """What a registry was before anything was registered: empty, or an object whose containers are.
+    """Returns what a registry was before anything was registered: empty, or an object whose containers are.
 
     No method runs that a class of the user's own has overridden: it may do more, in the notebook.
     """

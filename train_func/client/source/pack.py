@@ -68,7 +68,7 @@ class Source:
 
 
 def find(function: object, parameters: Mapping[str, Any] | None = None) -> tuple[Space, Statement]:
-    """Where ``function`` was defined, and what is defined beside it.
+    """Returns where ``function`` was defined, and what is defined beside it.
 
     ``parameters``: what it is called with; None: a Run with its task.
 
@@ -113,7 +113,7 @@ def find(function: object, parameters: Mapping[str, Any] | None = None) -> tuple
 
 
 def _kind_of(function: object) -> str:
-    """What was given, if it is no function that can travel."""
+    """Returns what was given, if it is no function that can travel."""
     name = getattr(function, "__qualname__", type(function).__name__)
     if isinstance(function, functools.partial):
         return f"a functools.partial of {getattr(function.func, '__qualname__', function.func)!r}"

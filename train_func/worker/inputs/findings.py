@@ -63,7 +63,7 @@ class Findings:
         self.notes += [text for text in dict.fromkeys(texts) if text not in self.notes]
 
     def tried(self, work: Callable[[], Result]) -> Result | None:
-        """What ``work`` returns, or None with its faults added."""
+        """Returns what ``work`` returns, or None with its faults added."""
         try:
             return work()
         except InvalidInput as error:
@@ -80,7 +80,7 @@ class Findings:
             raise InvalidInput([text for _, text in self.faults], cause=self.faults[0][0])
 
     def add_input(self, field: str, found: "ModelFolder | RawDataset") -> None:
-        """What is known of an input of the task, which names it in ``field``, and its revision beside that."""
+        """Adds what is known of an input of the task, which names it in ``field``, and its revision beside that."""
         self.fingerprints[field] = found.fingerprint
         if found.local:
             self.inputs[field] = found.local
@@ -88,7 +88,7 @@ class Findings:
             self.commits[f"{field}_revision"] = found.commit
 
     def add_named(self, key: str, found: "InputVersion") -> None:
-        """What is known of an input of the run, by its key."""
+        """Adds what is known of an input of the run, by its key."""
         self.note(*found.notes)
         self.fingerprints[key] = found.fingerprint
         if found.local:

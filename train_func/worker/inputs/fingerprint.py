@@ -37,7 +37,7 @@ def of_each(folder: Path, names: Iterable[str], cache: Path) -> dict[str, str]:
 
 
 def names_in(folder: Path, hidden: tuple[str, ...] = ()) -> list[str]:
-    """What lies in a folder and below, also behind links, by path from it, in order.
+    """Returns what lies in a folder and below, also behind links, by path from it, in order.
 
     A link to a folder that it lies in is followed no further, and named itself. What begins with one of ``hidden`` is
     left out.

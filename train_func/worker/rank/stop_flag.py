@@ -81,7 +81,7 @@ def _send_again() -> None:
 
 @contextlib.contextmanager
 def ends_process() -> Iterator[None]:
-    """Within, a signal to stop ends the process at once.
+    """Lets a signal to stop end the process at once, in its body.
 
     For native code that waits for other ranks: no handler runs before it returns, and nothing is there to save.
     """
@@ -134,14 +134,14 @@ def seconds() -> float:
 
 
 def stopped_after(step: int) -> StopSignal:
-    """What is raised when all ranks stop together, ``step`` steps done."""
+    """Returns the error to raise when all ranks stop together, ``step`` steps done."""
     name = _names[0] if _names else "a signal to another rank"
     return StopSignal(f"{name}, after step {step}", follows=not _names)
 
 
 @contextlib.contextmanager
 def deferred() -> Iterator[None]:
-    """Within, a signal waits for the end of a step; the code inside asks ``requested`` there.
+    """Lets a signal wait for the end of a step, in its body, whose code asks ``requested`` there.
 
     Raises:
         StopSignal: when the block is left, in whatever way, and a signal has come. Out of a generator that is closed,

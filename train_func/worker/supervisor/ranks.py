@@ -122,7 +122,7 @@ class Launcher:
             self._end_ranks()
 
     def ends(self) -> list[RankEnd]:
-        """How the ranks ended, or how they stand."""
+        """Returns how the ranks ended, or how they stand."""
         return [
             RankEnd.read(
                 self._outcome(local_rank),

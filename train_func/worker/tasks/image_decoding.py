@@ -219,7 +219,7 @@ def _batches(table: pa.Table, column: str, root: str, *, may_read: bool) -> Iter
 
 
 def name_of(stored: dict[str, Any], row: int | None = None) -> str:
-    """How messages call an image; ``row``: of its data set, from 0."""
+    """Returns how messages call an image; ``row``: of its data set, from 0."""
     where = "" if row is None else f"row {row + 1}"
     return f"{stored['path']}{f' ({where})' if where else ''}" if stored["path"] else where or "an image"
 
@@ -234,7 +234,7 @@ class Looks:
 
 
 def look_at_each(kept: ImageTable, part: str, cache: Path) -> Looks:
-    """What the images of the rows called ``part`` show.
+    """Returns what the images of the rows called ``part`` show.
 
     Raises:
         InvalidInput: naming those that cannot be decoded.
@@ -263,7 +263,7 @@ def look_at_each(kept: ImageTable, part: str, cache: Path) -> Looks:
 
 
 def _tried(table: pa.Table) -> tuple[list[Look], list[str]]:
-    """What was seen of those that can be decoded, and what is wrong with the others."""
+    """Returns what was seen of those that can be decoded, and what is wrong with the others."""
 
     images = table["image"]  # once: a table makes it anew at every asking
 

@@ -123,7 +123,7 @@ def refuse_encoder(model: Any, where: str, advice: str) -> None:
 
 
 def has_plain_loss(model: Any, decoder: nn.Module, head: nn.Module) -> bool:
-    """Whether its loss is the cross entropy of what ``head`` makes of what ``decoder`` returns, with nothing added.
+    """Returns whether its loss is the cross entropy of ``head`` over what ``decoder`` returns, with nothing added.
 
     Some models scale their logits, or cap them, or add to the loss how evenly their experts are used.
     """
@@ -150,7 +150,7 @@ def has_plain_loss(model: Any, decoder: nn.Module, head: nn.Module) -> bool:
 
 @contextmanager
 def _enlarged(head: nn.Module) -> Iterator[None]:
-    """Within, the head is given larger values."""
+    """Gives the head larger values, in its body."""
     hook = head.register_forward_pre_hook(lambda _, given: (given[0] * ENLARGED, *given[1:]))
     try:
         yield
@@ -160,7 +160,7 @@ def _enlarged(head: nn.Module) -> Iterator[None]:
 
 @contextmanager
 def evaluated(model: Any) -> Iterator[None]:
-    """Within, the model drops nothing and keeps nothing for gradients."""
+    """Lets the model drop nothing and keep nothing for gradients, in its body."""
     was_training = model.training
     model.eval()
     try:

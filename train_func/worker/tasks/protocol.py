@@ -62,7 +62,7 @@ class StreamingMetric(Protocol):
     """A metric that is summed up batch by batch, on every rank by itself: no logits are kept or exchanged."""
 
     def count(self, logits: Any, labels: Any) -> Mapping[str, float] | None:
-        """What one batch adds to the sums; None where it has no such metric."""
+        """Returns what one batch adds to the sums; None where it has no such metric."""
 
     def values(self, sums: Mapping[str, float], num_rows: int) -> Mapping[str, float]:
         """The metrics by name, from the sums over all ranks."""
@@ -105,7 +105,7 @@ class WorkerTask(Protocol):
         """The weight of a batch in its step, the sum of those of its rows; None: its labels, or its rows."""
 
     def metric(self) -> StreamingMetric | None:
-        """What is measured where the function gives Trainer no compute_metrics; None: the loss alone.
+        """Returns what is measured where the function gives Trainer no compute_metrics; None: the loss alone.
 
         It may depend on what ``rows`` has returned; where the function has not asked for rows, it has none.
         """
@@ -117,7 +117,7 @@ class WorkerTask(Protocol):
         """
 
     def card(self, labels: tuple[str, ...]) -> str:
-        """What the model is, as Markdown, for the card that is published with it.
+        """Returns what the model is, as Markdown, for the card that is published with it.
 
         Front matter before it is added to that of every card, such as ``library_name: peft``.
         """
@@ -168,11 +168,11 @@ class WorkerHalf(Generic[AnyRowsTask]):
         raise NotImplementedError
 
     def target(self, data: TrainEvalSplit) -> str:
-        """What is predicted of the rows, in few words."""
+        """Returns what is predicted of the rows, in few words."""
         raise NotImplementedError
 
     def texts(self, data: TrainEvalSplit) -> "pa.Table | None":
-        """What the model is given of the training rows, in a column ``text``; None where that is no text."""
+        """Returns what the model is given of the training rows, in a column ``text``; None where that is no text."""
         return None
 
     def check(self) -> Findings:

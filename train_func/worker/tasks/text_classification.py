@@ -55,7 +55,7 @@ class TextClassifier(WorkerHalf[TextClassification]):
         return data
 
     def target(self, data: TrainEvalSplit) -> str:
-        """What is predicted, and what a model that has learnt nothing reaches."""
+        """Returns what is predicted, and what a model that has learnt nothing reaches."""
         if self.task.problem_type == SINGLE:
             return classes_text(data)
         train, held_out = data.train["label"], data.held_out["label"]

@@ -55,7 +55,7 @@ def tokenise(dataset: Dataset, tokenizer: Any, max_length: int, cache: Path) -> 
 
 
 def id_columns(encoded: Any) -> dict[str, pa.Array]:
-    """What a tokenizer returned for several texts, as columns."""
+    """Returns what a tokenizer returned for several texts, as columns."""
     return {name: pa.array(encoded[name], type=kind) for name, kind in _TYPES.items() if name in encoded}
 
 
@@ -81,7 +81,7 @@ def key_of(rows: Dataset, tokenizer: Any, max_length: int) -> str:
 
 
 def _state(tokenizer: Any) -> str:
-    """What turns text into ids."""
+    """Returns what turns text into ids."""
     backend = getattr(tokenizer, "backend_tokenizer", None)
     if backend is None:
         return json.dumps(sorted(tokenizer.get_vocab().items()))

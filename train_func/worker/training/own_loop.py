@@ -113,7 +113,7 @@ class OwnState:
                     world.note(f"session.publish({type(of).__name__}) will be refused: {fault}")
 
     def parts(self) -> Parts:
-        """What is saved between two steps."""
+        """Returns what is saved between two steps."""
         objects = {name: self._state(name, of) for name, of in self._objects.items()}
         modules = {name: of for name, of in self._objects.items() if isinstance(of, nn.Module)}
         names = {name: weights.frozen_names(of) for name, of in modules.items()}
@@ -121,7 +121,7 @@ class OwnState:
         return Parts({"objects": objects, "frozen": names}, {}, frozen=frozenset().union(*map(frozen, self.models)))
 
     def take_restored(self, facts: PlanFacts) -> Resumption | None:
-        """What the loop goes on from, once.
+        """Returns what the loop goes on from, once.
 
         Raises:
             InvalidInput: (cause "code", on every rank) the checkpoint was saved with another plan.
@@ -137,7 +137,7 @@ class OwnState:
         world.on_rank_zero(self.checkpointing.close)
 
     def close(self) -> None:
-        """When the loop is left, in whatever way: what was begun is saved. Not collective."""
+        """Saves what was begun, when the loop is left in whatever way. Not collective."""
         self.checkpointing.close()
 
 

@@ -51,10 +51,10 @@ class Checks(Protocol):
     """What a session does around a training; both methods are collective, and raise to refuse it."""
 
     def before_training(self, trainer: Any) -> None:
-        """Called before the first step of an attempt."""
+        """Runs before the first step of an attempt."""
 
     def after_training(self, trainer: Any) -> None:
-        """Called after the last step, when the best weights were loaded."""
+        """Runs after the last step, when the best weights were loaded."""
 
 
 class Trainer(transformers.Trainer):
@@ -290,7 +290,7 @@ class Trainer(transformers.Trainer):
         return TrainOutput(self.state.global_step, metrics["train_loss"], metrics)
 
     def _go_on(self, training: dict[str, Any], votes: list[str]) -> None:
-        """What comes first behind a checkpoint: an evaluation that was to come next then."""
+        """Does what comes first behind a checkpoint: an evaluation that was to come next then."""
         assert self._steps is not None
         self._losses.restore(training["losses"])
         for flag in votes:
@@ -431,7 +431,7 @@ class Trainer(transformers.Trainer):
         return Parts(training, trainer_state.of_rank(self), trainer_state.lasting(self), frozen, self._best)
 
     def _get_num_items_in_batch(self, batch_samples: list[Any], device: torch.device) -> torch.Tensor:
-        """What losses of these batches are to be divided by, were they sums; transformers asks in evaluations."""
+        """Returns what to divide losses of these batches by, were they sums; transformers asks in evaluations."""
         return divisor(sum(self.items.count(inputs, self.rows_evaluated) for inputs in batch_samples), device)
 
     def evaluate(
