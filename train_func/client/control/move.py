@@ -116,14 +116,13 @@ class Workers:
         self._job.evict(workers[0], dry_run=True)  # a refusal leaves everything as it is
         self._job.change(node_selector=to)
         # Worker 0 leads the others at first; every change of the lead takes a few seconds more.
-        return [self._move_one(each) for each in workers]
-
-    def _move_one(self, worker: int) -> Move:
-        before = self._before()
-        self._job.evict(worker)
-        self._note(f"worker {worker} leaves {_node(before.pods.get(worker)) or 'its node'} at the end of a step")
-        (move,) = self._wait_for([worker], before)
-        return move
+        moves: list[Move] = []
+        for each in workers:
+            before = self._before()
+            self._job.evict(each)
+            self._note(f"worker {each} leaves {_node(before.pods.get(each)) or 'its node'} at the end of a step")
+            moves += self._wait_for([each], before)
+        return moves
 
     def _move_together(self, size: int, to: Mapping[str, str]) -> list[Move]:
         before = self._before()
