@@ -10,9 +10,9 @@ from tests.stored_runs import put_end, put_run
 from tests.tcp_proxy import tcp_proxy
 from train_func import Local, attach
 from train_func.client import stored_run
-from train_func.client.attempts import state_in_store
 from train_func.client.backend import provisional
 from train_func.client.runs import stored_runs
+from train_func.client.stored_attempts import state_in_store
 from train_func.errors import InvalidInput, JobNotFound
 from train_func.run import Run
 from train_func.storage import open_store

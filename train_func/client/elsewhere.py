@@ -9,8 +9,8 @@ import time
 from dataclasses import dataclass
 from functools import cached_property
 
-from train_func.client.attempts import state_in_store
 from train_func.client.backend import Backend, BoundJob
+from train_func.client.stored_attempts import state_in_store
 from train_func.client.stored_run import ENDED, Submission, attach_expression
 from train_func.errors import InvalidInput, TrainFuncError
 from train_func.storage import Store, find

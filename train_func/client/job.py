@@ -7,10 +7,10 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from train_func.client.attempts import state_in_store, workers_of
 from train_func.client.backend import Backend, backend_or_default, name_of_backend
 from train_func.client.elsewhere import Elsewhere
 from train_func.client.status import JobEvent
+from train_func.client.stored_attempts import state_in_store, workers_of
 from train_func.client.stored_run import (
     ENDED,
     Submission,

@@ -6,9 +6,9 @@ from concurrent.futures import ThreadPoolExecutor
 from textwrap import shorten
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from train_func.client.attempts import cause_of_failure, state_in_store
 from train_func.client.backend import Backend, BoundJob, backend_or_default
 from train_func.client.model.promote import all_in_place
+from train_func.client.stored_attempts import cause_of_failure, state_in_store
 from train_func.client.stored_run import Submission, newest_generation, published_result, state_of, status_here
 from train_func.errors import InvalidInput, StorageFailed
 from train_func.fields import field_names

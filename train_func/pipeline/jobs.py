@@ -8,9 +8,9 @@ import math
 import os
 from typing import Any
 
-from train_func.client.attempts import all_ends
 from train_func.client.backend import Backend
 from train_func.client.job import Job, attach
+from train_func.client.stored_attempts import all_ends
 from train_func.client.stored_run import stored_record, submission_time
 from train_func.errors import Cause, InvalidInput, JobFailed
 from train_func.storage import Store, find, open_store

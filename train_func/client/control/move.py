@@ -9,11 +9,11 @@ from dataclasses import dataclass
 from datetime import datetime
 from itertools import pairwise
 
-from train_func.client.attempts import all_ends, attempt_numbers, attempt_rows
 from train_func.client.backend import BoundJob
 from train_func.client.diagnose import JobMonitor
 from train_func.client.diagnose.diagnosis import workers as named
 from train_func.client.status import Pod, Snapshot
+from train_func.client.stored_attempts import all_ends, attempt_numbers, attempt_rows
 from train_func.errors import InvalidInput, JobNotFound
 from train_func.fields import brief, whole_fault
 from train_func.storage import Store, find

@@ -10,13 +10,13 @@ from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
-from train_func.client.attempts import all_ends
 from train_func.client.backend import Backend, BoundJob
 from train_func.client.drill.campaign import Campaign
 from train_func.client.drill.comparison import compare
 from train_func.client.drill.faults import Fault, Injector, injector_of
 from train_func.client.drill.report import Comparison, DrillReport, Recovery
 from train_func.client.drill.trace import Step, Trace
+from train_func.client.stored_attempts import all_ends
 from train_func.client.stored_run import ENDED
 from train_func.client.watch import View
 from train_func.errors import Cause, InvalidInput
