@@ -32,13 +32,13 @@ def carried(store):
 
 
 def test_a_run_without_packages_needs_no_folder(store, tmp_path):
-    assert run_inputs.unpacked(store, RECORD, tmp_path / "cache", tmp_path / "own") is None
+    assert run_inputs.unpack_packages(store, RECORD, tmp_path / "cache", tmp_path / "own") is None
     assert not (tmp_path / "cache").exists()
 
 
 def test_what_travels_is_found_before_what_is_installed(store, carried, tmp_path, monkeypatch):
     record = carried(wheel(tmp_path, "pies"), wheel(tmp_path, "yaml", files={"yaml/__init__.py": "MINE = True\n"}))
-    folder = run_inputs.unpacked(store, record, tmp_path / "cache", tmp_path / "own")
+    folder = run_inputs.unpack_packages(store, record, tmp_path / "cache", tmp_path / "own")
     monkeypatch.setenv("PYTHONPATH", "/elsewhere")
     run_inputs.put_first(folder)
     code = "import importlib.metadata, pies, yaml; print(pies.VERSION, yaml.MINE, importlib.metadata.version('pies'))"
@@ -48,31 +48,31 @@ def test_what_travels_is_found_before_what_is_installed(store, carried, tmp_path
 
 def test_a_wheel_is_brought_once_for_all_pods(store, carried, tmp_path):
     record = carried(wheel(tmp_path, "pies"))
-    run_inputs.unpacked(store, record, tmp_path / "cache", tmp_path / "0")
+    run_inputs.unpack_packages(store, record, tmp_path / "cache", tmp_path / "0")
     store.delete(wheel_key(*next(iter(record.wheels.items()))))
-    folder = run_inputs.unpacked(store, record, tmp_path / "cache", tmp_path / "1")
+    folder = run_inputs.unpack_packages(store, record, tmp_path / "cache", tmp_path / "1")
     assert (folder / "pies/__init__.py").exists()
     assert not list(folder.glob("*.whl"))
 
 
 def test_what_one_pod_changes_in_its_packages_no_other_attempt_imports(store, carried, tmp_path):
     record = carried(wheel(tmp_path, "pies"))
-    changed = run_inputs.unpacked(store, record, tmp_path / "cache", tmp_path / "0") / "pies/__init__.py"
+    changed = run_inputs.unpack_packages(store, record, tmp_path / "cache", tmp_path / "0") / "pies/__init__.py"
     before = changed.read_text()
     changed.write_text("VERSION = 'mine'\n")
     for pod in ("1", "0"):
-        folder = run_inputs.unpacked(store, record, tmp_path / "cache", tmp_path / pod)
+        folder = run_inputs.unpack_packages(store, record, tmp_path / "cache", tmp_path / pod)
         assert (folder / "pies/__init__.py").read_text() == before
 
 
 def test_a_wheel_that_was_changed_in_the_cache_is_brought_anew(store, carried, tmp_path):
     record = carried(wheel(tmp_path, "pies"))
-    whole = run_inputs.unpacked(store, record, tmp_path / "cache", tmp_path / "0") / "pies/__init__.py"
+    whole = run_inputs.unpack_packages(store, record, tmp_path / "cache", tmp_path / "0") / "pies/__init__.py"
     other = wheel(tmp_path / "other", "pies", files={"pies/__init__.py": "VERSION = 'mine'\n"})
     kept = [path for path in (tmp_path / "cache").rglob("*") if path.is_file() and path.stat().st_size]
     for path in kept:
         path.write_bytes(other.read_bytes())
-    folder = run_inputs.unpacked(store, record, tmp_path / "cache", tmp_path / "1")
+    folder = run_inputs.unpack_packages(store, record, tmp_path / "cache", tmp_path / "1")
     assert kept
     assert (folder / "pies/__init__.py").read_text() == whole.read_text()
 
@@ -101,7 +101,7 @@ def test_another_file_under_the_name_of_a_wheel_is_damage(store, carried, tmp_pa
     ((name, sha256),) = record.wheels.items()
     store.put(wheel_key(name, sha256), b"another one")
     with pytest.raises(StorageFailed) as refused:
-        run_inputs.unpacked(store, record, tmp_path / "cache", tmp_path / "own")
+        run_inputs.unpack_packages(store, record, tmp_path / "cache", tmp_path / "own")
     assert refused.value.reason == "damaged"
     assert name in str(refused.value)
 

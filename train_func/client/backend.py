@@ -165,7 +165,7 @@ class Backend(Protocol):
     def check(self, run: Run) -> None:
         """Raises InvalidInput with everything that would keep the run from starting here; creates nothing."""
 
-    def adapted(self, run: Run) -> Run:
+    def adapt(self, run: Run) -> Run:
         """The run as a job of this backend can execute it; prints nothing, because it may not be submitted."""
 
     def prepare(self, record: RunRecord, inputs: Mapping[str, Input], num_model_bytes: int, store: Store) -> Run:

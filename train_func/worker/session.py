@@ -168,7 +168,7 @@ class Session:
         Trainer.checkpoints = None if self._is_call else self._begin_training  # of a call none would be found again
         opening.callback(setattr, Trainer, "checkpoints", None)
         self._trainers = Trainers(self.store, self.record, self.attempt, self._work, self._loading, self._publication)
-        opening.enter_context(self._trainers.watched())
+        opening.enter_context(self._trainers.watch())
         opening.callback(marks.mark, Phase.OUTSIDE)  # also where an error has left the steps
         transformers.set_seed(self.run.seed)
 

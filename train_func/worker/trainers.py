@@ -49,7 +49,7 @@ class Trainers:
         self._ended: list[Trainer] = []
 
     @contextmanager
-    def watched(self) -> Iterator[None]:
+    def watch(self) -> Iterator[None]:
         """Lets no Trainer of this process train unchecked, in its body."""
         train = transformers.Trainer.train
 

@@ -50,9 +50,9 @@ def check(access: Access, spec: JobSpec, also: Sequence[str] = ()) -> list[str]:
         except Exception as error:
             if purpose and api_errors.forbidden(error):
                 return [], purpose
-            if api_errors.timed_out(error) and question is not namespace:
+            if api_errors.is_timeout(error) and question is not namespace:
                 return [f"{verb} {resource}: {access.where} did not answer in time; it was not waited for"], ""
-            return [api_errors.diagnosed(error, verb, access.kind.plural if question is job else resource, access)], ""
+            return [api_errors.diagnose(error, verb, access.kind.plural if question is job else resource, access)], ""
 
     access = replace(access, seconds=QUICK_SECONDS)
     first, *rest = QUESTIONS
@@ -145,7 +145,7 @@ def job(access: Access, spec: JobSpec) -> Answer:
         access.post(access.jobs(), kind.render(spec), dryRun="All")
     except Exception as error:
         status = api_errors.status_of(error)
-        if api_errors.timed_out(error):  # the API server itself answers: this was not the first question
+        if api_errors.is_timeout(error):  # the API server itself answers: this was not the first question
             yield Diagnosis("cluster", api_errors.silent_operator(access, "its webhook did not look at a job in time"))
         elif status == 404:
             groups = {group["name"] for group in access.get("/apis")["groups"]}

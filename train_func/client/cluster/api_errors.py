@@ -52,7 +52,7 @@ def forbidden(error: BaseException) -> bool:
     return status_of(error) == 403 and bool(_RBAC.search(words := words_of(error))) and ANONYMOUS not in words
 
 
-def timed_out(error: BaseException) -> bool:
+def is_timeout(error: BaseException) -> bool:
     """Returns whether it took too long, and nothing else is known."""
     from urllib3.exceptions import TimeoutError as NoAnswer
 
@@ -62,11 +62,11 @@ def timed_out(error: BaseException) -> bool:
 
 def failed(error: BaseException, verb: str, resource: str, scope: Scope) -> InvalidInput:
     """The error to raise for one of the API's; a fault of this program is raised as it is."""
-    diagnosis = diagnosed(error, verb, resource, scope)
+    diagnosis = diagnose(error, verb, resource, scope)
     return InvalidInput(diagnosis.message, cause=diagnosis.cause)
 
 
-def diagnosed(error: Any, verb: str, resource: str, scope: Scope) -> Diagnosis:
+def diagnose(error: Any, verb: str, resource: str, scope: Scope) -> Diagnosis:
     """Returns what was asked, where, what came back, and what to do; a fault of this program is raised as it is."""
     if not known(error):
         raise error

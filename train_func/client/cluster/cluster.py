@@ -188,7 +188,7 @@ class Cluster(NamedFields):
         """Returns a copy with the workers' size from the environment here, for a process with another environment."""
         return replace(self, cpu=self._given("cpu"), memory=self._given("memory"))
 
-    def adapted(self, run: Run) -> Run:
+    def adapt(self, run: Run) -> Run:
         """Returns the run with as many attempts as a job of the kind can have."""
         most = self._kind.most_attempts
         return run if most is None or run.max_attempts <= most else replace(run, max_attempts=most)

@@ -130,7 +130,7 @@ class Local(NamedFields):
         if faults:
             raise InvalidInput(faults)
 
-    def adapted(self, run: Run) -> Run:
+    def adapt(self, run: Run) -> Run:
         """The run as it is."""
         return run
 

@@ -121,11 +121,11 @@ def _of_class(node: ast.ClassDef, kind: object, path: str) -> Iterator[Computed]
         elif isinstance(inner, Definition):
             yield from _expressions_of(inner, _attribute(kind, inner.name))
         elif (name := target(inner)) and isinstance(inner, ast.Assign | ast.AnnAssign) and inner.value is not None:
-            value = _attribute(kind, mangled(name, node.name))
-            is_again = literal(inner.value) is not ABSENT and len(bound[mangled(name, node.name)]) > 1
+            value = _attribute(kind, mangle(name, node.name))
+            is_again = literal(inner.value) is not ABSENT and len(bound[mangle(name, node.name)]) > 1
             if not is_again and not belongs_to_class(inner.value, value):
                 is_set = dataclasses.is_dataclass(kind) or issubclass(kind, enum.Enum | tuple)
-                yield Computed(inner.value, name, value, "" if is_set else f"{path}.{mangled(name, node.name)}")
+                yield Computed(inner.value, name, value, "" if is_set else f"{path}.{mangle(name, node.name)}")
 
 
 def belongs_to_class(node: ast.expr, value: object) -> bool:
@@ -152,7 +152,7 @@ def target(node: ast.stmt) -> str:
     return targets[0].id if is_plain and isinstance(targets[0], ast.Name) else ""
 
 
-def mangled(name: str, kind: str) -> str:
+def mangle(name: str, kind: str) -> str:
     """The attribute that a name in the body of a class stands for."""
     is_private = name.startswith("__") and not name.endswith("__") and kind.strip("_")
     return f"_{kind.lstrip('_')}{name}" if is_private else name
@@ -169,7 +169,7 @@ def bindings(node: ast.ClassDef) -> Mapping[str, list[ast.stmt]]:
         }
         names = binds(inner) | (gone if not isinstance(inner, Definition) else set())
         for name in sorted(names - {"__doc__"}):
-            bound[mangled(name, node.name)].append(inner)
+            bound[mangle(name, node.name)].append(inner)
     return bound
 
 

@@ -188,7 +188,7 @@ class Checkpointing:
             self._save(step, world.on_all_ranks(take))
         if is_stopped:
             world.on_rank_zero(self.close)
-            raise stop_flag.stopped_after(step)
+            raise stop_flag.stop_signal(step)
 
     @marks.within(Phase.SAVING)
     def save_before(self, seconds: float, step: int, take: Callable[[], Parts]) -> None:

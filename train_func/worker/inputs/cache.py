@@ -40,7 +40,7 @@ def entry(cache: Path, key: str, make: Callable[[Path], None]) -> Path:
     return target
 
 
-def loaded_entry(cache: Path, key: str, make: Callable[[Path], None], load: Callable[[Path], Loaded]) -> Loaded:
+def load_entry(cache: Path, key: str, make: Callable[[Path], None], load: Callable[[Path], Loaded]) -> Loaded:
     """Returns what ``load`` makes of the entry; one that something outside this program has cut short is made again."""
     path = entry(cache, key, make)
     try:

@@ -62,7 +62,7 @@ class Findings:
         """Adds notes, each once."""
         self.notes += [text for text in dict.fromkeys(texts) if text not in self.notes]
 
-    def tried(self, work: Callable[[], Result]) -> Result | None:
+    def attempt(self, work: Callable[[], Result]) -> Result | None:
         """Returns what ``work`` returns, or None with its faults added."""
         try:
             return work()

@@ -113,7 +113,7 @@ def rehearse(
         weights.check_finite([model], "Before the first step, ", whole=True)
         module.check_all_published(model)
         module.take_start(model, folder.with_name("adapters_at_first"))
-        with reloading.tried_adapters(model):
+        with reloading.trial_adapters(model):
             notes = [*write_publication(folder, trainer, tokenizer, record, use), *take_source(store, record, folder)]
             try:
                 fault = differs(folder)

@@ -202,7 +202,9 @@ class Supervisor:
             delete_checkpoints(store, record, RECORD_SECONDS)  # who has published may have died before it
             return Verdict(exits.DONE, None, "the run was finished before", environment.worker)
         wheels = environment.work_dir / "packages"
-        run_inputs.put_first(patiently(lambda: run_inputs.unpacked(store, record, environment.cache_dir, wheels), stop))
+        run_inputs.put_first(
+            patiently(lambda: run_inputs.unpack_packages(store, record, environment.cache_dir, wheels), stop)
+        )
         self._template.start(environment.job_dir / SOURCE)
         self._inputs = run_inputs.RunInputs(environment, record, store, stop)
         return self._meet()

@@ -86,8 +86,8 @@ class RunInputs:
         return paths
 
 
-def unpacked(store: Store, record: RunRecord, cache: Path, folder: Path) -> Path | None:
-    """The folder with the packages of a run; None where it has none.
+def unpack_packages(store: Store, record: RunRecord, cache: Path, folder: Path) -> Path | None:
+    """Unpacks the packages of a run into a folder, and returns it; None where it has none.
 
     Args:
         store: of the run.

@@ -92,11 +92,11 @@ class ImageClassifier(WorkerHalf[ImageClassification]):
         images: dict[str, ImageTable] = {}
         pixels: dict[str, np.ndarray] = {}
         for part, table in tables.items():
-            stored = findings.tried(partial(self._store, sources, part, table))
+            stored = findings.attempt(partial(self._store, sources, part, table))
             if stored is None:
                 continue
             images[part], pixels[part] = stored, stored.table["sha256"].to_numpy()
-            if decodes and (looks := findings.tried(partial(look_at_each, stored, part, self.cache))):
+            if decodes and (looks := findings.attempt(partial(look_at_each, stored, part, self.cache))):
                 pixels[part] = looks.pixels
                 findings.note(*looks.notes)
         labels = {part: table[task.label] for part, table in tables.items()}

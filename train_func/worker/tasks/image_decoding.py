@@ -24,7 +24,7 @@ import pyarrow as pa
 from train_func.errors import InvalidInput
 from train_func.rgb import upright_rgb
 from train_func.text import COUNTED, MAX_SHOWN, counted, listed
-from train_func.worker.inputs.cache import entry, loaded_entry
+from train_func.worker.inputs.cache import entry, load_entry
 from train_func.worker.inputs.image_folder import IS_FOLDER, STORED
 from train_func.worker.inputs.row_files import holds_bytes, values_of
 
@@ -172,7 +172,7 @@ def keep(
     def mapped(path: Path) -> pa.Table:
         return pa.ipc.open_stream(pa.memory_map(str(path))).read_all()
 
-    return ImageTable(loaded_entry(cache, f"images/{key}.arrow", write, mapped), key)
+    return ImageTable(load_entry(cache, f"images/{key}.arrow", write, mapped), key)
 
 
 def _type_fault(table: pa.Table, column: str) -> str | None:

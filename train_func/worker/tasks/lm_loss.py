@@ -108,7 +108,7 @@ def refuse_encoder(model: Any, where: str, advice: str) -> None:
     ids = random_ids(model).repeat(2, 1)
     ids[1, -1] = (ids[1, -1] + 1) % num_words(model)
     try:
-        with evaluated(model):
+        with evaluation_mode(model):
             logits = model(input_ids=ids).logits.float()
     except OTHER_INPUTS:
         return
@@ -131,7 +131,7 @@ def has_plain_loss(model: Any, decoder: nn.Module, head: nn.Module) -> bool:
         return False
     ids = random_ids(model)
     try:
-        with evaluated(model):
+        with evaluation_mode(model):
             hidden = decoder(input_ids=ids, use_cache=False)[0]
             with _enlarged(head):
                 whole, logits = model(input_ids=ids, labels=ids), head(hidden).float()
@@ -159,7 +159,7 @@ def _enlarged(head: nn.Module) -> Iterator[None]:
 
 
 @contextmanager
-def evaluated(model: Any) -> Iterator[None]:
+def evaluation_mode(model: Any) -> Iterator[None]:
     """Lets the model drop nothing and keep nothing for gradients, in its body."""
     was_training = model.training
     model.eval()

@@ -22,7 +22,7 @@ from train_func.run import Run
 from train_func.storage import Store
 from train_func.tasks import RowsTask
 from train_func.worker import inputs
-from train_func.worker.inputs.cache import loaded_entry, machine_cache
+from train_func.worker.inputs.cache import load_entry, machine_cache
 from train_func.worker.inputs.findings import Findings
 from train_func.worker.inputs.model_folder import ModelFolder, ModelUse, find_model
 from train_func.worker.tasks.columns import judge_lengths
@@ -177,8 +177,8 @@ class WorkerHalf(Generic[AnyRowsTask]):
 
     def check(self) -> Findings:
         report = Findings()
-        data = report.tried(lambda: self.divided_rows(report, self.split))
-        model = report.tried(lambda: self.find_model(weights=False))
+        data = report.attempt(lambda: self.divided_rows(report, self.split))
+        model = report.attempt(lambda: self.find_model(weights=False))
         if model is not None:
             report.note(*model.notes)
             report.num_model_bytes = model.num_bytes
@@ -228,7 +228,7 @@ class WorkerHalf(Generic[AnyRowsTask]):
             noted = Findings()
             write_split(self._divided(sources, noted, self.split), noted.notes, folder)
 
-        stored = loaded_entry(self.cache, f"rows/{self._key(sources)}", write, SplitFiles.load)
+        stored = load_entry(self.cache, f"rows/{self._key(sources)}", write, SplitFiles.load)
         findings.note(*stored.notes)
         return Rows(
             stored.train, stored.held_out, sources.fingerprints, stored.labels, findings.notes, stored.first_held_out

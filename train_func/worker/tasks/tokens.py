@@ -15,7 +15,7 @@ import pyarrow as pa
 import tokenizers
 from datasets import Dataset
 
-from train_func.worker.inputs.cache import loaded_entry
+from train_func.worker.inputs.cache import load_entry
 from train_func.worker.tasks.columns import TEXTS
 
 VERSION = 3  # of what is stored; to be raised when the same input gives something else
@@ -62,7 +62,7 @@ def id_columns(encoded: Any) -> dict[str, pa.Array]:
 def cached(table: pa.Table, encoded: Callable[[pa.RecordBatch], pa.RecordBatch], key: str, cache: Path) -> Dataset:
     """The rows of ``table`` as ``encoded`` makes them; of the processes of a machine one works, the others wait."""
     make = partial(_write, table, encoded)
-    return loaded_entry(cache, f"tokens/{key}.arrow", make, lambda path: Dataset.from_file(str(path)))
+    return load_entry(cache, f"tokens/{key}.arrow", make, lambda path: Dataset.from_file(str(path)))
 
 
 def _write(table: pa.Table, encoded: Callable[[pa.RecordBatch], pa.RecordBatch], path: Path) -> None:

@@ -80,7 +80,7 @@ class BatchStatistics:
                 self._dtype = torch.promote_types(self._dtype, buffer.dtype)
 
     @contextmanager
-    def watched(self) -> Iterator[None]:
+    def watch(self) -> Iterator[None]:
         """Lets forward passes of ``micro_batch`` leave their statistics aside, in its body; no others."""
         if self._layers and (dynamo := sys.modules.get("torch._dynamo")):
             dynamo.reset()  # what torch.compile has made before does not look for hooks

@@ -217,11 +217,11 @@ def steps(
     try:
         with contextlib.ExitStack() as left:
             left.enter_context(memory_of_steps())
-            left.enter_context(statistics.watched())
+            left.enter_context(statistics.watch())
             left.callback(sums.close)
             left.callback(register_optimizer_step_pre_hook(partial(_check_update, sums)).remove)
             if state:
-                left.enter_context(stop_flag.deferred())
+                left.enter_context(stop_flag.defer())
                 left.callback(state.close)
             left.callback(marks.mark, Phase.OUTSIDE)
             is_first = True

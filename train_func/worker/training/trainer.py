@@ -166,7 +166,7 @@ class Trainer(transformers.Trainer):
         world.log_rank0(Stage(text=f"training steps={num_steps} precision={precision}"))
         marks.begin()
         begin, checks = type(self).checkpoints, type(self).checks
-        with stop_flag.deferred() if begin else contextlib.nullcontext():
+        with stop_flag.defer() if begin else contextlib.nullcontext():
             if begin:
                 self._checkpointing = begin(trainer_state.made_of(self))
                 self._restored = self._checkpointing.restore(self.args.device)
@@ -247,7 +247,7 @@ class Trainer(transformers.Trainer):
         self._losses = Losses(torch.zeros((), device=self.args.device))
         self._started, begun = time.time(), steps.done
         model.zero_grad()
-        with memory_of_steps(), statistics.watched():
+        with memory_of_steps(), statistics.watch():
             self.control = self.callback_handler.on_train_begin(self.args, self.state, self.control)
             if restored:
                 self._go_on(restored.training, restored.rank["votes"])
