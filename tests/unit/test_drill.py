@@ -13,7 +13,7 @@ from train_func import Cluster
 from train_func.client.display.trace import Group, Step
 from train_func.client.drill import DrillReport, campaign_of
 from train_func.client.drill.campaign import Campaign
-from train_func.client.drill.cluster import ClusterFaults
+from train_func.client.drill.cluster_faults import ClusterFaults
 from train_func.client.drill.comparison import judge
 from train_func.client.drill.faults import Fault
 from train_func.client.drill.report import Recovery

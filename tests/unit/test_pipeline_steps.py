@@ -12,7 +12,7 @@ from tests.unit.test_in_place import put_model
 from train_func import InvalidInput, JobFailed, Run, StorageFailed, attach
 from train_func.client.model.promote import in_place
 from train_func.client.stored_run import mark_cancelled
-from train_func.pipeline import jobs, steps
+from train_func.pipeline import jobs, step_functions
 from train_func.storage import open_store
 from train_func.wire.events import now
 from train_func.worker.tasks.protocol import Rows
@@ -38,14 +38,14 @@ def store(tmp_path, monkeypatch):
 def test_what_the_model_could_not_be_promoted_by_is_refused_before_it_is_trained(store, by):
     dataset = types.SimpleNamespace(metadata={})
     with pytest.raises(InvalidInput):
-        steps.prepare(json.dumps(Run().to_dict()), dataset, "Local", "{}", *by)
+        step_functions.prepare(json.dumps(Run().to_dict()), dataset, "Local", "{}", *by)
 
 
 def test_the_generation_that_was_trained_is_promoted_while_a_newer_one_is_in_training(store):
     trained = put_model(store, 0.1)
     put_run(store, Run(parameters={"lr": 0.1}), generation=2, code=None)
     assert attach(trained.name).record.generation == 2
-    assert steps.promote(trained.name, "reviews", "", "Local", generation=trained.generation)
+    assert step_functions.promote(trained.name, "reviews", "", "Local", generation=trained.generation)
     assert in_place(store, "reviews").generation == 1
 
 

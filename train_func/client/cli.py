@@ -79,7 +79,7 @@ def _result(arguments: argparse.Namespace) -> None:
 
 
 def _drill(arguments: argparse.Namespace) -> bool:
-    """Whether every fault was followed by a new step, and the weights, where they were compared, are the same."""
+    """Returns whether a new step followed every fault, and the weights, where they were compared, are the same."""
     fields = {name: getattr(arguments, name) for name in ("rank", "worker", "at_step", "signal", "seconds", "compare")}
     kill = arguments.campaign or arguments.kill
     if kill is None or (arguments.campaign and arguments.kill):

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 import pandas as pd
 from pandas.plotting import PlotAccessor
 
-from train_func.client.stored_run import attempt_numbers, attempt_rows
+from train_func.client.stored_attempts import attempt_numbers, attempt_rows
 from train_func.errors import InvalidInput
 from train_func.storage import Readable
 from train_func.wire.layout import RunKeys

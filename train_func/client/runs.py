@@ -8,15 +8,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from train_func.client.backend import Backend, BoundJob, backend_or_default
 from train_func.client.model.promote import all_in_place
-from train_func.client.stored_run import (
-    Submission,
-    cause_of_failure,
-    newest_generation,
-    published_result,
-    state_in_store,
-    state_of,
-    status_here,
-)
+from train_func.client.stored_attempts import cause_of_failure, state_in_store
+from train_func.client.stored_run import Submission, newest_generation, published_result, state_of, status_here
 from train_func.errors import InvalidInput, StorageFailed
 from train_func.fields import field_names
 from train_func.run import NAME, Run
@@ -208,7 +201,7 @@ def differences(records: Sequence[RunRecord | None]) -> list[dict[str, Any]]:
 
 
 def _asked(record: RunRecord) -> dict[str, Any]:
-    """What was asked for, by the column that shows it."""
+    """Returns what was asked for, by the column that shows it."""
     run = record.run
     task = run.task.to_dict() if run.task else {}
     flat = {f"task.{name}": value for name, value in task.items() if name != KIND}

@@ -10,7 +10,8 @@ from typing import Any
 
 from train_func.client.backend import Backend
 from train_func.client.job import Job, attach
-from train_func.client.stored_run import all_ends, stored_record, submission_time
+from train_func.client.stored_attempts import all_ends
+from train_func.client.stored_run import stored_record, submission_time
 from train_func.errors import Cause, InvalidInput, JobFailed
 from train_func.storage import Store, find, open_store
 from train_func.text import listed

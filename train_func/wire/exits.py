@@ -30,7 +30,6 @@ RENDEZVOUS = 146
 KILLED = 147
 HANG = 148
 RESIZED = 149  # the group goes on with other workers
-FOLLOWING = (PEER, RENDEZVOUS)  # ends that another worker's end brings about
 
 
 @dataclass(frozen=True)

@@ -13,7 +13,8 @@ from typing import Any
 from train_func.client.display.html import draw
 from train_func.client.display.panel import Panel
 from train_func.client.display.trace import Trace
-from train_func.client.stored_run import Submission, all_ends, attempt_numbers
+from train_func.client.stored_attempts import all_ends, attempt_numbers
+from train_func.client.stored_run import Submission
 from train_func.fields import field_names
 from train_func.run import Run
 from train_func.storage import Readable, find

@@ -262,7 +262,7 @@ class Writer:
         return [self._named(kind), *_in_brackets("(", parts, ")")]
 
     def _pickled(self, value: Any) -> Parts:
-        """What pickle takes of an object: what makes it, its state, and its items; its ``__init__`` does not run."""
+        """Returns what pickle takes of an object: its maker, its state, its items; its ``__init__`` does not run."""
         try:
             make, arguments, state, items, pairs = (*value.__reduce_ex__(2), None, None, None)[:5]
         except Exception:  # of the user's code, or "cannot pickle"
@@ -337,7 +337,7 @@ class Writer:
 
 
 def _describe(value: object) -> str | None:
-    """What tells a function or a class from others in every process."""
+    """Returns what tells a function or a class from others in every process."""
     facts = [getattr(value, name, None) for name in ("__module__", "__qualname__", "__name__")]
     if isinstance(value, types.FunctionType):  # perhaps a lambda
         code, defaults = value.__code__, (*(value.__defaults__ or ()), *(value.__kwdefaults__ or {}).values())

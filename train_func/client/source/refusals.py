@@ -36,7 +36,7 @@ _PASSING = frozenset(  # what these give of such a fact is one, too
 
 
 def machine_fact(node: ast.AST, space: Space, value: object = None) -> str:
-    """What in an expression says which machine or process this is; "" for nothing.
+    """Returns what in an expression says which machine or process this is; "" for nothing.
 
     Follows names, and where ``value``, which it gave, is a single text or number, functions that were written here.
     """
