@@ -9,7 +9,7 @@ import torch
 
 from tests.messages import unnamed
 from tests.recorded_jobs import a_record
-from train_func.client.history import joined_history, read_rows
+from train_func.client.display.history import joined_history, read_rows
 from train_func.errors import StorageFailed
 from train_func.wire import events
 from train_func.wire.layout import RunKeys

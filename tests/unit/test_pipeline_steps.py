@@ -72,17 +72,6 @@ def test_a_job_that_was_submitted_before_the_pipeline_run_and_cancelled_during_i
         jobs.check_retry(attach(record.name), store, began)
 
 
-@pytest.mark.parametrize("error", [StorageFailed("metrics.csv", reason="damaged"), ValueError("<of matplotlib>")])
-def test_no_fault_of_the_picture_fails_the_step_that_has_trained(error):
-    class Damaged:
-        def history(self):
-            raise error
-
-    page = jobs.picture(Damaged())
-    assert type(error).__name__ in page
-    assert "<of" not in page
-
-
 def test_a_model_with_classes_of_its_own_is_refused_with_those_of_both(store, monkeypatch):
     class Half:
         has_one_class = True
@@ -99,3 +88,14 @@ def test_a_model_with_classes_of_its_own_is_refused_with_those_of_both(store, mo
         jobs.confusion_of(job, store)
     assert refused.value.cause == "model"
     assert all(label in str(refused.value) for label in ("LABEL_1", "late", "lost"))
+
+
+@pytest.mark.parametrize("error", [StorageFailed("worker-0.log", reason="damaged"), ValueError("<of a page>")])
+def test_no_fault_of_the_report_fails_the_step_that_has_trained(error, tmp_path):
+    class Damaged:
+        def report(self, path):
+            raise error
+
+    jobs.write_report(Damaged(), str(tmp_path / "report"))
+    page = (tmp_path / "report").read_text()
+    assert (type(error).__name__ in page, "<of" in page) == (True, False)

@@ -34,9 +34,9 @@ if TYPE_CHECKING:
     from transformers import Pipeline
 
     from train_func.client.control.move import Move, Workers
+    from train_func.client.display.history import History
     from train_func.client.display.panel import Subject
     from train_func.client.drill import DrillReport
-    from train_func.client.history import History
     from train_func.client.logs import LogText
     from train_func.client.watch import JobLooks
 
@@ -211,7 +211,7 @@ class Job:
 
         ``job.history().plot()`` draws the metrics over the steps.
         """
-        from train_func.client.history import NO_NUMBERS, history_of, read_rows  # pandas takes long to import
+        from train_func.client.display.history import NO_NUMBERS, history_of, read_rows  # pandas takes long to import
 
         rows = read_rows(self._store, self.record.keys)
         if not rows:

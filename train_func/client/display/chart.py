@@ -19,6 +19,8 @@ DASHES = ("", "5 3", "1.5 3", "8 3 2 3", "12 4")
 FAULT = "#d64545"
 
 Points = Sequence[tuple[float, float]]
+Curve = list[tuple[float, float]]
+"""Steps and values."""
 
 
 @dataclass(frozen=True)

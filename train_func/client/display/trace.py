@@ -10,6 +10,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 
+from train_func.client.display.chart import Curve
 from train_func.client.logs import AttemptLine
 from train_func.client.status import Pod, Snapshot
 from train_func.client.watch import News
@@ -39,9 +40,6 @@ from train_func.wire.events import (
 MOST_PRINTED = 40  # lines of rank 0 that are kept
 MOST_STEPS = 20_000  # that are kept one by one: of more, every second one is left out
 RANK_0 = OF_RANK.format(0)
-
-Curve = list[tuple[int, float]]
-"""Steps and values."""
 
 
 @dataclass(frozen=True)
@@ -163,7 +161,7 @@ class Trace:
             for step in unrepeated(rows):
                 for name, value in step.values.items():
                     if math.isfinite(value):
-                        curves.setdefault(name, []).append((step.step, value))
+                        curves.setdefault(name, []).append((float(step.step), value))
         return curves
 
     def workers(self) -> list[WorkerState]:
