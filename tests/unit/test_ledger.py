@@ -2,6 +2,7 @@
 
 import json
 import threading
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
@@ -66,11 +67,8 @@ def at_once(call, num_workers):
         barrier.wait()
         call(worker)
 
-    threads = [threading.Thread(target=run, args=(worker,)) for worker in range(num_workers)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
+    with ThreadPoolExecutor(num_workers) as threads:
+        list(threads.map(run, range(num_workers)))
 
 
 def test_a_claim_whose_answer_was_lost_is_not_made_twice(store, attempts, monkeypatch):

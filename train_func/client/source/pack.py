@@ -16,8 +16,7 @@ from train_func.client.source.cells import Space, Statement, Text, layers, parse
 from train_func.client.source.collect import Collection
 from train_func.client.source.names import Definition
 from train_func.client.source.pieces import sort_pieces
-from train_func.client.source.refusals import MAX_BYTES, size_fault, unpublished_fault
-from train_func.client.source.secrets import Secret, secrets_in
+from train_func.client.source.refusals import MAX_BYTES, Secret, secrets_in, size_fault, unpublished_fault
 from train_func.errors import SourceRefused
 from train_func.secret import may_hold_secret
 from train_func.wire.source_file import NUM_HEADER_LINES, Module, fold, split_lines, unfold
