@@ -9,7 +9,7 @@ from datetime import UTC, datetime
 from itertools import pairwise
 from typing import Any
 
-from train_func.client.display.chart import Line, Mark
+from train_func.client.display.chart import Flag, Line
 from train_func.client.display.trace import Trace, WorkerState
 from train_func.text import counted, shown, sized
 from train_func.wire.events import RowsAudited
@@ -63,7 +63,7 @@ class Panel:
     """What it waits for, and what to do about it."""
     charts: Sequence[Sequence[Line]]
     """The curves of each metric, the losses first; of metrics with one value they have one point."""
-    marks: Sequence[Mark]
+    marks: Sequence[Flag]
     """Checkpoints and restarts, for the charts."""
     last_step: float
     """Of the whole training; 0 where it is not known."""
@@ -113,7 +113,7 @@ def panel_of(
         progress=_progress(trace),
         warnings=[*hindrances, *([silence] if silence else [])],
         charts=_charts(trace),
-        marks=[*(Mark(save.step) for save in trace.saves[-MOST_MARKS:]), *_restarts(trace)],
+        marks=[*(Flag(save.step) for save in trace.saves[-MOST_MARKS:]), *_restarts(trace)],
         last_step=float(trace.num_steps or 0),
         workers=[_cells(worker) for worker in workers],
         num_more_workers=num_more,
@@ -164,7 +164,7 @@ def _charts(trace: Trace) -> list[list[Line]]:
     return [lines for _, lines in sorted(by_metric.items(), key=lambda item: item[0] != "loss")]
 
 
-def _restarts(trace: Trace) -> Iterator[Mark]:
+def _restarts(trace: Trace) -> Iterator[Flag]:
     """The beginnings of attempts but the first, with their sizes where these have changed."""
     groups = sorted(trace.groups, key=lambda group: group.attempt)
     for before, group in pairwise(groups):
@@ -172,7 +172,7 @@ def _restarts(trace: Trace) -> Iterator[Mark]:
         words = f"attempt {group.attempt}"
         if group.workers != before.workers:
             words = f"{before.workers} → {counted(group.workers, 'worker')}"
-        yield Mark(resumption.step if resumption else 0, words)
+        yield Flag(resumption.step if resumption else 0, words)
 
 
 def _workers(workers: Sequence[WorkerState]) -> tuple[list[WorkerState], int]:

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
-from train_func.client.display.trace import Step
+from train_func.client.display.trace import Point
 from train_func.client.drill.campaign import Campaign
 from train_func.client.drill.comparison import compare
 from train_func.client.drill.faults import Fault, Injector, injector_of
@@ -158,7 +158,7 @@ def _cause(fault: Fault, injector: Injector, target: Target, trace: Observer) ->
 
 
 def _measured(
-    fault: Fault, what: str, target: Target, trace: Observer, attempt: int, new: Step | None, begun: float
+    fault: Fault, what: str, target: Target, trace: Observer, attempt: int, new: Point | None, begun: float
 ) -> Recovery:
     """Returns what the fault has cost, by what the workers have told and put on record.
 
