@@ -107,8 +107,8 @@ def _picture(history: History) -> "list[Axes]":
     drawn = panels(history)
     if not drawn:
         raise InvalidInput(
-            f"{history.attrs.get('run', 'the run')} has reported no number: the Trainer of train_func reports its steps "
-            "and evaluations, a loop of your own with session.report(step, loss=...)"
+            f"{history.attrs.get('run', 'the run')} has reported no number: the Trainer of train_func reports its "
+            "steps and evaluations, a loop of your own with session.report(step, loss=...)"
         )
     try:
         import matplotlib.pyplot as plt
