@@ -47,6 +47,7 @@ from train_func.text import counted, listed
 from train_func.wire import exits
 from train_func.wire.codec import Record
 from train_func.wire.records import Lease, Verdict
+from train_func.worker.supervisor.usage import Usage
 
 PRESENT_SECONDS = 5.0  # after which a worker that has not reported again counts as gone, while the group forms
 SILENCE_SECONDS = 15.0  # the same once it has formed
@@ -107,6 +108,8 @@ class Report(Record):
     """Why nothing is started under it: the attempts of the run are used up."""
     address: str = ""
     """Where rank 0 listens for the other ranks."""
+    usage: Usage | None = None
+    """What it uses while its ranks run."""
     heard: float = 0.0
     """When, by the clock of the coordinator."""
 
@@ -352,6 +355,11 @@ class Coordinator:
         with self._lock:
             self._state = hear(self._state, report, time.monotonic())
             return order_for(self._state, report)
+
+    def usages(self) -> dict[int, Usage]:
+        """Returns what each worker of the round uses, as it has reported last."""
+        reports = self._state.members.values()
+        return {report.worker: report.usage for report in reports if report.usage and report.status is not Status.LEFT}
 
     def lose(self, report: Report) -> None:
         """Takes notice that the connection of this last report has ended."""

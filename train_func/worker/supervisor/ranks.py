@@ -26,7 +26,7 @@ import shutil
 import signal
 import subprocess
 import time
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from functools import partial
 from pathlib import Path
 from tempfile import mkdtemp
@@ -34,7 +34,7 @@ from tempfile import mkdtemp
 from train_func.process.process_tree import FamilyMemory, descendants, kill_descendants, send, unreclaimable_bytes
 from train_func.wire import exits
 from train_func.worker.environment import Environment
-from train_func.worker.rank import folders, stacks
+from train_func.worker.rank import folders, reporting, stacks
 from train_func.worker.rank.end import RankEnd, running
 from train_func.worker.stop import Stop, work_seconds
 from train_func.worker.supervisor.coordinator import GroupPhase, Order, Status
@@ -43,6 +43,7 @@ from train_func.worker.supervisor.hangs import Hang, HangWatch
 from train_func.worker.supervisor.lead import reserved_port
 from train_func.worker.supervisor.log import LogTee
 from train_func.worker.supervisor.rank_process import RankProcess, Template
+from train_func.worker.supervisor.usage import GroupMeter, UsageMeter
 from train_func.worker.supervisor.verdict import of_ranks, stopped
 
 LOOK_SECONDS = 0.1  # between two looks at the ranks
@@ -78,6 +79,7 @@ class Launcher:
         self._hangs = HangWatch(hang_after)
         memory = environment.memory or 0  # of which the kernel's page tables and buffers are not seen here
         self._memory = FamilyMemory(memory - min(int(SHARE * memory), AT_MOST)) if memory else None
+        self._usage_meter, self._group_meter = UsageMeter(memory), GroupMeter()
         self.out_of_memory = False
         """Whether a rank was killed because this worker came too near to its memory limit."""
         self.hang: Hang | None = None
@@ -161,6 +163,7 @@ class Launcher:
                 ranks = [process.pid for process in alive.values()]
                 send(max(ranks, key=lambda rank: unreclaimable_bytes([rank, *descendants(rank)])), signal.SIGKILL)
             pids = {self._rank(local_rank): process.pid for local_rank, process in alive.items()}
+            self._measure(pids)
             if stacks.are_asked_for():
                 self._hangs.print_stacks(pids)
             if hang := self._hangs.look(pids, self._member, self._world_size):
@@ -173,6 +176,13 @@ class Launcher:
                 self.hang = hang
                 self._hangs.print_stacks(pids)
                 return False
+
+    def _measure(self, ranks: Iterable[int]) -> None:
+        """Reports what this worker uses and, in the lead, says what all of them do."""
+        if usage := self._usage_meter.measure(lambda: self._hangs.marks(ranks)):
+            self._member.usage = usage
+        if self._member.is_lead and (event := self._group_meter.measure(self._member.usages)):
+            reporting.say(event)
 
     def _look_around(self) -> None:
         """Pauses, unless there is a signal or a peer was lost."""
@@ -279,5 +289,6 @@ class Launcher:
         for folder in self._environment.work_dir.glob("session-*"):  # of a rank that was killed; they may be large
             shutil.rmtree(folder, ignore_errors=True)
         self._log_tee.ranks_ended()
+        self._member.usage = None
         self.step = self._hangs.close()
         self.has_ranks = False
