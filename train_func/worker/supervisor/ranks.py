@@ -26,7 +26,7 @@ import shutil
 import signal
 import subprocess
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from functools import partial
 from pathlib import Path
 from tempfile import mkdtemp
@@ -79,7 +79,6 @@ class Launcher:
         self._hangs = HangWatch(hang_after)
         memory = environment.memory or 0  # of which the kernel's page tables and buffers are not seen here
         self._memory = FamilyMemory(memory - min(int(SHARE * memory), AT_MOST)) if memory else None
-        self._usage_meter, self._group_meter = UsageMeter(memory), GroupMeter()
         self.out_of_memory = False
         """Whether a rank was killed because this worker came too near to its memory limit."""
         self.hang: Hang | None = None
@@ -142,6 +141,7 @@ class Launcher:
         return {process.pid for process in self._processes.values()} if self._is_complete else set()
 
     def _watch(self) -> bool:
+        usage_meter, group_meter = UsageMeter(self._environment.memory or 0), GroupMeter()
         while True:
             self._look_around()
             self._look()
@@ -163,7 +163,10 @@ class Launcher:
                 ranks = [process.pid for process in alive.values()]
                 send(max(ranks, key=lambda rank: unreclaimable_bytes([rank, *descendants(rank)])), signal.SIGKILL)
             pids = {self._rank(local_rank): process.pid for local_rank, process in alive.items()}
-            self._measure(pids)
+            if usage := usage_meter.measure(partial(self._hangs.marks, pids)):
+                self._member.usage = usage
+            if self._member.is_lead and (event := group_meter.measure(self._member.usages)):
+                reporting.say(event)
             if stacks.are_asked_for():
                 self._hangs.print_stacks(pids)
             if hang := self._hangs.look(pids, self._member, self._world_size):
@@ -176,13 +179,6 @@ class Launcher:
                 self.hang = hang
                 self._hangs.print_stacks(pids)
                 return False
-
-    def _measure(self, ranks: Iterable[int]) -> None:
-        """Reports what this worker uses and, in the lead, says what all of them do."""
-        if usage := self._usage_meter.measure(lambda: self._hangs.marks(ranks)):
-            self._member.usage = usage
-        if self._member.is_lead and (event := self._group_meter.measure(self._member.usages)):
-            reporting.say(event)
 
     def _look_around(self) -> None:
         """Pauses, unless there is a signal or a peer was lost."""

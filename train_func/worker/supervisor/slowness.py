@@ -9,8 +9,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from statistics import median
 
-from train_func.text import counted
-
 SLOWER = 1.25  # times the work of the others
 LEAST_WAIT = 0.1  # of the time of the others, that they wait longer than the slow rank
 NETWORK = 0.5  # of the time of every rank, in the exchange
@@ -24,7 +22,7 @@ REMEDIES = {
     "data": "see whether its node reads the data more slowly, or its rows take longer to decode; "
     "session.arguments(dataloader_num_workers=2) loads them beside the steps",
     "compute": "see what else runs on its node, whether a limit or heat throttles its processors, and whether the "
-    "function does more on this rank; job.move(worker, to=...) starts a worker on another node",
+    "function does more on this rank; on a cluster job.move(worker, to=...) starts a worker on another node",
     "saving": "save less often with Run(checkpoint_every=...), or see whether the disk of its node is slow",
     "callbacks": "have the callbacks of this rank do less, or do it less often",
     "exchange": "a larger batch_size exchanges less often for the same rows; fewer workers with more cores each, or a "
@@ -89,15 +87,16 @@ def slowness_of(ranks: Sequence[RankTime]) -> Slowness | None:
         part = max(shares, key=lambda name: shares[name][0] - shares[name][1])
         own, theirs = shares[part]
         message = (
-            f"rank {slowest.rank} (worker {slowest.worker}) is slower than the others in {WORK[part]}: {own:.0%} of "
-            f"its time, {theirs:.0%} of theirs; they wait for it {waits:.0%} of their time"
+            f"rank {slowest.rank} (worker {slowest.worker}) is slower than the others in {WORK[part]}: "
+            f"{100 * own:.0f} % of its time, {100 * theirs:.0f} % of theirs; "
+            f"they wait for it for {100 * waits:.0f} % of their time"
         )
         return Slowness(part, slowest.rank, slowest.worker, message)
     least = slowest.share("exchange")
     if least < NETWORK:
         return None
     message = (
-        f"{counted(len(ranks), 'rank')} spend {least:.0%} of their time or more in the exchange of gradients, and none "
-        "is behind: the network, or what carries the exchange, is slow for such short steps"
+        f"all {len(ranks)} ranks spend at least {100 * least:.0f} % of their time in the exchange, and none of them is "
+        "behind: the network is slow, or the steps are short for it"
     )
     return Slowness("exchange", None, None, message)
