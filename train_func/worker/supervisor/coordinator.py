@@ -109,7 +109,7 @@ class Report(Record):
     address: str = ""
     """Where rank 0 listens for the other ranks."""
     usage: Usage | None = None
-    """What it uses while its ranks run."""
+    """What it uses while its ranks run; None in the reports between two measurements."""
     heard: float = 0.0
     """When, by the clock of the coordinator."""
 
@@ -184,7 +184,8 @@ def hear(state: GroupState, report: Report, now: float) -> GroupState:
     if report.verdict and report.round == state.round and not is_known:
         since = now if state.since is None else state.since
         state = replace(state, since=since, failures=(*state.failures, report))
-    return _settle(_with(state, replace(report, heard=now)), now)
+    usage = last.usage if last and last.round == report.round else None
+    return _settle(_with(state, replace(report, heard=now, usage=report.usage or usage)), now)
 
 
 def look(state: GroupState, now: float) -> GroupState:
@@ -234,6 +235,12 @@ def order_for(state: GroupState, report: Report) -> Order:
         verdict=state.verdict,
         all_wait=all(report.waits for report in reports),
     )
+
+
+def usages_of(state: GroupState) -> dict[int, Usage]:
+    """Returns what each worker of the round uses, as it has reported last."""
+    reports = state.members.values()
+    return {report.worker: report.usage for report in reports if report.usage and report.status is not Status.LEFT}
 
 
 def _with(state: GroupState, report: Report) -> GroupState:
@@ -357,9 +364,8 @@ class Coordinator:
             return order_for(self._state, report)
 
     def usages(self) -> dict[int, Usage]:
-        """Returns what each worker of the round uses, as it has reported last."""
-        reports = self._state.members.values()
-        return {report.worker: report.usage for report in reports if report.usage and report.status is not Status.LEFT}
+        """Returns what each worker uses, as far as it is known."""
+        return usages_of(self._state)
 
     def lose(self, report: Report) -> None:
         """Takes notice that the connection of this last report has ended."""

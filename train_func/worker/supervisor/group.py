@@ -48,7 +48,7 @@ class Member:
         self._way, self._report, self._stop = way, report, stop
         self.address, self.is_lead, self.usages = way.address, way.is_lead, way.usages
         self.usage: Usage | None = None
-        """What this worker uses while its ranks run; the next report has it."""
+        """What this worker uses while its ranks run, since it was measured; the next report has it."""
         self._lock = threading.Lock()
         self._order = Order(GroupPhase.WAIT)
         self._verdict: Verdict | None = None
@@ -69,7 +69,8 @@ class Member:
     def tell(self, **changes: Any) -> Order:
         """Reports, with these changes since the last report; returns the order."""
         with self._lock:
-            self._report = replace(self._report, usage=self.usage, **changes)
+            usage, self.usage = self.usage, None
+            self._report = replace(self._report, usage=usage, **changes)
             if not self.has_gone:
                 try:
                     self._order = self._way.ask(self._report)
