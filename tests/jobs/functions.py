@@ -253,3 +253,34 @@ def tells_its_steps(parameters):
             time.sleep(parameters["pause"])
             session.report(step.number, loss=total)
         session.publish(model)
+
+
+def is_slow_on_rank_1(parameters):
+    """A loop of its own whose rank 1 sleeps, ``in_data`` while it loads the rows of each step, or else in the step."""
+    import time
+
+    import torch
+    from datasets import Dataset
+    from datasets.distributed import split_dataset_by_node
+
+    from train_func.worker import Session
+
+    with Session(parameters) as session:
+        rows = Dataset.from_dict({"x": [[float(number)] for number in range(4 * parameters["steps"])]})
+        plan = split_dataset_by_node(session.plan(rows), session.rank, session.world_size)
+        model = torch.nn.Linear(1, 1)
+        optimizer = torch.optim.SGD(model.parameters(), lr=1e-7)
+
+        def collate(rows):
+            if session.rank == 1 and parameters["in_data"]:
+                time.sleep(parameters["sleeps"])
+            return {"x": torch.tensor([row["x"] for row in rows])}
+
+        for step in session.steps(plan, collate):
+            for batch, weight in step:
+                (weight * model(batch["x"]).square().mean()).backward()
+                if session.rank == 1 and not parameters["in_data"]:
+                    time.sleep(parameters["sleeps"])
+            optimizer.step()
+            optimizer.zero_grad()
+        session.publish(model)

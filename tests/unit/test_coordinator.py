@@ -25,7 +25,9 @@ from train_func.worker.supervisor.coordinator import (
     hear,
     lose,
     order_for,
+    usages_of,
 )
+from train_func.worker.supervisor.usage import Usage
 
 LEASE = Lease(attempt=7)
 
@@ -483,3 +485,17 @@ def test_whatever_is_reported_no_phase_begins_before_all_are_ready_for_it():
                     assert len(of_round) == 3
                     begun.add(CLAIM)
     assert begun == {*GroupPhase} - {WAIT}
+
+
+def test_what_a_worker_uses_holds_until_it_says_more_of_it_leaves_or_begins_again():
+    group, usage = prepares(3), Usage(10**9, 0, ())
+    for worker in range(3):
+        group.tell(worker, usage=usage)
+        group.tell(worker, usage=None)
+    assert usages_of(group.state) == dict.fromkeys(range(3), usage)
+    group.tell(1, usage=replace(usage, memory=7))
+    group.tell(2, status=Status.LEFT, usage=None)
+    assert usages_of(group.state) == {0: usage, 1: replace(usage, memory=7)}
+    group.reports[0] = Report(0, "pod 0", round=2)
+    group.tell(0)
+    assert usages_of(group.state).keys() == {1}

@@ -99,6 +99,16 @@ def test_what_matters_of_the_lines_is_shown_once_and_behind_nothing_newer(displa
     assert shown() == [*expected, "a-run: Succeeded"]
 
 
+def test_how_the_workers_are_is_shown_only_where_one_of_them_is_slow_that_was_not_before(display, shown):
+    well = events.WorkersMeasured(seconds=10, num_workers=2, workers={})
+    slow = [
+        replace(well, slow_part=part, slow_worker=worker, message=f"{part} of {worker}", remedy="look")
+        for part, worker in [("data", 1), ("data", 1), ("compute", 1), ("data", 1), ("data", 0)]
+    ]
+    tell(display, attempt(), well, *slow, well)
+    assert shown() == [line for n in (0, 2, 4) for line in (f"slow: {slow[n].message}", "  next: look")]
+
+
 def test_progress_is_shown_every_five_seconds_and_at_its_end(display, clock, shown):
     of = attempt()
     for step in range(1, 21):

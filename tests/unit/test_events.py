@@ -13,6 +13,20 @@ from train_func.worker.rank import reporting
 TOLD = [
     events.WorkerStarts(worker=1, num_workers=4, pod="a-run-worker-1", pod_uid="u", submitted="2026-01-02T03:04:05"),
     events.AttemptStarts(attempt=7, position=2, at_most=3, num_workers=4, num_ranks=8, num_threads=2),
+    events.WorkersMeasured(
+        seconds=10.2,
+        num_workers=2,
+        workers={
+            "0": {"memory": 10**9, "limit": 4 * 10**9, "ranks": {"0": [9, 30, 61, 0, 0, 0], "1": [8, 31, 61, 0, 0, 0]}},
+            "1": {"memory": 2 * 10**9, "limit": 0, "ranks": {"2": [9, 85, 4, 1, 0, 1], "3": [9, 30, 61, 0, 0, 0]}},
+        },
+        median=[9, 31, 61, 0, 0, 0],
+        slow_part="compute",
+        slow_rank=2,
+        slow_worker=1,
+        message="rank 2 (worker 1) is slower than the others",
+        remedy="see what else runs on its node",
+    ),
     events.RanksRestart(worker=1, attempt=7, message="rank 0 was killed by SIGKILL", follows=0),
     events.WorkerJoins(worker=2, attempt=7),
     events.Resumes(step=40, attempt=8, saved_by=7, of_run="another", why="the newest"),

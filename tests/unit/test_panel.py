@@ -92,6 +92,30 @@ def test_a_worker_that_came_again_has_its_restarts_counted():
     assert re.search(r"0 ● Running here 2 ", text)
 
 
+def measured(slow=False, **ranks):
+    """What the lead says of worker 0, with 1.2 GB of 4, whose ranks have these shares, and of worker 1."""
+    workers = {"0": {"memory": 1_200_000_000, "limit": 4_000_000_000, "ranks": ranks}}
+    workers["1"] = {"memory": 700_000_000, "limit": 0, "ranks": {"9": [0] * 6}}
+    why = {"slow_part": "data", "slow_rank": 1, "slow_worker": 1, "message": "rank 1 is slow", "remedy": "see its disk"}
+    return events.WorkersMeasured(seconds=10, num_workers=2, workers=workers, **(why if slow else {}))
+
+
+def test_each_worker_has_its_memory_and_how_its_ranks_spend_their_time():
+    told = measured(a=[9, 70, 21, 0, 0, 0], b=[9, 72, 19, 0, 0, 0])
+    text = words(html_of(news("Running", begins(), progress(3), told, of=pods("Running", "Running"))))
+    assert "1.2 GB of 4.0 GB trains: 71 % compute, 20 % exchange, 9 % data 1 ●" in text
+    assert "700.0 MB trains" in text
+    again = words(html_of(news("Running", begins(), progress(3), told, begins(2), of=pods("Running", "Running"))))
+    assert ("1.2 GB" in again, "loads model and data" in again) == (False, True)  # ranks of another attempt
+
+
+def test_a_training_that_is_slow_says_why_and_what_to_do_while_it_is():
+    slow = news("Running", begins(), progress(3), measured(slow=True))
+    assert "slow: rank 1 is slow next: see its disk" in words(html_of(slow))
+    assert "slow" not in words(html_of(slow, news("Running", measured())))
+    assert "slow" not in words(html_of(slow, news("Succeeded", is_last=True)))
+
+
 def test_the_curve_has_no_step_twice_and_what_happened_is_marked_on_it():
     saved = events.CheckpointSaved(step=5, size=2_000_000, seconds=1.5)
     again = events.RanksRestart(worker=0, attempt=2, message="rank 1 was killed by SIGKILL", follows=1)

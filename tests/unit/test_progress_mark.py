@@ -1,6 +1,7 @@
 """What a rank marks is what its supervisor reads."""
 
 import threading
+from types import SimpleNamespace
 
 import pytest
 
@@ -27,6 +28,24 @@ def test_a_phase_within_another_ends_with_a_sign_of_progress_in_the_outer_one(sh
     outer = shared.read()
     assert [inner.phase, outer.phase] == [Phase.SAVING, Phase.BETWEEN]
     assert outer.number > inner.number
+
+
+def test_the_seconds_of_each_phase_add_up_to_the_time_that_has_passed(shared, monkeypatch):
+    """Also those of the phase that a rank is in, as one that hangs in the loading of a row."""
+    now = marks._own.time
+    monkeypatch.setattr(marks, "time", SimpleNamespace(monotonic=lambda: now))
+    for phase, seconds in [
+        (Phase.LOADING, 1),
+        (Phase.STEP, 5),
+        (Phase.EXCHANGE, 3),
+        (Phase.STEP, 2),
+        (Phase.LOADING, 4),
+    ]:
+        marks.mark(phase)
+        now += seconds
+    seconds = shared.read().seconds_at(now)
+    spent = {phase.name: seconds[phase] for phase in Phase if seconds[phase]}
+    assert spent == pytest.approx({"LOADING": 5, "STEP": 7, "EXCHANGE": 3})
 
 
 def test_another_thread_is_no_sign_of_life_of_the_one_that_trains(shared):

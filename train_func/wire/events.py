@@ -12,7 +12,7 @@ from typing import Any, ClassVar, dataclass_transform
 
 from train_func.errors import Cause
 from train_func.plain import plain
-from train_func.text import counted, shown
+from train_func.text import counted, shown, sized
 
 MARK = "@event: "  # no end of it is its beginning, so that escaping one makes no other
 ESCAPED = "@ event: "
@@ -142,6 +142,50 @@ class AttemptStarts(Event):
         num_left = self.at_most - self.position
         left = f"{f'at most {num_left} more may follow' if num_left else 'no other follows'} without a new checkpoint"
         return f"attempt {self.attempt} {how}{here}; {sizes}; {left}"
+
+
+class WorkersMeasured(Event):
+    """What the workers use while their ranks run, and how the ranks have spent an interval.
+
+    Shares are in percent of the time of a rank, in the order of PARTS.
+    """
+
+    PARTS: ClassVar = ("data", "compute", "exchange", "saving", "evaluation", "callbacks")
+
+    seconds: float
+    """Length of the interval."""
+    num_workers: int
+    workers: Mapping[str, Mapping[str, Any]]
+    """By number: bytes of ``memory``, their ``limit`` (0: none), and the shares of its ``ranks``; of many workers only
+    those that wait least for others, and those with most memory."""
+    median: Sequence[int] = ()
+    """Shares of the median rank."""
+    slow_part: str = ""
+    """In which part the training is slower than it could be; empty where nothing stands out."""
+    slow_rank: int | None = None
+    """The rank that the others wait for; None where it is none, as with a slow network."""
+    slow_worker: int | None = None
+    message: str = ""
+    """Why the training is slow."""
+    remedy: str = ""
+
+    def __str__(self) -> str:
+        words = f"{counted(self.num_workers, 'worker')}, last {self.seconds:.0f} s: {self.words(self.median)}"
+        memory, worker = max(((of.get("memory", 0), number) for number, of in self.workers.items()), default=(0, ""))
+        if memory:
+            words += f"; memory up to {sized(memory)} (worker {worker})"
+        return f"{words}\n{self.slowness}" if self.message else words
+
+    @property
+    def slowness(self) -> str:
+        """Returns why the training is slow and what to do about it; empty where nothing stands out."""
+        return f"slow: {self.message}\n  next: {self.remedy}" if self.message else ""
+
+    @classmethod
+    def words(cls, shares: Sequence[int]) -> str:
+        """Returns shares in words, the largest first."""
+        parts = sorted(zip(shares, cls.PARTS, strict=False), key=lambda part: -part[0])
+        return ", ".join(f"{share} % {name}" for share, name in parts if share) or "no steps"
 
 
 class RanksRestart(Event):

@@ -33,6 +33,7 @@ from train_func.wire.events import (
     WaitsForStore,
     WorkerEnds,
     WorkerJoins,
+    WorkersMeasured,
     WorkerStarts,
 )
 
@@ -43,7 +44,17 @@ LONGEST_REASON = 200  # characters of a worker's last words; the error of result
 RANK_0 = OF_RANK.format(0)
 OF_ONE_RANK = re.compile(r"^rank \d+: ")  # before what the rank said
 # These tell nothing any more when a later attempt has begun.
-OF_THE_MOMENT = (AttemptStarts, Resumes, Stage, StepProgress, Reported, RowsAudited, WaitsForPeers, WaitsForStore)
+OF_THE_MOMENT = (
+    AttemptStarts,
+    Resumes,
+    Stage,
+    StepProgress,
+    Reported,
+    RowsAudited,
+    WaitsForPeers,
+    WaitsForStore,
+    WorkersMeasured,
+)
 
 
 class Lines:
@@ -136,6 +147,9 @@ class Lines:
             case RanksRestart(attempt=number) as event:
                 if self._is_new(("restart", number)):  # all workers say the same
                     self.say(str(event))
+            case WorkersMeasured() as measured:
+                if measured.slowness and self._is_new(("slow", measured.slow_part, measured.slow_worker)):
+                    self.say(measured.slowness)
             case RowsAudited() as audit:
                 self._show_progress()
                 if self._is_new(str(audit)):

@@ -28,7 +28,7 @@ SIGNS = {
 PREFIX = "eval_"  # of what an evaluation measures: it stands in one chart with the same metric of the training
 EPOCH = "epoch="  # of the audit of a training
 NO_METRICS = ("epoch", "eval_rows")
-COLUMNS = ("worker", "phase", "node", "restarts", "does")
+COLUMNS = ("worker", "phase", "node", "restarts", "memory", "does")
 MOST_MARKS = 60  # checkpoints in a chart, the newest
 MOST_RESTARTS, MOST_NOTES = 3, 3  # told one by one, the newest
 MOST_ROWS = 12  # workers one by one
@@ -60,7 +60,7 @@ class Panel:
     """How much of the training is done, from 0 to 1; None where that is not known."""
     progress: Sequence[str]
     warnings: Sequence[str]
-    """What it waits for, and what to do about it."""
+    """What it waits for, or why it is slow, and what to do about that."""
     charts: Sequence[Sequence[Line]]
     """The curves of each metric, the losses first; of metrics with one value they have one point."""
     marks: Sequence[Flag]
@@ -111,7 +111,7 @@ def panel_of(
         heading=_heading(subject, trace, now or datetime.now(UTC)),
         share=min(1.0, step / trace.num_steps) if trace.num_steps else None,
         progress=_progress(trace),
-        warnings=[*hindrances, *([silence] if silence else [])],
+        warnings=[*hindrances, *_slowness(trace), *([silence] if silence else [])],
         charts=_charts(trace),
         marks=[*(Flag(save.step) for save in trace.saves[-MOST_MARKS:]), *_restarts(trace)],
         last_step=float(trace.num_steps or 0),
@@ -164,6 +164,13 @@ def _charts(trace: Trace) -> list[list[Line]]:
     return [lines for _, lines in sorted(by_metric.items(), key=lambda item: item[0] != "loss")]
 
 
+def _slowness(trace: Trace) -> Iterator[str]:
+    """Why the training is slow, while it runs."""
+    measured = trace.measured
+    if measured and measured.slowness and trace.state == "Running" and not trace.is_over:
+        yield measured.slowness
+
+
 def _restarts(trace: Trace) -> Iterator[Flag]:
     """The beginnings of attempts but the first, with their sizes where these have changed."""
     groups = sorted(trace.groups, key=lambda group: group.attempt)
@@ -184,7 +191,10 @@ def _workers(workers: Sequence[WorkerState]) -> tuple[list[WorkerState], int]:
 def _cells(worker: WorkerState) -> tuple[str, ...]:
     phase = f"{SIGNS.get(worker.phase, '–')} {worker.phase}"
     activity = worker.activity if len(worker.activity) <= LONGEST else f"{worker.activity[:LONGEST]} ..."
-    return str(worker.worker), phase, worker.node or "–", str(worker.restarts or "–"), activity
+    memory = sized(worker.memory) if worker.memory else "–"
+    if worker.memory and worker.limit:
+        memory += f" of {sized(worker.limit)}"
+    return str(worker.worker), phase, worker.node or "–", str(worker.restarts or "–"), memory, activity
 
 
 def _facts(trace: Trace) -> Iterator[str]:

@@ -34,6 +34,7 @@ from train_func.wire.events import (
     WaitsForPeers,
     WaitsForStore,
     WorkerEnds,
+    WorkersMeasured,
     WorkerStarts,
 )
 
@@ -78,6 +79,10 @@ class WorkerState:
     node: str = ""
     restarts: int = 0
     """How often it was started again, in place or as another pod."""
+    memory: int = 0
+    """Bytes in use; 0 where it has not told."""
+    limit: int = 0
+    """Bytes that it may use; 0 where that is not limited."""
     activity: str = ""
     """What it does, or waits for."""
 
@@ -108,6 +113,8 @@ class Trace:
         """Why attempts have followed others, by their numbers."""
         self.progress: StepProgress | None = None
         """How far the training is, as it was told last."""
+        self.measured: WorkersMeasured | None = None
+        """What the workers of the newest group use, and why they are slow, as it was told last."""
         self.audits: dict[str, RowsAudited] = {}
         """By what was audited, such as an epoch."""
         self.published: Published | None = None
@@ -182,8 +189,18 @@ class Trace:
             phase = "Deleted" if newest.deleted and newest.phase in ("Running", "Pending") else newest.phase
             code = "" if newest.exit_code in (None, 0) else f", exit code {newest.exit_code}"
             why = "" if newest.reason == "Completed" else f"{newest.reason}{code}"
-            return WorkerState(worker, phase, newest.node, restarts, why)
-        return WorkerState(worker, newest.phase, newest.node, restarts, activity or ("trains" if self.steps else ""))
+            return WorkerState(worker, phase, newest.node, restarts, activity=why)
+        usage = self.measured.workers.get(str(worker), {}) if self.measured else {}
+        memory, limit = usage.get("memory", 0), usage.get("limit", 0)
+        activity = activity or self._training(list(usage.get("ranks", {}).values()))
+        return WorkerState(worker, newest.phase, newest.node, restarts, memory, limit, activity)
+
+    def _training(self, shares: Sequence[Sequence[int]]) -> str:
+        """What a worker does that says nothing else; ``shares``: those of its ranks, where they are known."""
+        means = [round(sum(part) / len(part)) for part in zip(*shares, strict=True)]
+        if any(means):
+            return f"trains: {WorkersMeasured.words(means)}"
+        return "trains" if self.steps else ""
 
     def _hear(self, line: AttemptLine) -> None:
         event, attempt = line.event, line.attempt.number
@@ -208,6 +225,9 @@ class Trace:
             case AttemptStarts():
                 self.groups.append(Group(when, event.attempt, event.num_workers, event.num_ranks))
                 self._activities = dict.fromkeys(range(event.num_workers), "loads model and data")
+                self.measured = None
+            case WorkersMeasured():
+                self.measured = event
             case Resumes():
                 self.resumptions[event.attempt] = event
             case RanksRestart():

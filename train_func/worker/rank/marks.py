@@ -1,4 +1,4 @@
-"""Progress marks: where a rank is, in a few bytes of memory that its supervisor reads. Loads no torch.
+"""Progress marks: where a rank is, and how its time is spent, in a few bytes that its supervisor reads. Loads no torch.
 
 A mark costs about a microsecond. A process to which no supervisor gave such memory marks nothing.
 """
@@ -14,7 +14,6 @@ from dataclasses import dataclass
 from enum import IntEnum
 
 VARIABLE = "TRAIN_FUNC_PROGRESS"
-_PLAIN = struct.Struct("<QdBqQQQ")  # the number of the mark first and last: a reader sees both or reads again
 
 
 class Phase(IntEnum):
@@ -26,10 +25,12 @@ class Phase(IntEnum):
     EXCHANGE = 3
     """In a collective: it may wait for other ranks."""
     BETWEEN = 4
-    """In callbacks and in the loading of data, between two steps."""
+    """In callbacks, between two steps."""
     EVALUATION = 5
     OWN = 6
     """In the body of a loop of the user's own: it may wait for other ranks anywhere."""
+    LOADING = 7
+    """In the loading of data for the next step."""
 
     @property
     def is_watched(self) -> bool:
@@ -47,10 +48,13 @@ _WORDS = {
     Phase.SAVING: "saving a checkpoint",
     Phase.STEP: "a step",
     Phase.EXCHANGE: "an exchange with the other ranks",
-    Phase.BETWEEN: "callbacks or the loading of data between two steps",
+    Phase.BETWEEN: "callbacks between two steps",
     Phase.EVALUATION: "an evaluation",
     Phase.OWN: "a step of session.steps",
+    Phase.LOADING: "the loading of data between two steps",
 }
+# The number of the mark first and last: a reader sees both or reads again.
+_PLAIN = struct.Struct(f"<QdBqQQ{len(Phase)}dQ")
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,6 +72,14 @@ class Mark:
     """Done by this process since the training began."""
     num_batches: int = 0
     """Evaluated by this process since then."""
+    seconds: tuple[float, ...] = (0.0,) * len(Phase)
+    """Spent in each phase, by its number, from the first mark to this one."""
+
+    def seconds_at(self, now: float) -> tuple[float, ...]:
+        """Returns the seconds spent in each phase up to monotonic second ``now``."""
+        seconds = [*self.seconds]
+        seconds[self.phase] += max(0.0, now - self.time)
+        return tuple(seconds)
 
 
 class SharedMark:
@@ -87,8 +99,8 @@ class SharedMark:
         """
         number, *fields, again = _PLAIN.unpack(os.pread(self._file, _PLAIN.size, 0))
         if number == again > 0:
-            seconds, phase, step, num_steps, num_batches = fields
-            self._last = Mark(number, seconds, Phase(phase), step, num_steps, num_batches)
+            when, phase, step, num_steps, num_batches, *seconds = fields
+            self._last = Mark(number, when, Phase(phase), step, num_steps, num_batches, tuple(seconds))
         return self._last
 
     def close(self) -> None:
@@ -104,15 +116,19 @@ class _Marker:
         self.thread = 0
         self.number = self.step = self.num_steps = self.num_batches = 0
         self.phase = Phase.OUTSIDE
+        self.time = 0.0
+        self.seconds = [0.0] * len(Phase)
 
     def write(self, phase: Phase) -> None:
         if self.memory is None:
             return
-        self.phase = phase
+        now = time.monotonic()
+        self.seconds[self.phase] += now - (self.time or now)  # the phase that ends, or gets on
+        self.time, self.phase = now, phase
         self.thread = threading.get_ident()
         self.number = number = self.number + 1
-        fields = (time.monotonic(), phase, self.step, self.num_steps, self.num_batches)
-        _PLAIN.pack_into(self.memory, 0, number, *fields, number)
+        counts = self.step, self.num_steps, self.num_batches
+        _PLAIN.pack_into(self.memory, 0, number, now, phase, *counts, *self.seconds, number)
 
     def forget(self) -> None:
         """Ends the marks of a process that the rank has forked, which does not do the work of the rank."""
@@ -173,10 +189,15 @@ def within(phase: Phase) -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def exchange() -> Iterator[None]:
-    """Marks EXCHANGE while this process may wait for others; within a phase that is not watched it says nothing."""
+def within_steps(phase: Phase) -> Iterator[None]:
+    """Marks ``phase`` as ``within`` does; within a phase that is not watched it says nothing."""
     if not _own.phase.is_watched:
         yield
         return
-    with within(Phase.EXCHANGE):
+    with within(phase):
         yield
+
+
+def exchange() -> contextlib.AbstractContextManager[None]:
+    """Marks EXCHANGE while this process may wait for others, among the steps."""
+    return within_steps(Phase.EXCHANGE)

@@ -100,11 +100,18 @@ def gather(value: Result) -> list[Result]:
 
 
 def total(value: torch.Tensor) -> torch.Tensor:
-    """Returns the sum over all ranks of a small tensor, which it overwrites."""
+    """Returns the sum over all ranks of a small tensor, which it overwrites and which is there when it returns."""
     if size() > 1:
+        _wait_for_device(value)  # what a device has still to compute is no exchange
         with marks.exchange():
             dist.all_reduce(value)
+            _wait_for_device(value)
     return value
+
+
+def _wait_for_device(value: torch.Tensor) -> None:
+    if value.is_cuda:
+        torch.cuda.current_stream(value.device).synchronize()
 
 
 def gather_tensors(value: torch.Tensor) -> list[torch.Tensor]:

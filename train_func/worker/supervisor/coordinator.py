@@ -47,6 +47,7 @@ from train_func.text import counted, listed
 from train_func.wire import exits
 from train_func.wire.codec import Record
 from train_func.wire.records import Lease, Verdict
+from train_func.worker.supervisor.usage import Usage
 
 PRESENT_SECONDS = 5.0  # after which a worker that has not reported again counts as gone, while the group forms
 SILENCE_SECONDS = 15.0  # the same once it has formed
@@ -107,6 +108,8 @@ class Report(Record):
     """Why nothing is started under it: the attempts of the run are used up."""
     address: str = ""
     """Where rank 0 listens for the other ranks."""
+    usage: Usage | None = None
+    """What it uses while its ranks run; None in the reports between two measurements."""
     heard: float = 0.0
     """When, by the clock of the coordinator."""
 
@@ -181,7 +184,8 @@ def hear(state: GroupState, report: Report, now: float) -> GroupState:
     if report.verdict and report.round == state.round and not is_known:
         since = now if state.since is None else state.since
         state = replace(state, since=since, failures=(*state.failures, report))
-    return _settle(_with(state, replace(report, heard=now)), now)
+    usage = last.usage if last and last.round == report.round else None
+    return _settle(_with(state, replace(report, heard=now, usage=report.usage or usage)), now)
 
 
 def look(state: GroupState, now: float) -> GroupState:
@@ -231,6 +235,12 @@ def order_for(state: GroupState, report: Report) -> Order:
         verdict=state.verdict,
         all_wait=all(report.waits for report in reports),
     )
+
+
+def usages_of(state: GroupState) -> dict[int, Usage]:
+    """Returns what each worker of the round uses, as it has reported last."""
+    reports = state.members.values()
+    return {report.worker: report.usage for report in reports if report.usage and report.status is not Status.LEFT}
 
 
 def _with(state: GroupState, report: Report) -> GroupState:
@@ -352,6 +362,10 @@ class Coordinator:
         with self._lock:
             self._state = hear(self._state, report, time.monotonic())
             return order_for(self._state, report)
+
+    def usages(self) -> dict[int, Usage]:
+        """Returns what each worker uses, as far as it is known."""
+        return usages_of(self._state)
 
     def lose(self, report: Report) -> None:
         """Takes notice that the connection of this last report has ended."""

@@ -22,6 +22,7 @@ from train_func.worker.stop import Stop, Stopped
 from train_func.worker.store_wait import NOTICE_SECONDS
 from train_func.worker.supervisor.coordinator import GroupPhase, Order, Report, Status
 from train_func.worker.supervisor.lead import Lead, Way
+from train_func.worker.supervisor.usage import Usage
 
 REPORT_SECONDS = 1.0  # between two reports while nothing changes
 RETRY_SECONDS = 0.3  # between two tries to reach the lead
@@ -45,7 +46,9 @@ class Member:
 
     def __init__(self, way: Way, report: Report, stop: Stop) -> None:
         self._way, self._report, self._stop = way, report, stop
-        self.address, self.is_lead = way.address, way.is_lead
+        self.address, self.is_lead, self.usages = way.address, way.is_lead, way.usages
+        self.usage: Usage | None = None
+        """What this worker uses while its ranks run, since it was measured; the next report has it."""
         self._lock = threading.Lock()
         self._order = Order(GroupPhase.WAIT)
         self._verdict: Verdict | None = None
@@ -66,7 +69,8 @@ class Member:
     def tell(self, **changes: Any) -> Order:
         """Reports, with these changes since the last report; returns the order."""
         with self._lock:
-            self._report = replace(self._report, **changes)
+            usage, self.usage = self.usage, None
+            self._report = replace(self._report, usage=usage, **changes)
             if not self.has_gone:
                 try:
                     self._order = self._way.ask(self._report)

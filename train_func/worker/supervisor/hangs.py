@@ -9,7 +9,7 @@ The time for which this whole machine or pod stood still does not count. Loads n
 import contextlib
 import time
 from collections import deque
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -126,6 +126,10 @@ class HangWatch:
         if not group.wait(waiting is not None) or waiting is None:
             return None
         return waiting if world_size == 1 else replace(waiting, rank=None)
+
+    def marks(self, ranks: Iterable[int]) -> dict[int, Mark]:
+        """Returns the last marks of these ranks."""
+        return {rank: self._marks[rank].read() for rank in ranks}
 
     def print_stacks(self, pids: Mapping[int, int]) -> None:
         """Prints where each of these ranks is, and has them print their stacks."""

@@ -13,7 +13,7 @@ Records keep no worker from training: that is for the lease of an attempt (``att
 import contextlib
 import socket
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -33,6 +33,7 @@ from train_func.worker.supervisor.coordinator import (
     Order,
     Report,
 )
+from train_func.worker.supervisor.usage import Usage
 
 PATIENCE_SECONDS, SECONDS_PER_WORKER = 1.0, 0.5  # without an answer, and more for each lower worker
 NEWCOMER_SECONDS = 6.0  # more for a worker that was in no group, while those that are left may find a lead
@@ -57,6 +58,8 @@ class Way:
     address: str
     """Where the others reach this worker."""
     is_lead: bool
+    usages: Callable[[], Mapping[int, Usage]] = dict
+    """Returns what each worker uses, in the lead; nothing in other workers."""
 
 
 class Lead(Protocol):
@@ -96,7 +99,7 @@ class FixedLead:
         coordinator = Coordinator(GroupState(environment.num_workers, environment.num_workers))
         if environment.num_workers > 1:
             Host(coordinator, environment.group_key, port)
-        return Way(coordinator.report, address, is_lead=True)
+        return Way(coordinator.report, address, is_lead=True, usages=coordinator.usages)
 
     def check(self) -> None:
         """Worker 0 leads as long as it lives."""
@@ -168,7 +171,7 @@ class ElectedLead:
             coordinator = Coordinator(state)
             Host(coordinator, environment.group_key, port)
         self._own = number + 1
-        return Way(coordinator.report, address, is_lead=True)
+        return Way(coordinator.report, address, is_lead=True, usages=coordinator.usages)
 
     def check(self) -> None:
         """Raises Replaced where a newer record than that of this worker is there, StorageFailed where none answers."""

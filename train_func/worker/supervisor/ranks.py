@@ -34,7 +34,7 @@ from tempfile import mkdtemp
 from train_func.process.process_tree import FamilyMemory, descendants, kill_descendants, send, unreclaimable_bytes
 from train_func.wire import exits
 from train_func.worker.environment import Environment
-from train_func.worker.rank import folders, stacks
+from train_func.worker.rank import folders, reporting, stacks
 from train_func.worker.rank.end import RankEnd, running
 from train_func.worker.stop import Stop, work_seconds
 from train_func.worker.supervisor.coordinator import GroupPhase, Order, Status
@@ -43,6 +43,7 @@ from train_func.worker.supervisor.hangs import Hang, HangWatch
 from train_func.worker.supervisor.lead import reserved_port
 from train_func.worker.supervisor.log import LogTee
 from train_func.worker.supervisor.rank_process import RankProcess, Template
+from train_func.worker.supervisor.usage import GroupMeter, UsageMeter
 from train_func.worker.supervisor.verdict import of_ranks, stopped
 
 LOOK_SECONDS = 0.1  # between two looks at the ranks
@@ -140,6 +141,7 @@ class Launcher:
         return {process.pid for process in self._processes.values()} if self._is_complete else set()
 
     def _watch(self) -> bool:
+        usage_meter, group_meter = UsageMeter(self._environment.memory or 0), GroupMeter()
         while True:
             self._look_around()
             self._look()
@@ -161,6 +163,10 @@ class Launcher:
                 ranks = [process.pid for process in alive.values()]
                 send(max(ranks, key=lambda rank: unreclaimable_bytes([rank, *descendants(rank)])), signal.SIGKILL)
             pids = {self._rank(local_rank): process.pid for local_rank, process in alive.items()}
+            if usage := usage_meter.measure(partial(self._hangs.marks, pids)):
+                self._member.usage = usage
+            if self._member.is_lead and (event := group_meter.measure(self._member.usages)):
+                reporting.say(event)
             if stacks.are_asked_for():
                 self._hangs.print_stacks(pids)
             if hang := self._hangs.look(pids, self._member, self._world_size):
@@ -279,5 +285,6 @@ class Launcher:
         for folder in self._environment.work_dir.glob("session-*"):  # of a rank that was killed; they may be large
             shutil.rmtree(folder, ignore_errors=True)
         self._log_tee.ranks_ended()
+        self._member.usage = None
         self.step = self._hangs.close()
         self.has_ranks = False

@@ -321,6 +321,7 @@ class Trainer(transformers.Trainer):
         marks.step_done(step.number)
         assert self._progress is not None  # train made it
         self._progress.step(step.number, steps.num_epochs_done, step.num_rows, self._mean)
+        marks.mark(Phase.STEP)  # the update belongs to its work
         norm = self._clip_grad_norm(model) if self.args.max_grad_norm > 0 else None
         norm = self._get_grad_norm(model, grad_norm=norm)
         reach("update")
@@ -336,6 +337,7 @@ class Trainer(transformers.Trainer):
         model.zero_grad()
         self.state.global_step = step.number
         self.state.epoch = steps.num_epochs_done
+        marks.mark(Phase.BETWEEN)
         self.control = self.callback_handler.on_step_end(self.args, self.state, self.control)
         self._act(norm, rate)
         return norm, rate
