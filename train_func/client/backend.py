@@ -132,8 +132,9 @@ class BoundJob(Protocol):
 class Backend(Protocol):
     """Where jobs execute. Credentials and environment stay inside the backend."""
 
-    packages: Sequence[str]
-    """Requirements that the workers' environment has to fulfil; what it lacks travels as wheels."""
+    @property
+    def packages(self) -> Sequence[str]:
+        """Requirements that the workers' environment has to fulfil; what it lacks travels as wheels."""
 
     @property
     def found_by(self) -> Mapping[str, Any]:
