@@ -10,7 +10,7 @@
 # make recovery       seconds to the first step, to the next one after a rank or a worker was killed, and memory; has limits
 # make causes         injects every kind of fault and writes docs/causes.md: cause told against cause injected; WHERE=Cluster, TIMES=5
 # make checkpoint-cost  what a checkpoint of a BERT-base costs its training, beside the save of transformers' Trainer
-# make check          the quick checks: style, types, arrows, shell
+# make check          the quick checks: style, types, arrows, shell, and that the docs make a site: build/site/start.html
 # make image          builds the worker and notebook image: IMAGE=registry/name:tag REQUIREMENTS=requirements.txt
 # make test-cluster   passes the tests on the cluster that KUBECONFIG names: IMAGE=what it can pull
 # make test-cluster-all  those and the long proofs
@@ -97,6 +97,7 @@ check: setup
 	$(BIN)/mypy infra/run_notebook.py
 	$(BIN)/lint-imports
 	$(BIN)/shellcheck -x install.sh infra/*.sh infra/*/*.sh .ci/run
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet -f docs/mkdocs.yml
 	$(BIN)/python -m pytest -q tests/contracts
 
 image: known

@@ -1,4 +1,4 @@
-"""Runs a notebook headless with the variables of make's command line, or cancels its job (docs/notebooks.md).
+"""Runs a notebook headless with the variables of make's command line, or cancels its job (docs/start.md).
 
     infra/run_notebook.py check TARGET NAME...   refuses what nothing takes; needs no more than a Python of 3.8
     infra/run_notebook.py run NAME...            exit code 0, 1 where a cell has failed, 130 where it was interrupted

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from kfp import local
 
-PAGE = Path(__file__).parents[1] / "docs/pipelines.md"
+PAGE = Path(__file__).parents[1] / "docs/cluster.md"
 
 
 @contextlib.contextmanager
@@ -26,7 +26,7 @@ def folder_of(root: Path, step: str) -> Path:
 
 
 def documented_pipeline(folder: Path):
-    """The pipeline of one's own in docs/pipelines.md, as it stands there; kfp reads its source from a file."""
+    """The pipeline of one's own in docs/cluster.md, as it stands there; kfp reads its source from a file."""
     (code,) = (code for code in re.findall(r"```python\n(.*?)```", PAGE.read_text(), re.S) if "@dsl.pipeline" in code)
     (folder / "documented.py").write_text(code)
     spec = importlib.util.spec_from_file_location("documented", folder / "documented.py")

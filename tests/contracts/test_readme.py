@@ -1,4 +1,4 @@
-"""The README says what is there: its commands, its names; and the architecture, its folders."""
+"""README and docs say what is there: the commands, the names; and the architecture, its folders."""
 
 import re
 import subprocess
@@ -50,7 +50,7 @@ def test_every_make_target_it_names_exists():
 def test_every_variable_it_gives_to_make_is_known_there():
     known = known_to_make() | {name.upper() for path in NOTEBOOKS for name in parameters(path)}
     given = {name for line in re.findall(r"make [a-z][^`#\n]*", MANUALS) for name in re.findall(r"\b([A-Z_]+)=", line)}
-    about = [text for text in README.split("\n\n") if "`make test-cluster`" in text]
+    about = [text for text in MANUALS.split("\n\n") if "`make test-cluster`" in text]
     named = {name for text in about for name in re.findall(r"`([A-Z_]+)=[^`]*`", text)}
     assert {"FRESH", "BUILDER"} <= given | named
     assert (given | named) - known == set()

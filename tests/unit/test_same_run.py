@@ -1,4 +1,4 @@
-"""What makes another run, and what is the same run asked for differently: the table of docs/runs.md."""
+"""What makes another run, and what is the same run asked for differently: the table of docs/operations.md."""
 
 import dataclasses
 import importlib
@@ -227,7 +227,8 @@ def an_own_function(parameters):
 
 
 def test_the_manual_has_the_table():
-    manual = (Path(__file__).parents[2] / "docs/runs.md").read_text().partition("## Fields")[0]
+    manual = (Path(__file__).parents[2] / "docs/operations.md").read_text()
+    manual = manual.partition("## The same run\n")[2].partition("\n## ")[0]
     rows = {
         name: line for line in manual.splitlines() if line.startswith("| ") for name in re.findall(r"`(\w+)`", line)
     }

@@ -53,7 +53,7 @@ def below_baseline(metric: object, train: Dataset, rows: Dataset, metrics: Mappi
         if mse > baseline:
             return (
                 f"the model predicts worse than the mean of its training rows: mse {mse:.4g}, baseline {baseline:.4g}; "
-                f"{_REMEDY}, or numbers that lie between -1 and 1 (docs/tasks.md)"
+                f"{_REMEDY}, or numbers that lie between -1 and 1 (docs/training.md)"
             )
     return ""
 
