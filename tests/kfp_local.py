@@ -27,7 +27,9 @@ def folder_of(root: Path, step: str) -> Path:
 
 def documented_pipeline(folder: Path):
     """The pipeline of one's own in docs/cluster.md, as it stands there; kfp reads its source from a file."""
-    (code,) = (code for code in re.findall(r"```python\n(.*?)```", PAGE.read_text(), re.S) if "@dsl.pipeline" in code)
+    (code,) = (
+        code for code in re.findall(r"```python[^\n]*\n(.*?)```", PAGE.read_text(), re.S) if "@dsl.pipeline" in code
+    )
     (folder / "documented.py").write_text(code)
     spec = importlib.util.spec_from_file_location("documented", folder / "documented.py")
     module = importlib.util.module_from_spec(spec)

@@ -55,10 +55,10 @@ StorageReason = Literal[
 
 
 class TrainFuncError(Exception):
-    """The root of everything this package raises on purpose."""
+    """The root of all errors that this package raises on purpose; ``cause`` is one of ``train_func.errors.CAUSES``."""
 
     checkpoints_of: str = ""
-    """The run of whose checkpoints none can be gone on from, where that is the fault."""
+    """The run all of whose checkpoints are unusable, if that is the fault."""
 
     def __init__(self, message: str, *, cause: Cause) -> None:
         super().__init__(shown(message))  # it may quote what a worker wrote, and is printed
@@ -89,7 +89,7 @@ class _Refused(TrainFuncError, ValueError):
 
 
 class InvalidInput(_Refused):
-    """Something given cannot work; ``faults`` lists every reason, ``cause`` the kind of the first."""
+    """A Run, data, a model or an option cannot work. ``faults`` lists every reason; ``cause`` is that of the first."""
 
     def __init__(self, faults: str | Sequence[str], *, cause: Cause = "input") -> None:
         super().__init__(faults, cause=cause)
@@ -103,10 +103,10 @@ class SourceRefused(_Refused):
 
 
 class StorageFailed(TrainFuncError, OSError):
-    """A store operation failed; ``reason`` tells the kinds apart.
+    """A store refused, is away, or holds something damaged; ``reason`` says which.
 
-    ``fault``: which store, where it was looked for and what happened, the same at every try. ``is_unknown_host``: no
-    name server knows the store's server.
+    ``fault`` says which store, where it was looked for, and what happened. ``is_unknown_host``: no name server knows
+    the store's server.
     """
 
     def __init__(self, message: str, *, reason: StorageReason, fault: str = "", is_unknown_host: bool = False) -> None:
@@ -117,7 +117,7 @@ class StorageFailed(TrainFuncError, OSError):
 
     @property
     def retryable(self) -> bool:
-        """Returns whether the same operation may succeed later without anybody changing anything."""
+        """Returns whether the same operation may succeed later without any change."""
         return self.reason == "unreachable"
 
 

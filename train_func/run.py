@@ -76,15 +76,15 @@ def _name_fault(field: str, name: object) -> str | None:
 
 @dataclass(frozen=True, kw_only=True)
 class Run(NamedFields):
-    """One training, asked for. All faults, those of its task too, are reported at once.
+    """A training that you ask for. All faults, also those of its task, are reported at once.
 
-    Without a task it is an own function, which is called with ``parameters`` as they are.
+    Without a task the function is your own, and is called with ``parameters`` as they are.
 
-    Each of ``inputs`` is a local path on every worker: ``session.input("photos")``, and without a Session
-    ``os.environ["TRAIN_FUNC_INPUT_PHOTOS"]``: the name in capitals, with ``_`` for ``-``. A file is that file, a folder
-    or a repository of the Hub that folder, a DataFrame or ``datasets.Dataset`` a Parquet file. Its content is part of
-    the name of the run, and is verified before the ranks start. ``pvc://CLAIM/PATH`` is mounted read-only and not
-    carried: of it the address alone is part of the name.
+    Every worker finds each of ``inputs`` as a local path: ``session.input("photos")``, or without a Session
+    ``os.environ["TRAIN_FUNC_INPUT_PHOTOS"]``, the name in capitals with ``_`` for ``-``. A file stays a file; a folder
+    or a repository of the Hub is a folder; a DataFrame or ``datasets.Dataset`` is a Parquet file. The content is part
+    of the name of the run, and is verified before the ranks start. A claim, ``pvc://CLAIM/PATH``, is mounted read-only;
+    only its address is part of the name.
 
     Raises:
         InvalidInput: naming every field that cannot work, what it was and what it may be.
@@ -95,7 +95,7 @@ class Run(NamedFields):
     workers: int = field(default=None, metadata={"judge": whole(1, 1000)})  # type: ignore[assignment]
     """Pods, or their stand-ins on this machine; by default 2 with a task and 1 without."""
     min_workers: int | None = field(default=None, metadata={"judge": whole(1, 999)})
-    """Number of workers with which the training goes on where others are lost; None: all are needed."""
+    """Fewest workers with which the training goes on when others are lost; None: all are needed."""
     epochs: int = field(default=3, metadata={"judge": whole(1, 100_000)})
     """Times every training row is used."""
     batch_size: int = field(default=16, metadata={"judge": whole(1, 10**7)})
@@ -107,7 +107,7 @@ class Run(NamedFields):
     seed: int = field(default=42, metadata={"judge": whole(0, 2**32 - 1)})
     """Seed of the split, the order of the rows, the new layers and dropout."""
     max_attempts: int = field(default=3, metadata={"judge": whole(1, 1000)})
-    """Attempts without progress, which is a new checkpoint, after which a retryable failure becomes final."""
+    """Attempts without a new checkpoint after which a retryable failure becomes final."""
     deadline: int = field(default=24 * 3600, metadata={"judge": whole(1, 10**9)})
     """Seconds after which the job fails."""
     checkpoint_every: float | None = field(default=None, metadata={"judge": _seconds(0)})

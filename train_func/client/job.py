@@ -44,7 +44,7 @@ REPR_SECONDS, HINT_SECONDS = 3.0, 60.0  # for a job's repr; of waiting, before i
 
 
 class Job:
-    """Made by ``submit`` and ``attach``; holds nothing that another process could not find again by name."""
+    """The handle on a run, which ``submit`` and ``attach`` return. Another process finds the same by the run's name."""
 
     def __init__(self, record: RunRecord, backend: Backend, store: Store, promoted_as: str = "") -> None:
         """``promoted_as``: the name of its model in place, if it was attached to by that."""
@@ -67,28 +67,28 @@ class Job:
 
     @property
     def attach_expression(self) -> str:
-        """What is written to get this handle in another kernel."""
+        """The expression that returns this handle in another kernel."""
         return attach_expression(self.name, self._backend)
 
     @property
     def state(self) -> str:
         """Created, Running, Restarting, Suspended, Succeeded, Failed, Cancelled, Interrupted, or Absent.
 
-        Of a job that was deleted, or has expired, it is what the store holds of its run; Absent when that is no end.
+        If the job was deleted or has expired, the store tells how it ended; Absent means that it holds no end.
         """
         return job_state(self._job, self.record.keys, self._store, self._backend)
 
     @property
     def manifest(self) -> dict[str, Any]:
-        """The whole manifest that was submitted; of a job of Local() the JobSpec, from which manifests are rendered."""
+        """The manifest that was submitted; for a job of Local() the JobSpec from which manifests are rendered."""
         newest = Submission.newest(self._store, self.record.keys)
         return dict(newest.manifest) if newest else {}
 
     def wait(self, timeout: float | None = None) -> str:
-        """Waits until the job has finished and returns its state; what hinders it meanwhile is printed once.
+        """Waits until the job has finished, and returns its state. What hinders the job is printed once.
 
         Raises:
-            JobFailed: it hangs, and only a change from outside can help; the job is left as it is.
+            JobFailed: the job cannot go on without a change from outside; it is left as it is.
             TimeoutError: after ``timeout`` seconds; the job goes on.
         """
         looks = self._looks
@@ -113,8 +113,8 @@ class Job:
     def watch(self) -> str:
         """Shows state, progress and evaluations as they come, until the job has finished; returns its state.
 
-        Of a job that had finished before only a summary is printed. An interrupt ends the watching, and the job goes
-        on: in IPython it returns, in a program it raises KeyboardInterrupt.
+        If the job had finished before, only a summary is printed. An interrupt ends the watching, and the job goes on:
+        in IPython ``watch`` returns, in a program it raises KeyboardInterrupt.
         """
         from train_func.client.diagnose import separate
         from train_func.client.display.screen import screen_of
@@ -139,12 +139,12 @@ class Job:
         return state
 
     def report(self, path: str | Path | None = None) -> Path:
-        """Writes one page of HTML about the run as it is now, which needs no other file, and returns its path.
+        """Writes a page of HTML about the run as it is now, and returns its path. The page needs no other file.
 
-        It has what ``watch`` shows, what was asked for, the attempts, what they were computed on, and the function.
+        It shows what ``watch`` shows, the Run, the attempts with their machines and versions, and the function.
 
         Args:
-            path: of the file; default: the name of the run with ``.html``, in the working directory.
+            path: the file; default: the name of the run with ``.html``, in the working directory.
         """
         from train_func.client.display.page import page
         from train_func.client.display.panel import panel_of
@@ -178,14 +178,14 @@ class Job:
             raise JobNotFound(self._other_place() or gone)
 
     def logs(self, *, follow: bool = False, worker: int | None = None, attempt: int | None = None) -> "LogText":
-        """Lines of all workers from the first one on, each behind its worker; a line before those of each attempt.
+        """Returns the lines of all workers, each behind its worker, with a heading for each attempt.
 
-        The last expression of a cell, it shows them.
+        As the last expression of a cell it shows them.
 
         Args:
-            follow: go on until the job, or the attempt asked for, has finished.
-            worker: only of this one, which any attempt may have had.
-            attempt: only of this one, by the number in the line before its lines.
+            follow: go on until the job, or the attempt, has finished.
+            worker: only the lines of this worker.
+            attempt: only the lines of this attempt, by the number in its heading.
 
         Raises:
             InvalidInput: no attempt had such a worker.
@@ -207,7 +207,7 @@ class Job:
         return self._job.events()
 
     def history(self) -> "History":
-        """Every reported step and evaluation, as a DataFrame; of a repeated step the later attempt counts.
+        """Returns every reported step and evaluation as a DataFrame. The later attempt counts for a repeated step.
 
         ``job.history().plot()`` draws the metrics over the steps.
         """
@@ -216,9 +216,9 @@ class Job:
         return history_of(read_rows(self._store, self.record.keys), self.name)
 
     def result(self, timeout: float | None = None) -> dict[str, Any]:
-        """Waits, then returns the published metrics, and over them what the function has returned.
+        """Waits for the end, then returns the published metrics together with what the function returned.
 
-        A value that was no dict stands under ``returned``.
+        A returned value that is no dict stands under ``returned``.
 
         Raises:
             JobFailed: naming the cause, the worker and the line of the cell.
@@ -244,12 +244,11 @@ class Job:
         return {**published.metrics, **published.returned}
 
     def cancel(self) -> None:
-        """Stops the workers; submitting the same again goes on from the newest checkpoint, whose step is printed.
+        """Stops the workers. When the run is submitted again, it goes on from the newest checkpoint, which is printed.
 
-        A model that is trained by then is published within the grace period and kept: the job has succeeded, which is
-        said, and ``fresh=True`` trains again. Of a job that has ended, nothing is changed. One of a machine or cluster
-        that cannot be asked from here is given up, where it gives no sign of life: the run can be submitted or removed
-        here then, and its workers begin no further attempt, should they come to life again.
+        A training that is already over is published within the grace period: then the job succeeds. A job that has
+        ended stays as it is. A job of a machine or cluster that cannot be asked from here is given up if it gives no
+        sign of life: the run can be submitted or removed here, and the workers of that job begin no further attempt.
 
         Raises:
             JobNotFound: there is no such job any more, or it runs in another place.
@@ -296,27 +295,27 @@ class Job:
         return drill(target, campaign, is_compared=compare)
 
     def scale(self, workers: int) -> None:
-        """Gives a run with ``min_workers`` another number of workers while it trains, at most those of the Run.
+        """Changes the number of workers while the run trains, between ``min_workers`` and ``workers`` of the Run.
 
-        The highest leave, or new ones join, at the end of a step. Raises InvalidInput where the run cannot have that
-        size, or a right is missing, and JobNotFound where its job does not run.
+        The highest workers leave, or new ones join, at the end of a step. Raises InvalidInput if the run cannot have
+        that size or a right is missing, and JobNotFound if its job does not run.
         """
         self._workers.scale(workers)
 
     def move(self, worker: int | None = None, *, to: Mapping[str, str], timeout: float | None = None) -> "list[Move]":
-        """Has a worker start again on a node with other labels, while the run trains; prints and returns how it went.
+        """Moves a worker to a node with these labels while the run trains; prints and returns how it went.
 
-        Without ``worker`` all move: one after the other where the run has ``min_workers``, else together, between two
-        steps. A worker that starts again later starts there, too.
+        Without ``worker`` all workers move: one after the other if the run has ``min_workers``, else together, between
+        two steps. A worker that starts again later starts on such a node, too.
 
         Args:
             worker: its number.
             to: labels of the node, such as ``{"topology.kubernetes.io/zone": "b"}``.
-            timeout: seconds after which it is waited for no longer, by TimeoutError; the job goes on.
+            timeout: seconds after which TimeoutError ends the waiting; the job goes on.
 
         Raises:
-            InvalidInput: it cannot be moved, or a right for that is missing.
-            JobFailed: it cannot start there, and only a change can help.
+            InvalidInput: the worker cannot be moved, or a right for that is missing.
+            JobFailed: the worker cannot start there without a change from outside.
             JobNotFound: its job does not run here.
         """
         return self._workers.move(worker, to, timeout)
@@ -328,10 +327,9 @@ class Job:
         return Workers(self.record, self._job, self._store, self._note, self._other_place)
 
     def delete(self) -> None:
-        """Stops the workers and removes the job from its backend, with its pods and their logs; says what stays.
+        """Stops the workers and removes the job with its pods from the backend; prints what stays.
 
-        The run stays: its record, logs and model in the store, by which it is found again. ``train_func.remove``
-        removes that as well.
+        The run stays in the store, with its record, logs and model. ``train_func.remove`` removes the run.
         """
         from train_func.client.control.cancel import delete
 
@@ -341,8 +339,7 @@ class Job:
         """Downloads the published model and verifies it; returns its folder.
 
         Args:
-            what: ``"model"``; or ``"merged"``, where adapters are published: the whole model that they are adapters of,
-                with them in its weights.
+            what: ``"model"``, or ``"merged"`` for published adapters: the whole model with the adapters in its weights.
             to: the folder; by default one named after the run, where this machine keeps models.
 
         Raises:
@@ -371,12 +368,12 @@ class Job:
             ) from None
 
     def load(self) -> "Pipeline":
-        """A ready ``transformers`` pipeline of the fetched and verified model; runs no code out of its folder.
+        """Returns a ``transformers`` pipeline of the fetched and verified model; runs no code from its folder.
 
-        Verified means: as it was published. Every account that can write to the store can publish.
+        The model is what was published. Every account that can write to the store can publish.
 
         Raises:
-            InvalidInput: the run has no task, or the files are no model of it; with names and sizes of what there is.
+            InvalidInput: the run has no task, or published no model of it; the files are listed.
         """
         from train_func.client.model.load import base_of, check_loadable, ready
         from train_func.published_model import are_adapters
@@ -389,9 +386,9 @@ class Job:
     def promote(self, name: str, *, better: str | None = None) -> bool:
         """Puts the published model in place under ``name``; returns whether it is in place now, and prints why.
 
-        ``attach(name)`` finds the run that is in place, so that its ``fetch()`` and ``load()`` give that model, also
-        while another one is put in place. Its files are copied to a folder under ``models/<name>/`` in the store, which
-        is printed, before it is in place. To go back to an earlier model is to promote its run again.
+        ``attach(name)`` then finds this run, and its ``fetch()`` and ``load()`` give this model, also while another one
+        is put in place. The files are first copied to a folder under ``models/<name>/`` in the store, which is printed.
+        To go back to an earlier model, promote its run again.
 
         Args:
             name: small letters, digits and hyphens, such as ``"reviews"``.
@@ -410,15 +407,15 @@ class Job:
         return is_in_place
 
     def push_to_hub(self, repo: str, *, private: bool | None = None) -> str:
-        """Pushes the fetched and verified model, with its card, to a repository of the Hugging Face Hub; its address.
+        """Pushes the verified model to a repository of the Hugging Face Hub, and returns the repository's address.
 
-        All published files go there as one commit, the function's source and ``run.json`` among them. The same model
-        again makes no commit. A README.md that was written or changed there stays, which is told. The token, with write
-        access, is that of HF_TOKEN or of ``hf auth login``.
+        All published files go there as one commit, with the model's card, the function's source and ``run.json``. The
+        same model again makes no commit. A README.md that was changed on the Hub stays, and a note says so. The token,
+        with write access, is HF_TOKEN or the login of ``hf auth login``.
 
         Args:
-            repo: ``"owner/name"``, or ``"name"`` of the token's own account; it is made where there is none.
-            private: of a repository that is made; None: as the account has it, which is public unless changed.
+            repo: ``"owner/name"``, or ``"name"`` for the token's own account; it is created if it does not exist.
+            private: whether a new repository is private; None: as the account's settings say, by default public.
 
         Raises:
             InvalidInput: there is no token, or no such repository can be.
@@ -442,16 +439,16 @@ class Job:
 
 
 def attach(name: str, *, on: Backend | None = None) -> Job:
-    """The handle on a run that was submitted before, from any kernel.
+    """Returns the handle on a submitted run, in any kernel.
 
     Args:
-        name: of the run, as ``job.name`` and ``runs()`` give it; a beginning that no other run has is enough. Or the
-            name under which a model is in place: the run that has made it, which is printed.
-        on: the backend of the job, whose store has the run; by default the one that the run was submitted to, as the
-            store of ``Local()`` tells.
+        name: the name of the run, or a beginning that no other run has. Or the name under which a model is in place:
+            then the handle is on the run that made the model, and its name is printed.
+        on: the backend of the job; by default the one that the run was submitted to, which the store of ``Local()``
+            knows.
 
     Raises:
-        InvalidInput: several runs are named so.
+        InvalidInput: the names of several runs begin so.
         JobNotFound: the store of that backend holds no such run; the most similar names are listed.
     """
     from train_func.client.model.promote import in_place

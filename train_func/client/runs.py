@@ -34,16 +34,15 @@ Row = dict[str, Any]  # cells by column
 
 
 def runs(name: str = "", *, on: Backend | None = None) -> "pd.DataFrame":
-    """The runs in the store of a backend, newest first, as a DataFrame with one row for each.
+    """Returns the runs in the store of a backend, newest first, as a DataFrame with a row for each.
 
-    Columns: ``name``; ``task`` (or function); ``submitted`` (UTC); ``state``, as ``Job.state``, and Unknown where that
-    cannot be told; ``workers``; ``cause`` of a failure, in one word; ``in_place``, the names under which its model is
-    in place; what the runs shown were asked differently, such as ``epochs``, ``task.dataset``, ``parameters.lr``,
-    ``packages`` or ``source``, of which the first letters of its hash are shown; their results, such as
-    ``metrics.accuracy``; ``size_mb``, that of the run's folder in the store; ``note``, the beginning of what a user of
-    the result has to know. Of causes, names, differences, results and notes, what is empty for all runs has no column.
-    What cannot be read is printed, and hides no other run. As the last expression of a cell it shows how long ago each
-    was submitted, and the losses as a curve.
+    Columns: ``name``; ``task`` (or function); ``submitted`` (UTC); ``state``, as ``Job.state``, or Unknown;
+    ``workers``; ``cause``, of a failure; ``in_place``, the names under which the model is in place; the fields in which
+    the runs differ, such as ``epochs``, ``task.dataset``, ``parameters.lr``, ``packages`` or ``source`` (the first
+    letters of its hash); the results, such as ``metrics.accuracy``; ``size_mb``, the size of the run in the store;
+    ``note``, the beginning of the note on the result. A column that is empty for all runs is left out. A run that
+    cannot be read is printed, and hides no other. As the last expression of a cell the table also shows how long ago
+    each run was submitted, and its losses as a curve.
 
     Args:
         name: only runs whose name begins so.

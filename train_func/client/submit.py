@@ -46,20 +46,22 @@ def submit(
     fresh: bool = False,
     resume: str | None = None,
 ) -> Job:
-    """Starts ``function`` as a job, or attaches to that of the same run.
+    """Starts ``function`` as a job, or attaches to the job of the same run.
 
-    Running or succeeded: attaches. Failed, cancelled or interrupted: a new job of the same run.
+    If that job runs or has succeeded, ``submit`` attaches to it. If it failed, was cancelled or was interrupted, a new
+    job of the same run starts, and goes on from the newest checkpoint.
 
     Args:
-        function: takes the dict of parameters, each of them by its name, or nothing; or one that is packed already.
-        run: what is asked for; by default one worker, without parameters.
+        function: what the workers call: with nothing, with each parameter by its name, or with one dict that it names
+            ``parameters``.
+        run: what you ask for; by default one worker, without parameters.
         on: the backend, ``Local()`` by default.
         fresh: train again from the beginning, as the next generation of the run.
-        resume: the name of a run that has ended, as of the function before it was fixed: as long as this run has no
-            checkpoint of its own, its attempts go on from the newest one of that run.
+        resume: the name of a run that has ended, such as the one before a line was fixed. Until this run has a
+            checkpoint of its own, it goes on from the newest one of that run.
 
     Raises:
-        SourceRefused: the function cannot travel; every reason with its cell and line.
+        SourceRefused: the function cannot travel; every reason is named with its cell and line.
         InvalidInput: data, model or options cannot work; every fault at once.
         StorageFailed: the store is away, denies, or is not there.
     """

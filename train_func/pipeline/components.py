@@ -91,12 +91,12 @@ train_and_promote = _pipeline()
 def compile_pipeline(path: str | Path, *, on: Cluster | None = None) -> Path:
     """Writes the pipeline as YAML for a server of Kubeflow Pipelines; returns the file.
 
-    Image, namespace and store are those of ``on`` and of the environment here; an endpoint that is a Service of that
-    namespace is written with it, because the steps may run in another one. The keys of the store and the Hub's
-    token are named by their Secrets, which have to be in the namespace of the steps.
+    Image, namespace and store are those of ``on`` and of the environment here. An endpoint that is a Service gets its
+    namespace, because the steps may run in another one. The YAML names the Secrets with the keys of the store and the
+    token of the Hub; the namespace of the steps has to have them.
 
     Args:
-        path: of the file, which ends in .yaml.
+        path: the file, whose name ends in .yaml.
         on: the cluster, ``Cluster()`` by default.
 
     Raises InvalidInput where no image or no store is named, or an option cannot work.

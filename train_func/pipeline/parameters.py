@@ -32,14 +32,14 @@ MAX_BYTES = 112_000  # a step gets all it is given as one JSON argument of a pro
 
 
 def arguments(function: Callable[..., object], run: Run | None = None, *, on: Backend | None = None) -> dict[str, str]:
-    """The parameters ``run``, ``source``, ``where`` and ``options`` of the pipeline and of its components.
+    """Returns the parameters ``run``, ``source``, ``where`` and ``options`` of the pipeline and its components.
 
     Function, data, model and backend are checked as ``submit`` checks them. For a cluster the files of this machine
     are carried to the store, where the steps find them.
 
     Args:
         function: as for ``submit``.
-        run: what is asked for; by default one worker, without parameters.
+        run: what you ask for; by default one worker, without parameters.
         on: the backend of the job, ``Local()`` by default.
 
     Raises what ``submit`` raises, and SourceRefused where the function and its Run are too large for parameters.

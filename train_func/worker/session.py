@@ -212,24 +212,24 @@ class Session:
         return self._loading.rows.labels
 
     def model(self) -> tuple[Any, Any]:
-        """The model with a head for the labels of the data, the same on all ranks, and its tokenizer or processor.
+        """Returns the model, with a head for the labels of the data, and its tokenizer or processor.
 
-        None for the model where the task names none, and the function makes its own.
+        The model is the same on all ranks. It is None if the task names none, because the function makes its own.
         """
         return self._loading.model(self.numerics.precision)
 
     def data(self, tokenizer: Any) -> tuple[Dataset, Dataset]:
-        """All training and all held-out rows, tokenised, the same on all ranks; ``row_id`` tells them apart."""
+        """Returns all training and all held-out rows, tokenised, the same on all ranks. ``row_id`` identifies a row."""
         train, held_out = self._loading.data(tokenizer)
         self._trainers.train_ids, self._trainers.held_out = row_ids_of(train), held_out
         return train, held_out
 
     def input(self, name: str) -> Path:
-        """The file or folder that ``inputs`` of the Run names so, as it was submitted."""
+        """Returns the path of the input of that name in ``inputs`` of the Run."""
         return self._loading.input(name, world.environment(), self._work)
 
     def plan(self, train: Dataset) -> Dataset:
-        """The micro-batches of all epochs over ``train``, any ``datasets.Dataset``; split it over the ranks once.
+        """Returns the micro-batches of all epochs over ``train``, any ``datasets.Dataset``. Split it by rank once.
 
         Epochs, batch size and seed are those of the Run.
 
@@ -294,10 +294,10 @@ class Session:
         return loop
 
     def checkpoint(self, *objects: Any, **named: Any) -> None:
-        """Says what the next ``session.steps`` saves between its steps, and goes on from after a restart.
+        """Names what the next ``session.steps`` saves, and restores it from the newest checkpoint.
 
-        Models, optimizers, schedulers, and whatever else has ``state_dict`` and ``load_state_dict``. They get the
-        state of the newest checkpoint here, so that the loop goes on behind it with the step that comes next::
+        Give models, optimizers, schedulers, and whatever else has ``state_dict`` and ``load_state_dict``. After a
+        restart the loop goes on with the step behind that checkpoint::
 
             session.checkpoint(model, optimizer)
             for step in session.steps(plan):
@@ -327,7 +327,7 @@ class Session:
         return loop is not None and inspect.getgeneratorstate(loop) in (inspect.GEN_SUSPENDED, inspect.GEN_RUNNING)
 
     def report(self, step: int, **metrics: Any) -> None:
-        """Says how far a loop of your own is: ``watch`` shows it and ``job.history()`` keeps it. Of rank 0 alone.
+        """Reports the metrics of a step: ``watch`` shows them and ``job.history()`` keeps them. Only rank 0 counts.
 
         Args:
             step: number of the step, from 1.
@@ -340,12 +340,12 @@ class Session:
         world.log_rank0(Reported(step=number, metrics=found))
 
     def arguments(self, **own: Any) -> dict[str, Any]:
-        """Returns what TrainingArguments needs and the run, the plan and the machine decide, and ``own`` beside it.
+        """Returns the arguments that the run, the plan and the machine decide, together with ``own``.
 
-        As in ``TrainingArguments(**session.arguments(save_strategy="epoch", ...))``.
+        Use it as in ``TrainingArguments(**session.arguments(save_strategy="epoch", ...))``.
 
         Raises:
-            InvalidInput: (cause "code") naming all of ``own`` that is decided already.
+            InvalidInput: (cause "code") naming each of ``own`` that is decided already.
         """
         return session_arguments(self._work, self.run, self.numerics, own, is_launched=self.world.launched)
 
@@ -353,12 +353,12 @@ class Session:
     def publish(self, what: Any, metrics: Mapping[str, Any] | None = None) -> None:
         """Publishes files as the result of the run; called again, it adds further ones.
 
-        They go to the store under the attempt at once, and are the result when all ranks have come to the end of
-        train_func. A store that is away is waited for, up to 15 minutes or the deadline.
+        They go to the store at once, and are the result when the function has ended on all ranks. A store that is away
+        is waited for, up to 15 minutes or the deadline.
 
-        A Trainer: on every rank. Training has come to its end when ``trainer.train()`` has returned, also where a
-        callback ended it early. From then on the model is not lost however the function ends. Where its metrics cannot
-        be computed, the model is published without them, and with a note that says why.
+        Publish a Trainer on every rank, after ``trainer.train()`` has returned. From then on the model is not lost
+        however the function ends. If its metrics cannot be computed, the model is published without them, and a note
+        says why.
 
         Args:
             what: a Trainer; or, of rank 0, a ``torch.nn.Module``, a state dict, an object with ``save_pretrained``, a

@@ -59,11 +59,11 @@ class Cluster(NamedFields):
     gpu: int = 0
     """GPUs of each worker."""
     disk: str = "50Gi"
-    """Most that each worker may keep in its cache, and in its working folder, before it is evicted."""
+    """Most that each worker may keep in its cache and its working folder; a worker that keeps more is evicted."""
     cache: str | None = None
-    """PersistentVolumeClaim in which workers share inputs and models, each fetched once; default: a volume of each."""
+    """PersistentVolumeClaim in which workers share inputs, models and packages; default: each has a volume."""
     spot: bool = False
-    """Whether workers may run on nodes that can be taken away, and prefer them."""
+    """Whether workers tolerate and prefer nodes that can be reclaimed."""
     node_selector: Mapping[str, str] = field(default_factory=dict)
     """Labels that a node must have."""
     tolerations: Sequence[Mapping[str, Any]] = ()
@@ -71,7 +71,7 @@ class Cluster(NamedFields):
     queue: str | None = None
     """Kueue's local queue."""
     service_account: str | None = None
-    """Account of the workers, which get no token of it; default: the namespace's own."""
+    """Service account of the workers, whose token is not mounted; default: that of the namespace."""
     priority_class: str | None = None
     """Name of a PriorityClass."""
     store_secret: str | None = None
@@ -85,9 +85,9 @@ class Cluster(NamedFields):
     environment: Mapping[str, str | SecretKey] = field(default_factory=dict)
     """Further variables of the workers: plain values, or Secrets by reference."""
     grace_seconds: int | None = None
-    """From SIGTERM to SIGKILL; default: 30, and 15 with ``spot``, because some clouds leave a pod no more."""
+    """Seconds from SIGTERM to SIGKILL; default: 30, with ``spot`` 15, because some clouds leave a pod no more."""
     kind: str | None = None
-    """Kind of the jobs, a name out of ``kinds.KINDS``; default: TRAIN_FUNC_KIND, else that of the Training Operator."""
+    """Kind of the jobs, ``"PyTorchJob"`` or ``"TrainJob"``; default: TRAIN_FUNC_KIND, else PyTorchJob."""
 
     def __post_init__(self) -> None:
         faults: list[str | None] = []

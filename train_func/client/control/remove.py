@@ -54,16 +54,14 @@ _STEPS = tuple(
 
 
 def remove(name: str, *, on: Backend | None = None) -> None:
-    """Removes a run: its files in the store, of all attempts and generations, and its jobs; says first what goes.
+    """Removes a run for good: its jobs, and its files in the store. Prints first what goes.
 
-    The inputs that were carried to the store for it go too, unless another run names them, and so does what ``fetch()``
-    and ``load()`` keep of it on this machine, as far as it is unchanged; a folder that ``fetch(to=...)`` named stays.
-    The file that a DataFrame was saved to goes when no other run needs it.
-    A removal that was interrupted is completed by another one.
+    Its inputs in the store and its saved DataFrames go too, unless another run names them, and so do the unchanged
+    files that ``fetch()`` and ``load()`` keep on this machine. A folder that ``fetch(to=...)`` named stays. Call it
+    again to complete a removal that was interrupted.
 
     Args:
-        name: of the run, as ``job.name`` and ``runs()`` give it; of its last part the first digits, at least one, are
-            enough where they tell it from others.
+        name: the name of the run, or a beginning that no other run has, with at least one digit of the last part.
         on: the backend whose store has the run, ``Local()`` by default.
 
     Raises:

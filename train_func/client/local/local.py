@@ -46,11 +46,11 @@ class Local(NamedFields):
     store: str | None = None
     """``file:///folder``, its Path, or ``s3://bucket/prefix``: TRAIN_FUNC_STORE, else a folder in TRAIN_FUNC_HOME."""
     cpu: int | None = None
-    """Cores of each worker, and then any number of workers; default: those of this machine shared evenly."""
+    """Cores of each worker; then any number of workers may start. Default: an even share of this machine."""
     memory: str | None = None
-    """Memory at which a worker is killed, such as ``"4Gi"``; default: none, for as many workers as should fit."""
+    """Memory at which a worker is killed, such as ``"4Gi"``. Default: no limit, for as many workers as should fit."""
     gpu: int | None = None
-    """GPUs of each worker; default: those of this machine shared evenly, none if there are fewer than workers."""
+    """GPUs of each worker. Default: an even share of this machine, none if it has fewer GPUs than workers."""
     packages: Sequence[str] = ()
     """Requirements such as ``"scikit-learn==1.9.1"``: what this interpreter lacks travels with the run, as wheels."""
     environment: Mapping[str, str | SecretKey] = field(default_factory=dict)

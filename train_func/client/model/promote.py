@@ -159,9 +159,9 @@ def promote(store: Store, record: RunRecord, name: str, *, better: str | None = 
 
 
 def withdraw(name: str, *, on: Backend | None = None) -> None:
-    """Takes away what is in place under ``name``, which leads to no run any more, and the files under it.
+    """Takes the model in place under ``name`` away, with its files. The name leads to no run then.
 
-    The run keeps its model, can be promoted again, and can be removed now.
+    The run keeps its model, and can be promoted again or removed.
 
     Args:
         name: such as ``"reviews"``.

@@ -82,7 +82,7 @@ def read(
     subset: str | None = None,
     revision: str = "main",
 ) -> "Dataset":
-    """The rows of a data set, to look at: those to train on, or those of ``split``.
+    """Returns the rows of a data set, to look at: the training rows, or those of ``split``.
 
     Args:
         dataset: as a Run takes it: Hub id, csv/tsv/json/jsonl/parquet/conll file, saved ``datasets`` folder, folder

@@ -309,10 +309,10 @@ def worker_half(run: Run, store: Store | None, cache: Path) -> WorkerTask:
 
 
 def split(run: Run) -> Rows:
-    """The rows of a run's task, to look at: ``train`` and ``held_out``, divided as every attempt divides them.
+    """Returns the rows of a run's task, to look at: ``train`` and ``held_out``, divided as the workers divide them.
 
     Raises:
-        InvalidInput: as ``submit``, for the data of the run.
+        InvalidInput: the data of the run cannot work, as in ``submit``.
         StorageFailed: the store is away or denies.
     """
     return worker_half(run, None, machine_cache(os.environ)).rows()

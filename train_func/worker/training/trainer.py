@@ -58,9 +58,9 @@ class Checks(Protocol):
 
 
 class Trainer(transformers.Trainer):
-    """Takes what transformers.Trainer takes; ``train_dataset`` is this rank's part of ``session.plan(train)``.
+    """Takes what transformers.Trainer takes. ``train_dataset`` is this rank's part of ``session.plan(train)``.
 
-    ``eval_dataset`` is given whole on every rank; ``compute_metrics``, when given, gets all its rows in their order.
+    Give ``eval_dataset`` whole on every rank. ``compute_metrics`` gets all its rows in their order.
     """
 
     control: Any
@@ -132,7 +132,7 @@ class Trainer(transformers.Trainer):
     def train(
         self, resume_from_checkpoint: Any = None, trial: Any = None, ignore_keys_for_eval: list[str] | None = None
     ) -> Any:
-        """Goes on from the newest verified checkpoint of the run, where there is one.
+        """Trains, from the newest verified checkpoint of the run if there is one.
 
         Raises InvalidInput before the first step when the plan and the arguments do not fit together,
         at a step whose loss is not finite, and after an epoch that did not use every row once."""
@@ -439,8 +439,10 @@ class Trainer(transformers.Trainer):
     def evaluate(
         self, eval_dataset: Any = None, ignore_keys: list[str] | None = None, metric_key_prefix: str = "eval"
     ) -> dict[str, float]:
-        """The metrics over every row of the held-out data once, the same on all ranks; accuracy unless
-        ``compute_metrics`` was given. Raises InvalidInput when ranks were given different rows."""
+        """Returns the metrics over all held-out rows, each counted once, the same on all ranks.
+
+        They are those of the task, or of ``compute_metrics``. Raises InvalidInput when ranks were given different rows.
+        """
         rows = self.eval_dataset if eval_dataset is None else eval_dataset
         if isinstance(rows, dict):
             named = [self.evaluate(part, ignore_keys, f"{metric_key_prefix}_{name}") for name, part in rows.items()]
@@ -484,9 +486,9 @@ class Trainer(transformers.Trainer):
     def predict(
         self, test_dataset: Any, ignore_keys: list[str] | None = None, metric_key_prefix: str = "test"
     ) -> PredictionOutput:
-        """Predictions for rows that every rank has whole, each row once and in their order, the same on all ranks.
+        """Returns the predictions for all rows, in their order, the same on all ranks; with labels also the metrics.
 
-        With labels also their metrics. Raises InvalidInput when ranks were given different rows.
+        Give the rows whole on every rank. Raises InvalidInput when ranks were given different rows.
         """
         started = time.monotonic()
         output = evaluation.predict(self, test_dataset, ignore_keys, metric_key_prefix)
