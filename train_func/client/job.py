@@ -211,12 +211,9 @@ class Job:
 
         ``job.history().plot()`` draws the metrics over the steps.
         """
-        from train_func.client.display.history import NO_NUMBERS, history_of, read_rows  # pandas takes long to import
+        from train_func.client.display.history import history_of, read_rows  # pandas takes long to import
 
-        rows = read_rows(self._store, self.record.keys)
-        if not rows:
-            self._note(NO_NUMBERS)
-        return history_of(rows, self.name)
+        return history_of(read_rows(self._store, self.record.keys), self.name)
 
     def result(self, timeout: float | None = None) -> dict[str, Any]:
         """Waits, then returns the published metrics, and over them what the function has returned.

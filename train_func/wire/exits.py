@@ -105,6 +105,8 @@ def exit_of(error: BaseException, *, has_peers: bool = True) -> Exit:
             return Exit(STOPPED, "preemption")
         case PermissionError():
             return Exit(PERMISSION, "permission")
+        case OSError() if error.errno == errno.EROFS:  # as most of a container's file system may be
+            return Exit(PERMISSION, "permission")
         case OSError() if error.errno in NO_SPACE:
             return Exit(FULL, "storage")
         case _ if _is_out_of_memory(error):

@@ -167,6 +167,11 @@ class Space:
         shown = str(path.relative_to(Path.cwd())) if path.is_relative_to(Path.cwd()) else path.name
         return cls(live, [Text.of_file(path, shown)], file)
 
+    def is_ipython_s(self, name: str) -> bool:
+        """Returns whether ``name`` holds what IPython has put there itself, as its own ``open``."""
+        shell = None if self.file else self.live["get_ipython"]()
+        return shell is not None and shell.user_ns_hidden.get(name, ABSENT) is self.live[name]
+
     @cached_property
     def statements(self) -> list[Statement]:
         """All at the top level, in the order of their execution."""

@@ -160,6 +160,8 @@ class Collection:
                     undefined_fault(name, text.place(line), [*(known or ()), *self.space.live, *BUILTINS])
                 )
             return []
+        if name in BUILTINS and self.space.is_ipython_s(name):
+            return []
         value = self.space.live[name]
         if binder and self.space.is_import_of(binder.node, name):
             self._imported.append((name, value, binder.place()))
