@@ -3,7 +3,6 @@
 import math
 import time
 from collections.abc import Iterator, Mapping
-from datetime import datetime
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -13,6 +12,7 @@ from train_func.client.elsewhere import Elsewhere
 from train_func.client.status import Event
 from train_func.client.stored_run import (
     ENDED,
+    WITHOUT_RESULT,
     Submission,
     attach_expression,
     newest_generation,
@@ -25,7 +25,7 @@ from train_func.client.stored_run import (
     whole_name,
     workers_of,
 )
-from train_func.errors import InvalidInput, JobNotFound, StorageFailed, TrainFuncError
+from train_func.errors import InvalidInput, JobFailed, JobNotFound, StorageFailed, TrainFuncError
 from train_func.fields import whole_fault
 from train_func.process.timeout import call_with_timeout
 from train_func.storage import Store, open_store
@@ -37,6 +37,7 @@ if TYPE_CHECKING:
     from transformers import Pipeline
 
     from train_func.client.control.move import Change, Move
+    from train_func.client.display.screen import Screen
     from train_func.client.drill import DrillReport
     from train_func.client.history import History
     from train_func.client.logs import AttemptLine, LogText
@@ -122,38 +123,48 @@ class Job:
         Of a job that had finished before only a summary is printed. An interrupt ends the watching, and the job goes
         on: in IPython it returns, in a program it raises KeyboardInterrupt.
         """
-        from train_func.client.diagnose import JobMonitor, explain, separate
+        screen = self.screen()
+        try:
+            self.show(screen)
+        except KeyboardInterrupt:
+            if not in_ipython():
+                raise
+        return screen.state or "Created"
+
+    def screen(self) -> "Screen":
+        """The best screen that there is where this program prints."""
         from train_func.client.display.panel import Subject
         from train_func.client.display.screen import screen_of
+
+        newest = submission_time(self._store, self.record.keys)
+        return screen_of(Subject.of(self.record, name_of_backend(self._backend), newest), self._how_to_look)
+
+    def show(self, screen: "Screen") -> JobFailed | None:
+        """Shows the job on this screen, as ``watch`` does; returns why it has no result, None where it has one."""
+        from train_func.client.diagnose import JobMonitor, explain, separate
         from train_func.client.logs import RunLogs
         from train_func.client.watch import follow
 
         newest = submission_time(self._store, self.record.keys)
-        begun = datetime.fromisoformat(newest) if newest else None
-        place, run = name_of_backend(self._backend), self.record.run
-        subject = Subject(self.name, self.record.function, place, begun, run.workers)
-        screen = screen_of(subject, self._how_to_look)
         monitor, logs = JobMonitor(self.record, self._job.operator), RunLogs(self.record, self._store)
-        state = ""
+        state, failure = "", None
         try:
             for news in follow(self._views(), logs, monitor, newest):
                 screen.take(news)
-                state = news.state
+                state, failure = news.state, news.failure
             self._refuse_absent(state)
-            failure = None
-            if state == "Failed":
+            if state in WITHOUT_RESULT:
+                place = name_of_backend(self._backend)
                 failure = explain(self.record, self._job, self._store, self.attach_expression, place)
-            screen.finish(str(failure or ""))
+            screen.finish(failure)
             if state == "Succeeded" and (words := separate(self.record, self._store)):
                 self._note(words)
         except KeyboardInterrupt:
             screen.finish()
             again = f"{self.attach_expression}.watch() shows it again, .cancel() stops it"
             print(f"{self.name}: stopped watching; the job keeps running: {again}")
-            if not in_ipython():
-                raise KeyboardInterrupt(f"{self.name} keeps running") from None  # without the frames of the loop
-            return screen.state or "Created"
-        return state
+            raise KeyboardInterrupt(f"{self.name} keeps running") from None  # without the frames of the loop
+        return failure
 
     def _views(self, worker: int | None = None) -> "Iterator[View]":
         """Looks at the job without end; while there is no answer, the state is the last one."""
@@ -195,15 +206,16 @@ class Job:
             JobNotFound: there is no such attempt.
         """
         from train_func.client.diagnose.diagnosis import workers
-        from train_func.client.logs import LogText, headed, of_attempt
+        from train_func.client.logs import LogText, of_attempt
 
         if worker is not None and worker not in (known := workers_of(self._store, self.record)):
             raise InvalidInput(f"worker={worker!r}: {self.name} has {workers(known)}")
         if attempt is not None and (fault := whole_fault("attempt", attempt, 1)):
             raise InvalidInput(fault)
-        lines = partial(self._lines, follow=follow, worker=worker)
-        read = lambda: headed(lines()) if attempt is None else of_attempt(lines(), attempt, self.name)  # noqa: E731
-        return LogText(read, follow=follow)
+        read = partial(self._lines, follow=follow, worker=worker)
+        if attempt is None:
+            return LogText(read, follow=follow)
+        return LogText(lambda: of_attempt(read(), attempt, self.name), follow=follow, has_headings=False)
 
     def _lines(self, *, follow: bool, worker: int | None) -> "Iterator[AttemptLine]":
         """What the workers say, with the attempts they belong to; what is left out is printed."""
@@ -219,15 +231,15 @@ class Job:
         """What happened to the job and its workers, oldest first."""
         return self._job.events()
 
-    def history(self) -> "History":
+    def history(self, since: int | None = None) -> "History":
         """Every reported step and evaluation, as a DataFrame; of a repeated step the later attempt counts.
 
-        ``job.history().plot()`` draws the metrics over the steps.
+        ``job.history().plot()`` draws the metrics over the steps. With ``since`` it has only what is behind that step.
         """
         from train_func.client.history import NO_NUMBERS, history_of, read_rows  # pandas takes long to import
 
-        rows = read_rows(self._store, self.record.keys)
-        if not rows:
+        rows = read_rows(self._store, self.record.keys, since)
+        if not rows and since is None:
             self._note(NO_NUMBERS)
         return history_of(rows, self.name)
 
@@ -245,9 +257,8 @@ class Job:
         try:
             state = self.wait(timeout)
         except KeyboardInterrupt:
-            self._note(
-                f"stopped waiting; the job keeps running: {self.attach_expression} finds it again, .cancel() stops it"
-            )
+            again = f"{self.attach_expression} finds it again, .cancel() stops it"
+            self._note(f"stopped waiting; the job keeps running: {again}")
             raise
         if state != "Succeeded":
             backend = name_of_backend(self._backend)
