@@ -25,9 +25,9 @@ from train_func.run import Run
 from train_func.storage import open_store
 from train_func.wire.layout import CHECKPOINT_MANIFEST, CheckpointId
 from train_func.wire.records import RunRecord
+from train_func.worker.checkpoint.checkpoint_store import Manifest
 from train_func.worker.checkpoint.checkpointing import Checkpointing, Parts
-from train_func.worker.checkpoint.store import Manifest
-from train_func.worker.training import state
+from train_func.worker.training import trainer_state
 
 STEPS = 10
 ROWS, TOKENS = 4, 64  # of a step
@@ -86,8 +86,8 @@ class Training:
         return sum(file.size for file in manifest.files.values())
 
     def _parts(self) -> Parts:
-        rank = state.of_rank(self.trainer)
-        return Parts(state.of_training(self.trainer), rank, state.lasting(self.trainer))
+        rank = trainer_state.of_rank(self.trainer)
+        return Parts(trainer_state.of_training(self.trainer), rank, trainer_state.lasting(self.trainer))
 
     def _stands_still(self, call) -> None:
         begun = time.perf_counter()

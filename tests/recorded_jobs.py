@@ -3,6 +3,7 @@
 import json
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
+from typing import ClassVar
 
 from train_func.client.diagnose import JobMonitor
 from train_func.client.kinds import reading
@@ -67,6 +68,8 @@ class RecordedJob:
 
 class RecordedBackend:
     """Has this job and no other."""
+
+    found_by: ClassVar[dict[str, str]] = {}
 
     def __init__(self, job: RecordedJob) -> None:
         self._job = job

@@ -10,6 +10,7 @@ from train_func import version
 
 if TYPE_CHECKING:
     from train_func.client.cluster.cluster import Cluster
+    from train_func.client.compare import compare
     from train_func.client.control.remove import remove
     from train_func.client.job import Job, attach
     from train_func.client.job_spec import SecretKey
@@ -28,6 +29,7 @@ _HOMES = {
     "errors": ["TrainFuncError", "InvalidInput", "SourceRefused", "StorageFailed", "JobFailed", "JobNotFound"],
     "client.submit": ["submit"],
     "client.runs": ["runs"],
+    "client.compare": ["compare"],
     "client.control.remove": ["remove"],
     "client.model.promote": ["withdraw"],
     "client.job": ["Job", "attach"],
@@ -51,6 +53,7 @@ __all__ = [
     "TokenClassification",
     "TrainFuncError",
     "attach",
+    "compare",
     "remove",
     "runs",
     "submit",

@@ -44,7 +44,7 @@ def call_of(function: Callable[..., object], parameters: Mapping[str, Any], *, i
 
 
 def _unfit(signature: Signature, parameters: Mapping[str, Any]) -> str:
-    """What does not fit by name: the arguments without a value first, then the values without an argument."""
+    """Returns what does not fit by name: the arguments without a value first, then the values without an argument."""
     arguments = {name: each for name, each in signature.parameters.items() if each.kind not in VARIABLE}
     required = [name for name, each in arguments.items() if each.default is Parameter.empty]
     missing = [repr(name) for name in required if name not in parameters]

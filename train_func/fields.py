@@ -79,12 +79,12 @@ class NamedFields(metaclass=_Documented):
 
     @classmethod
     def unknown(cls, name: str, values: Mapping[str, Any]) -> str:
-        """What is said of a field that there is not; ``values`` are all fields of the call."""
+        """Returns what is said of a field that there is not; ``values`` are all fields of the call."""
         return f"{cls.__name__} has no field {name!r}: {meant(name, field_names(cls), 'fields')}"
 
 
 def field_faults(instance: Any) -> list[str]:
-    """What the judges of the fields of a dataclass say; None needs none where it is the default."""
+    """Returns what the judges of the fields of a dataclass say; None needs none where it is the default."""
     faults = []
     for each in fields(instance):
         value = getattr(instance, each.name)

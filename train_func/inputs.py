@@ -72,7 +72,7 @@ def claims_of(inputs: Mapping[str, str]) -> list[str]:
 
 
 def key_of(name: str) -> str:
-    """What an input is called where the fields of a task have names too."""
+    """Returns what an input is called where the fields of a task have names too."""
     return f"{_PREFIX}{name}"
 
 

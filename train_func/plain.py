@@ -22,5 +22,5 @@ def plain(value: object) -> object:
 
 
 def is_a(value: object, package: str, name: str) -> bool:
-    """Whether the class of ``value``, or one that it derives from, has this name and comes from this package."""
+    """Returns whether the class of ``value``, or one of its bases, has this name and comes from this package."""
     return any(kind.__name__ == name and kind.__module__.split(".")[0] == package for kind in type(value).__mro__)

@@ -40,7 +40,7 @@ def upright_rgb(image: Any) -> Any:
     return pixels
 
 
-def opened(image: Any, timeout: float | None = None) -> Any:
+def open_image(image: Any, timeout: float | None = None) -> Any:
     """The image that a pipeline of transformers is given: an address, a path, base64 or an image of Pillow, in RGB.
 
     What is none of these is returned as it is.

@@ -55,10 +55,6 @@ def _learning_rate_fault(name: str, value: object) -> str | None:
     return f"{name}={brief(value)}: {allowed}"
 
 
-def _min_workers_fault(name: str, value: object) -> str | None:
-    return None if value is None else whole(1, 999)(name, value)
-
-
 def _seconds(least: float) -> Judge:
     def fault(name: str, value: object) -> str | None:
         if is_number(value) and least <= value <= 1e9:
@@ -98,7 +94,7 @@ class Run(NamedFields):
     """What kind of training, on what model and data: ``TextClassification(model=..., dataset=...)``."""
     workers: int = field(default=None, metadata={"judge": whole(1, 1000)})  # type: ignore[assignment]
     """Pods, or their stand-ins on this machine; by default 2 with a task and 1 without."""
-    min_workers: int | None = field(default=None, metadata={"judge": _min_workers_fault})
+    min_workers: int | None = field(default=None, metadata={"judge": whole(1, 999)})
     """Number of workers with which the training goes on where others are lost; None: all are needed."""
     epochs: int = field(default=3, metadata={"judge": whole(1, 100_000)})
     """Times every training row is used."""
@@ -169,7 +165,7 @@ class Run(NamedFields):
         return dataclasses.replace(run, inputs=with_addresses(run.inputs, addresses))
 
     def ranks_fault(self, num_ranks: int) -> str | None:
-        """What is wrong with so many ranks of all workers together."""
+        """Returns what is wrong with so many ranks of all workers together."""
         if num_ranks <= self.batch_size:
             return None
         return (

@@ -51,14 +51,14 @@ def may_hold_secret(text: str) -> bool:
 
 
 def secret_in(text: str) -> str | None:
-    """What kind of credential ``text`` contains, or None."""
+    """Returns what kind of credential ``text`` contains, or None."""
     lower = text.lower()
     likely = ((what, pattern) for what, words, pattern in _SHAPES if any(word in lower for word in words))
     return next((what for what, pattern in likely if pattern.search(text)), None)
 
 
 def secret_under(name: str, value: str) -> str | None:
-    """What kind of credential ``value``, stored under ``name``, is, or None."""
+    """Returns what kind of credential ``value``, stored under ``name``, is, or None."""
     if kind := secret_in(value):
         return kind
     if _PLACEHOLDER.match(value) or _ENVIRONMENT.match(value) or _OF_A_TOKENIZER.search(name):
@@ -69,7 +69,7 @@ def secret_under(name: str, value: str) -> str | None:
 
 
 def secret_pairs(text: str, *, is_code: bool = False) -> Iterator[tuple[str, str]]:
-    """What kind of credential it is, and its value, for each that ``text`` itself puts under a name: HF_TOKEN=...
+    """Yields kind and value of each credential that ``text`` itself puts under a name: HF_TOKEN=...
 
     ``is_code``: only a value in quotes counts.
     """

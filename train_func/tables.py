@@ -156,7 +156,7 @@ def _of_frame(frame: Any, field: str) -> "pa.Table":
 
 
 def _remedy(column: Any, name: str) -> str:
-    """What to do with a column that cannot be saved."""
+    """Returns what to do with a column that cannot be saved."""
     first = next(iter(column.dropna()), None)
     if is_a(first, "PIL", "Image") or is_a(first, "numpy", "ndarray"):
         return (

@@ -85,11 +85,11 @@ class Task(NamedFields):
         return faults
 
     def faults(self) -> Iterable[str | None]:
-        """What is wrong with the fields, beside what their own judges say; None for what is right."""
+        """Returns what is wrong with the fields, beside what their own judges say; None for what is right."""
         return ()
 
     def identity(self, fingerprints: Mapping[str, str]) -> dict[str, Any]:
-        """What of the task decides the result, beside the inputs, which are known by their ``fingerprints``.
+        """Returns what of the task decides the result, beside the inputs, which are known by their ``fingerprints``.
 
         A field with its default is left out, so that a task may get further fields and its runs keep their names.
         """

@@ -12,7 +12,7 @@ from tests.cluster.kubectl import Kubectl, until
 from train_func import Cluster, Run, submit
 from train_func.client.diagnose import Diagnosis, JobMonitor
 from train_func.client.job import Job
-from train_func.client.stored_run import all_ends
+from train_func.client.stored_attempts import all_ends
 from train_func.client.watch import looks
 from train_func.wire.records import EndRecord
 

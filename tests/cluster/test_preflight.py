@@ -16,7 +16,7 @@ from tests.cluster import training_operator
 from tests.cluster.kubectl import Kubectl, until
 from tests.messages import unnamed
 from train_func import Cluster, InvalidInput, Run
-from train_func.client.cluster import preflight
+from train_func.client.cluster import admission
 
 SECONDS = 5.0
 RUN = Run(workers=2)
@@ -67,7 +67,7 @@ def server(url: str, **more: str) -> Callable[[dict[str, Any]], object]:
 
 
 def test_a_job_that_can_run_is_let_pass_and_what_is_not_known_is_said_once(monkeypatch, capsys):
-    monkeypatch.setattr(preflight, "_unknown", set())
+    monkeypatch.setattr(admission, "_unknown", set())
     Cluster(**SMALL).check(RUN)
     said = capsys.readouterr().out
     Cluster(**SMALL).check(RUN)

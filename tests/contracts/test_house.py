@@ -97,6 +97,12 @@ def test_no_module_is_named_after_nothing():
     assert not [relative(path) for path in MODULES if path.stem in NAMELESS]
 
 
+def test_no_two_files_of_one_name_mean_different_things():
+    entries = {"__init__", "__main__", "main"}  # of a folder, a package, a program
+    num_of_name = Counter(path.stem for path in MODULES if path.stem not in entries)
+    assert {name: num for name, num in num_of_name.items() if num > 1} == {}
+
+
 def test_the_environment_is_read_at_the_edges_only():
     readers = {
         relative(path)

@@ -75,7 +75,6 @@ def formatted(path: Path) -> list[str]:
 
 # What is never one where it is said, and why.
 MORE_THAN_ONE = {
-    ("client/cluster/logs.py", "MOST_FOLLOWED"): "a constant",
     ("client/cluster/cluster.py", "run.workers"): "one worker has no other to know",
     ("client/local/local.py", "run.workers"): "more than this machine has cores, or GPUs",
     ("client/local/machine.py", "WORKERS_PER_CORE"): "a constant",

@@ -16,7 +16,7 @@ import pytest
 from tests.jobs import any_functions as of_users
 from tests.messages import unnamed
 from train_func import InvalidInput, Local, Run, SourceRefused, submit
-from train_func.client.history import read_rows
+from train_func.client.display.history import read_rows
 from train_func.client.job import Job
 
 LIMIT = 300

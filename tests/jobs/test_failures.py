@@ -15,7 +15,7 @@ from tests.jobs.conftest import processes_of
 from tests.local_jobs import until
 from tests.messages import unnamed
 from train_func import JobFailed, JobNotFound, Local, Run, attach, submit
-from train_func.client.stored_run import all_ends
+from train_func.client.stored_attempts import all_ends
 from train_func.storage import open_store
 
 LIMIT = 300

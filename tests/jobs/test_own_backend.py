@@ -87,7 +87,7 @@ class Instant:
     def check(self, run):
         pass
 
-    def adapted(self, run):
+    def adapt(self, run):
         return replace(run, max_attempts=1)
 
     def prepare(self, record, inputs, num_model_bytes, store):

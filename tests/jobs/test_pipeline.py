@@ -79,7 +79,7 @@ def test_a_better_model_takes_the_place_and_a_worse_one_does_not(steps, store, a
     manifest = store.get(job.record.keys.result).data
     assert (folder_of(steps, "train") / "model").read_bytes() == manifest
     assert model["address"] == f"{store.address}/{job.name}/model"
-    assert "data:image/png" in (folder_of(steps, "train") / "history").read_text()
+    assert "Succeeded" in (folder_of(steps, "train") / "report").read_text()
     matrix = metadata(steps, "evaluate", "confusion")["confusionMatrix"]
     assert [spec["displayName"] for spec in matrix["annotationSpecs"]] == ["1", "2", "3", "4", "5"]
     assert sum(sum(row["row"]) for row in matrix["rows"]) == NUM_HELD_OUT

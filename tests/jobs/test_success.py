@@ -25,6 +25,9 @@ def test_a_function_becomes_a_verified_model_that_is_found_again(home, a_run, tm
     metrics = job.result()
     assert 0 <= metrics["accuracy"] <= 1
 
+    page = job.report(tmp_path / "report.html").read_text()
+    assert all(words in page for words in (job.name, "Succeeded", "32 rows was used exactly once", "def fine_tunes"))
+
     logs = list(job.logs())
     assert any("audit epoch=1 rows=32 used_once=32" in line for line in logs)
     assert any("audit held_out rows=8 in_metric_once=8" in line for line in logs)

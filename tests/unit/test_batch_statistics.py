@@ -26,7 +26,7 @@ def inputs():
 def merged(model, order, forward=None):
     """After two steps whose micro-batches come in an order of their own."""
     statistics = BatchStatistics([model], len(ROWS))
-    with statistics.watched():
+    with statistics.watch():
         for _ in range(2):
             for number in order:
                 with statistics.micro_batch(number, counts=True):
@@ -78,7 +78,7 @@ def test_fillers_other_passes_and_evaluation_change_nothing():
     model = model_of()
     before = {name: value.clone() for name, value in model.named_buffers()}
     statistics = BatchStatistics([model], 2)
-    with statistics.watched():
+    with statistics.watch():
         with statistics.micro_batch(-1, counts=False):
             loss = model(inputs()[0][:1]).sum()
             (loss * 0).backward()
@@ -114,7 +114,7 @@ def test_a_model_that_was_compiled_and_called_before_is_merged_alike_in_every_tr
     compiled(inputs()[0]).sum().backward()
     statistics = BatchStatistics([model], 3)
     for training in (1, 2):
-        with statistics.watched():
+        with statistics.watch():
             for number, counts in enumerate((True, True, False)):
                 with statistics.micro_batch(number, counts=counts):
                     compiled(inputs()[number]).sum().backward()
@@ -126,7 +126,7 @@ def test_a_model_that_was_compiled_and_called_before_is_merged_alike_in_every_tr
 def test_statistics_that_change_without_a_call_of_the_layer_are_refused_by_its_name(counts):
     model = model_of()
     statistics = BatchStatistics([model], 1)
-    with pytest.raises(InvalidInput) as caught, statistics.watched(), statistics.micro_batch(0, counts=counts):
+    with pytest.raises(InvalidInput) as caught, statistics.watch(), statistics.micro_batch(0, counts=counts):
         model[3](model[1].forward(torch.randn(2, 4, 7)))
     assert caught.value.cause == "code"
     assert "layer 1 " in str(caught.value)
@@ -137,7 +137,7 @@ def test_buffers_that_a_forward_pass_changes_are_told_once_by_name(monkeypatch):
     monkeypatch.setattr("train_func.worker.rank.world.note", notes.append)
     model = nn.Sequential(nn.BatchNorm1d(3), nn.Flatten(), nn.utils.parametrizations.spectral_norm(nn.Linear(21, 4)))
     statistics = BatchStatistics([model], 3)
-    with statistics.watched():
+    with statistics.watch():
         for number, counts in enumerate((False, True, True)):
             with statistics.micro_batch(number, counts=counts):
                 model(inputs()[number])

@@ -64,7 +64,7 @@ def large(tmp_path):
 
 
 def test_a_large_file_is_hashed_once_until_it_changes(tmp_path, large, monkeypatch):
-    monkeypatch.setattr(fingerprint, "SETTLED", -1.0)  # no user can set the time of its last change
+    monkeypatch.setattr(fingerprint, "SETTLED_SECONDS", -1.0)  # no user can set the time of its last change
     first = fingerprint.of_file(large, tmp_path / "cache")
     with monkeypatch.context() as unread:
         unread.setattr(fingerprint, "_hash", None)

@@ -18,9 +18,9 @@ from train_func.storage import open_store
 from train_func.wire.exits import DATA, exit_of
 from train_func.wire.records import Lease, RunRecord
 from train_func.wire.result import FileEntry
+from train_func.worker.checkpoint.checkpoint_store import BEST, FROZEN, TRAINING, Checkpoints, Manifest, of_rank
 from train_func.worker.checkpoint.checkpointing import Checkpointing, Parts
 from train_func.worker.checkpoint.state import State
-from train_func.worker.checkpoint.store import BEST, FROZEN, TRAINING, Checkpoints, Manifest, of_rank
 
 FILES = (TRAINING, BEST, FROZEN, of_rank(0), of_rank(1))
 MANIFEST = "manifest"

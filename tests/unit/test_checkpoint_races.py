@@ -13,8 +13,8 @@ from train_func.errors import StorageFailed
 from train_func.storage import open_store
 from train_func.wire.records import Lease
 from train_func.worker.attempt_records import Fenced
+from train_func.worker.checkpoint.checkpoint_store import TRAINING, of_rank
 from train_func.worker.checkpoint.state import State
-from train_func.worker.checkpoint.store import TRAINING, of_rank
 
 SEEDS = 100
 SAVES = 3

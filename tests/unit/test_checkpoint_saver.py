@@ -15,17 +15,17 @@ from train_func.errors import StorageFailed
 from train_func.storage import open_store
 from train_func.wire.events import CheckpointSaved, Note
 from train_func.worker.checkpoint import saver as saver_module
+from train_func.worker.checkpoint.checkpoint_store import BEST, FROZEN, TRAINING, Checkpoints, of_rank
 from train_func.worker.checkpoint.checkpointing import Checkpointing, Parts
-from train_func.worker.checkpoint.saver import SHARE, SHORTEST, Saver, Snapshot
+from train_func.worker.checkpoint.saver import SHARE, SHORTEST_SECONDS, Saver, StepState
 from train_func.worker.checkpoint.state import State
-from train_func.worker.checkpoint.store import BEST, FROZEN, TRAINING, Checkpoints, of_rank
 from train_func.worker.rank import stop_flag
 
 
 def taken(step, tensor=None, *, lasts=True):
     tensor = torch.full((7,), float(step)) if tensor is None else tensor
     lasting = frozenset([tensor.data_ptr()]) if lasts else frozenset()
-    return Snapshot(step, State.of({"w": tensor}, TRAINING), [State.of({"used": []}, of_rank(0))], lasting=lasting)
+    return StepState(step, State.of({"w": tensor}, TRAINING), [State.of({"used": []}, of_rank(0))], lasting=lasting)
 
 
 class Saving:
@@ -110,12 +110,12 @@ def test_a_fault_of_any_kind_ends_nothing_and_is_told_and_the_next_save_comes_so
         saving.saver.wait()
     (note,) = saving.said
     assert unnamed(note, "step 7", error) == []
-    assert is_due_in(saving.saver, now, SHORTEST)
+    assert is_due_in(saving.saver, now, SHORTEST_SECONDS)
     saving.save(taken(8, lasts=lasts))
     assert saving.said[-1].step == 8
 
 
-@pytest.mark.parametrize("took", [SHORTEST / SHARE / 10, 3.0])
+@pytest.mark.parametrize("took", [SHORTEST_SECONDS / SHARE / 10, 3.0])
 def test_after_a_success_the_next_is_due_when_this_one_was_a_small_share_of_the_time(saving, now, monkeypatch, took):
     upload = saving.store.upload
 
@@ -126,7 +126,7 @@ def test_after_a_success_the_next_is_due_when_this_one_was_a_small_share_of_the_
     monkeypatch.setattr(saving.store, "upload", lasts)
     saving.save(taken(7))
     assert [type(event) for event in saving.said] == [CheckpointSaved]
-    assert is_due_in(saving.saver, now, max(SHORTEST, SHARE * took))
+    assert is_due_in(saving.saver, now, max(SHORTEST_SECONDS, SHARE * took))
 
 
 @pytest.fixture
@@ -180,7 +180,7 @@ def with_frozen(step, trained, frozen):
     own = State.of({"used": []}, of_rank(0))
     training = State.of({"trained": trained, "frozen": frozen}, TRAINING)
     best = State.of({"step": 1, "weights": {"w": torch.ones(3)}}, BEST)
-    return Snapshot(step, training, [own], best, frozen=frozenset([frozen.data_ptr()]))
+    return StepState(step, training, [own], best, frozen=frozenset([frozen.data_ptr()]))
 
 
 def test_what_has_not_changed_is_uploaded_once_and_lies_in_every_checkpoint(saving, monkeypatch):

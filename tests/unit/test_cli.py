@@ -25,7 +25,7 @@ from train_func.client.control.move import Move
 from train_func.client.diagnose import Diagnosis
 from train_func.client.job import Job
 from train_func.client.local.local_job import LocalJob
-from train_func.client.status import Condition, Event, Snapshot
+from train_func.client.status import Condition, JobEvent, Snapshot
 from train_func.client.status import JobStatus as Status
 from train_func.client.watch import News
 from train_func.errors import CAUSES, StorageFailed
@@ -117,7 +117,7 @@ def documents(out):
 
 RUN_FIELDS = "name task submitted state workers cause in_place num_bytes note metrics differences"
 MOVE = Move(worker=0, from_node="a", to_node="b", pause=1.5, num_steps_repeated=0)
-EVENT = Event(datetime(2026, 1, 2, tzinfo=UTC), "Normal", "Created", "it is there", "Job/done")
+EVENT = JobEvent(datetime(2026, 1, 2, tzinfo=UTC), "Normal", "Created", "it is there", "Job/done")
 
 
 @pytest.mark.parametrize(

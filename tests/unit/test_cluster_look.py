@@ -150,5 +150,5 @@ def test_an_outage_raises_at_the_first_look_and_is_told_with_what_was_seen_befor
 
 def test_what_was_written_so_far_comes_to_an_end(server, job):
     server.write((1, 1, "a"))
-    snapshots = [snapshot for snapshot, _ in until_now(iter([job.look()]))]
+    snapshots = [snapshot for snapshot, _ in until_now(iter([(job.look(), "Running")]))]
     assert [json.dumps(texts(snapshot)) for snapshot in snapshots] == ['["a"]']

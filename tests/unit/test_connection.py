@@ -15,7 +15,7 @@ from train_func.wire import exits
 from train_func.wire.records import Verdict
 from train_func.worker.supervisor import connection as connections
 from train_func.worker.supervisor.connection import PROOF, Connection, Host
-from train_func.worker.supervisor.coordinator import Coordinator, Phase, Report, State, Status
+from train_func.worker.supervisor.coordinator import Coordinator, GroupPhase, GroupState, Report, Status
 
 KEY, OTHER_KEY = hashlib.sha256(b"of this job").digest(), hashlib.sha256(b"of another job").digest()
 LEAD, GUEST = Report(0, "pod 0"), Report(1, "pod 1")
@@ -27,7 +27,7 @@ class Group:
     """A group of two that has formed: worker 0 here, and worker 1 over a connection."""
 
     def __init__(self, coordinator=None, port=None):
-        self._coordinator = coordinator or Coordinator(State(2, 2))
+        self._coordinator = coordinator or Coordinator(GroupState(2, 2))
         self.address = "127.0.0.1", Host(self._coordinator, KEY, 0).port
         self.guest = Connection("127.0.0.1", port(self.address) if port else self.address[1], KEY)
         while not self.guest.report(GUEST).round:
@@ -37,7 +37,7 @@ class Group:
         """Whether both workers are told to go on, the other one without delay."""
         begun = time.monotonic()
         orders = self.guest.report(replace(GUEST, round=1)), self._coordinator.report(replace(LEAD, round=1))
-        return {order.phase for order in orders} == {Phase.CLAIM} and time.monotonic() - begun < 5
+        return {order.phase for order in orders} == {GroupPhase.CLAIM} and time.monotonic() - begun < 5
 
 
 def sent(report):
@@ -110,14 +110,14 @@ def test_a_crowd_of_strangers_costs_no_thread_and_keeps_no_worker_out():
         for _ in range(300):
             crowd.enter_context(socket.create_connection(group.address))
         late = Connection(*group.address, KEY)
-        assert late.report(replace(GUEST, round=1)).phase is Phase.CLAIM
+        assert late.report(replace(GUEST, round=1)).phase is GroupPhase.CLAIM
         assert group.is_sound()
         assert process.num_threads() <= threads  # those of earlier tests may end meanwhile
         late.close()
 
 
 def test_a_stranger_that_says_nothing_is_left(monkeypatch):
-    monkeypatch.setattr(connections, "ANSWER", 0.2)
+    monkeypatch.setattr(connections, "ANSWER_SECONDS", 0.2)
     group = Group()
     with socket.create_connection(group.address) as stranger:
         stranger.settimeout(60)
@@ -191,9 +191,9 @@ def test_a_host_that_is_slow_for_a_while_has_not_gone(monkeypatch):
             time.sleep(max(0.0, self.until - time.monotonic()))
             return super().report(report)
 
-    coordinator = Slow(State(2, 2))
+    coordinator = Slow(GroupState(2, 2))
     group = Group(coordinator)
-    monkeypatch.setattr(connections, "ANSWER", 0.5)
+    monkeypatch.setattr(connections, "ANSWER_SECONDS", 0.5)
     group.guest.close()
     coordinator.until = time.monotonic() + 0.8
     assert group.is_sound()

@@ -9,18 +9,18 @@ from tests.messages import unnamed
 from train_func.wire import exits
 from train_func.wire.records import Lease, Verdict
 from train_func.worker.supervisor.coordinator import (
-    AGAIN,
-    AWAY,
-    CHANGE,
-    GATHER,
-    PRESENT,
-    REGATHER,
-    ROOT,
-    SILENCE,
+    AWAY_SECONDS,
+    GATHER_SECONDS,
+    NEXT_ROUND_SECONDS,
+    PRESENT_SECONDS,
+    REGATHER_SECONDS,
+    RESIZE_SECONDS,
+    ROOT_SECONDS,
+    SILENCE_SECONDS,
+    GroupPhase,
+    GroupState,
     Order,
-    Phase,
     Report,
-    State,
     Status,
     hear,
     lose,
@@ -47,7 +47,7 @@ class Group:
 
     def __init__(self, num_workers, min_workers=None):
         self.now = 100.0
-        self.state = State(num_workers, min_workers or num_workers, looked=self.now)
+        self.state = GroupState(num_workers, min_workers or num_workers, looked=self.now)
         self.reports = {worker: Report(worker, f"pod {worker}") for worker in range(num_workers)}
 
     def tell(self, worker, **changes):
@@ -109,8 +109,8 @@ def finishes(num_workers):
     return runs(num_workers).tell_all(status=Status.ENDED)
 
 
-WAIT, CLAIM, PREPARE, START = Phase.WAIT, Phase.CLAIM, Phase.PREPARE, Phase.START
-FINISH, DONE, STOP, EXIT = Phase.FINISH, Phase.DONE, Phase.STOP, Phase.EXIT
+WAIT, CLAIM, PREPARE, START = GroupPhase.WAIT, GroupPhase.CLAIM, GroupPhase.PREPARE, GroupPhase.START
+FINISH, DONE, STOP, EXIT = GroupPhase.FINISH, GroupPhase.DONE, GroupPhase.STOP, GroupPhase.EXIT
 CLAIMED, NEXT, GONE = {"lease": LEASE}, "begins again", "has gone"
 PREPARED, ENDED, PUBLISHED, LEFT = ({"status": Status(name)} for name in ("prepared", "ended", "published", "left"))
 LOST, STOPPED, AFAR, HANG = exits.KILLED, exits.STOPPED, exits.UNREACHABLE, exits.HANG
@@ -164,7 +164,7 @@ def test_what_workers_report_decides_what_all_are_told(group, reports, phase):
     for worker, report in reports:
         if report is GONE:
             three.lose(worker)
-            three.pass_time(AWAY, *{0, 1, 2} - {worker})
+            three.pass_time(AWAY_SECONDS, *{0, 1, 2} - {worker})
         elif report is NEXT:
             three.begin_again(worker)
         else:
@@ -192,7 +192,7 @@ def test_a_group_forms_when_all_have_reported_since_it_was_complete():
 
 
 def test_a_worker_that_goes_before_the_group_has_formed_is_not_of_it():
-    for goes in (lambda group: group.lose(1), lambda group: group.pass_time(PRESENT, 0)):
+    for goes in (lambda group: group.lose(1), lambda group: group.pass_time(PRESENT_SECONDS, 0)):
         group = Group(2)
         group.tell(1)
         group.now += 1
@@ -238,7 +238,7 @@ def test_the_first_verdict_by_a_root_counts_whoever_follows_before_and_after():
 def test_where_no_root_shows_itself_in_time_the_first_follower_ends_the_round_and_nothing_follows():
     group = runs(2)
     group.tell(1, **follows(1))
-    assert group.pass_time(ROOT - 0.5, 0, 1).phase is START
+    assert group.pass_time(ROOT_SECONDS - 0.5, 0, 1).phase is START
     assert group.pass_time(0.5, 0, 1).phase is EXIT
     assert group.order(0).verdict == follows(1)["verdict"]
 
@@ -263,7 +263,7 @@ def test_a_worker_that_left_its_steps_is_at_fault_where_another_one_went_on():
 
 def test_a_worker_that_is_silent_is_lost_and_the_group_with_it():
     group = runs(3)
-    assert group.pass_time(SILENCE - 1, 0, 2).phase is START
+    assert group.pass_time(SILENCE_SECONDS - 1, 0, 2).phase is START
     assert group.pass_time(1, 0, 2).phase is EXIT
     lost = group.order(2).verdict
     assert "worker 1 " in lost.message
@@ -273,15 +273,15 @@ def test_a_worker_that_is_silent_is_lost_and_the_group_with_it():
 def test_a_worker_whose_connection_has_ended_is_lost_unless_it_comes_back():
     group = runs(3)
     group.lose(1)
-    assert group.pass_time(AWAY - 0.5, 0, 2).phase is START
+    assert group.pass_time(AWAY_SECONDS - 0.5, 0, 2).phase is START
     assert group.pass_time(0.5, 0, 2).phase is EXIT
     assert group.order(2).verdict.worker == 1
     group = runs(3)
     for _ in range(20):
         group.lose(1)
-        assert group.pass_time(AWAY - 0.5, 0, 2).phase is START
+        assert group.pass_time(AWAY_SECONDS - 0.5, 0, 2).phase is START
         assert group.tell(1).phase is START
-    assert group.pass_time(SILENCE - 1, 0, 2).phase is START
+    assert group.pass_time(SILENCE_SECONDS - 1, 0, 2).phase is START
 
 
 def test_a_worker_that_has_gone_is_named_although_others_noticed_that_first():
@@ -289,7 +289,7 @@ def test_a_worker_that_has_gone_is_named_although_others_noticed_that_first():
     group.lose(1)
     group.tell(0, **follows(0))
     group.tell(2, **follows(2))
-    group.pass_time(ROOT, 0, 2)
+    group.pass_time(ROOT_SECONDS, 0, 2)
     assert [group.order(worker).verdict.worker for worker in (0, 2)] == [1, 1]
 
 
@@ -297,7 +297,7 @@ def test_a_machine_that_slept_has_lost_nobody():
     group = runs(3)
     group.now += 1000
     assert group.tell(2).phase is START
-    assert group.pass_time(SILENCE + 1, 0, 1, 2).phase is START
+    assert group.pass_time(SILENCE_SECONDS + 1, 0, 1, 2).phase is START
 
 
 def test_all_wait_only_while_each_of_them_says_so():
@@ -314,7 +314,7 @@ def test_who_is_ready_for_another_round_waits_for_the_others_no_longer_than_that
     group = runs(2)
     group.tell(1, **failed(1, LOST))
     group.begin_again(1)
-    assert group.pass_time(AGAIN - 1, 0, 1).phase is STOP
+    assert group.pass_time(NEXT_ROUND_SECONDS - 1, 0, 1).phase is STOP
     assert group.pass_time(1, 0, 1).phase is EXIT
     assert group.begin_again(0).phase is EXIT
 
@@ -324,7 +324,7 @@ def test_an_elastic_group_goes_on_without_a_worker_that_is_lost():
         group = runs(3, min_workers=1)
         if end == "lost":
             group.lose(1)
-            group.pass_time(AWAY, 0, 2)
+            group.pass_time(AWAY_SECONDS, 0, 2)
         else:
             group.tell(1, **failed(1, STOPPED))
             group.tell(1, **LEFT)
@@ -339,7 +339,7 @@ def test_an_elastic_group_goes_on_without_a_worker_that_does_not_get_ready():
     group.tell(1, **failed(1, LOST))
     group.begin_again(0)
     group.begin_again(1)
-    assert group.pass_time(AGAIN - 1, 0, 1, 2).phase is STOP
+    assert group.pass_time(NEXT_ROUND_SECONDS - 1, 0, 1, 2).phase is STOP
     group.pass_time(1, 0, 1)
     assert group.order(0) == Order(CLAIM, 2, members=(0, 1))
 
@@ -348,11 +348,11 @@ def test_an_elastic_group_waits_while_too_few_are_left_and_goes_on_with_the_next
     group = runs(2, min_workers=2 - 1)
     group.state = replace(group.state, num_workers=3, min_workers=2)
     group.lose(1)
-    group.pass_time(AWAY, 0)
+    group.pass_time(AWAY_SECONDS, 0)
     waits = group.begin_again(0)
     assert (waits.phase, waits.round) == (WAIT, 2)
     group.come(2)
-    assert group.pass_time(GATHER - 1, 0, 2).order(0).phase is WAIT
+    assert group.pass_time(GATHER_SECONDS - 1, 0, 2).order(0).phase is WAIT
     group.pass_time(2, 0, 2)
     assert group.order(2) == Order(CLAIM, 2, members=(0, 2))
 
@@ -361,17 +361,17 @@ def test_an_elastic_group_starts_with_all_of_its_workers_or_after_a_while_with_e
     group = Group(3, min_workers=2)
     for worker in (0, 2):
         group.tell(worker)
-    assert group.pass_time(GATHER - 1, 0, 2).order(0).phase is WAIT
+    assert group.pass_time(GATHER_SECONDS - 1, 0, 2).order(0).phase is WAIT
     assert group.pass_time(1, 0, 2).order(0) == Order(CLAIM, 1, members=(0, 2))
     assert formed(3, min_workers=2).phase is CLAIM
     few = Group(3, min_workers=2)
     few.tell(0)
-    assert few.pass_time(10 * GATHER, 0).order(0).phase is WAIT
+    assert few.pass_time(10 * GATHER_SECONDS, 0).order(0).phase is WAIT
 
 
 def test_those_that_are_left_without_their_lead_wait_for_one_another_and_for_no_worker_that_comes():
     group = Group(4, min_workers=1)
-    group.state = replace(group.state, lead=1, gather=REGATHER, is_left=True)
+    group.state = replace(group.state, lead=1, gather=REGATHER_SECONDS, is_left=True)
     assert group.come(0).phase is PREPARE  # before any of those that are left
     group.tell(1, expects=2)
     assert group.pass_time(1, 0, 1).order(1).phase is WAIT
@@ -382,18 +382,18 @@ def test_those_that_are_left_without_their_lead_wait_for_one_another_and_for_no_
 
 def test_where_too_few_are_left_a_worker_that_comes_is_taken_in_when_it_is_ready():
     group = Group(3, min_workers=2)
-    group.state = replace(group.state, lead=1, gather=REGATHER, is_left=True)
+    group.state = replace(group.state, lead=1, gather=REGATHER_SECONDS, is_left=True)
     group.come(0)
     group.tell(1, expects=1)
-    assert group.pass_time(2 * REGATHER, 0, 1).order(1).phase is WAIT
+    assert group.pass_time(2 * REGATHER_SECONDS, 0, 1).order(1).phase is WAIT
     group.tell(0, **PREPARED)
-    assert group.pass_time(REGATHER, 0, 1).order(0) == Order(CLAIM, 1, members=(1, 0))
+    assert group.pass_time(REGATHER_SECONDS, 0, 1).order(0) == Order(CLAIM, 1, members=(1, 0))
 
 
 def test_a_worker_that_comes_gets_ready_beside_the_others_and_joins_them_when_it_is():
     group = runs(2, min_workers=1)
     group.state = replace(group.state, num_workers=3)
-    assert group.pass_time(CHANGE, 0, 1).phase is START
+    assert group.pass_time(RESIZE_SECONDS, 0, 1).phase is START
     joins = group.come(2)
     assert (joins.phase, joins.round) == (PREPARE, 0)
     assert group.order(0).phase is START
@@ -412,14 +412,14 @@ def test_the_size_changes_no_sooner_than_that_after_the_last_beginning():
     group = runs(2, min_workers=1)
     group.state = replace(group.state, num_workers=3)
     group.come(2, **PREPARED)
-    assert group.pass_time(CHANGE - 1, 0, 1, 2).order(0).phase is START
+    assert group.pass_time(RESIZE_SECONDS - 1, 0, 1, 2).order(0).phase is START
     assert group.pass_time(1, 0, 1, 2).order(0).phase is STOP
 
 
 def test_of_several_that_come_none_joins_before_all_are_ready_and_who_goes_again_is_forgotten():
     group = runs(2, min_workers=1)
     group.state = replace(group.state, num_workers=4)
-    group.pass_time(CHANGE, 0, 1)
+    group.pass_time(RESIZE_SECONDS, 0, 1)
     group.come(2)
     group.come(3, **PREPARED)
     assert group.order(0).phase is START
@@ -431,12 +431,12 @@ def test_of_several_that_come_none_joins_before_all_are_ready_and_who_goes_again
 
 def test_a_next_pod_of_a_lost_worker_takes_its_place():
     group = runs(3, min_workers=1)
-    group.pass_time(CHANGE, 0, 1, 2)
+    group.pass_time(RESIZE_SECONDS, 0, 1, 2)
     group.come(1, **PREPARED)  # before the loss of the one before was noticed
     for worker in (0, 2):
         assert group.order(worker).phase is STOP
         group.begin_again(worker)
-    group.pass_time(SILENCE, 0, 1, 2)
+    group.pass_time(SILENCE_SECONDS, 0, 1, 2)
     assert group.order(1) == Order(CLAIM, 2, members=(0, 1, 2))
 
 
@@ -475,11 +475,11 @@ def test_whatever_is_reported_no_phase_begins_before_all_are_ready_for_it():
             begun.add(group.phase)
             of_round = [group.reports[other] for other in range(3) if group.reports[other].round == group.state.round]
             match group.phase:
-                case Phase.DONE:
+                case GroupPhase.DONE:
                     assert (before, worker, status) == (FINISH, 0, Status.PUBLISHED)
-                case Phase.FINISH:
+                case GroupPhase.FINISH:
                     assert [report.status for report in of_round] == [Status.ENDED] * 3
-                case Phase.PREPARE | Phase.START if before is STOP:  # the next round, claimed before it is asked for
+                case GroupPhase.PREPARE | GroupPhase.START if before is STOP:  # the next round, claimed already
                     assert len(of_round) == 3
                     begun.add(CLAIM)
-    assert begun == {*Phase} - {WAIT}
+    assert begun == {*GroupPhase} - {WAIT}

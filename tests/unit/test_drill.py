@@ -10,10 +10,10 @@ from tests.api_servers import Answer, ApiServer, running, write_kubeconfig
 from tests.messages import refuses, unnamed
 from tests.recorded_jobs import RecordedJob
 from train_func import Cluster
-from train_func.client.display.trace import Group, Step
+from train_func.client.display.trace import Group, Point
 from train_func.client.drill import DrillReport, campaign_of
 from train_func.client.drill.campaign import Campaign
-from train_func.client.drill.cluster import ClusterFaults
+from train_func.client.drill.cluster_faults import ClusterFaults
 from train_func.client.drill.comparison import judge
 from train_func.client.drill.faults import Fault
 from train_func.client.drill.report import Recovery
@@ -103,11 +103,11 @@ def recovery(**fields):
 
 
 def done(time, attempt, step, loss):
-    return Step(time, attempt, step, {"loss": loss})
+    return Point(time, attempt, step, {"loss": loss})
 
 
 def report_of(*recoveries, **fields):
-    steps = [done(100.0, 1, 44, 0.5), done(102.0, 1, 45, 0.4), done(106.0, 2, 41, 0.6), Step(107.0, 2, 46)]
+    steps = [done(100.0, 1, 44, 0.5), done(102.0, 1, 45, 0.4), done(106.0, 2, 41, 0.6), Point(107.0, 2, 46)]
     groups = [Group(99.0, 1, 3, 3), Group(105.0, 2, 2, 2)]
     return DrillReport(name="a-run", state="Running", recoveries=recoveries, steps=steps, groups=groups, **fields)
 

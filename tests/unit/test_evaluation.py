@@ -9,7 +9,7 @@ import torch
 from tests.distributed import small
 from train_func.worker import Trainer
 from train_func.worker.rank import world
-from train_func.worker.tasks.metrics import Accuracy
+from train_func.worker.tasks.streaming_metrics import Accuracy
 
 NUM_ROWS = 40
 

@@ -65,6 +65,7 @@ def caused(error, cause):
         (RuntimeError("[enforce fail at alloc_cpu.cpp:124] DefaultCPUAllocator: can't allocate memory"), 70, "memory"),
         (OSError(errno.ENOSPC, "No space left on device"), 74, "storage"),
         (PermissionError(errno.EACCES, "Permission denied"), 77, "permission"),
+        (OSError(errno.EROFS, "Read-only file system"), 77, "permission"),
         (FileNotFoundError(errno.ENOENT, "No such file"), 70, "code"),
         (ConnectionResetError("Connection reset by peer"), 70, "code"),
         (KeyboardInterrupt(), 143, "preemption"),

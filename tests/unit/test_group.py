@@ -11,7 +11,7 @@ from train_func.wire import exits
 from train_func.wire.records import Lease, Verdict
 from train_func.worker.stop import Stop, Stopped, WithinGrace
 from train_func.worker.supervisor.connection import Connection, Host
-from train_func.worker.supervisor.coordinator import Coordinator, Order, Phase, Report, State, Status
+from train_func.worker.supervisor.coordinator import Coordinator, GroupPhase, GroupState, Order, Report, Status
 from train_func.worker.supervisor.group import Member, PeersLost
 from train_func.worker.supervisor.lead import Way
 
@@ -21,7 +21,7 @@ KEY = b"of this job"
 
 def formed(num_workers):
     """The members of a group that has formed: worker 0, and others that reach it over a connection."""
-    coordinator = Coordinator(State(num_workers, num_workers))
+    coordinator = Coordinator(GroupState(num_workers, num_workers))
     port = Host(coordinator, KEY, 0).port
     ways = [coordinator.report, *(Connection("127.0.0.1", port, KEY).report for _ in range(1, num_workers))]
     reports = [Report(worker, f"pod {worker}") for worker in range(num_workers)]
@@ -77,7 +77,7 @@ def asked_to_stop(member):
 
 def test_a_worker_that_waits_hears_a_signal():
     first, _ = running(2)
-    waits, _ = at_once(lambda: first.hear(Phase.FINISH, status=Status.ENDED), lambda: asked_to_stop(first))
+    waits, _ = at_once(lambda: first.hear(GroupPhase.FINISH, status=Status.ENDED), lambda: asked_to_stop(first))
     assert isinstance(waits, Stopped)
 
 
@@ -86,10 +86,10 @@ def test_a_worker_whose_ranks_have_ended_waits_for_the_result_within_its_grace_p
     second._stop.grace = 1000.0
     asked_to_stop(second)
     waits = at_once(
-        lambda: second.hear(Phase.DONE, stop=WithinGrace(second._stop)).phase,
+        lambda: second.hear(GroupPhase.DONE, stop=WithinGrace(second._stop)).phase,
         lambda: time.sleep(0.3) or first.tell(status=Status.PUBLISHED).phase,
     )
-    assert waits == [Phase.DONE] * 2
+    assert waits == [GroupPhase.DONE] * 2
 
 
 def test_all_begin_another_round_together_and_hear_nothing_of_the_one_before():
@@ -98,7 +98,7 @@ def test_all_begin_another_round_together_and_hear_nothing_of_the_one_before():
     assert at_once(*[member.begin_again for member in members]) == [True] * 3
     assert at_once(*[member.look for member in members]) == [None] * 3
     members[0].tell(lease=Lease(attempt=8))
-    assert members[1].hear(Phase.PREPARE).lease == Lease(attempt=8)
+    assert members[1].hear(GroupPhase.PREPARE).lease == Lease(attempt=8)
 
 
 def test_worker_0_leaves_last():
@@ -117,7 +117,7 @@ def test_worker_0_leaves_last():
 
 CALLS = {
     "look": lambda member: [member.tell(), member.look()],
-    "hear": lambda member: member.hear(Phase.START),
+    "hear": lambda member: member.hear(GroupPhase.START),
     "again": lambda member: member.begin_again() or member.look(),
 }
 
@@ -136,7 +136,7 @@ def test_a_worker_that_is_busy_reports_all_the_same():
 
     def ask(report):
         has_reported.release()
-        return Order(Phase.START, 1)
+        return Order(GroupPhase.START, 1)
 
     member = Member(Way(ask, "127.0.0.1", is_lead=False), Report(1, "pod 1", 1), Stop())
     threading.Thread(target=member.beat, daemon=True).start()

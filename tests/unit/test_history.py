@@ -9,13 +9,13 @@ import torch
 
 from tests.messages import unnamed
 from tests.recorded_jobs import a_record
-from train_func.client.history import joined_history, read_rows
+from train_func.client.display.history import joined_history, read_rows
 from train_func.errors import InvalidInput, StorageFailed
 from train_func.wire import events
 from train_func.wire.layout import RunKeys
 from train_func.wire.metrics import Row, from_csv, row_of, to_csv
-from train_func.worker.rank.values import reported
-from train_func.worker.supervisor.uploads import History
+from train_func.worker.rank.json_values import reported
+from train_func.worker.supervisor.uploads import HistoryUpload
 
 KEYS = RunKeys("job-a").attempt(1)
 
@@ -56,7 +56,7 @@ def test_a_file_that_is_no_history_is_refused(store, data):
 
 
 def kept(store, told, **options):
-    made = History(KEYS, store.put, interval=3600, **options)
+    made = HistoryUpload(KEYS, store.put, interval=3600, **options)
     made.start()
     for event in told:
         made.hear(event)
@@ -123,7 +123,7 @@ def test_a_store_that_fails_in_any_way_for_a_while_fails_nothing_and_has_all_of_
 
 def test_a_store_that_never_answers_keeps_no_reader_waiting():
     hangs = threading.Event()
-    made = History(KEYS, lambda key, data: hangs.wait(), interval=0.01)
+    made = HistoryUpload(KEYS, lambda key, data: hangs.wait(), interval=0.01)
     made.start()
     for step in range(1, 40_000):
         made.hear(progress(step))
@@ -179,7 +179,7 @@ def test_with_each_checkpoint_the_history_is_kept_at_once(store):
         store.put(key, data)
         kept.set()
 
-    made = History(KEYS, put, interval=3600)
+    made = HistoryUpload(KEYS, put, interval=3600)
     made.start()
     made.hear(progress(7))
     assert not kept.wait(0.2)

@@ -10,7 +10,7 @@ import pytest
 from tests.messages import unnamed
 from tests.recorded_jobs import a_record
 from train_func import Local
-from train_func.client.history import history_of, panels
+from train_func.client.display.history import history_of, panels
 from train_func.client.job import Job
 from train_func.errors import InvalidInput
 from train_func.storage import open_store
@@ -100,7 +100,7 @@ def test_plot_with_arguments_is_that_of_pandas(picture):
 WITHOUT_MATPLOTLIB = """
 import sys
 sys.modules["matplotlib"] = sys.modules["matplotlib.pyplot"] = None
-from train_func.client.history import history_of
+from train_func.client.display.history import history_of
 history_of([{"step": 1, "timestamp": "2026-01-02T03:04:05+00:00", "attempt": 1, "loss": 0.5}], "n").plot()
 """
 

@@ -10,7 +10,7 @@ from tests.unit.test_in_place import put_model
 from train_func import StorageFailed, attach
 from train_func.client.model.promote import in_place
 from train_func.client.model.promote import promote as promote_in
-from train_func.pipeline.steps import promote
+from train_func.pipeline.step_functions import promote
 from train_func.storage import open_store
 
 NUM_ROUNDS = 7

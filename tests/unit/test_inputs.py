@@ -15,7 +15,7 @@ from tests.messages import unnamed
 from tests.s3_servers import only_these, s3_server
 from tests.tiny_model import write_tiny_model
 from train_func import Run, TextClassification
-from train_func.client.cluster import uploads
+from train_func.client.cluster import input_uploads
 from train_func.client.preflight import Check
 from train_func.errors import InvalidInput
 from train_func.storage import open_store
@@ -53,7 +53,7 @@ def found(run):
 
 def test_the_workers_find_the_same_data_and_model_in_the_store(run, store, tmp_path):
     here, cache = check(run, "file:///tmp"), tmp_path / "cache"
-    carried = uploads.upload_inputs(run, here.inputs, store)
+    carried = input_uploads.upload_inputs(run, here.inputs, store)
     assert carried.task.dataset.startswith(f"{store.address}/inputs/")
     assert carried.task.dataset.endswith("/reviews.csv")
     assert (
@@ -66,23 +66,23 @@ def test_the_workers_find_the_same_data_and_model_in_the_store(run, store, tmp_p
 
 
 def test_what_is_there_is_not_sent_again(run, store, sent, tmp_path):
-    uploads.upload_inputs(run, found(run), store)
+    input_uploads.upload_inputs(run, found(run), store)
     first = list(sent)
     assert len(first) == len(set(first)) > 3
     shutil.copy(tmp_path / "reviews.csv", tmp_path / "copy.csv")
-    uploads.upload_inputs(run, found(run), store)
+    input_uploads.upload_inputs(run, found(run), store)
     assert sent == first
     store.delete(first[0])
-    uploads.upload_inputs(run, found(run), store)
+    input_uploads.upload_inputs(run, found(run), store)
     assert sent == [*first, first[0]]
 
 
 def test_what_is_there_under_the_same_name_and_of_the_same_size_is_not_taken_for_the_same(run, store, sent):
-    carried = uploads.upload_inputs(run, found(run), store)
+    carried = input_uploads.upload_inputs(run, found(run), store)
     weights = carried.task.model.removeprefix(f"{store.address}/") + "/model.safetensors"
     true = store.get(weights).data
     store.put(weights, planted(true))
-    uploads.upload_inputs(run, found(run), store)
+    input_uploads.upload_inputs(run, found(run), store)
     assert sent[-1] == weights
     assert store.get(weights).data == true
 
@@ -115,7 +115,7 @@ def test_a_package_and_a_saved_folder_and_a_held_out_file_are_carried(run, store
     )
     here = check(run, "file:///tmp")
     assert set(here.inputs) == {"model", "dataset", "held_out"}
-    carried = uploads.upload_inputs(run, here.inputs, store)
+    carried = input_uploads.upload_inputs(run, here.inputs, store)
     assert carried.task.held_out.endswith("/test.jsonl")
     assert carried.task.model.endswith("/model")
     rows, model = (find(carried, store, tmp_path / "cache") for find in (rows_of, model_of))
@@ -125,7 +125,7 @@ def test_a_package_and_a_saved_folder_and_a_held_out_file_are_carried(run, store
 def test_a_name_that_no_address_can_hold_is_carried_under_another(run, store, tmp_path):
     (tmp_path / "what? #1.csv").write_text(ROWS)
     run = run.with_task({"dataset": str(tmp_path / "what? #1.csv")})
-    carried = uploads.upload_inputs(run, found(run), store)
+    carried = input_uploads.upload_inputs(run, found(run), store)
     assert carried.task.dataset.endswith("/what_ _1.csv")
     assert store.list(carried.task.dataset.removeprefix(f"{store.address}/"))
 
@@ -134,21 +134,21 @@ def test_a_file_that_changes_on_its_way_is_refused_and_not_kept(run, store, tmp_
     here = found(run)
     (tmp_path / "reviews.csv").write_text(ROWS.replace("food", "fool"))
     with pytest.raises(InvalidInput, match=r"reviews\.csv changed") as refused:
-        uploads.upload_inputs(run, here, store)
+        input_uploads.upload_inputs(run, here, store)
     assert refused.value.cause == "data"
     assert not [entry.key for entry in store.list("inputs/") if entry.key.endswith("reviews.csv")]
 
 
 def test_a_large_upload_says_how_far_it_is(store, tmp_path, capsys, monkeypatch):
-    monkeypatch.setattr(uploads, "LARGE", 1000)
-    monkeypatch.setattr(uploads, "PROGRESS_SECONDS", 0)
+    monkeypatch.setattr(input_uploads, "LARGE", 1000)
+    monkeypatch.setattr(input_uploads, "PROGRESS_SECONDS", 0)
     for name in "ab":
         (tmp_path / name).write_bytes(b"x" * 600_000)
     pieces = {
-        field: uploads.Input(tmp_path / name, {name: _sha256(tmp_path / name)}, name * 64)
+        field: input_uploads.Input(tmp_path / name, {name: _sha256(tmp_path / name)}, name * 64)
         for field, name in (("model", "a"), ("dataset", "b"))
     }
-    uploads.upload_inputs(Run(workers=2), pieces, store)
+    input_uploads.upload_inputs(Run(workers=2), pieces, store)
     first, *sent = capsys.readouterr().out.splitlines()
     assert unnamed(first, "1.2 MB", f"{store.address}/inputs") == []
     assert [re.findall(r"[\d.]+ MB", line) for line in sent] == [["0.6 MB", "1.2 MB"], ["1.2 MB", "1.2 MB"]]
@@ -164,11 +164,11 @@ def test_what_lies_in_an_s3_store_stays_where_it_is(run, tmp_path, monkeypatch):
         only_these(monkeypatch, server.environment)
         store = open_store(f"s3://{server.bucket}/runs")
         here = check(run, store.address)
-        carried = uploads.upload_inputs(run, here.inputs, store)
+        carried = input_uploads.upload_inputs(run, here.inputs, store)
         there = check(carried, store.address)
         for key in (carried.task.dataset, f"{carried.task.model}/model.safetensors"):
             refuses_what_is_planted(server, key.removeprefix(f"s3://{server.bucket}/"), carried, store, tmp_path)
-            assert uploads.upload_inputs(run, here.inputs, store) == carried
+            assert input_uploads.upload_inputs(run, here.inputs, store) == carried
         used(carried, store, tmp_path / "sound")
     assert carried.task.dataset == f"s3://{server.bucket}/runs/inputs/{here.fingerprints['dataset']}/reviews.csv"
     assert there.inputs == {}

@@ -144,6 +144,13 @@ def test_a_result_says_why_it_has_no_metrics(job, capsys):
     assert "not measured: why" in capsys.readouterr().out
 
 
+def test_a_history_that_is_read_before_anything_was_reported_is_empty_and_prints_nothing(job, capsys):
+    history = job.history()
+    assert (history.empty, capsys.readouterr().out) == (True, "")
+    with pytest.raises(InvalidInput, match=r"session\.report"):
+        history.plot()
+
+
 @pytest.mark.parametrize("attempt", ["1", 0, 1.5, True])
 def test_an_attempt_that_is_no_number_is_refused(job, attempt):
     with pytest.raises(InvalidInput, match=rf"^attempt={attempt!r}: .*\b1\b"):

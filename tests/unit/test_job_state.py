@@ -7,7 +7,8 @@ import pytest
 from tests.stored_runs import put_end, put_submission
 from train_func.client.backend import provisional
 from train_func.client.status import Condition, JobStatus
-from train_func.client.stored_run import state_in_store, state_of
+from train_func.client.stored_attempts import state_in_store
+from train_func.client.stored_run import state_of
 from train_func.run import Run
 from train_func.wire.layout import AttemptKeys
 from train_func.wire.records import EndRecord

@@ -12,7 +12,7 @@ from train_func import Local, attach
 from train_func.client import stored_run
 from train_func.client.backend import provisional
 from train_func.client.runs import stored_runs
-from train_func.client.stored_run import state_in_store
+from train_func.client.stored_attempts import state_in_store
 from train_func.errors import InvalidInput, JobNotFound
 from train_func.run import Run
 from train_func.storage import open_store

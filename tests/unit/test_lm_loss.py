@@ -24,7 +24,7 @@ from transformers import (
 
 from train_func.worker.tasks import lm_loss
 from train_func.worker.tasks.chat_tokens import NO_LABEL
-from train_func.worker.tasks.metrics import TokenScores
+from train_func.worker.tasks.streaming_metrics import TokenScores
 
 WORDS = 97
 SHAPE = {"hidden_size": 32, "intermediate_size": 48, "num_hidden_layers": 2, "num_attention_heads": 2}

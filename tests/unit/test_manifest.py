@@ -12,8 +12,7 @@ import yaml
 from kubeflow.training import ApiClient, KubeflowOrgV1PyTorchJob
 
 from tests.messages import unnamed
-from train_func.client import quantity
-from train_func.client.job_spec import SecretKey
+from train_func.client.job_spec import SecretKey, parse_quantity, whole_quantity
 from train_func.client.kinds.pytorchjob import PYTORCHJOB
 from train_func.client.placement import Placement, job_spec
 from train_func.errors import InvalidInput
@@ -114,13 +113,13 @@ def test_the_sdk_knows_every_field(name):
     [("1Gi", 2**30), ("1.5Ki", 1536), ("500M", 500_000_000), ("1e3", 1000), ("12E", 12 * 10**18), ("500m", 1)],
 )
 def test_quantities_are_those_of_kubernetes(text, number):
-    assert quantity.whole(text) == number
+    assert whole_quantity(text) == number
 
 
 @pytest.mark.parametrize("text", ["", "8 Gi", "8GB", "-1Gi", "1e", "Gi", "1KI", "0x10"])
 def test_what_is_no_quantity_is_refused(text):
     with pytest.raises(ValueError, match="quantity") as refused:
-        quantity.parse(text)
+        parse_quantity(text)
     assert repr(text) in str(refused.value)
 
 

@@ -7,7 +7,7 @@ import torch
 
 from tests.messages import unnamed
 from train_func.worker.publish.model import below_baseline
-from train_func.worker.tasks.metrics import (
+from train_func.worker.tasks.streaming_metrics import (
     Accuracy,
     LabelScores,
     NumberErrors,

@@ -16,7 +16,7 @@ from tests.distributed.weighing import state_of
 from tests.messages import refuses, unnamed
 from train_func import InvalidInput
 from train_func.worker.rank import reporting
-from train_func.worker.rank.values import reported
+from train_func.worker.rank.json_values import reported
 from train_func.worker.training import own_loop
 from train_func.worker.training.own_loop import OwnState
 from train_func.worker.training.plan import ROW_ID, build_plan, facts_of

@@ -123,7 +123,7 @@ def test_whatever_a_loss_is_the_panel_is_drawn(loss):
 
 def test_the_audit_is_one_tick_and_a_row_that_is_missing_is_told():
     exact = words(html_of(news("Running", *(audit(f"epoch={number}") for number in range(1, 4)))))
-    assert ("every row was used exactly once in epoch 1, epoch 2, epoch 3" in exact, exact.count("✓")) == (True, 1)
+    assert ("each of 101 rows was used exactly once in epochs 1 to 3" in exact, exact.count("✓")) == (True, 1)
     assert "✗ audit epoch=2" in words(html_of(news("Running", audit(), audit("epoch=2", used_once=94, missing=7))))
 
 

@@ -9,13 +9,13 @@ from tests.messages import refuses
 from tests.runs import a_run
 from tests.tiny_model import write_tiny_model
 from train_func import Cluster, InvalidInput, Local, Run, SecretKey, SourceRefused
-from train_func.client.cluster.uploads import upload_inputs
+from train_func.client.cluster.input_uploads import upload_inputs
 from train_func.client.local.local import Local as ThisMachine
 from train_func.client.source import Source, pack
 from train_func.client.submit import check_inputs, record_of
 from train_func.pipeline import arguments
 from train_func.pipeline.parameters import MAX_BYTES, backend_of, options_of, prepare_run, run_of
-from train_func.pipeline.steps import train
+from train_func.pipeline.step_functions import train
 from train_func.storage import open_store
 
 

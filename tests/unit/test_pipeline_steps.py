@@ -12,7 +12,7 @@ from tests.unit.test_in_place import put_model
 from train_func import InvalidInput, JobFailed, Run, StorageFailed, attach
 from train_func.client.model.promote import in_place
 from train_func.client.stored_run import mark_cancelled
-from train_func.pipeline import jobs, steps
+from train_func.pipeline import jobs, step_functions
 from train_func.storage import open_store
 from train_func.wire.events import now
 from train_func.worker.tasks.protocol import Rows
@@ -38,14 +38,14 @@ def store(tmp_path, monkeypatch):
 def test_what_the_model_could_not_be_promoted_by_is_refused_before_it_is_trained(store, by):
     dataset = types.SimpleNamespace(metadata={})
     with pytest.raises(InvalidInput):
-        steps.prepare(json.dumps(Run().to_dict()), dataset, "Local", "{}", *by)
+        step_functions.prepare(json.dumps(Run().to_dict()), dataset, "Local", "{}", *by)
 
 
 def test_the_generation_that_was_trained_is_promoted_while_a_newer_one_is_in_training(store):
     trained = put_model(store, 0.1)
     put_run(store, Run(parameters={"lr": 0.1}), generation=2, code=None)
     assert attach(trained.name).record.generation == 2
-    assert steps.promote(trained.name, "reviews", "", "Local", generation=trained.generation)
+    assert step_functions.promote(trained.name, "reviews", "", "Local", generation=trained.generation)
     assert in_place(store, "reviews").generation == 1
 
 
@@ -72,17 +72,6 @@ def test_a_job_that_was_submitted_before_the_pipeline_run_and_cancelled_during_i
         jobs.check_retry(attach(record.name), store, began)
 
 
-@pytest.mark.parametrize("error", [StorageFailed("metrics.csv", reason="damaged"), ValueError("<of matplotlib>")])
-def test_no_fault_of_the_picture_fails_the_step_that_has_trained(error):
-    class Damaged:
-        def history(self):
-            raise error
-
-    page = jobs.picture(Damaged())
-    assert type(error).__name__ in page
-    assert "<of" not in page
-
-
 def test_a_model_with_classes_of_its_own_is_refused_with_those_of_both(store, monkeypatch):
     class Half:
         has_one_class = True
@@ -99,3 +88,14 @@ def test_a_model_with_classes_of_its_own_is_refused_with_those_of_both(store, mo
         jobs.confusion_of(job, store)
     assert refused.value.cause == "model"
     assert all(label in str(refused.value) for label in ("LABEL_1", "late", "lost"))
+
+
+@pytest.mark.parametrize("error", [StorageFailed("worker-0.log", reason="damaged"), ValueError("<of a page>")])
+def test_no_fault_of_the_report_fails_the_step_that_has_trained(error, tmp_path):
+    class Damaged:
+        def report(self, path):
+            raise error
+
+    jobs.write_report(Damaged(), str(tmp_path / "report"))
+    page = (tmp_path / "report").read_text()
+    assert (type(error).__name__ in page, "<of" in page) == (True, False)

@@ -17,9 +17,9 @@ from train_func.wire import exits
 from train_func.worker.environment import Environment
 from train_func.worker.publish.publication import Publication
 from train_func.worker.rank.end import Outcome, RankEnd
-from train_func.worker.stop import RESERVE, Stop
-from train_func.worker.supervisor.attempt import SHORTEST, Attempt
-from train_func.worker.supervisor.coordinator import Coordinator, Report, State
+from train_func.worker.stop import RESERVE_SECONDS, Stop
+from train_func.worker.supervisor.attempt import SHORTEST_SECONDS, WorkerAttempt
+from train_func.worker.supervisor.coordinator import Coordinator, GroupState, Report
 from train_func.worker.supervisor.group import Member
 from train_func.worker.supervisor.lead import FixedLead, Way
 from train_func.worker.supervisor.log import LogTee
@@ -33,7 +33,7 @@ def supervisor(tmp_path, record, store, pending):
     pending.add(writes(weights="trained"), is_model=True)
     pending.report({"metrics": {}})
     made = Supervisor(environment_of(0, tmp_path), LogTee(), Stop())
-    made._attempt = Attempt(made._environment, record, store, made._log_tee, made._stop, made._lead)
+    made._attempt = WorkerAttempt(made._environment, record, store, made._log_tee, made._stop, made._lead)
     made._attempt.launcher = SimpleNamespace(ends=list, pids=set, step=0, out_of_memory=False, has_ranks=True)
     return made
 
@@ -222,13 +222,13 @@ def test_a_function_that_leaves_nothing_has_a_result_all_the_same(tmp_path, pend
 @pytest.fixture
 def last_attempt(tmp_path, record, store):
     """Both workers of a group in the only attempt of their run."""
-    record, group = replace(record, run=a_run(max_attempts=1)), Coordinator(State(2, 2))
+    record, group = replace(record, run=a_run(max_attempts=1)), Coordinator(GroupState(2, 2))
 
     def attempt(worker):
         stop = Stop()
         environment = environment_of(worker, tmp_path / str(worker))
         log_tee = SimpleNamespace(begin=lambda *given: None, flush=lambda seconds: None)
-        made = Attempt(environment, record, store, log_tee, stop, FixedLead(environment))
+        made = WorkerAttempt(environment, record, store, log_tee, stop, FixedLead(environment))
         way = Way(group.report, "127.0.0.1", is_lead=worker == 0)
         made._member = Member(way, Report(worker, f"pod {worker}", round=1), stop)
         return made
@@ -236,7 +236,7 @@ def last_attempt(tmp_path, record, store):
     while 0 in [group.report(Report(worker, f"pod {worker}")).round for worker in range(2)]:
         pass
     first, second = attempt(0), attempt(1)
-    first.lease = second.lease = first._attempts.claim()
+    first.lease = second.lease = first._ledger.claim()
     return first, second
 
 
@@ -280,24 +280,24 @@ def stop_asked_for(stop, seconds, grace=1000.0):
 
 def test_publishing_leaves_of_the_grace_period_what_is_kept_for_records(supervisor, monkeypatch):
     attempt, ended = supervisor._attempt, threading.Event()
-    attempt.lease = attempt._attempts.claim()
+    attempt.lease = attempt._ledger.claim()
     store = Hangs(attempt._store, ended, attempt.seconds_left)
-    attempt._store = attempt._attempts._store = store
+    attempt._store = attempt._ledger._store = store
     member = a_group_that_goes_on()
     monkeypatch.setattr(supervisor, "_prepare", lambda: attempt.finish(member, []))
     monkeypatch.setattr("train_func.worker.supervisor.main.kill_descendants", lambda seconds: None)  # this test's own
-    stop_asked_for(supervisor._stop, seconds=1000.0 - RESERVE)
+    stop_asked_for(supervisor._stop, seconds=1000.0 - RESERVE_SECONDS)
     try:
         assert supervisor.run().exit_code == exits.STOPPED
-        assert store.left["a-run/attempts/1/worker-0.json"] > SHORTEST
+        assert store.left["a-run/attempts/1/worker-0.json"] > SHORTEST_SECONDS
     finally:
         ended.set()
 
 
 def test_no_question_to_a_silent_store_makes_a_worker_late_that_was_asked_to_stop(supervisor):
     attempt, ended = supervisor._attempt, threading.Event()
-    attempt.lease = attempt._attempts.claim()
-    attempt._attempts._store = SimpleNamespace(list=lambda prefix: ended.wait(), put=lambda *given: ended.wait())
+    attempt.lease = attempt._ledger.claim()
+    attempt._ledger._store = SimpleNamespace(list=lambda prefix: ended.wait(), put=lambda *given: ended.wait())
     attempt.launcher.ends = lambda: KILLED
     stop_asked_for(supervisor._stop, seconds=999.0)
     try:

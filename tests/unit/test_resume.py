@@ -14,7 +14,7 @@ from train_func.client.stored_run import newest_checkpoint
 from train_func.client.submit import resume_from
 from train_func.storage import open_store
 from train_func.wire.records import EndRecord, RankRecord
-from train_func.worker.checkpoint.store import Checkpoints
+from train_func.worker.checkpoint.checkpoint_store import Checkpoints
 from train_func.worker.rank.end import of_error
 
 RUN, OTHER = Run(parameters={"lr": 0.1}), Run(parameters={"lr": 0.2})

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 import torch
 
-from train_func.worker.rank.values import LARGEST_ARRAY, LARGEST_INTEGER, plain_result, to_python
+from train_func.worker.rank.json_values import LARGEST_ARRAY, LARGEST_INTEGER, plain_result, to_python
 
 
 @dataclass

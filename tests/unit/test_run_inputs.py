@@ -11,7 +11,7 @@ from tests.shelf_store import install
 from tests.tiny_hub import Repository, tiny_hub
 from train_func import Cluster, Local, Run
 from train_func.client.backend import provisional
-from train_func.client.cluster.uploads import upload_inputs
+from train_func.client.cluster.input_uploads import upload_inputs
 from train_func.client.preflight import Check, with_absolute_paths
 from train_func.errors import InvalidInput
 from train_func.inputs import key_of

@@ -1,5 +1,6 @@
 """The table of the runs in a store: what each asked for, how it ended, what it gave, and how large it is."""
 
+import re
 from types import SimpleNamespace
 
 import pandas as pd
@@ -15,6 +16,7 @@ from train_func.client.status import Condition, JobStatus
 from train_func.errors import InvalidInput
 from train_func.storage import open_store
 from train_func.wire.layout import RunKeys
+from train_func.wire.metrics import Row, to_csv
 from train_func.wire.records import EndRecord
 from train_func.wire.result import Result
 
@@ -265,3 +267,20 @@ def test_a_run_that_is_removed_meanwhile_is_left_out(store, monkeypatch):
 
     monkeypatch.setattr(type(store), "names", then_removed)
     assert [*table(store).index] == [other.name]
+
+
+def test_a_notebook_shows_how_long_ago_runs_were_submitted_their_states_and_their_losses_as_curves(store):
+    done = put_run(store, Run(name="own"), submitted=FIRST, metrics={"accuracy": 0.123456})
+    rows = [Row(step, FIRST, {"loss": loss}) for step, loss in enumerate([0.9, float("nan"), 0.5, 0.4], 1)]
+    store.put(done.keys.attempt(1).metrics_csv(1), to_csv(rows))
+    put_run(store, Run(name="other"), submitted=SECOND, code=65)
+    html = runs(on=Local(store=store.address))._repr_html_()
+    assert re.findall(r"[✓✗] \w+", html) == ["✗ Failed", "✓ Succeeded"]
+    assert (html.count(" ago"), html.count("<polyline"), "0.1235" in html) == (2, 1, True)
+
+
+def test_of_many_runs_a_notebook_shows_the_newest_and_how_many_there_are(store):
+    for number in range(33):
+        put_run(store, Run(name=f"own-{number}"), submitted=f"2026-01-02T03:04:{number:02}.000+00:00")
+    html = runs(on=Local(store=store.address))._repr_html_()
+    assert ("own-32" in html, "own-2-" in html, "and 3 earlier" in html) == (True, False, True)

@@ -95,6 +95,17 @@ def test_what_cells_have_computed_is_what_a_worker_has(notebook, tmp_path):
     assert found["order"] is order
 
 
+def test_a_builtin_that_ipython_has_replaced_is_python_s_own_in_a_worker(notebook, tmp_path):
+    (source,) = notebook(
+        "def save(text):\n    with open('/dev/null', 'w') as file:\n        return file.write(text)",
+        "def quit(): return 'own'",
+        "def train_func(p): return save('abc'), open is __import__('io').open, quit()",
+        PACK,
+    )
+    assert not hasattr(source, "faults"), source.faults
+    assert ship(source, tmp_path)({}) == (3, True, "own")
+
+
 def test_each_piece_is_the_exact_text_of_its_cell(notebook):
     (source,) = notebook(*STORY, PACK)
     for piece in source.cells["pieces"]:

@@ -435,7 +435,7 @@ def test_tensors_arrive_bit_for_bit(tmp_path, tensor):
 
 REFUSED = {
     "a model": ("import torch\nX = torch.nn.Linear(1, 1)", "torch.nn"),
-    "an own model": ("import torch\nclass N(torch.nn.Module): pass\nX = [N()]", "N"),
+    "an own model": ("import torch\nclass N(torch.nn.Module): pass\nX = [N()]", "whose base is torch.nn"),
     "a parameter": ("import torch\nX = torch.nn.Parameter(torch.zeros(1))", "Parameter"),
     "a device": ("import torch\nX = torch.device('cpu')", "torch.device"),
     "a device in a default": ("import torch\ndef X(d=torch.device('cpu')): return d", "torch.device"),
@@ -446,11 +446,14 @@ REFUSED = {
     "a generator of numbers": ("import numpy as np\nX = np.random.default_rng()", "Generator"),
     "Python's generator": ("import random\nX = random.Random(3)", "random.Random"),
     "an own object with a file": ("class Box: pass\nX = Box()\nX.file = open(__file__)", "Box"),
-    "an own object of an installed class": ("import threading\nclass Box(threading.Thread): pass\nX = Box()", "Box"),
+    "an own object of an installed class": (
+        "import threading\nclass Box(threading.Thread): pass\nX = Box()",
+        "Box, whose base is threading.Thread;",
+    ),
     "an own object of an earlier class": ("class Box: n = 1\nX = Box()\nclass Box: n = 2", "again"),
     "a closure": ("def make(n):\n    return lambda x: x + n\nX = make(2)", "call"),
     "a function changed by a call": ("import functools\ndef f(): pass\nX = functools.lru_cache(f)", "lru_cache"),
-    "an array of objects": ("import numpy as np\nX = np.array([{}, None], dtype=object)", "objects"),
+    "an array of objects": ("import numpy as np\nX = np.array([{}, None], dtype=object)", "`.tolist()`"),
     "an aligned array": (
         "import numpy as np\nX = np.zeros(1, np.dtype([('a', 'i1'), ('b', 'f8')], align=True))",
         "layout",

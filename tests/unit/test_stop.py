@@ -10,7 +10,7 @@ import time
 import pytest
 
 from train_func.worker.rank import stop_flag as stop_flag_module
-from train_func.worker.stop import RESERVE, Stop
+from train_func.worker.stop import RESERVE_SECONDS, Stop
 
 SIGNALS = {"term": signal.SIGTERM, "int": signal.SIGINT}
 
@@ -41,7 +41,7 @@ def test_only_an_interrupt_that_comes_twice_ends_the_work_at_once(sent, is_hurri
     for name in sent.split():
         os.kill(os.getpid(), SIGNALS[name])
     left = stop.work_until - begun
-    assert left <= 1 if is_hurried else left >= stop.grace - RESERVE
+    assert left <= 1 if is_hurried else left >= stop.grace - RESERVE_SECONDS
     assert stop.name == f"SIG{sent.split()[0].upper()}"
 
 
@@ -71,7 +71,7 @@ def test_a_function_that_is_on_its_way_out_is_not_stopped_again(stop_flag):
 
 def test_a_signal_within_a_loop_that_is_broken_off_ends_the_function_behind_it(stop_flag):
     def steps():
-        with stop_flag.deferred():
+        with stop_flag.defer():
             yield from range(7)
 
     with pytest.raises(stop_flag.StopSignal):
@@ -92,7 +92,7 @@ def test_a_signal_that_comes_before_the_function_ends_it_where_it_begins(stop_fl
 
 
 def test_what_a_function_does_after_its_last_step_is_interrupted_too(stop_flag):
-    with stop_flag.deferred():
+    with stop_flag.defer():
         done = ["step"]
     with pytest.raises(stop_flag.StopSignal):
         term()
@@ -101,7 +101,7 @@ def test_what_a_function_does_after_its_last_step_is_interrupted_too(stop_flag):
 
 @pytest.mark.parametrize("when", ["in a step", "after the training"])
 def test_a_child_of_a_rank_ends_when_it_is_told_to(stop_flag, when):
-    with stop_flag.deferred() if when == "in a step" else contextlib.nullcontext():
+    with stop_flag.defer() if when == "in a step" else contextlib.nullcontext():
         child = multiprocessing.get_context("fork").Process(target=threading.Event().wait)
         child.start()
         child.terminate()

@@ -44,7 +44,7 @@ def test_the_wait_for_a_store_has_an_end_and_other_faults_have_none():
 
 
 def test_a_patient_store_waits_with_each_call_and_does_none_twice_that_was_done(capsys, monkeypatch):
-    monkeypatch.setattr(store_wait, "PAUSE", 0.01)
+    monkeypatch.setattr(store_wait, "PAUSE_SECONDS", 0.01)
     away = Away(1)
     waiting = patient(away, Stop(), 60, "publish")
     assert [waiting.get("a"), waiting.get("b"), waiting.put("c", b"")] == ["there"] * 3
@@ -57,7 +57,7 @@ def test_a_patient_store_waits_with_each_call_and_does_none_twice_that_was_done(
 def test_the_wait_for_a_store_is_counted_from_the_failure_behind_the_last_success(monkeypatch, seconds, waited):
     """An upload that takes longer than the whole wait, and fails at its end, is done once more."""
     clock = Clock()
-    monkeypatch.setattr(store_wait, "PAUSE", 0.01)
+    monkeypatch.setattr(store_wait, "PAUSE_SECONDS", 0.01)
     monkeypatch.setattr(store_wait, "time", SimpleNamespace(monotonic=clock))
     waiting = patient(Away(1, clock=clock, seconds=seconds), Stop(), 60, "publish")
     assert [waiting.upload("a"), waiting.put("b"), waiting.upload("c"), waiting.get("d")] == ["there"] * 4

@@ -53,7 +53,7 @@ class Room:
     def inventory(self):
         return None
 
-    def adapted(self, run):
+    def adapt(self, run):
         return run
 
     def check(self, run):

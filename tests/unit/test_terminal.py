@@ -11,7 +11,7 @@ from tests.recorded_jobs import RecordedBackend, RecordedJob, a_record
 from train_func.client.display.lines import Lines
 from train_func.client.job import Job
 from train_func.client.logs import Attempt, AttemptLine, headed
-from train_func.client.status import Event
+from train_func.client.status import JobEvent
 from train_func.errors import InvalidInput, JobFailed
 from train_func.storage import open_store
 from train_func.text import shown
@@ -86,7 +86,7 @@ def test_an_errors_message_is_obeyed_by_no_terminal(make):
 
 
 def test_an_event_is_printed_without_what_its_message_would_do():
-    assert not obeyed(str(Event(datetime.now(UTC), "Warning", "Failed", EVIL, "Pod/a")))
+    assert not obeyed(str(JobEvent(datetime.now(UTC), "Warning", "Failed", EVIL, "Pod/a")))
 
 
 def test_what_hinders_a_job_is_not_obeyed_when_its_wait_is_over(tmp_path):

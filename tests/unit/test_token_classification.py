@@ -11,7 +11,7 @@ from tests.messages import refuses, unnamed
 from tests.tiny_model import LETTERS, write_tiny_model
 from train_func import Run, TokenClassification
 from train_func.worker.check import report_of
-from train_func.worker.tasks.metrics import spans_of
+from train_func.worker.tasks.streaming_metrics import spans_of
 from train_func.worker.tasks.token_classification import TokenClassifier
 
 NAMES = ["O", "B-DISH", "I-DISH"]

@@ -65,9 +65,9 @@ def test_what_it_does_not_have_is_refused_by_name():
 
 
 def test_a_run_has_as_many_attempts_as_its_kind_of_job(capsys):
-    assert Cluster(kind="TrainJob").adapted(Run(max_attempts=3)).max_attempts == 1
-    assert Cluster(kind="TrainJob").adapted(Run(max_attempts=1)) == Run(max_attempts=1)
-    assert Cluster().adapted(Run(max_attempts=3)) == Run(max_attempts=3)
+    assert Cluster(kind="TrainJob").adapt(Run(max_attempts=3)).max_attempts == 1
+    assert Cluster(kind="TrainJob").adapt(Run(max_attempts=1)) == Run(max_attempts=1)
+    assert Cluster().adapt(Run(max_attempts=3)) == Run(max_attempts=3)
     assert capsys.readouterr().out == ""
 
 

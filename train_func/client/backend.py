@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
-from train_func.client.status import Event, JobStatus, Snapshot
+from train_func.client.status import JobEvent, JobStatus, Snapshot
 from train_func.errors import InvalidInput
 from train_func.run import Run, name_of
 from train_func.storage import Store
@@ -76,7 +76,7 @@ class BoundJob(Protocol):
         """The job's state, or None when there is no such job."""
 
     def look(self, since: Snapshot | None = None, *, worker: int | None = None, with_logs: bool = True) -> Snapshot:
-        """What the job shows now, with the log lines that came after the look ``since``.
+        """Returns what the job shows now, with the log lines that came after the look ``since``.
 
         Without ``since`` the lines begin with the first, and a backend that does not answer raises InvalidInput.
 
@@ -86,11 +86,11 @@ class BoundJob(Protocol):
             with_logs: read logs at all.
         """
 
-    def events(self) -> list[Event]:
+    def events(self) -> list[JobEvent]:
         """All events, oldest first."""
 
     def stacks_command(self) -> str:
-        """What is typed so that all ranks write where they are to their logs; empty where none is known to run."""
+        """Returns the command by which all ranks write where they are to their logs; empty where none runs."""
 
     def change(
         self,
@@ -157,15 +157,15 @@ class Backend(Protocol):
         """Address of the store that runs here use."""
 
     def models_folder(self) -> Path:
-        """Where fetched models go by default."""
+        """Returns where fetched models go by default."""
 
     def inventory(self) -> "Inventory | None":
-        """What the workers' environment holds; None where that is not known, or is what this process has."""
+        """Returns what the workers' environment holds; None where that is not known, or is what this process has."""
 
     def check(self, run: Run) -> None:
         """Raises InvalidInput with everything that would keep the run from starting here; creates nothing."""
 
-    def adapted(self, run: Run) -> Run:
+    def adapt(self, run: Run) -> Run:
         """The run as a job of this backend can execute it; prints nothing, because it may not be submitted."""
 
     def prepare(self, record: RunRecord, inputs: Mapping[str, Input], num_model_bytes: int, store: Store) -> Run:

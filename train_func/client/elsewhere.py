@@ -10,7 +10,8 @@ from dataclasses import dataclass
 from functools import cached_property
 
 from train_func.client.backend import Backend, BoundJob
-from train_func.client.stored_run import ENDED, Submission, attach_expression, state_in_store
+from train_func.client.stored_attempts import state_in_store
+from train_func.client.stored_run import ENDED, Submission, attach_expression
 from train_func.errors import InvalidInput, TrainFuncError
 from train_func.storage import Store, find
 from train_func.wire.layout import RunKeys
@@ -65,7 +66,7 @@ class Elsewhere:
         return state_in_store(self.store, self.keys) not in ENDED or self.lives()
 
     def lives(self) -> bool:
-        """Whether it gives another sign of life while this is waited for; False at once where there was none."""
+        """Waits for another sign of life, and returns whether it came; False at once where there was none before."""
         first = newest = self._sign_of_life()
         end = time.monotonic() + SILENT_SECONDS
         while newest and not newest.is_over and newest == first and time.monotonic() < end:

@@ -2,28 +2,24 @@
 
 import math
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from train_func.client.backend import Backend, backend_or_default, name_of_backend
 from train_func.client.elsewhere import Elsewhere
-from train_func.client.status import Event
+from train_func.client.status import JobEvent
+from train_func.client.stored_attempts import job_state, workers_of
 from train_func.client.stored_run import (
     ENDED,
-    WITHOUT_RESULT,
     Submission,
     attach_expression,
     newest_generation,
     published_keys,
     published_result,
-    state_in_store,
-    state_of,
-    status_here,
     submission_time,
     whole_name,
-    workers_of,
 )
 from train_func.errors import InvalidInput, JobFailed, JobNotFound, StorageFailed, TrainFuncError
 from train_func.fields import whole_fault
@@ -36,12 +32,13 @@ from train_func.wire.records import RunRecord
 if TYPE_CHECKING:
     from transformers import Pipeline
 
-    from train_func.client.control.move import Change, Move
+    from train_func.client.control.move import Move, Workers
+    from train_func.client.display.history import History
+    from train_func.client.display.panel import Subject
     from train_func.client.display.screen import Screen
     from train_func.client.drill import DrillReport
-    from train_func.client.history import History
-    from train_func.client.logs import AttemptLine, LogText
-    from train_func.client.watch import View
+    from train_func.client.logs import LogText
+    from train_func.client.watch import JobLooks
 
 REPR_SECONDS, HINT_SECONDS = 3.0, 60.0  # for a job's repr; of waiting, before it is said how to see more
 
@@ -79,10 +76,7 @@ class Job:
 
         Of a job that was deleted, or has expired, it is what the store holds of its run; Absent when that is no end.
         """
-        status = status_here(self._job, self.record.keys, self._store, self._backend)
-        if status is None:
-            return state_in_store(self._store, self.record.keys)
-        return state_of(status, published=self._is_published)
+        return job_state(self._job, self.record.keys, self._store, self._backend)
 
     @property
     def manifest(self) -> dict[str, Any]:
@@ -97,11 +91,10 @@ class Job:
             JobFailed: it hangs, and only a change from outside can help; the job is left as it is.
             TimeoutError: after ``timeout`` seconds; the job goes on.
         """
-        from train_func.client.diagnose import JobMonitor
-
+        looks = self._looks
         end = None if timeout is None else time.monotonic() + timeout
-        monitor, hint = JobMonitor(self.record, self._job.operator), time.monotonic() + HINT_SECONDS
-        for snapshot, state in self._views(worker=0):
+        monitor, hint = looks.monitor(), time.monotonic() + HINT_SECONDS
+        for snapshot, state in looks.views(worker=0):
             if state in ENDED:
                 break
             if time.monotonic() > hint:
@@ -132,30 +125,22 @@ class Job:
         return screen.state or "Created"
 
     def screen(self) -> "Screen":
-        """The best screen that there is where this program prints."""
-        from train_func.client.display.panel import Subject
+        """Returns the best screen that there is where this program prints."""
         from train_func.client.display.screen import screen_of
 
-        newest = submission_time(self._store, self.record.keys)
-        return screen_of(Subject.of(self.record, name_of_backend(self._backend), newest), self._how_to_look)
+        return screen_of(self._subject(), self._looks.how_to_look)
 
     def show(self, screen: "Screen") -> JobFailed | None:
         """Shows the job on this screen, as ``watch`` does; returns why it has no result, None where it has one."""
-        from train_func.client.diagnose import JobMonitor, explain, separate
-        from train_func.client.logs import RunLogs
-        from train_func.client.watch import follow
+        from train_func.client.diagnose import separate
 
-        newest = submission_time(self._store, self.record.keys)
-        monitor, logs = JobMonitor(self.record, self._job.operator), RunLogs(self.record, self._store)
         state, failure = "", None
         try:
-            for news in follow(self._views(), logs, monitor, newest):
+            for news in self._looks.news():
                 screen.take(news)
                 state, failure = news.state, news.failure
             self._refuse_absent(state)
-            if state in WITHOUT_RESULT:
-                place = name_of_backend(self._backend)
-                failure = explain(self.record, self._job, self._store, self.attach_expression, place)
+            failure = self._looks.failure(state) or failure
             screen.finish(failure)
             if state == "Succeeded" and (words := separate(self.record, self._store)):
                 self._note(words)
@@ -166,30 +151,42 @@ class Job:
             raise KeyboardInterrupt(f"{self.name} keeps running") from None  # without the frames of the loop
         return failure
 
-    def _views(self, worker: int | None = None) -> "Iterator[View]":
-        """Looks at the job without end; while there is no answer, the state is the last one."""
-        from train_func.client.watch import looks
+    def report(self, path: str | Path | None = None) -> Path:
+        """Writes one page of HTML about the run as it is now, which needs no other file, and returns its path.
 
-        state = ""
-        for snapshot in looks(self._job, worker):
-            status = snapshot.status
-            if not snapshot.outage or not state:
-                is_current = status is not None and not status.is_over
-                state = state_of(status, published=self._is_published) if status and is_current else self.state
-            yield snapshot, state
+        It has what ``watch`` shows, what was asked for, the attempts, what they were computed on, and the function.
+
+        Args:
+            path: of the file; default: the name of the run with ``.html``, in the working directory.
+        """
+        from train_func.client.display.page import page
+        from train_func.client.display.panel import panel_of
+        from train_func.client.display.trace import Trace
+
+        trace = Trace()
+        for news in self._looks.news(is_followed=False):
+            trace.take(news)
+        panel = panel_of(self._subject(), trace, str(self._looks.failure(trace.state) or ""))
+        target = Path(path or f"{self.name}.html").expanduser()
+        target.write_text(page(panel, trace, self.record, self._store, self.attach_expression), encoding="utf-8")
+        return target
+
+    def _subject(self) -> "Subject":
+        from train_func.client.display.panel import Subject
+
+        submitted = submission_time(self._store, self.record.keys)
+        return Subject.of(self.record, name_of_backend(self._backend), submitted)
+
+    @property
+    def _looks(self) -> "JobLooks":
+        from train_func.client.watch import JobLooks
+
+        return JobLooks(self.record, self._job, self._store, self._backend)
 
     def _refuse_absent(self, state: str) -> None:
         if state == "Absent":
             gone = f"there is no job {self.record.job_name}; submit the run again"
             raise JobNotFound(self._other_place() or gone)
-
-    def _how_to_look(self) -> str:
-        """What a person can do about a silence; empty where there is nothing."""
-        try:
-            command = self._job.stacks_command()
-        except InvalidInput:
-            return ""
-        return command and f"`{command}` has every rank write where it is to the log: {self.attach_expression}.logs()"
 
     def logs(self, *, follow: bool = False, worker: int | None = None, attempt: int | None = None) -> "LogText":
         """Lines of all workers from the first one on, each behind its worker; a line before those of each attempt.
@@ -212,23 +209,13 @@ class Job:
             raise InvalidInput(f"worker={worker!r}: {self.name} has {workers(known)}")
         if attempt is not None and (fault := whole_fault("attempt", attempt, 1)):
             raise InvalidInput(fault)
-        read = partial(self._lines, follow=follow, worker=worker)
+        read = partial(self._looks.lines, self._note, worker, is_followed=follow)
         if attempt is None:
             return LogText(read, follow=follow)
         return LogText(lambda: of_attempt(read(), attempt, self.name), follow=follow, has_headings=False)
 
-    def _lines(self, *, follow: bool, worker: int | None) -> "Iterator[AttemptLine]":
-        """What the workers say, with the attempts they belong to; what is left out is printed."""
-        from train_func.client.diagnose import JobMonitor
-        from train_func.client.logs import RunLogs
-        from train_func.client.watch import looks, read_lines, until_now, until_read
-
-        views = until_read(self._views(worker)) if follow else until_now(looks(self._job, worker))
-        monitor = JobMonitor(self.record, self._job.operator) if follow else None
-        return read_lines(views, RunLogs(self.record, self._store, worker), monitor, self._note)
-
-    def events(self) -> list[Event]:
-        """What happened to the job and its workers, oldest first."""
+    def events(self) -> list[JobEvent]:
+        """Returns what happened to the job and its workers, oldest first."""
         return self._job.events()
 
     def history(self, since: int | None = None) -> "History":
@@ -236,12 +223,9 @@ class Job:
 
         ``job.history().plot()`` draws the metrics over the steps. With ``since`` it has only what is behind that step.
         """
-        from train_func.client.history import NO_NUMBERS, history_of, read_rows  # pandas takes long to import
+        from train_func.client.display.history import history_of, read_rows  # pandas takes long to import
 
-        rows = read_rows(self._store, self.record.keys, since)
-        if not rows and since is None:
-            self._note(NO_NUMBERS)
-        return history_of(rows, self.name)
+        return history_of(read_rows(self._store, self.record.keys, since), self.name)
 
     def result(self, timeout: float | None = None) -> dict[str, Any]:
         """Waits, then returns the published metrics, and over them what the function has returned.
@@ -252,7 +236,7 @@ class Job:
             JobFailed: naming the cause, the worker and the line of the cell.
             TimeoutError: after ``timeout`` seconds; the job goes on.
         """
-        from train_func.client.diagnose import explain, separate
+        from train_func.client.diagnose import separate
 
         try:
             state = self.wait(timeout)
@@ -260,9 +244,8 @@ class Job:
             again = f"{self.attach_expression} finds it again, .cancel() stops it"
             self._note(f"stopped waiting; the job keeps running: {again}")
             raise
-        if state != "Succeeded":
-            backend = name_of_backend(self._backend)
-            raise explain(self.record, self._job, self._store, self.attach_expression, backend)
+        if failure := self._looks.failure(state):
+            raise failure
         published = published_result(self._store, self.record.keys)
         if published is None:
             return {}
@@ -319,7 +302,7 @@ class Job:
 
         campaign = campaign_of(kill, rank=rank, worker=worker, at_step=at_step, signal=signal, seconds=seconds)
         end_of = lambda record: Job(record, self._backend, self._store).wait()  # noqa: E731
-        target = Target(self.record, self._backend, self._store, self._job, self._views, end_of)
+        target = Target(self.record, self._job, self._store, self._backend, end_of)
         return drill(target, campaign, is_compared=compare)
 
     def scale(self, workers: int) -> None:
@@ -328,7 +311,7 @@ class Job:
         The highest leave, or new ones join, at the end of a step. Raises InvalidInput where the run cannot have that
         size, or a right is missing, and JobNotFound where its job does not run.
         """
-        self._change.scale(workers)
+        self._workers.scale(workers)
 
     def move(self, worker: int | None = None, *, to: Mapping[str, str], timeout: float | None = None) -> "list[Move]":
         """Has a worker start again on a node with other labels, while the run trains; prints and returns how it went.
@@ -346,13 +329,13 @@ class Job:
             JobFailed: it cannot start there, and only a change can help.
             JobNotFound: its job does not run here.
         """
-        return self._change.move(worker, to, timeout)
+        return self._workers.move(worker, to, timeout)
 
     @property
-    def _change(self) -> "Change":
-        from train_func.client.control.move import Change
+    def _workers(self) -> "Workers":
+        from train_func.client.control.move import Workers
 
-        return Change(self.record, self._job, self._store, self._note, self._other_place)
+        return Workers(self.record, self._job, self._store, self._note, self._other_place)
 
     def delete(self) -> None:
         """Stops the workers and removes the job from its backend, with its pods and their logs; says what stays.
@@ -459,14 +442,11 @@ class Job:
             self._note(note)
         return address
 
-    def _is_published(self) -> bool:
-        return bool(self._store.list(self.record.keys.result))
-
     def _note(self, words: str) -> None:
         print(shown(f"{self.name}: {words}"), flush=True)
 
     def _other_place(self) -> str:
-        """Where else the job is, in words; empty when it was submitted to this backend."""
+        """Returns where else the job is, in words; empty when it was submitted to this backend."""
         other = Elsewhere.of(self.record.keys, self._store, self._backend)
         return other.whereabouts if other else ""
 

@@ -6,8 +6,16 @@ from dataclasses import dataclass, field
 from decimal import Decimal
 from typing import Any
 
-from train_func.client import quantity
-from train_func.client.job_spec import COMMAND, GENERATION_LABEL, RUN_LABEL, JobSpec, OfWorker, SecretKey, Value
+from train_func.client.job_spec import (
+    COMMAND,
+    GENERATION_LABEL,
+    RUN_LABEL,
+    JobSpec,
+    OfWorker,
+    SecretKey,
+    Value,
+    parse_quantity,
+)
 from train_func.errors import InvalidInput
 from train_func.fields import field_names, whole_fault
 from train_func.inputs import claims_of
@@ -123,11 +131,11 @@ def image_fault(image: object) -> str | None:
 
 
 def cpu_fault(value: object) -> str | None:
-    """What is wrong with an amount of cores."""
+    """Returns what is wrong with an amount of cores."""
     number = str(value) if isinstance(value, (int, float, str)) and not isinstance(value, bool) else ""
     try:
         # "500M" are 500 million cores: a suffix other than m is meant for memory, or for m.
-        if not number.endswith(("k", "M", "G", "T", "P", "E", "i")) and LEAST_CPU <= quantity.parse(number) <= MOST_CPU:
+        if not number.endswith(("k", "M", "G", "T", "P", "E", "i")) and LEAST_CPU <= parse_quantity(number) <= MOST_CPU:
             return None
     except ValueError:
         pass
@@ -136,16 +144,16 @@ def cpu_fault(value: object) -> str | None:
 
 
 def memory_fault(value: object, name: str = "memory") -> str | None:
-    """What is wrong with an amount of memory or disk."""
+    """Returns what is wrong with an amount of memory or disk."""
     try:
-        enough = isinstance(value, str) and quantity.parse(value) >= 2**20
+        enough = isinstance(value, str) and parse_quantity(value) >= 2**20
     except ValueError:
         enough = False
     return None if enough else f"{name}={value!r}: a Kubernetes quantity of at least 1Mi is expected, such as '8Gi'"
 
 
 def environment_faults(environment: object) -> list[str]:
-    """What is wrong with further variables of the workers."""
+    """Returns what is wrong with further variables of the workers."""
     if not isinstance(environment, Mapping):
         return [f"environment={environment!r}: a dict of variables is expected"]
     faults = []
@@ -195,7 +203,7 @@ def job_spec(record: RunRecord, placement: Placement) -> JobSpec:
 
 
 def _environment(record: RunRecord, placement: Placement) -> dict[str, Value]:
-    """What every worker gets, by name; nothing in a value is expanded."""
+    """Returns what every worker gets, by name; nothing in a value is expanded."""
     addresses = [record.store, *record.run.inputs.values()]
     secrets = placement.secrets(addresses)
     keys = {name: key for scheme in schemes_of(addresses) for name, key in scheme.secret_variables.items()}

@@ -8,15 +8,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from train_func.client.backend import Backend, BoundJob, backend_or_default
 from train_func.client.model.promote import all_in_place
-from train_func.client.stored_run import (
-    Submission,
-    cause_of_failure,
-    newest_generation,
-    published_result,
-    state_in_store,
-    state_of,
-    status_here,
-)
+from train_func.client.stored_attempts import cause_of_failure, state_in_store
+from train_func.client.stored_run import Submission, newest_generation, published_result, state_of, status_here
 from train_func.errors import InvalidInput, StorageFailed
 from train_func.fields import field_names
 from train_func.run import NAME, Run
@@ -49,7 +42,8 @@ def runs(name: str = "", *, on: Backend | None = None) -> "pd.DataFrame":
     ``packages`` or ``source``, of which the first letters of its hash are shown; their results, such as
     ``metrics.accuracy``; ``size_mb``, that of the run's folder in the store; ``note``, the beginning of what a user of
     the result has to know. Of causes, names, differences, results and notes, what is empty for all runs has no column.
-    What cannot be read is printed, and hides no other run.
+    What cannot be read is printed, and hides no other run. As the last expression of a cell it shows how long ago each
+    was submitted, and the losses as a curve.
 
     Args:
         name: only runs whose name begins so.
@@ -61,7 +55,10 @@ def runs(name: str = "", *, on: Backend | None = None) -> "pd.DataFrame":
     """
     import pandas as pd  # takes long to import
 
-    rows, notes = stored_runs(name, backend_or_default(on))
+    from train_func.client.display.runs_table import RunsTable
+
+    backend = backend_or_default(on)
+    rows, notes = stored_runs(name, backend)
     for note in notes:
         print(f"note: {note}")
     sizes = [round(row.pop("num_bytes") / 1e6, 3) for row in rows]
@@ -75,7 +72,9 @@ def runs(name: str = "", *, on: Backend | None = None) -> "pd.DataFrame":
     table["submitted"] = pd.to_datetime(table["submitted"], utc=True, format="ISO8601", errors="coerce")
     table["workers"] = table["workers"].astype("Int64")
     table = table.assign(size_mb=sizes)
-    return table.assign(note=remarks) if any(remarks) else table
+    shown_table = RunsTable(table.assign(note=remarks) if any(remarks) else table)
+    shown_table.attrs["store"] = backend.store_address()
+    return shown_table
 
 
 def _is_empty(value: Any) -> bool:
@@ -208,7 +207,7 @@ def differences(records: Sequence[RunRecord | None]) -> list[dict[str, Any]]:
 
 
 def _asked(record: RunRecord) -> dict[str, Any]:
-    """What was asked for, by the column that shows it."""
+    """Returns what was asked for, by the column that shows it."""
     run = record.run
     task = run.task.to_dict() if run.task else {}
     flat = {f"task.{name}": value for name, value in task.items() if name != KIND}

@@ -92,7 +92,7 @@ class ContainerEnd:
 
 
 @dataclass(frozen=True)
-class Event:
+class JobEvent:
     """Something that happened to a job or a pod."""
 
     time: datetime
@@ -156,7 +156,7 @@ class Snapshot:
     """None where there is no such job."""
     pods: tuple[Pod, ...] = ()
     """Every incarnation of every worker that is known, also of earlier looks, oldest first."""
-    events: tuple[Event, ...] = ()
+    events: tuple[JobEvent, ...] = ()
     """The events that the backend has, oldest first."""
     lines: tuple[LogLine, ...] = ()
     """The lines of the workers' logs since the look before."""

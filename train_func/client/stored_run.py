@@ -4,10 +4,9 @@ import contextlib
 import difflib
 import json
 import re
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from itertools import count
 from typing import TYPE_CHECKING, Any
 
 from train_func import tables
@@ -25,9 +24,7 @@ from train_func.errors import InvalidInput, JobNotFound, StorageFailed, TrainFun
 from train_func.run import NAME
 from train_func.storage import Readable, Store, find
 from train_func.text import listed
-from train_func.wire.exits import retryable
 from train_func.wire.layout import (
-    END_MARK,
     INPUTS,
     REMOVAL_MARK,
     RunKeys,
@@ -35,13 +32,11 @@ from train_func.wire.layout import (
     later_generations,
     newest_number,
 )
-from train_func.wire.metrics import Row, from_csv
-from train_func.wire.records import EndRecord, RunRecord, SubmissionRecord, digest_of
+from train_func.wire.records import RunRecord, SubmissionRecord
 
 if TYPE_CHECKING:
     from train_func.wire.result import Result
 
-FOLLOWERS = ("peer", "preemption")  # causes of no worker's own failure: its peers were lost, or it was asked to leave
 WITHOUT_RESULT = ("Failed", "Cancelled", "Interrupted")
 ENDED = ("Succeeded", *WITHOUT_RESULT)  # states of a job
 SIMILAR, MOST = 5, 20  # names that an error shows: of those that a store holds, of those that a beginning may mean
@@ -251,7 +246,7 @@ def _removed_input(store: Store, record: RunRecord, addresses: Iterable[str]) ->
 
 
 def published_result(store: Readable, keys: RunKeys) -> "Result | None":
-    """What a generation has published; None when that is nothing."""
+    """Returns what a generation has published; None when that is nothing."""
     from train_func.wire.result import Result
 
     manifest = find(store, keys.result)
@@ -265,7 +260,7 @@ def published_keys(store: Readable, keys: RunKeys) -> RunKeys:
 
 
 def newest_checkpoint(store: Readable, keys: RunKeys) -> str:
-    """Behind which step the run goes on, in words; empty where it has no checkpoint.
+    """Returns in words behind which step the run goes on; empty where it has no checkpoint.
 
     Workers verify the checkpoint, and take the one before where it is damaged.
     """
@@ -277,7 +272,7 @@ def newest_checkpoint(store: Readable, keys: RunKeys) -> str:
 
 
 def goes_on_in(store: Readable, record: RunRecord) -> str:
-    """What the next attempt of the run goes on from, in words; empty where it begins at the first step.
+    """Returns what the next attempt of the run goes on from, in words; empty where it begins at the first step.
 
     That is the newest checkpoint of the run, or else of the run that it resumes. After a result nothing is left to do.
     """
@@ -287,91 +282,6 @@ def goes_on_in(store: Readable, record: RunRecord) -> str:
         return checkpoint
     checkpoint = newest_checkpoint(store, RunKeys(record.resumes, record.resumes_generation))
     return checkpoint and f"{checkpoint} of {record.resumes}"
-
-
-def attempt_numbers(store: Readable, keys: RunKeys) -> list[int]:
-    """The numbers of the attempts in the store, in ascending order."""
-    names = (name.removesuffix("/") for name in store.names(keys.attempts))
-    return sorted(int(name) for name in names if name.isdecimal())
-
-
-def attempt_rows(store: Readable, keys: RunKeys, number: int) -> list[Row]:
-    """The history of one attempt. Raises StorageFailed (reason "damaged") when a file cannot be read."""
-    rows: list[Row] = []
-    for part in count(1):
-        key = keys.attempt(number).metrics_csv(part)
-        if (stored := find(store, key)) is None:
-            return rows
-        try:
-            rows += from_csv(stored.data)
-        except (ValueError, TypeError) as error:
-            raise StorageFailed(f"{store.address}/{key} is damaged: {error}", reason="damaged") from None
-    return rows
-
-
-def workers_of(store: Readable, record: RunRecord) -> list[int]:
-    """The numbers of the workers that the run has now, or that an earlier attempt has left a record or log of."""
-    files = (record.keys.attempt_file(entry.key) for entry in store.list(f"{record.keys.attempts}/"))
-    numbers = {file.worker for file in files if file and file.worker is not None}
-    return sorted(numbers.union(range(record.run.workers)))
-
-
-def all_ends(store: Readable, keys: RunKeys, damaged: list[str] | None = None) -> list[EndRecord]:
-    """Every end record of the newest submission, oldest attempt first.
-
-    Args:
-        store: of the run.
-        keys: of the run.
-        damaged: takes why a record cannot be read, which hides only itself; without it, that raises StorageFailed.
-    """
-    newest = submission_time(store, keys)
-    records = []
-    for entry in store.list(f"{keys.attempts}/"):
-        file = keys.attempt_file(entry.key)
-        if not file or not file.is_end:
-            continue
-        try:
-            records.append(EndRecord.from_json(store.get(entry.key).data, f"{store.address}/{entry.key}"))
-        except StorageFailed as failure:
-            if damaged is None or failure.reason != "damaged":
-                raise
-            damaged.append(str(failure))
-    ends = [end for end in records if not newest or end.submitted in ("", newest)]
-    return sorted(ends, key=lambda end: (end.attempt, end.ended))
-
-
-def _marked_ends(store: Readable, keys: RunKeys) -> Iterator[EndRecord]:
-    """What counts of the ends of the newest submission, oldest attempt first, as the names of objects tell it."""
-    newest = submission_time(store, keys)
-    digests = {digest_of(newest), digest_of("")}
-    for number in attempt_numbers(store, keys):
-        for name in store.names(keys.attempt(number).prefix):
-            end = EndRecord.of_facts(number, name.removeprefix(END_MARK)) if name.startswith(END_MARK) else None
-            if end and (not newest or end.submitted in digests):
-                yield end
-
-
-def refused_checkpoints(ends: Sequence[EndRecord]) -> str:
-    """The run of whose checkpoints none could be gone on from, as the newest of these ends tells; mostly empty."""
-    errors = (error for end in reversed(ends) for _, error in end.errors)
-    return next((error.checkpoints_of for error in errors if error.checkpoints_of), "")
-
-
-def own_failures(ends: Iterable[EndRecord]) -> list[EndRecord]:
-    """Failed ends of the newest attempt in which a worker failed by itself, or else of the newest that failed.
-
-    That which the attempt's end began with comes first, if it is there.
-    """
-    failed = [end for end in ends if end.exit_code != 0]
-    failed = [end for end in failed if end.cause not in FOLLOWERS] or failed
-    newest = max((end.attempt for end in failed), default=0)
-    last = [end for end in failed if end.attempt == newest]
-    return sorted(last, key=lambda end: end.follows is not None or not end.root_cause)
-
-
-def cause_of_failure(store: Readable, keys: RunKeys) -> str:
-    """In one word, as the workers have recorded it; empty where none has."""
-    return next((end.cause or "" for end in own_failures(_marked_ends(store, keys))), "")
 
 
 def mark_cancelled(store: Store, keys: RunKeys) -> None:
@@ -405,25 +315,6 @@ def state_of(status: JobStatus, *, published: Callable[[], bool]) -> str:
     return next((state for state in ("Suspended", "Restarting", "Running") if status.condition(state)), "Created")
 
 
-def state_in_store(store: Readable, keys: RunKeys) -> str:
-    """What became of a job that is gone from its backend: cancelled, deleted, or past its time to live.
-
-    A function may fail after it has published, and end well without having published anything. The newest attempt that
-    worker 0 took part in, or in which any worker ended well, tells; of a later one a permanent failure alone counts.
-    """
-    is_published = bool(store.list(keys.result))
-    if is_cancelled(store, keys):
-        return "Succeeded" if is_published else "Cancelled"
-    ends = list(_marked_ends(store, keys))
-    last = max((end.attempt for end in ends if end.worker == 0 or end.exit_code == 0), default=0)
-    failed = {end.attempt for end in ends if end.exit_code != 0 and not retryable(end.exit_code)}
-    if last not in failed and any((end.attempt, end.exit_code) == (last, 0) for end in ends):
-        return "Succeeded"
-    if max(failed, default=-1) >= last:
-        return "Failed"
-    return "Succeeded" if is_published else "Absent"
-
-
 def status_here(job: BoundJob, keys: RunKeys, store: Readable, here: Backend) -> JobStatus | None:
     """The status of the job; None where it is being deleted, or has ended and the run was submitted elsewhere since."""
     status = job.status()
@@ -436,6 +327,6 @@ def status_here(job: BoundJob, keys: RunKeys, store: Readable, here: Backend) ->
 
 
 def attach_expression(name: str, backend: Backend) -> str:
-    """What is written to get the handle on a run of this backend."""
+    """Returns what is written to get the handle on a run of this backend."""
     on = argument_of(name_of_backend(backend), backend.found_by)
     return f"attach({name!r}{on and f', {on}'})"

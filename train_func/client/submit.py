@@ -84,7 +84,7 @@ class Request:
     def check(cls, function: Callable[..., object] | Source, run: object, backend: Backend) -> "Request":
         """Packs the function, and checks it and its Run; raises what ``submit`` raises."""
         run = check_run(run)
-        adapted = backend.adapted(run)
+        adapted = backend.adapt(run)
         source, packages = pack_function(function, adapted, backend)
         store, facts = check_inputs(backend, adapted)
         record = record_of(adapted, source, facts, store, packages)

@@ -4,12 +4,15 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
-from train_func.client.backend import BoundJob
-from train_func.client.diagnose import Diagnosis, JobMonitor
+from train_func.client.backend import Backend, BoundJob, name_of_backend
+from train_func.client.diagnose import Diagnosis, JobMonitor, explain
 from train_func.client.logs import AttemptLine, RunLogs, is_read
 from train_func.client.status import Snapshot
-from train_func.client.stored_run import ENDED
-from train_func.errors import JobFailed
+from train_func.client.stored_attempts import job_state
+from train_func.client.stored_run import ENDED, WITHOUT_RESULT, attach_expression, state_of, submission_time
+from train_func.errors import InvalidInput, JobFailed
+from train_func.storage import Store
+from train_func.wire.records import RunRecord
 
 MOST_CPU = 0.03  # of a core, for looks: after one at a large job the pause is longer
 SETTLE_SECONDS = 10.0  # after the end of the job, for its pods to end
@@ -49,6 +52,105 @@ def looks(job: BoundJob, worker: int | None = None) -> Iterator[Snapshot]:
         cost = time.thread_time() - begun
 
 
+@dataclass(frozen=True)
+class JobLooks:
+    """Looks at the job of a run, for whatever shows it, waits for it or explains it."""
+
+    record: RunRecord
+    job: BoundJob
+    store: Store
+    backend: Backend
+
+    @property
+    def state(self) -> str:
+        """The state of the job in one word; of one that is gone what the store holds of its run."""
+        return job_state(self.job, self.record.keys, self.store, self.backend)
+
+    def monitor(self) -> JobMonitor:
+        """Returns what diagnoses the snapshots of the job."""
+        return JobMonitor(self.record, self.job.operator)
+
+    def views(self, worker: int | None = None) -> Iterator[View]:
+        """Looks without end; between two looks is the backend's pause, in which the caller may end it.
+
+        While there is no answer, the state is the last one.
+        """
+        state = ""
+        for snapshot in looks(self.job, worker):
+            status = snapshot.status
+            if not snapshot.outage or not state:
+                is_current = status is not None and not status.is_over
+                state = state_of(status, published=self._is_published) if status and is_current else self.state
+            yield snapshot, state
+
+    def news(self, *, is_followed: bool = True) -> Iterator[News]:
+        """Yields what each look brings, of the newest submission.
+
+        It ends when the job has ended and its logs were read, is gone, or hangs for good; or, where it is not
+        followed, when everything that the workers have written by now was read.
+        """
+        views = until_read(self.views()) if is_followed else until_now(self.views())
+        logs, monitor = RunLogs(self.record, self.store), self.monitor()
+        newest = submission_time(self.store, self.record.keys)
+
+        def of_submission(lines: Iterator[AttemptLine]) -> list[AttemptLine]:
+            return [line for line in lines if not newest or line.attempt.submitted in ("", newest)]
+
+        snapshot, state, failure = Snapshot(), "", None
+        for snapshot, state in views:
+            if state == "Absent":
+                break
+            lines, diagnoses = of_submission(logs.lines(snapshot)), monitor.look(snapshot)
+            failure = monitor.failure()
+            yield News(state, snapshot, lines, diagnoses, monitor.current, failure)
+            if failure:
+                break
+        rest = [] if state == "Absent" else of_submission(logs.finish(snapshot, is_over=state in ENDED))
+        yield News(state, snapshot, rest, (), monitor.current, failure, is_last=True)
+
+    def lines(
+        self, note: Callable[[str], None], worker: int | None = None, *, is_followed: bool
+    ) -> Iterator[AttemptLine]:
+        """Yields what the workers say, with the attempts that they belong to.
+
+        Args:
+            note: takes what is left out, and of a job that is followed why there is no news.
+            worker: only of this one.
+            is_followed: whether to go on until the job has ended.
+        """
+        views = until_read(self.views(worker)) if is_followed else until_now(self.views(worker))
+        logs, monitor = RunLogs(self.record, self.store, worker), self.monitor()
+        snapshot, left_out = Snapshot(), ""
+        for snapshot, _ in views:
+            if snapshot.note and not left_out:
+                left_out = snapshot.note
+                note(left_out)
+            yield from logs.lines(snapshot)
+            for diagnosis in monitor.look(snapshot) if is_followed else ():
+                if diagnosis.cause in ("cluster", "permission"):
+                    note(diagnosis.message)
+        yield from logs.finish(snapshot, is_over=is_followed)
+
+    def how_to_look(self) -> str:
+        """Returns what a person can do about a silence; empty where there is nothing."""
+        try:
+            command = self.job.stacks_command()
+        except InvalidInput:
+            return ""
+        attach = attach_expression(self.record.name, self.backend)
+        return command and f"`{command}` has every rank write where it is to the log: {attach}.logs()"
+
+    def failure(self, state: str) -> JobFailed | None:
+        """Returns why a job in this state has no result; None where it has one, or has not ended."""
+        if state not in WITHOUT_RESULT:
+            return None
+        attach = attach_expression(self.record.name, self.backend)
+        return explain(self.record, self.job, self.store, attach, name_of_backend(self.backend))
+
+    def _is_published(self) -> bool:
+        return bool(self.store.list(self.record.keys.result))
+
+
 def until_read(views: Iterator[View]) -> Iterator[View]:
     """The views until the job has finished and the logs of its pods were read."""
     finished = None
@@ -61,58 +163,9 @@ def until_read(views: Iterator[View]) -> Iterator[View]:
                 return
 
 
-def until_now(snapshots: Iterator[Snapshot]) -> Iterator[View]:
+def until_now(views: Iterator[View]) -> Iterator[View]:
     """Yields as many looks as it takes to read what the workers have written so far."""
-    for snapshot in snapshots:
-        yield snapshot, ""
-        if not snapshot.has_more:
+    for view in views:
+        yield view
+        if not view[0].has_more:
             return
-
-
-def read_lines(
-    views: Iterator[View], logs: RunLogs, monitor: JobMonitor | None, note: Callable[[str], None]
-) -> Iterator[AttemptLine]:
-    """What the workers say, with the attempts they belong to.
-
-    Args:
-        views: of the job.
-        logs: of its workers.
-        monitor: of a job that is followed to its end; it tells why there is no news.
-        note: takes that, and what is left out.
-    """
-    snapshot, left_out = Snapshot(), ""
-    for snapshot, _ in views:
-        if snapshot.note and not left_out:
-            left_out = snapshot.note
-            note(left_out)
-        yield from logs.lines(snapshot)
-        for diagnosis in monitor.look(snapshot) if monitor else ():
-            if diagnosis.cause in ("cluster", "permission"):
-                note(diagnosis.message)
-    yield from logs.finish(snapshot, is_over=monitor is not None)
-
-
-def follow(views: Iterator[View], logs: RunLogs, monitor: JobMonitor, newest: str) -> Iterator[News]:
-    """Yields what each look brings, until the job has ended and its logs were read, is gone, or hangs for good.
-
-    Args:
-        views: of the job.
-        logs: of its workers.
-        monitor: diagnoses what hinders the job.
-        newest: time of the newest submission; lines of an earlier one are left out.
-    """
-
-    def of_submission(lines: Iterator[AttemptLine]) -> list[AttemptLine]:
-        return [line for line in lines if not newest or line.attempt.submitted in ("", newest)]
-
-    snapshot, state, failure = Snapshot(), "", None
-    for snapshot, state in until_read(views):
-        if state == "Absent":
-            break
-        lines, diagnoses = of_submission(logs.lines(snapshot)), monitor.look(snapshot)
-        failure = monitor.failure()
-        yield News(state, snapshot, lines, diagnoses, monitor.current, failure)
-        if failure:
-            break
-    rest = [] if state == "Absent" else of_submission(logs.finish(snapshot, is_over=state in ENDED))
-    yield News(state, snapshot, rest, (), monitor.current, failure, is_last=True)

@@ -16,7 +16,7 @@ from train_func.client.cluster.cluster import Cluster
 from train_func.client.job_spec import SecretKey
 from train_func.errors import InvalidInput
 from train_func.fields import brief
-from train_func.pipeline import steps
+from train_func.pipeline import step_functions
 from train_func.storage import scheme_of
 
 IMAGE = os.environ.get("TRAIN_FUNC_IMAGE") or "registry/train-func:1"  # any name will do on this machine
@@ -27,13 +27,13 @@ def _component(step: Callable[..., object]) -> Any:
     return dsl.component(step, base_image=IMAGE, install_kfp_package=False)
 
 
-prepare = _component(steps.prepare)
-train = _component(steps.train)
-evaluate = _component(steps.evaluate)
-promote = _component(steps.promote)
+prepare = _component(step_functions.prepare)
+train = _component(step_functions.train)
+evaluate = _component(step_functions.evaluate)
+promote = _component(step_functions.promote)
 
 
-class Outcome(NamedTuple):
+class PipelineOutcome(NamedTuple):
     """What the pipeline returns."""
 
     name: str
@@ -50,7 +50,7 @@ def _pipeline(on_server: Callable[[Any], Any] = lambda task: task) -> Any:
         better: str = "accuracy",
         where: str = "Cluster",
         options: str = "{}",
-    ) -> Outcome:
+    ) -> PipelineOutcome:
         """Trains a function by a job, and puts its model in place where it is better than the one there.
 
         Args:
@@ -80,7 +80,7 @@ def _pipeline(on_server: Callable[[Any], Any] = lambda task: task) -> Any:
         ).set_display_name("model")
         for task in (prepared, trained, evaluated, promoted, imported):
             task.set_caching_options(False)  # what is done already the store tells, and it may have changed
-        return Outcome(name, promoted.output)
+        return PipelineOutcome(name, promoted.output)
 
     return dsl.pipeline(train_and_promote)
 

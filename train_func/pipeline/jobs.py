@@ -1,16 +1,16 @@
-"""The job behind a step: found by its name, refused another try, and shown as numbers, picture and confusion matrix."""
+"""The job behind a step: found by its name, refused another try, and shown as numbers and a confusion matrix."""
 
-import base64
 import html
-import io
 import json
 import math
 import os
+from pathlib import Path
 from typing import Any
 
 from train_func.client.backend import Backend
 from train_func.client.job import Job, attach
-from train_func.client.stored_run import all_ends, stored_record, submission_time
+from train_func.client.stored_attempts import all_ends
+from train_func.client.stored_run import stored_record, submission_time
 from train_func.errors import Cause, InvalidInput, JobFailed
 from train_func.storage import Store, find, open_store
 from train_func.text import listed
@@ -58,14 +58,12 @@ def log_numbers(metrics: Any, values: dict[str, Any]) -> None:
             metrics.log_metric(name, value)
 
 
-def picture(job: Job) -> str:
-    """The history of the job as a page with a picture; where there is none, with the words that say why."""
-    drawn = io.BytesIO()
+def write_report(job: Job, path: str) -> None:
+    """Writes the report of the job there; where it cannot be made, the words that say why."""
     try:
-        job.history().plot()[0].figure.savefig(drawn, format="png")
-    except Exception as error:  # whatever it is: the model is trained, and worth more than its picture
-        return f"<p>{html.escape(f'{type(error).__name__}: {error}')}</p>"
-    return f'<img alt="metrics over steps" src="data:image/png;base64,{base64.b64encode(drawn.getvalue()).decode()}">'
+        job.report(path)
+    except Exception as error:  # whatever it is: the model is trained, and worth more than its report
+        Path(path).write_text(f"<p>{html.escape(f'{type(error).__name__}: {error}')}</p>")
 
 
 def confusion_of(job: Job, store: Store) -> tuple[list[str], list[list[int]]]:

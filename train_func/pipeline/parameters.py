@@ -20,7 +20,7 @@ from train_func.client.cluster.cluster import Cluster
 from train_func.client.cluster.kubeconfig import in_a_pod
 from train_func.client.job_spec import SecretKey
 from train_func.client.model.promote import Metric, check_name
-from train_func.client.packages.inventory import normalised
+from train_func.client.packages.inventory import normalise
 from train_func.client.preflight import Facts, check_inputs, pack_function, with_absolute_paths
 from train_func.client.submit import check_run
 from train_func.errors import InvalidInput, SourceRefused
@@ -59,7 +59,7 @@ def arguments(function: Callable[..., object], run: Run | None = None, *, on: Ba
 
 def prepare_run(run: Run, backend: Backend) -> tuple[Run, Facts]:
     """The run with its files where the workers read them, and what is known of them; raises what ``submit`` raises."""
-    run = backend.adapted(run)
+    run = backend.adapt(run)
     store, facts = check_inputs(backend, run)
     run = with_absolute_paths(run, facts.fingerprints)
     try:
@@ -132,6 +132,6 @@ def _object(parameter: str, text: str) -> dict[str, Any]:
 def _pinned(text: str, versions: Mapping[str, str]) -> str:
     """The requirement in the version that it has come to; one that names a file by its address stays."""
     requirement = Requirement(text)
-    if (version := versions.get(normalised(requirement.name))) and not requirement.url:
+    if (version := versions.get(normalise(requirement.name))) and not requirement.url:
         requirement.specifier = SpecifierSet(f"=={version}")
     return str(requirement)

@@ -47,6 +47,6 @@ def reach(point: str) -> None:
 
 
 def passed() -> dict[str, int]:
-    """How often this process has come to each point, where the variable is set, be it to an empty list."""
+    """Returns how often this process has come to each point, where the variable is set, be it to an empty list."""
     with _counting:
         return dict(_passed)

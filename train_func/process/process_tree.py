@@ -112,7 +112,7 @@ class FamilyMemory:
 
 
 def unreclaimable_bytes(pids: Sequence[int]) -> int:
-    """What the kernel cannot drop: anonymous and shared memory, shared pages counted in proportion (PSS)."""
+    """Returns what the kernel cannot drop: anonymous and shared memory, shared pages counted in proportion (PSS)."""
     total = 0
     for pid in pids:
         with contextlib.suppress(OSError):
@@ -123,7 +123,7 @@ def unreclaimable_bytes(pids: Sequence[int]) -> int:
 
 
 def num_memory_kills() -> int:
-    """How many processes the kernel has killed in this memory group for want of memory; 0 where it does not say."""
+    """Returns how many processes of this memory group the kernel has killed for want of memory; 0 if unknown."""
     groups = Path("/sys/fs/cgroup")  # of version 2, and of version 1; a container sees its group as the root
     files = [groups / "memory.events", groups / "memory/memory.oom_control"]
     with contextlib.suppress(OSError):

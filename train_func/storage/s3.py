@@ -370,7 +370,7 @@ def _manager(client: Any) -> Any:
 
 @contextlib.contextmanager
 def _body_read() -> Iterator[None]:
-    """Within, a pause is a broken answer: botocore repeats a request whose answer does not begin, and no other."""
+    """Takes a pause, in its body, for a broken answer: botocore repeats a request without an answer, and no other."""
     from botocore.exceptions import ReadTimeoutError, ResponseStreamingError
 
     try:

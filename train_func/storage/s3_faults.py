@@ -74,7 +74,7 @@ _OF_CREDENTIALS = (
 
 
 @dataclass(frozen=True)
-class Fault:
+class S3Fault:
     """One failure: its kind, what happened, and whether the same call may succeed at once."""
 
     reason: StorageReason
@@ -83,31 +83,31 @@ class Fault:
     is_unknown_host: bool = False
 
     def remedy(self, operation: str, bucket: str, key: str) -> str:
-        """What a person can do, when ``operation`` failed so."""
+        """Returns what a person can do, when ``operation`` failed so."""
         grant = f"{_PERMISSIONS.get(operation)} on arn:aws:s3:::{bucket}{'' if operation == 'list' else f'/{key}'}"
         return _REMEDIES[self.reason].format(bucket=bucket, grant=grant)
 
 
-def read_fault(error: Exception) -> Fault:
+def read_fault(error: Exception) -> S3Fault:
     """Says what an error of a request means."""
     if isinstance(error, RetriesExceededError):  # of s3transfer: the body of an answer broke each time
         error = error.last_exception
     if isinstance(error, boto.ClientError):
         return _read_answer(error)
     if isinstance(error, (Damaged, boto.FlexibleChecksumError, S3DownloadFailedError)):
-        return Fault("damaged", f"damaged bytes: {error}", is_repeated=True)
+        return S3Fault("damaged", f"damaged bytes: {error}", is_repeated=True)
     if isinstance(error, _OF_CREDENTIALS):
-        return Fault("credentials", str(error))
+        return S3Fault("credentials", str(error))
     if isinstance(error, (boto.SSLError, boto.ParamValidationError, boto.InvalidRegionError)):
-        return Fault("address", str(error))
+        return S3Fault("address", str(error))
     cause = getattr(error, "kwargs", {}).get("error") or error
     # botocore repeats a request, and not the reading of its answer.
     is_cut = isinstance(error, (boto.ResponseStreamingError, boto.IncompleteReadError))
     what = str(cause).rpartition("): ")[2]  # behind the name of a connection
-    return Fault("unreachable", what, is_cut, is_unknown_host=isinstance(cause, NameResolutionError))
+    return S3Fault("unreachable", what, is_cut, is_unknown_host=isinstance(cause, NameResolutionError))
 
 
-def _read_answer(error: boto.ClientError) -> Fault:
+def _read_answer(error: boto.ClientError) -> S3Fault:
     code = str(error.response.get("Error", {}).get("Code", ""))
     status = int(error.response.get("ResponseMetadata", {}).get("HTTPStatusCode", 0))
     has_no_code = code in ("", str(status))
@@ -115,4 +115,4 @@ def _read_answer(error: boto.ClientError) -> Fault:
     reason = _REASONS.get(code) or _STATUSES.get(status) or ("unreachable" if status >= 500 else "address")
     # A 404 without S3's own code may come from a wrong address; an answer that was cut on the way has lost its code.
     is_cut = reason == "address" and has_no_code
-    return Fault(reason, what, reason == "damaged" or code == "ConditionalRequestConflict" or is_cut)
+    return S3Fault(reason, what, reason == "damaged" or code == "ConditionalRequestConflict" or is_cut)

@@ -44,7 +44,7 @@ class Readable(Protocol):
         """The object under ``key`` (reason "absent" when there is none)."""
 
     def names(self, folder: str) -> list[str]:
-        """What lies directly in ``folder`` ("" for the store's own), sorted; names of folders end with "/".
+        """Returns what lies directly in ``folder`` ("" for the store's own), sorted; names of folders end with "/".
 
         What this costs does not grow with what lies deeper.
         """
@@ -166,7 +166,7 @@ class Scheme:
 
     @classmethod
     def secret_values(cls, environ: Mapping[str, str]) -> dict[str, str]:
-        """What this process has for ``secret_variables``; those that it lacks are left out."""
+        """Returns what this process has for ``secret_variables``; those that it lacks are left out."""
         return {name: environ[name] for name in cls.secret_variables if name in environ}
 
 

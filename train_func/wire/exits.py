@@ -30,7 +30,6 @@ RENDEZVOUS = 146
 KILLED = 147
 HANG = 148
 RESIZED = 149  # the group goes on with other workers
-FOLLOWING = (PEER, RENDEZVOUS)  # ends that another worker's end brings about
 
 
 @dataclass(frozen=True)
@@ -105,6 +104,8 @@ def exit_of(error: BaseException, *, has_peers: bool = True) -> Exit:
         case KeyboardInterrupt():
             return Exit(STOPPED, "preemption")
         case PermissionError():
+            return Exit(PERMISSION, "permission")
+        case OSError() if error.errno == errno.EROFS:  # as most of a container's file system may be
             return Exit(PERMISSION, "permission")
         case OSError() if error.errno in NO_SPACE:
             return Exit(FULL, "storage")

@@ -66,7 +66,7 @@ class RunRecord(Record):
         return self.keys.job_name
 
     def parameters(self) -> dict[str, Any]:
-        """What ``train_func`` is called with: own values as they are; with a task also the Run, and the record.
+        """Returns what ``train_func`` is called with: own values as they are; with a task also the Run, and the record.
 
         A Session finds the record of a run without a task in the folder of the job.
         """
@@ -133,7 +133,7 @@ class Numerics(Record):
     """What the ranks compute on, each kind once: of the first attempt, and in a ``setup.json`` of that attempt."""
 
     def idle_ranks_fault(self, num_ranks: int) -> str | None:
-        """What is said of more ranks than there are micro-batches: some would never have work."""
+        """Returns what is said of more ranks than there are micro-batches: some would never have work."""
         if num_ranks <= self.num_micro_batches:
             return None
         return (

@@ -106,7 +106,7 @@ def read_sums(data: bytes) -> dict[str, str]:
 
 
 def name_fault(name: str, names: Collection[str]) -> str | None:
-    """What is wrong with the name of a published file, beside the others' ``names``."""
+    """Returns what is wrong with the name of a published file, beside the others' ``names``."""
     fault = key_fault(name) or ("it holds a backslash" if "\\" in name else None)
     if fault or name in (MODEL_MANIFEST, SUMS) or name.startswith("."):
         return f"the name {name!r} of a file cannot be: {fault or 'it is kept for other use'}"
@@ -148,7 +148,7 @@ def copy_model(store: Store, source: str, target: str, manifest: bytes, of: str)
 
 
 def is_copied(store: Store, target: str, manifest: bytes) -> bool:
-    """Whether ``target`` holds the model of this manifest and nothing else: a writer that died may have come after it.
+    """Returns whether ``target`` has the model of this manifest and no more: a writer that died may have come after it.
 
     Read are names, sizes and the recorded SHA-256, not the files. Raises StorageFailed.
     """

@@ -26,7 +26,7 @@ from train_func.storage import open_store
 from train_func.text import counted
 from train_func.worker.inputs.cache import machine_cache
 from train_func.worker.inputs.findings import Findings
-from train_func.worker.inputs.model import ModelUse, find_model
+from train_func.worker.inputs.model_folder import ModelUse, find_model
 from train_func.worker.inputs.named import find
 from train_func.worker.tasks.protocol import worker_half
 
@@ -45,14 +45,14 @@ def main() -> int:
 def report_of(fields: dict[str, Any], address: str | None, cache: Path) -> dict[str, Any]:
     """Returns faults, notes and facts of the data, model and inputs of a run given as plain JSON."""
     findings = Findings()
-    run = findings.tried(lambda: Run.from_dict(fields))
+    run = findings.attempt(lambda: Run.from_dict(fields))
     if run is not None:
-        store = findings.tried(lambda: open_store(address)) if address is not None else None
-        if run.task and (half := findings.tried(lambda: worker_half(run, store, cache))):
+        store = findings.attempt(lambda: open_store(address)) if address is not None else None
+        if run.task and (half := findings.attempt(lambda: worker_half(run, store, cache))):
             faults, findings = findings.faults, half.check()
             findings.faults = faults + findings.faults
         for name, named in run.inputs.items():
-            if files := findings.tried(partial(find, name, named, store, cache)):
+            if files := findings.attempt(partial(find, name, named, store, cache)):
                 findings.add_named(key_of(name), files)
         findings.faults += _disk_faults(findings.num_model_bytes, cache)
         findings.notes += _size_notes(run, findings.facts.get("num_train"))
@@ -70,9 +70,9 @@ def report_of(fields: dict[str, Any], address: str | None, cache: Path) -> dict[
 def base() -> int:
     """Reads the request for a base model from stdin, prints the answer; 0 also when it holds faults."""
     request, findings = json.loads(sys.stdin.readline()), Findings()
-    store = findings.tried(lambda: open_store(request["store"]))
+    store = findings.attempt(lambda: open_store(request["store"]))
     cache = machine_cache(os.environ)
-    model = findings.tried(lambda: find_model(request["model"], request["revision"], ModelUse(), store, cache))
+    model = findings.attempt(lambda: find_model(request["model"], request["revision"], ModelUse(), store, cache))
     if model is None or findings.faults:
         answer: dict[str, Any] = {"faults": [{"cause": cause, "message": text} for cause, text in findings.faults]}
     else:

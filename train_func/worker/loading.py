@@ -13,7 +13,7 @@ from train_func.inputs import key_of, variable_of
 from train_func.storage import Store
 from train_func.wire.layout import PIPELINE
 from train_func.wire.records import RunRecord
-from train_func.worker.inputs.model import ModelUse, find_model
+from train_func.worker.inputs.model_folder import ModelUse, find_model
 from train_func.worker.inputs.named import bring, find, link
 from train_func.worker.publish.card import TaskPart, fields_of
 from train_func.worker.rank import world
@@ -78,7 +78,7 @@ class Loading:
         return encoded[0], encoded[1]
 
     def collator(self, rows: Dataset) -> Any:
-        """What makes batches of ``rows``, where they are like those that ``data`` gave to train on, and the task says.
+        """Returns what makes batches of ``rows``, if they are like those of ``data`` to train on, and the task says.
 
         Some of those, or all in another order, are like them; with other columns, or in a format, they are not.
         """
@@ -118,7 +118,7 @@ class Loading:
         return {PIPELINE: json.dumps(dict(self.task.pipeline()))} if self._has_rows else {}
 
     def card_part(self) -> TaskPart | None:
-        """What the task says in the card of its model; None where the function has not loaded its rows."""
+        """Returns what the task says in the card of its model; None where the function has not loaded its rows."""
         if not self._has_rows:
             return None
         rows, pipeline = self.rows, dict(self.task.pipeline())

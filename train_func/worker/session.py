@@ -36,9 +36,9 @@ from train_func.worker.loading import Loading
 from train_func.worker.publish import module
 from train_func.worker.publish.publication import Publication, complete
 from train_func.worker.rank import end, folders, marks, reporting, world
+from train_func.worker.rank.json_values import reported
 from train_func.worker.rank.marks import Phase
-from train_func.worker.rank.values import reported
-from train_func.worker.supervisor.budget import Attempts
+from train_func.worker.supervisor.ledger import Ledger
 from train_func.worker.trainers import Trainers
 from train_func.worker.training import audit, numerics, own_loop
 from train_func.worker.training.arguments import session_arguments
@@ -83,7 +83,7 @@ def begin_call(store: Store, record: RunRecord, *, is_call: bool) -> tuple[RunRe
             f"{record.name} has a result in {store.address} already: fetch the model from {record.keys.model} there, "
             "or train a new generation with fresh=True"
         )
-    return record, Attempts(store, record, worker=0, pod=socket.gethostname()).claim().attempt
+    return record, Ledger(store, record, worker=0, pod=socket.gethostname()).claim().attempt
 
 
 def claim_attempt(store: Store, record: RunRecord) -> RunRecord:
@@ -92,7 +92,7 @@ def claim_attempt(store: Store, record: RunRecord) -> RunRecord:
         own = replace(record, generation=generation)
         if store.names(own.keys.prefix):
             continue
-        if Attempts(store, own, worker=0, pod=socket.gethostname()).claim().attempt == ATTEMPT:
+        if Ledger(store, own, worker=0, pod=socket.gethostname()).claim().attempt == ATTEMPT:
             reporting.note(
                 f"train_func was called without a launcher: one rank, generation {generation}; it publishes to "
                 f"{store.address}/{own.keys.model}"
@@ -168,7 +168,7 @@ class Session:
         Trainer.checkpoints = None if self._is_call else self._begin_training  # of a call none would be found again
         opening.callback(setattr, Trainer, "checkpoints", None)
         self._trainers = Trainers(self.store, self.record, self.attempt, self._work, self._loading, self._publication)
-        opening.enter_context(self._trainers.watched())
+        opening.enter_context(self._trainers.watch())
         opening.callback(marks.mark, Phase.OUTSIDE)  # also where an error has left the steps
         transformers.set_seed(self.run.seed)
 
@@ -294,7 +294,7 @@ class Session:
         return loop
 
     def checkpoint(self, *objects: Any, **named: Any) -> None:
-        """What the next ``session.steps`` saves between its steps, and goes on from after a restart.
+        """Says what the next ``session.steps`` saves between its steps, and goes on from after a restart.
 
         Models, optimizers, schedulers, and whatever else has ``state_dict`` and ``load_state_dict``. They get the
         state of the newest checkpoint here, so that the loop goes on behind it with the step that comes next::
@@ -340,7 +340,7 @@ class Session:
         world.log_rank0(Reported(step=number, metrics=found))
 
     def arguments(self, **own: Any) -> dict[str, Any]:
-        """What TrainingArguments needs and the run, the plan and the machine decide, and ``own`` beside it.
+        """Returns what TrainingArguments needs and the run, the plan and the machine decide, and ``own`` beside it.
 
         As in ``TrainingArguments(**session.arguments(save_strategy="epoch", ...))``.
 

@@ -8,8 +8,8 @@ import signal
 import time
 from types import FrameType
 
-RESERVE = 5.0  # seconds of the grace period kept for records and logs, after the work has ended
-SHORTEST = 1.0  # seconds the ranks have even within a tiny grace period
+RESERVE_SECONDS = 5.0  # of the grace period kept for records and logs, after the work has ended
+SHORTEST_SECONDS = 1.0  # that the ranks have even within a tiny grace period
 
 
 class Stopped(Exception):
@@ -18,7 +18,7 @@ class Stopped(Exception):
 
 def work_seconds(grace: float) -> float:
     """Returns the seconds of a grace period that the ranks have."""
-    return max(SHORTEST, grace - RESERVE)
+    return max(SHORTEST_SECONDS, grace - RESERVE_SECONDS)
 
 
 class Stop:
@@ -69,7 +69,7 @@ class Stop:
     @property
     def all_until(self) -> float:
         """The moment at which the worker must have left (monotonic seconds)."""
-        return self._times[0] + max(2 * SHORTEST, self.grace - SHORTEST)
+        return self._times[0] + max(2 * SHORTEST_SECONDS, self.grace - SHORTEST_SECONDS)
 
     def check(self) -> None:
         """Raises Stopped once a signal has come."""

@@ -13,8 +13,8 @@ from train_func.worker.stop import Stop
 
 STORE_SECONDS = 60.0  # longest wait for a store that is away, before the training
 RECORD_SECONDS = 15.0  # longest wait of a worker's end for the store
-PAUSE = 3.0  # between two tries
-TELL = 15.0  # between two lines that say what is waited for
+PAUSE_SECONDS = 3.0  # between two tries
+NOTICE_SECONDS = 15.0  # between two lines that say what is waited for
 
 T = TypeVar("T")
 
@@ -61,14 +61,14 @@ class _Patient:
                     raise
                 now = time.monotonic()
                 self._until = self._until or now + self._seconds
-                if now + PAUSE > self._until:
+                if now + PAUSE_SECONDS > self._until:
                     raise
                 if now > self._next_notice:
-                    self._next_notice = now + TELL
+                    self._next_notice = now + NOTICE_SECONDS
                     reporting.say(
                         WaitsForStore(seconds_left=self._until - now, message=str(failure), purpose=self._purpose)
                     )
             else:
                 self._until = None
                 return result
-            self._stop.pause(PAUSE)
+            self._stop.pause(PAUSE_SECONDS)

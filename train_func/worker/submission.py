@@ -6,7 +6,7 @@ from pathlib import Path
 
 from train_func.errors import InvalidInput
 from train_func.storage import Store
-from train_func.wire.layout import CELLS, RUN, SOURCE
+from train_func.wire.layout import CELLS, RUN, SOURCE, newest_number
 from train_func.wire.records import RunRecord, SubmissionRecord
 
 
@@ -32,3 +32,8 @@ def bring_submission(store: Store, key: str, folder: Path) -> RunRecord:
     (folder / CELLS).write_text(json.dumps(submission.cells))
     (folder / RUN).write_bytes(record.to_json())
     return record
+
+
+def newest_submission(store: Store, record: RunRecord) -> int:
+    """Returns the number of the newest submission of the run."""
+    return newest_number(store.names(record.keys.submissions)) or record.submission

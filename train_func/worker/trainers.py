@@ -49,8 +49,8 @@ class Trainers:
         self._ended: list[Trainer] = []
 
     @contextmanager
-    def watched(self) -> Iterator[None]:
-        """Within, no Trainer of this process trains unchecked."""
+    def watch(self) -> Iterator[None]:
+        """Lets no Trainer of this process train unchecked, in its body."""
         train = transformers.Trainer.train
 
         def refusing_train(trainer: transformers.Trainer, *args: Any, **kwargs: Any) -> Any:
@@ -94,7 +94,7 @@ class Trainers:
         end.here.trained = True
 
     def _difference(self, trainer: Trainer, folder: Path) -> str | None:
-        """How the model that is loaded from a folder differs from that of the Trainer, which was saved there."""
+        """Returns how the model that is loaded from a folder differs from the Trainer's, which was saved there."""
         model = trainer.accelerator.unwrap_model(trainer.model)
         inputs = reloading.inputs_of(trainer, self.held_out)
         return reloading.difference(model, folder, inputs, self._loading.base)

@@ -15,9 +15,8 @@ from typing import Any, NoReturn
 
 from train_func.client.backend import Backend, make_backend
 from train_func.client.cli import exit_codes
-from train_func.client.cli.options import OPTIONS
+from train_func.client.cli.options import OPTIONS, add_run_options, function_of, mapping, run_of
 from train_func.client.cli.output import EventLines, Output, error_fields, incident_fields, log_fields
-from train_func.client.cli.submission import add_run_options, function_of, mapping, run_of
 from train_func.client.control.remove import Removal
 from train_func.client.job import Job, attach
 from train_func.client.model.promote import withdraw
@@ -177,7 +176,7 @@ def _events(arguments: argparse.Namespace, output: Output) -> None:
 def _history(arguments: argparse.Namespace, output: Output) -> None:
     job = _job(arguments)
     if output.is_json:
-        from train_func.client.history import read_rows  # pandas takes long to import
+        from train_func.client.display.history import read_rows  # pandas takes long to import
 
         rows = read_rows(open_store(_backend(arguments).store_address()), job.record.keys, arguments.since)
         output.document({"name": job.name, "rows": rows})

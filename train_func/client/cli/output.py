@@ -14,7 +14,7 @@ from typing import Any, TextIO
 from train_func.client.cli.exit_codes import code_of
 from train_func.client.diagnose import Diagnosis
 from train_func.client.logs import AttemptLine
-from train_func.client.status import Event as Incident
+from train_func.client.status import JobEvent
 from train_func.client.watch import News
 from train_func.errors import JobFailed
 from train_func.wire.events import Event, now
@@ -130,7 +130,7 @@ def log_fields(line: AttemptLine) -> Fields:
     }
 
 
-def incident_fields(event: Incident) -> Fields:
+def incident_fields(event: JobEvent) -> Fields:
     """Something that happened to a job or a pod, as its backend tells it."""
     return {
         "time": event.time.isoformat(),

@@ -8,15 +8,15 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from train_func.client.cluster import faults
-from train_func.client.cluster.faults import Target
+from train_func.client.cluster import api_errors
+from train_func.client.cluster.api_errors import Scope
 
 Json = dict[str, Any]
 EXECUTE_SECONDS = 15.0  # for a command in a pod
 
 
 @dataclass(frozen=True)
-class Access(Target):
+class Access(Scope):
     """A cluster, the namespace to work in and the kind of its jobs; safe to use from several threads.
 
     ``get`` and the like raise kubernetes' ApiException, or urllib3's HTTPError; within ``asking`` that is an error of
@@ -113,9 +113,9 @@ class Access(Target):
         except Exception as raised:
             # That of kubeflow-training tells of every error in a text of its own.
             error = raised.__context__ if type(raised) is RuntimeError and raised.__context__ else raised
-            status = faults.status_of(error)
+            status = api_errors.status_of(error)
             if status not in expected:
-                raise faults.failed(error, verb, resource, self) from None
+                raise api_errors.failed(error, verb, resource, self) from None
             met.append(status)
 
     def find(self, path: str) -> Json | None:
@@ -123,7 +123,7 @@ class Access(Target):
         try:
             return self.get(path)
         except Exception as error:
-            if faults.status_of(error) != 404:
+            if api_errors.status_of(error) != 404:
                 raise
             return None
 

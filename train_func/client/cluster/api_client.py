@@ -14,13 +14,13 @@ from kubernetes.client.rest import RESTClientObject
 from urllib3.exceptions import MaxRetryError, ProtocolError
 from urllib3.util import Retry
 
-from train_func.client.cluster.faults import NO_API
+from train_func.client.cluster.api_errors import NO_API
 
 REPEATABLE = ("GET", "DELETE")  # a POST is never sent again when it may have been done
 BUSY, UNAVAILABLE, UNAUTHORIZED = 429, 503, 401
-NUM_TRIES = 8  # of a busy server: with pauses that double up to LONGEST_PAUSE that is less than a minute
-LONGEST_PAUSE = 10.0
-LONGEST_WAIT = 30.0  # that a server may ask for
+NUM_TRIES = 8  # of a busy server: with pauses that double up to LONGEST_PAUSE_SECONDS that is less than a minute
+LONGEST_PAUSE_SECONDS = 10.0
+LONGEST_WAIT_SECONDS = 30.0  # that a server may ask for
 CONNECT_SECONDS, ANSWER_SECONDS = 3.0, 10.0
 READ_AGAIN_SECONDS = 30.0  # at least, between two readings of credentials: a plugin may ask a person
 
@@ -35,14 +35,14 @@ class BusyRetry(Retry):
     def increment(self, *arguments: Any, **options: Any) -> "BusyRetry":
         """The retry that is left after an attempt; raises when there is none."""
         response = options.get("response")
-        if response is not None and (self.get_retry_after(response) or 0) > LONGEST_WAIT:
+        if response is not None and (self.get_retry_after(response) or 0) > LONGEST_WAIT_SECONDS:
             raise MaxRetryError(options["_pool"], "")
         return super().increment(*arguments, **options)
 
     def sleep(self, response: Any = None) -> None:
         """Waits as long as the server asks, and longer each time."""
         if response is not None:
-            time.sleep(max(self.get_retry_after(response) or 0, min(2 ** len(self.history) / 4, LONGEST_PAUSE)))
+            time.sleep(max(self.get_retry_after(response) or 0, min(2 ** len(self.history) / 4, LONGEST_PAUSE_SECONDS)))
 
 
 class Client(ApiClient):

@@ -12,7 +12,7 @@ from typing import Any
 from urllib.parse import urlsplit
 
 from train_func.client.backend import BoundJob, Input, JobRequest, provisional
-from train_func.client.cluster import objects, preflight, uploads
+from train_func.client.cluster import admission, input_uploads, objects
 from train_func.client.cluster.access import Access
 from train_func.client.cluster.cluster_job import ClusterJob
 from train_func.client.cluster.kubeconfig import connect, is_loopback
@@ -131,7 +131,7 @@ class Cluster(NamedFields):
         return str(address)
 
     def models_folder(self) -> Path:
-        """Where fetched models go by default."""
+        """Returns where fetched models go by default."""
         return home(os.environ) / "models"
 
     def inventory(self) -> Inventory | None:
@@ -164,7 +164,7 @@ class Cluster(NamedFields):
             raise InvalidInput([*faults, *refusal.faults], cause="input" if faults else refusal.cause) from None
         spec = job_spec(provisional(run, self._store_or_unnamed()), placement)
         try:
-            for note in preflight.check(access, spec, also=faults):
+            for note in admission.check(access, spec, also=faults):
                 print(shown(f"note: {note}"))
         except InvalidInput as refusal:
             raise InvalidInput([self._by_setting(fault) for fault in refusal.faults], cause=refusal.cause) from None
@@ -188,7 +188,7 @@ class Cluster(NamedFields):
         """Returns a copy with the workers' size from the environment here, for a process with another environment."""
         return replace(self, cpu=self._given("cpu"), memory=self._given("memory"))
 
-    def adapted(self, run: Run) -> Run:
+    def adapt(self, run: Run) -> Run:
         """Returns the run with as many attempts as a job of the kind can have."""
         most = self._kind.most_attempts
         return run if most is None or run.max_attempts <= most else replace(run, max_attempts=most)
@@ -200,8 +200,8 @@ class Cluster(NamedFields):
             InvalidInput: they do not fit the cache of a worker, or one has changed since it was checked.
         """
         if self.cache is None:
-            uploads.check_room(inputs, self.disk)
-        return uploads.upload_inputs(record.run, inputs, store)
+            input_uploads.check_room(inputs, self.disk)
+        return input_uploads.upload_inputs(record.run, inputs, store)
 
     def request(self, record: RunRecord) -> JobRequest:
         """The job of a run for this cluster."""

@@ -11,10 +11,10 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 
-from train_func.client.cluster import faults, objects
+from train_func.client.cluster import api_errors, objects
 from train_func.client.cluster.access import Access
 from train_func.client.kinds.kind import Operator
-from train_func.client.status import Event, JobStatus, LogLine, LogPosition, Pod, Snapshot
+from train_func.client.status import JobEvent, JobStatus, LogLine, LogPosition, Pod, Snapshot
 from train_func.errors import InvalidInput, JobNotFound
 from train_func.text import counted
 
@@ -53,7 +53,7 @@ class ClusterJob:
         """The pods that there are, oldest first."""
         return objects.pods(self.access(), self.name)
 
-    def events(self) -> list[Event]:
+    def events(self) -> list[JobEvent]:
         """All events that the cluster still has, oldest first."""
         return objects.events(self.access(), self.name)
 
@@ -172,16 +172,16 @@ def read_log(access: Access, pod: Pod, position: LogPosition | None = None) -> L
     try:
         log = access.text(access.core("pods", f"{pod.name}/log"), **query)
     except Exception as error:
-        if not faults.known(error):
+        if not api_errors.known(error):
             raise
-        refused = faults.forbidden(error) or faults.status_of(error) == NO_CREDENTIALS
-        failures = position.failures + (has_ended or faults.status_of(error) not in (NOT_STARTED, NOT_FOUND))
+        refused = api_errors.forbidden(error) or api_errors.status_of(error) == NO_CREDENTIALS
+        failures = position.failures + (has_ended or api_errors.status_of(error) not in (NOT_STARTED, NOT_FOUND))
         is_lost = has_ended and not refused and failures >= MOST_FAILURES
         return LogPart(
             pod,
             replace(position, failures=failures, is_complete=is_lost),
             is_lost=is_lost,
-            error=faults.failed(error, "get", "pods/log", access) if refused else None,
+            error=api_errors.failed(error, "get", "pods/log", access) if refused else None,
         )
     is_cut = len(log) >= limit
     *rows, rest = log.split(b"\n")

@@ -58,7 +58,7 @@ def is_loopback(host: str) -> bool:
 
 
 def _written(kubeconfig: str) -> tuple[int, ...]:
-    """When its files were last written; empty when there are none."""
+    """Returns when its files were last written; empty when there are none."""
     files = (Path(name).expanduser() for name in kubeconfig.split(os.pathsep) if name)
     return tuple(file.stat().st_mtime_ns for file in files if file.is_file())
 

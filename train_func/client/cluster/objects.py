@@ -12,7 +12,7 @@ from train_func.client.backend import RunsAlready
 from train_func.client.cluster.access import Access, Json
 from train_func.client.job_spec import RUN_LABEL
 from train_func.client.kinds import reading
-from train_func.client.status import Event, JobStatus, Pod
+from train_func.client.status import JobEvent, JobStatus, Pod
 from train_func.errors import InvalidInput, JobFailed
 
 LOOK_SECONDS = 0.2
@@ -60,7 +60,7 @@ def create(access: Access, manifest: Mapping[str, Any]) -> None:
 
 
 def _marks(access: Access, job: Mapping[str, Any]) -> list[str]:
-    """What tells the job of one submission from that of another."""
+    """Returns what tells the job of one submission from that of another."""
     environment = access.kind.environment(job)
     return [entry.get("value", "") for entry in environment if entry["name"].startswith("TRAIN_FUNC_SUBMI")]
 
@@ -88,7 +88,7 @@ def _pods(access: Access, name: str) -> list[Json]:
     return _listed(access, "pods", access.core("pods"), labelSelector=access.kind.pod_selector(name))
 
 
-def events(access: Access, name: str) -> list[Event]:
+def events(access: Access, name: str) -> list[JobEvent]:
     """Events about the job and its pods that the cluster still keeps, oldest first."""
     kind, listed = access.kind, _listed(access, "events", access.core("events"))
     items = [item for item in listed if kind.concerns(item["involvedObject"].get("name", ""), name)]

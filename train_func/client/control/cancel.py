@@ -5,14 +5,8 @@ from concurrent.futures import ThreadPoolExecutor
 
 from train_func.client.backend import Backend, BoundJob
 from train_func.client.elsewhere import SILENT_SECONDS, Elsewhere
-from train_func.client.stored_run import (
-    ENDED,
-    attach_expression,
-    mark_cancelled,
-    newest_checkpoint,
-    state_in_store,
-    status_here,
-)
+from train_func.client.stored_attempts import state_in_store
+from train_func.client.stored_run import ENDED, attach_expression, mark_cancelled, newest_checkpoint, status_here
 from train_func.errors import JobNotFound, StorageFailed
 from train_func.storage import Store
 from train_func.wire.records import RunRecord

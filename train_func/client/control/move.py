@@ -13,7 +13,7 @@ from train_func.client.backend import BoundJob
 from train_func.client.diagnose import JobMonitor
 from train_func.client.diagnose.diagnosis import workers as named
 from train_func.client.status import Pod, Snapshot
-from train_func.client.stored_run import all_ends, attempt_numbers, attempt_rows
+from train_func.client.stored_attempts import all_ends, attempt_numbers, attempt_rows
 from train_func.errors import InvalidInput, JobNotFound
 from train_func.fields import brief, whole_fault
 from train_func.storage import Store, find
@@ -58,8 +58,8 @@ class _Before:
     snapshot: Snapshot
 
 
-class Change:
-    """Changes of one job; what happens meanwhile is told to ``note``."""
+class Workers:
+    """The workers of one job, whose number and nodes change; what happens meanwhile is told to ``note``."""
 
     def __init__(
         self,
@@ -116,14 +116,13 @@ class Change:
         self._job.evict(workers[0], dry_run=True)  # a refusal leaves everything as it is
         self._job.change(node_selector=to)
         # Worker 0 leads the others at first; every change of the lead takes a few seconds more.
-        return [self._move_one(each) for each in workers]
-
-    def _move_one(self, worker: int) -> Move:
-        before = self._before()
-        self._job.evict(worker)
-        self._note(f"worker {worker} leaves {_node(before.pods.get(worker)) or 'its node'} at the end of a step")
-        (move,) = self._wait_for([worker], before)
-        return move
+        moves: list[Move] = []
+        for each in workers:
+            before = self._before()
+            self._job.evict(each)
+            self._note(f"worker {each} leaves {_node(before.pods.get(each)) or 'its node'} at the end of a step")
+            moves += self._wait_for([each], before)
+        return moves
 
     def _move_together(self, size: int, to: Mapping[str, str]) -> list[Move]:
         before = self._before()

@@ -214,7 +214,7 @@ def _ended_job(store: Store, keys: RunKeys, backend: Backend) -> BoundJob:
 
 
 def _submissions(store: Store, name: str) -> dict[RunKeys, list[bytes]]:
-    """What the store holds of the submissions of each generation of a run; they are read by no version's rules."""
+    """Returns what the store has of the submissions of each generation of a run, read by no version's rules."""
     keys = [RunKeys(name, number) for number in generations(store, name)]
     records = {
         generation: [find(store, f"{generation.submissions}/{file}") for file in store.names(generation.submissions)]
@@ -224,7 +224,7 @@ def _submissions(store: Store, name: str) -> dict[RunKeys, list[bytes]]:
 
 
 def _other_runs(store: Store, name: str) -> Iterator[dict[RunKeys, list[bytes]]]:
-    """What the store holds of the submissions of each other run."""
+    """Yields what the store holds of the submissions of each other run."""
     folders = (folder.removesuffix("/") for folder in store.names("") if folder.endswith("/"))
     other_names = [folder for folder in folders if folder not in (name, *SHARED)]
     with ThreadPoolExecutor(AT_ONCE) as pool:
@@ -232,7 +232,7 @@ def _other_runs(store: Store, name: str) -> Iterator[dict[RunKeys, list[bytes]]]
 
 
 def _named(submissions: Mapping[RunKeys, Iterable[bytes]]) -> set[str]:
-    """What they name by its SHA-256: inputs, and other things."""
+    """Returns what they name by its SHA-256: inputs, and other things."""
     return {sha256.decode() for data in chain(*submissions.values()) for sha256 in _SHA256.findall(data)}
 
 

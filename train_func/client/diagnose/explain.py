@@ -22,14 +22,8 @@ from train_func.client.diagnose.incidents import (
 from train_func.client.diagnose.reasons import LESS_ON_DISK, OTHER_IMAGE, refusals, waits
 from train_func.client.source import locate, locate_main
 from train_func.client.status import Pod, Snapshot
-from train_func.client.stored_run import (
-    Submission,
-    all_ends,
-    goes_on_in,
-    is_cancelled,
-    own_failures,
-    refused_checkpoints,
-)
+from train_func.client.stored_attempts import all_ends, own_failures, refused_checkpoints
+from train_func.client.stored_run import Submission, goes_on_in, is_cancelled
 from train_func.errors import CAUSES, Cause, JobFailed, StorageFailed
 from train_func.inputs import variable_of
 from train_func.storage import Store

@@ -12,13 +12,13 @@ from datetime import datetime
 
 from train_func.client.diagnose.diagnosis import Diagnosis
 from train_func.client.diagnose.reasons import EVICTED, look_up
-from train_func.client.status import Event, Pod
+from train_func.client.status import JobEvent, Pod
 from train_func.errors import Cause
 from train_func.wire import exits
 from train_func.wire.records import Termination
 
-CRASHES = 3  # pods of a worker that end the same way, each within SHORT_LIFE, after which only a change can help
-SHORT_LIFE = 120.0  # seconds
+CRASHES = 3  # of a worker's pods that end the same way, each within SHORT_LIFE_SECONDS: only a change can help then
+SHORT_LIFE_SECONDS = 120.0
 EVICTION_REASONS = frozenset(EVICTED.split())
 _STARTED_AGAIN = "it is started again"
 _OTHER_STORE = (
@@ -37,7 +37,7 @@ class Incident:
     diagnosis: Diagnosis
 
 
-def incidents(pods: Sequence[Pod], events: Sequence[Event], max_attempts: int) -> list[Incident]:
+def incidents(pods: Sequence[Pod], events: Sequence[JobEvent], max_attempts: int) -> list[Incident]:
     """The incidents in events and pods, oldest first, each once.
 
     Args:
@@ -63,11 +63,11 @@ def incidents(pods: Sequence[Pod], events: Sequence[Event], max_attempts: int) -
         end = event.end
         if event.object == f"Pod/{event.pod}" and event.reason in EVICTION_REASONS:
             evict(f"eviction {event.pod} {event.uid or event.time}", event.worker, event.reason, event.message)
-        elif end and exits.retryable(end.code) and end.code not in exits.FOLLOWING:
+        elif end and exits.retryable(end.code) and exits.cause_of(end.code) != "peer":
             first = begun.setdefault((event.worker, event.reason, end.code), event.since or event.time)
             num_ends = 1 + sum(first < start <= event.time for start in starts.get(event.worker, ()))
             diagnosis = end_of(event)
-            is_quick = (event.time - first).total_seconds() < SHORT_LIFE * (num_ends - 1)
+            is_quick = (event.time - first).total_seconds() < SHORT_LIFE_SECONDS * (num_ends - 1)
             if is_quick and num_ends >= (max_attempts + 1 if diagnosis.cause == "memory" else CRASHES):
                 diagnosis = replace(diagnosis, permanent=diagnosis.remedy != _STARTED_AGAIN)
             key = f"end {event.pod} {event.reason} {end.code} {num_ends}"
@@ -78,7 +78,7 @@ def incidents(pods: Sequence[Pod], events: Sequence[Event], max_attempts: int) -
     return list(happened.values())
 
 
-def container_starts(pods: Sequence[Pod], events: Iterable[Event]) -> dict[int, list[datetime]]:
+def container_starts(pods: Sequence[Pod], events: Iterable[JobEvent]) -> dict[int, list[datetime]]:
     """By worker, when each of its pods started; from the node's events, which outlast the pods, and from its pods."""
     starts: dict[int, dict[str, datetime]] = {}
     for event in events:
@@ -90,8 +90,8 @@ def container_starts(pods: Sequence[Pod], events: Iterable[Event]) -> dict[int, 
     return {worker: list(by_uid.values()) for worker, by_uid in starts.items()}
 
 
-def end_of(event: Event) -> Diagnosis:
-    """What the end of a container means, of which the operator tells."""
+def end_of(event: JobEvent) -> Diagnosis:
+    """Returns what the end of a container means, of which the operator tells."""
     assert event.end is not None
     code, (written, words) = event.end.code, termination(event.end.message)
     reason = look_up(event.reason, "")
@@ -122,7 +122,7 @@ def termination(message: str) -> tuple[Cause | None, str]:
 
 
 def ending(code: int, reason: str, message: str) -> str:
-    """How a container ended, to follow its worker's name."""
+    """Returns how a container ended, to follow its worker's name."""
     cause, words = termination(message)
     if reason in _OF_THE_NODE:
         words = one_line(message)

@@ -8,7 +8,7 @@ from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 
 from train_func.client.diagnose.diagnosis import Diagnosis
-from train_func.client.diagnose.incidents import SHORT_LIFE, Incident, incidents
+from train_func.client.diagnose.incidents import SHORT_LIFE_SECONDS, Incident, incidents
 from train_func.client.diagnose.reasons import dead_nodes, refusals, waits
 from train_func.client.kinds.kind import Operator
 from train_func.client.kinds.reading import DELETED
@@ -40,7 +40,7 @@ class JobMonitor:
         return [self._outage, *self._hindrances] if self._outage else self._hindrances
 
     def look(self, snapshot: Snapshot) -> list[Diagnosis]:
-        """What is new since the last look; a diagnosis comes again when it has turned out to be permanent."""
+        """Returns what is new since the last look; a diagnosis comes again when it has turned out to be permanent."""
         now, news, before = self._now(), list[Diagnosis](), self._outage
         if error := snapshot.outage:
             remedy = "the job keeps running; news of it comes as soon as the cluster answers"
@@ -110,7 +110,7 @@ class JobMonitor:
 
 
 def _is_hopeless(incident: Incident, pods: tuple[Pod, ...], now: datetime) -> bool:
-    """Whether only a change helps against it: no pod of its worker lives longer than those that end again and again."""
+    """Returns whether only a change helps: no pod of its worker lives longer than those that end again and again."""
     last = next((pod for pod in reversed(pods) if pod.worker == incident.worker and not pod.deleted), None)
-    runs = last and last.started and not last.ended and (now - last.started).total_seconds() > SHORT_LIFE
+    runs = last and last.started and not last.ended and (now - last.started).total_seconds() > SHORT_LIFE_SECONDS
     return incident.diagnosis.permanent and not runs

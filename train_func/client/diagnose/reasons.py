@@ -10,7 +10,7 @@ from datetime import datetime
 
 from train_func.client.diagnose.diagnosis import Diagnosis, workers
 from train_func.client.kinds.reading import DELETED
-from train_func.client.status import Event, Pod
+from train_func.client.status import JobEvent, Pod
 from train_func.errors import Cause
 
 DENIED = re.compile(r'admission webhook "[^"]+" denied the request|ValidatingAdmissionPolicy .* denied request')
@@ -118,16 +118,16 @@ def look_up(reason: str, message: str) -> Diagnosis | None:
 
 
 def judge(words: str) -> Diagnosis:
-    """What the cluster means that refuses a pod with these words."""
+    """Returns what the cluster means that refuses a pod with these words."""
     refusal = look_up(_REFUSED, words)
     assert refusal is not None  # the last row fits any words
     return refusal
 
 
-def refusals(pods: Sequence[Pod], events: Iterable[Event], num_workers: int) -> list[Diagnosis]:
+def refusals(pods: Sequence[Pod], events: Iterable[JobEvent], num_workers: int) -> list[Diagnosis]:
     """Why workers have no pod; a refusal is over once the pod exists."""
     present = {pod.worker for pod in pods if not pod.deleted}
-    last: dict[int, Event] = {}
+    last: dict[int, JobEvent] = {}
     for event in sorted(events, key=lambda event: event.time):
         if event.creation:  # a refusal that names no pod is one of every worker that has none
             last.update(dict.fromkeys([event.worker] if event.pod else range(num_workers), event))
@@ -139,7 +139,7 @@ def refusals(pods: Sequence[Pod], events: Iterable[Event], num_workers: int) -> 
     return _together(refused, " cannot be created")
 
 
-def waits(pods: Sequence[Pod], events: Sequence[Event]) -> list[Diagnosis]:
+def waits(pods: Sequence[Pod], events: Sequence[JobEvent]) -> list[Diagnosis]:
     """Why the newest pods of workers do not start.
 
     A pod that runs, has ended, or only needs more time is none of them.

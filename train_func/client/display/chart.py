@@ -19,6 +19,8 @@ DASHES = ("", "5 3", "1.5 3", "8 3 2 3", "12 4")
 FAULT = "#d64545"
 
 Points = Sequence[tuple[float, float]]
+Curve = list[tuple[float, float]]
+"""Steps and values."""
 
 
 @dataclass(frozen=True)
@@ -32,7 +34,7 @@ class Line:
 
 
 @dataclass(frozen=True)
-class Mark:
+class Flag:
     """Something that happened at a step."""
 
     step: float
@@ -40,7 +42,7 @@ class Mark:
     """On a dashed line from top to bottom; without words it is a small sign at the bottom, as of a checkpoint."""
 
 
-def chart(lines: Sequence[Line], marks: Sequence[Mark], *, width: int, height: int, last: float = 0) -> str:
+def chart(lines: Sequence[Line], marks: Sequence[Flag], *, width: int, height: int, last: float = 0) -> str:
     """Draws the curves in one chart.
 
     Args:
@@ -118,7 +120,7 @@ def _curve(line: Line, number: int, points: Points) -> Iterator[str]:
             yield f'<circle cx="{x:.1f}" cy="{y:.1f}" r="2.6" fill="{colour}"/>'
 
 
-def _marks(marks: Sequence[Mark], x: Callable[[float], float], width: int, bottom: float) -> Iterator[str]:
+def _marks(marks: Sequence[Flag], x: Callable[[float], float], width: int, bottom: float) -> Iterator[str]:
     end = -math.inf
     for mark in sorted(marks, key=lambda mark: mark.step):
         at = x(mark.step)

@@ -9,9 +9,9 @@ from datetime import UTC, datetime
 from itertools import pairwise
 from typing import Any
 
-from train_func.client.display.chart import Line, Mark
+from train_func.client.display.chart import Flag, Line
 from train_func.client.display.trace import Trace, WorkerState
-from train_func.text import counted, listed, sized
+from train_func.text import counted, shown, sized
 from train_func.wire.events import RowsAudited
 from train_func.wire.records import RunRecord
 
@@ -27,6 +27,7 @@ SIGNS = {
     "Interrupted": "✗",
 }
 PREFIX = "eval_"  # of what an evaluation measures: it stands in one chart with the same metric of the training
+EPOCH = "epoch="  # of the audit of a training
 NO_METRICS = ("epoch", "eval_rows")
 COLUMNS = ("worker", "phase", "node", "restarts", "does")
 MOST_MARKS = 60  # checkpoints in a chart, the newest
@@ -69,7 +70,7 @@ class Panel:
     """What it waits for, and what to do about it."""
     charts: Sequence[Sequence[Line]]
     """The curves of each metric, the losses first; of metrics with one value they have one point."""
-    marks: Sequence[Mark]
+    marks: Sequence[Flag]
     """Checkpoints and restarts, for the charts."""
     last_step: float
     """Of the whole training; 0 where it is not known."""
@@ -82,8 +83,13 @@ class Panel:
     """The last lines of rank 0."""
     error: str
     """Why it failed, or will not go on; empty where that is not so."""
-    summary: str
-    """The job in one line."""
+
+    def __str__(self) -> str:
+        newest = (f"{line.name} {line.points[-1][1]:.4g}" for lines in self.charts for line in lines)
+        lines = ["  ".join([self.state, *self.heading]), " · ".join([*self.progress, *newest]), *self.warnings]
+        lines += ["  ".join(("worker", *cells)).rstrip() for cells in self.workers]
+        lines += [f"and {self.num_more_workers} more"] if self.num_more_workers else []
+        return shown("\n".join(filter(None, [*lines, *self.facts, *self.printed, self.error])))
 
 
 def panel_of(
@@ -104,7 +110,7 @@ def panel_of(
         now: the moment that is shown; by default this one.
     """
     state = trace.state or "Created"
-    shown, num_more = _workers(trace.workers())
+    workers, num_more = _workers(trace.workers())
     hindrances = [] if trace.failure else [str(hindrance) for hindrance in trace.hindrances]
     step = trace.last_step
     return Panel(
@@ -114,14 +120,13 @@ def panel_of(
         progress=_progress(trace),
         warnings=[*hindrances, *([silence] if silence else [])],
         charts=_charts(trace),
-        marks=[*(Mark(save.step) for save in trace.saves[-MOST_MARKS:]), *_restarts(trace)],
+        marks=[*(Flag(save.step) for save in trace.saves[-MOST_MARKS:]), *_restarts(trace)],
         last_step=float(trace.num_steps or 0),
-        workers=[_cells(worker) for worker in shown],
+        workers=[_cells(worker) for worker in workers],
         num_more_workers=num_more,
         facts=[*_facts(trace)],
         printed=list(trace.printed),
         error=explanation or (str(trace.failure) if trace.failure else ""),
-        summary=f"{subject.name}: {trace.summary}",
     )
 
 
@@ -166,7 +171,7 @@ def _charts(trace: Trace) -> list[list[Line]]:
     return [lines for _, lines in sorted(by_metric.items(), key=lambda item: item[0] != "loss")]
 
 
-def _restarts(trace: Trace) -> Iterator[Mark]:
+def _restarts(trace: Trace) -> Iterator[Flag]:
     """The beginnings of attempts but the first, with their sizes where these have changed."""
     groups = sorted(trace.groups, key=lambda group: group.attempt)
     for before, group in pairwise(groups):
@@ -174,7 +179,7 @@ def _restarts(trace: Trace) -> Iterator[Mark]:
         words = f"attempt {group.attempt}"
         if group.workers != before.workers:
             words = f"{before.workers} → {counted(group.workers, 'worker')}"
-        yield Mark(resumption.step if resumption else 0, words)
+        yield Flag(resumption.step if resumption else 0, words)
 
 
 def _workers(workers: Sequence[WorkerState]) -> tuple[list[WorkerState], int]:
@@ -205,11 +210,17 @@ def _facts(trace: Trace) -> Iterator[str]:
 
 
 def _audits(audits: Sequence[RowsAudited]) -> Iterator[str]:
-    """One tick for what was used exactly once, and each thing that was not."""
+    """One tick for the epochs in which each row was used exactly once, one for other rows, and what was not so."""
     exact = [audit for audit in audits if _is_exact(audit.counts)]
-    if exact:
-        what = listed([audit.what.replace("=", " ") for audit in exact][-4:])
-        yield f"✓ audit: every row was used exactly once in {what} ({exact[-1].counts.get('rows', 0):,} rows)"
+    epochs = [audit for audit in exact if audit.what.startswith(EPOCH)]
+    if epochs:
+        numbers = [int(audit.what.removeprefix(EPOCH)) for audit in epochs]
+        which = f"epochs {min(numbers)} to {max(numbers)}" if len(numbers) > 1 else f"epoch {numbers[0]}"
+        yield f"✓ audit: each of {epochs[-1].counts['rows']:,} rows was used exactly once in {which}"
+    for audit in exact:
+        if audit not in epochs:
+            what = audit.what.replace("_", " ")
+            yield f"✓ audit: each of {audit.counts['rows']:,} rows was measured exactly once ({what})"
     for audit in audits:
         if audit not in exact:
             yield f"✗ {audit}"

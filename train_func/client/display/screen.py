@@ -93,7 +93,7 @@ class Notebook:
 
         from train_func.client.display.html import draw
 
-        frame = {"text/html": draw(panel), "text/plain": panel.summary}
+        frame = {"text/html": draw(panel), "text/plain": str(panel)}
         if self._output is None:
             self._output = display(frame, raw=True, display_id=True)
         else:

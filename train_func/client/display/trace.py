@@ -10,6 +10,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 
+from train_func.client.display.chart import Curve
 from train_func.client.logs import AttemptLine
 from train_func.client.status import Pod, Snapshot
 from train_func.client.watch import News
@@ -40,12 +41,9 @@ MOST_PRINTED = 40  # lines of rank 0 that are kept
 MOST_STEPS = 20_000  # that are kept one by one: of more, every second one is left out
 RANK_0 = OF_RANK.format(0)
 
-Curve = list[tuple[int, float]]
-"""Steps and values."""
-
 
 @dataclass(frozen=True)
-class Step:
+class Point:
     """A step that was done. ``time``: Unix seconds, by the clock of the worker."""
 
     time: float
@@ -100,8 +98,8 @@ class Trace:
         """Whether no look follows."""
         self.is_current = False
         """Whether all that was written by the last look has been read."""
-        self.steps: list[Step] = []
-        self.evaluations: list[Step] = []
+        self.steps: list[Point] = []
+        self.evaluations: list[Point] = []
         self.groups: list[Group] = []
         self.saves: list[CheckpointSaved] = []
         self.resumptions: dict[int, Resumes] = {}
@@ -163,7 +161,7 @@ class Trace:
             for step in unrepeated(rows):
                 for name, value in step.values.items():
                     if math.isfinite(value):
-                        curves.setdefault(name, []).append((step.step, value))
+                        curves.setdefault(name, []).append((float(step.step), value))
         return curves
 
     def workers(self) -> list[WorkerState]:
@@ -198,15 +196,15 @@ class Trace:
             case StepProgress():
                 curve = [(step, when - age, loss) for step, age, loss in event.points]
                 for step, ended, loss in curve or [(event.step, when, event.loss)]:
-                    self._add(Step(ended, attempt, step, {} if loss is None else {"loss": loss}))
+                    self._add(Point(ended, attempt, step, {} if loss is None else {"loss": loss}))
                 self.progress = event
                 self._activities.clear()
             case Reported():
-                self._add(Step(when, attempt, event.step, _numbers(event.metrics.items())))
+                self._add(Point(when, attempt, event.step, _numbers(event.metrics.items())))
                 self._activities.clear()
             case Evaluated():
                 named = ((f"{event.prefix}_{name}", value) for name, value in event.metrics.items())
-                self.evaluations.append(Step(when, attempt, event.step, _numbers(named)))
+                self.evaluations.append(Point(when, attempt, event.step, _numbers(named)))
             case AttemptStarts():
                 self.groups.append(Group(when, event.attempt, event.num_workers, event.num_ranks))
                 self._activities = dict.fromkeys(range(event.num_workers), "loads model and data")
@@ -230,17 +228,17 @@ class Trace:
             case Stage() | WaitsForPeers() | RankStops() | WorkerEnds():
                 self._activities[line.worker] = str(event).partition("\n")[0]
 
-    def _add(self, step: Step) -> None:
+    def _add(self, step: Point) -> None:
         self.steps.append(step)
         if len(self.steps) > MOST_STEPS:
             del self.steps[1:-1:2]
 
 
-def unrepeated(steps: Iterable[Step]) -> Iterator[Step]:
+def unrepeated(steps: Iterable[Point]) -> Iterator[Point]:
     """Yields the steps in their order, without those that a later attempt did again."""
-    kept: list[Step] = []
+    kept: list[Point] = []
     again = math.inf  # the first step of any later attempt
-    by_attempt: dict[int, list[Step]] = {}
+    by_attempt: dict[int, list[Point]] = {}
     for step in steps:
         by_attempt.setdefault(step.attempt, []).append(step)
     for number in sorted(by_attempt, reverse=True):

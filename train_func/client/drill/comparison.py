@@ -80,7 +80,7 @@ def compare(
 
 
 def _last_loss(record: RunRecord, store: Store) -> float | None:
-    from train_func.client.history import read_rows  # pandas takes long to import
+    from train_func.client.display.history import read_rows  # pandas takes long to import
 
     losses = [row["loss"] for row in read_rows(store, record.keys) if isinstance(row.get("loss"), (int, float))]
     return losses[-1] if losses else None

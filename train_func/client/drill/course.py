@@ -5,24 +5,21 @@ that it is meant for, causes the fault, and follows the job until it has done a 
 """
 
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
-from train_func.client.backend import Backend, BoundJob
-from train_func.client.diagnose import JobMonitor
-from train_func.client.display.trace import Step
+from train_func.client.display.trace import Point
 from train_func.client.drill.campaign import Campaign
 from train_func.client.drill.comparison import compare
 from train_func.client.drill.faults import Fault, Injector, injector_of
 from train_func.client.drill.observer import Observer
 from train_func.client.drill.report import Comparison, DrillReport, Recovery
-from train_func.client.logs import RunLogs
-from train_func.client.stored_run import ENDED, all_ends, submission_time
-from train_func.client.watch import View, follow
+from train_func.client.stored_attempts import all_ends
+from train_func.client.stored_run import ENDED
+from train_func.client.watch import JobLooks
 from train_func.errors import Cause, InvalidInput
-from train_func.storage import Store
 from train_func.text import counted, shown
 from train_func.wire import exits
 from train_func.wire.events import Resumes
@@ -30,15 +27,9 @@ from train_func.wire.records import EndRecord, RunRecord
 
 
 @dataclass(frozen=True)
-class Target:
+class Target(JobLooks):
     """The job that is drilled."""
 
-    record: RunRecord
-    backend: Backend
-    store: Store
-    job: BoundJob
-    views: Callable[[], Iterator[View]]
-    """Looks at the job without end."""
     end_of: Callable[[RunRecord], str]
     """Waits for the end of a job of this backend; returns its state."""
 
@@ -72,9 +63,7 @@ def drill(target: Target, campaign: Campaign, *, is_compared: bool = False) -> D
     injector = injector_of(target.backend, target.job, target.store)
     for fault in campaign.faults:
         injector.check(fault)
-    monitor, logs = JobMonitor(target.record, target.job.operator), RunLogs(target.record, target.store)
-    newest = submission_time(target.store, target.record.keys)
-    trace = Observer(follow(target.views(), logs, monitor, newest), target.note)
+    trace = Observer(target.news(), target.note)
     trace.until(lambda: trace.state in (*ENDED, "Absent") or (trace.is_current and trace.is_training))
     _check_trains(target, trace)
     group = trace.group
@@ -169,7 +158,7 @@ def _cause(fault: Fault, injector: Injector, target: Target, trace: Observer) ->
 
 
 def _measured(
-    fault: Fault, what: str, target: Target, trace: Observer, attempt: int, new: Step | None, begun: float
+    fault: Fault, what: str, target: Target, trace: Observer, attempt: int, new: Point | None, begun: float
 ) -> Recovery:
     """Returns what the fault has cost, by what the workers have told and put on record.
 
@@ -207,7 +196,7 @@ def _measured(
 
 
 def _ends(target: Target, attempt: int) -> list[EndRecord]:
-    """How workers ended in this attempt and later ones, as far as that is on record."""
+    """Returns how workers ended in this attempt and later ones, as far as that is on record."""
     return [end for end in all_ends(target.store, target.record.keys, []) if end.attempt >= attempt]
 
 

@@ -13,11 +13,11 @@ from train_func.errors import Cause, InvalidInput
 from train_func.fields import NamedFields, brief, field_names, is_number, meant, whole_fault
 from train_func.storage import Store
 
-FOREVER = 3600.0  # longest that a store or a node is away
+LONGEST_SECONDS = 3600.0  # longest that a store or a node is away
 
 
 @dataclass(frozen=True)
-class Kind:
+class FaultKind:
     """A kind of fault."""
 
     victim: Literal["rank", "worker", "store"]
@@ -28,13 +28,13 @@ class Kind:
 
 
 _OF_RANK: dict[str, tuple[Cause, ...]] = dict.fromkeys(("KILL", "TERM", "INT", "ABRT", "SEGV", "BUS"), ("killed",))
-KINDS: Mapping[str, Kind] = {
-    "rank": Kind("rank", _OF_RANK),
-    "worker": Kind("worker", {"KILL": ("killed",), "TERM": ("preemption",)}),
-    "pod": Kind("worker", {"KILL": ("preemption", "killed"), "TERM": ("preemption",)}),
-    "node": Kind("worker", {"TERM": ("preemption",)}, seconds=30.0),
-    "hang": Kind("rank", {"STOP": ("hang",)}),
-    "store": Kind("store", {"": ("storage",)}, seconds=10.0),
+KINDS: Mapping[str, FaultKind] = {
+    "rank": FaultKind("rank", _OF_RANK),
+    "worker": FaultKind("worker", {"KILL": ("killed",), "TERM": ("preemption",)}),
+    "pod": FaultKind("worker", {"KILL": ("preemption", "killed"), "TERM": ("preemption",)}),
+    "node": FaultKind("worker", {"TERM": ("preemption",)}, seconds=30.0),
+    "hang": FaultKind("rank", {"STOP": ("hang",)}),
+    "store": FaultKind("store", {"": ("storage",)}, seconds=10.0),
 }
 
 
@@ -79,16 +79,18 @@ class Fault(NamedFields):
             faults.append(f"signal={brief(self.signal)}: kill={self.kill!r} takes {allowed}")
         if self.seconds is None:
             object.__setattr__(self, "seconds", kind.seconds)
-        elif not (kind.seconds and is_number(self.seconds) and 0 < self.seconds <= FOREVER):
+        elif not (kind.seconds and is_number(self.seconds) and 0 < self.seconds <= LONGEST_SECONDS):
             takes = (
-                f"up to {FOREVER:.0f} are expected" if kind.seconds else "only 'store' and 'node' are away for a time"
+                f"up to {LONGEST_SECONDS:.0f} are expected"
+                if kind.seconds
+                else "only 'store' and 'node' are away for a time"
             )
             faults.append(f"seconds={brief(self.seconds)}: {takes}")
         if known := [fault for fault in faults if fault]:
             raise InvalidInput(known)
 
     @property
-    def kind(self) -> Kind:
+    def kind(self) -> FaultKind:
         """What its name stands for."""
         return KINDS[self.kill]
 
@@ -138,7 +140,7 @@ class Injector(Protocol):
         """
 
 
-INJECTORS = {"Local": "train_func.client.drill.machine", "Cluster": "train_func.client.drill.cluster"}
+INJECTORS = {"Local": "train_func.client.drill.machine_faults", "Cluster": "train_func.client.drill.cluster_faults"}
 
 
 def injector_of(backend: Backend, job: BoundJob, store: Store) -> Injector:

@@ -3,7 +3,7 @@
 import time
 from collections.abc import Callable, Iterator
 
-from train_func.client.display.trace import Step, Trace
+from train_func.client.display.trace import Point, Trace
 from train_func.client.watch import News
 
 SILENT_SECONDS = 60.0  # after which an attempt that tells no step counts as training
@@ -49,7 +49,7 @@ class Observer(Trace):
                 self._note(str(news.failure))
         return True
 
-    def first_new(self, attempt: int, begun: float, done: int = -1) -> Step | None:
+    def first_new(self, attempt: int, begun: float, done: int = -1) -> Point | None:
         """The first step after ``begun``, of this or a later attempt, that had not been done before; None if none was.
 
         For a function that tells no steps it is the step 0 of the next group.
@@ -63,6 +63,6 @@ class Observer(Trace):
         before = [step.step for step in steps if step.attempt < attempt or step.time < begun]
         after = [step for step in steps if step.attempt >= attempt and step.time >= begun]
         if not steps:
-            after = [Step(group.time, group.attempt, 0) for group in groups if group.attempt >= attempt]
+            after = [Point(group.time, group.attempt, 0) for group in groups if group.attempt >= attempt]
         new = [step for step in after if step.step > max([*before, done])]
         return min(new, key=lambda step: step.time, default=None)

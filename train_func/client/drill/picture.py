@@ -11,7 +11,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from html import escape
 
 from train_func.client.display.chart import ticks
-from train_func.client.display.trace import Group, Step
+from train_func.client.display.trace import Group, Point
 
 WIDTH, LEFT, RIGHT, INSET = 780, 56, 20, 8
 TITLE, ROW, CAPTION, LOSS, GAP, WORKERS, AXIS = 30, 16, 26, 210, 34, 80, 34  # heights, from above
@@ -34,7 +34,7 @@ class Picture(str):
         return str(self)
 
 
-class Panel:
+class Plot:
     """Places times and values between the edges of one panel."""
 
     def __init__(self, top: float, height: float, times: tuple[float, float], values: tuple[float, float]) -> None:
@@ -65,7 +65,7 @@ class Panel:
         yield _text(LEFT, self.top - 7, name)
 
 
-def draw(name: str, steps: Sequence[Step], groups: Sequence[Group], marks: Sequence[tuple[float, str]]) -> Picture:
+def draw(name: str, steps: Sequence[Point], groups: Sequence[Group], marks: Sequence[tuple[float, str]]) -> Picture:
     """Draws the picture.
 
     Args:
@@ -78,10 +78,10 @@ def draw(name: str, steps: Sequence[Step], groups: Sequence[Group], marks: Seque
     span = (min(times), max(times))
     losses = [step.loss for step in steps if step.loss is not None and math.isfinite(step.loss)] or [0.0]
     most = max((group.workers for group in groups), default=1)
-    rows = _rows([Panel(0, 0, span, (0, 1)).x(time) for time, _ in marks], [_width(words) for _, words in marks])
+    rows = _rows([Plot(0, 0, span, (0, 1)).x(time) for time, _ in marks], [_width(words) for _, words in marks])
     top = TITLE + ROW * (max(rows, default=-1) + 1) + CAPTION
-    above = Panel(top, LOSS, span, (min(losses), max(losses)))
-    below = Panel(above.bottom + GAP, WORKERS, span, (0, most))
+    above = Plot(top, LOSS, span, (min(losses), max(losses)))
+    below = Plot(above.bottom + GAP, WORKERS, span, (0, most))
     every = math.ceil(len(losses) / MOST_POINTS)
     curves, repeats = _curves(steps)
     parts = [*above.frame("loss", ticks(min(losses), max(losses), 5))]
@@ -114,7 +114,7 @@ def draw(name: str, steps: Sequence[Step], groups: Sequence[Group], marks: Seque
     return Picture("\n".join([f'{head} font-family="sans-serif" font-size="11">', background, *parts, "</svg>"]))
 
 
-def _curves(steps: Sequence[Step]) -> tuple[list[Points], list[Points]]:
+def _curves(steps: Sequence[Point]) -> tuple[list[Points], list[Points]]:
     """Times and losses of each attempt: of its steps, and of those that a later attempt did again."""
     curves, repeats = list[Points](), list[Points]()
     again = math.inf  # the first step of any later attempt

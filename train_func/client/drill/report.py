@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
-from train_func.client.display.trace import Group, Step
+from train_func.client.display.trace import Group, Point
 from train_func.client.drill.faults import Fault
 from train_func.client.drill.picture import Picture, draw
 from train_func.errors import Cause
@@ -129,7 +129,7 @@ class DrillReport:
     """Of the job, at the end of the drill."""
     recoveries: Sequence[Recovery]
     """The faults, in their order, each with what came after it."""
-    steps: Sequence[Step]
+    steps: Sequence[Point]
     """As they were done, also those that were done again."""
     groups: Sequence[Group]
     """Those of the attempts."""

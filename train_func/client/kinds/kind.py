@@ -9,7 +9,7 @@ from typing import Any, Literal, Protocol
 from train_func.client.job_spec import JobSpec
 from train_func.client.kinds import pod, reading
 from train_func.client.placement import Placement
-from train_func.client.status import Event, JobStatus, Pod
+from train_func.client.status import JobEvent, JobStatus, Pod
 from train_func.errors import InvalidInput
 
 _NAMED = re.compile(r'(?:Created pod: |\bpods? ")(?P<pod>[^"\s]+)')
@@ -114,7 +114,7 @@ class Kind(ABC):
 
     @abstractmethod
     def num_objects(self, num_workers: int) -> Mapping[str, int]:
-        """How many objects of each resource a job comes to, by the names that quotas use."""
+        """Returns how many objects of each resource a job comes to, by the names that quotas use."""
 
     def create(self, api: Api, manifest: Json) -> None:
         """Creates a job."""
@@ -150,7 +150,7 @@ class Kind(ABC):
         match = self.pod_name.search(pod_name)
         return int(match["worker"]) if match else 0
 
-    def understood(self, event: Event) -> Event:
+    def understood(self, event: JobEvent) -> JobEvent:
         """The event, with the pod that it is about or tells of; the refusal of a pod may name none."""
         kind, _, name = event.object.partition("/")
         if kind == "Pod":

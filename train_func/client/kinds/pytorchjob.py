@@ -12,7 +12,7 @@ from typing import Any
 from train_func.client.job_spec import JOIN_SECONDS, TTL_SECONDS, JobSpec
 from train_func.client.kinds import reading
 from train_func.client.kinds.kind import Api, Json, Kind, Operator
-from train_func.client.status import ContainerEnd, Event, JobStatus
+from train_func.client.status import ContainerEnd, JobEvent, JobStatus
 
 _DEADLINE = "longer than specified deadline"  # in the message of the condition; its reason does not tell
 # The operator's copy of a termination message, when a container has ended with something else than 0.
@@ -127,7 +127,7 @@ class PyTorchJob(Kind):
         worker = ((job.get("spec") or {}).get("pytorchReplicaSpecs") or {}).get("Worker") or {}
         return replace(reading.job_status(job, conditions, is_over_deadline=late), workers=worker.get("replicas"))
 
-    def understood(self, event: Event) -> Event:
+    def understood(self, event: JobEvent) -> JobEvent:
         """The operator tells of pods in events about the job."""
         if ended := _ENDED.match(event.message):
             end = ContainerEnd(int(ended["code"]), ended["message"])

@@ -4,7 +4,7 @@ from collections.abc import Iterable, Mapping
 from datetime import UTC, datetime
 from typing import Any
 
-from train_func.client.status import Condition, Event, JobStatus, Pod
+from train_func.client.status import Condition, JobEvent, JobStatus, Pod
 
 DELETED = "Deleted"  # the reason of a pod that a user or a controller has deleted, where no event tells of its end
 NEVER = datetime.min.replace(tzinfo=UTC)
@@ -74,13 +74,13 @@ def _condition_of(status: Json, kind: str, value: str) -> Json:
     return next((entry for entry in conditions if (entry["type"], entry["status"]) == (kind, value)), {})
 
 
-def event(item: Json) -> Event:
+def event(item: Json) -> JobEvent:
     """Reads an event of the core API."""
     about = item["involvedObject"]
     last = (item.get("series") or {}).get("lastObservedTime")
     times = (last, item.get("lastTimestamp"), item.get("eventTime"), item.get("firstTimestamp"))
     created = item["metadata"].get("creationTimestamp")
-    return Event(
+    return JobEvent(
         time=next((moment(time) for time in (*times, created) if time), None) or NEVER,
         type=item.get("type") or "Normal",
         reason=item.get("reason") or "",

@@ -23,15 +23,15 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 from train_func.client.kinds.reading import DELETED
-from train_func.client.local.folder import JobFolder
+from train_func.client.local.job_folder import JobFolder
 from train_func.client.local.worker import Node, Worker
-from train_func.client.status import Condition, ContainerEnd, Event, JobStatus, Pod
+from train_func.client.status import Condition, ContainerEnd, JobEvent, JobStatus, Pod
 from train_func.process import lock, process_tree
 from train_func.wire import exits
 
 LOOK_SECONDS = 0.1  # between two looks at what is due; the end of a worker is seen at once
 # A cluster needs a second or more to replace a pod; without any pause a worker that always ends at once fills the disk.
-SHORT_LIFE, FIRST_PAUSE, LONGEST_PAUSE = 10.0, 0.5, 10.0
+SHORT_LIFE_SECONDS, FIRST_PAUSE_SECONDS, LONGEST_PAUSE_SECONDS = 10.0, 0.5, 10.0
 CANCEL = signal.SIGUSR1
 SIGNALS = (signal.SIGCHLD, signal.SIGTERM, CANCEL)
 CANCELLED, DEADLINE, STOPPED = "Cancelled", "DeadlineExceeded", "Stopped"
@@ -103,14 +103,14 @@ class Controller:
         entered = Condition(state, "True", reason or state, message)
         self._status = replace(self._status, conditions=(*conditions[:1], entered))
         severity = "Warning" if state in ("Restarting", "Failed") else "Normal"
-        event = Event(datetime.now(UTC), severity, entered.reason, message, f"Job/{self._spec.name}")
+        event = JobEvent(datetime.now(UTC), severity, entered.reason, message, f"Job/{self._spec.name}")
         self._folder.add(self._status, event)
 
     def _tell(self, pod: Pod, severity: str, reason: str, message: str, end: ContainerEnd | None = None) -> None:
         """Adds an event about a pod."""
         now, about = datetime.now(UTC), f"Pod/{pod.name}"
         self._folder.add(
-            Event(now, severity, reason, message, about, uid=pod.uid, pod=pod.name, worker=pod.worker, end=end)
+            JobEvent(now, severity, reason, message, about, uid=pod.uid, pod=pod.name, worker=pod.worker, end=end)
         )
 
     def _create(self, worker: int) -> Pod:
@@ -204,11 +204,11 @@ class Controller:
             del self._replicas[pod.worker]
         elif is_again:
             self._enter("Restarting", f"{what}, and is started again")
-            is_short = (now - (before.started or now)).total_seconds() < SHORT_LIFE
+            is_short = (now - (before.started or now)).total_seconds() < SHORT_LIFE_SECONDS
             pause = replica.pause if is_short else 0.0
             replica.pod, replica.start_at = self._create(pod.worker), time.monotonic() + pause
             replica.eviction = ""
-            replica.pause = min(LONGEST_PAUSE, 2 * pause or FIRST_PAUSE)
+            replica.pause = min(LONGEST_PAUSE_SECONDS, 2 * pause or FIRST_PAUSE_SECONDS)
         elif not self._ending:
             self._enter("Failed" if code else "Succeeded", what)
 

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, cast
 
 from train_func.client.backend import BoundJob, Input, JobRequest
 from train_func.client.job_spec import JobSpec, SecretKey
-from train_func.client.local.folder import make_folder
+from train_func.client.local.job_folder import make_folder
 from train_func.client.local.local_job import LocalJob, job_folders
 from train_func.client.local.machine import Machine, capacity_faults, identity
 from train_func.client.placement import Placement, environment_faults, job_spec, memory_fault
@@ -98,7 +98,7 @@ class Local(NamedFields):
         return home(os.environ) / "models"
 
     def inventory(self) -> "Inventory | None":
-        """What this interpreter has, where packages have to fit it."""
+        """Returns what this interpreter has, where packages have to fit it."""
         if not self.packages:
             return None
         from train_func.client.packages.inventory import Inventory
@@ -130,7 +130,7 @@ class Local(NamedFields):
         if faults:
             raise InvalidInput(faults)
 
-    def adapted(self, run: Run) -> Run:
+    def adapt(self, run: Run) -> Run:
         """The run as it is."""
         return run
 

@@ -14,9 +14,9 @@ from pathlib import Path
 
 from train_func.client.backend import RunsAlready
 from train_func.client.job_spec import TTL_SECONDS, JobSpec
-from train_func.client.local.folder import History, JobFolder, make_folder
+from train_func.client.local.job_folder import JobFolder, Journal, make_folder
 from train_func.client.local.worker import machine_environment, secret_values
-from train_func.client.status import Event, JobStatus, LogLine, LogPosition, Pod, Snapshot
+from train_func.client.status import JobEvent, JobStatus, LogLine, LogPosition, Pod, Snapshot
 from train_func.errors import InvalidInput, JobFailed, JobNotFound
 from train_func.process import lock, process_tree
 from train_func.wire.layout import home
@@ -50,25 +50,25 @@ class LocalJob:
         """Every incarnation of every worker, oldest first."""
         return list(self._read().pods.values())
 
-    def events(self) -> list[Event]:
+    def events(self) -> list[JobEvent]:
         """All events, oldest first."""
         return self._read().events
 
     def look(self, since: Snapshot | None = None, *, worker: int | None = None, with_logs: bool = True) -> Snapshot:
         """Looks as every backend does, at the files of the job's folder; the logs of all workers are read."""
         positions = dict(since.positions) if since else {}
-        history = self._read()  # before the logs: no line follows an end
+        journal = self._read()  # before the logs: no line follows an end
         lines, has_more = list[LogLine](), False
-        for pod in history.pods.values() if with_logs else ():
+        for pod in journal.pods.values() if with_logs else ():
             if worker in (None, pod.worker):
                 log, position = self.folder.pod(pod) / "log", positions.get(pod.uid, LogPosition())
                 new, positions[pod.uid], is_cut = read_log(log, pod, position)
                 lines += new
                 has_more = has_more or is_cut
         return Snapshot(
-            status=history.status,
-            pods=tuple(history.pods.values()),
-            events=tuple(history.events),
+            status=journal.status,
+            pods=tuple(journal.pods.values()),
+            events=tuple(journal.events),
             lines=tuple(lines),
             positions=positions,
             has_more=has_more,
@@ -198,16 +198,16 @@ class LocalJob:
                 if self.folder.root.exists() and not self.folder.is_controlled():  # no client has started it again
                     shutil.rmtree(self.folder.root)
 
-    def _read(self) -> History:
-        """What the journal says, and what no journal can: that no controller lives any more."""
+    def _read(self) -> Journal:
+        """Returns what the journal says, and what no journal can: that no controller lives any more."""
         was_controlled = self.folder.is_controlled()  # before reading: a controller writes its last entry, then ends
         status, pods, events = self.folder.read()
         if was_controlled or self.folder.is_controlled():
-            return History(status, pods, events)
+            return Journal(status, pods, events)
         if status and not status.finished:
             status = replace(status, interrupted=True)
         lost = {uid: replace(pod, phase="Unknown") for uid, pod in pods.items() if pod.phase in OPEN}
-        return History(status, {**pods, **lost}, events)
+        return Journal(status, {**pods, **lost}, events)
 
     def _end_if_finished(self) -> None:
         status = self.folder.read().status

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Self
 
-from train_func.client import quantity
+from train_func.client.job_spec import readable_quantity, whole_quantity
 from train_func.process import lock
 from train_func.text import counted
 
@@ -109,14 +109,14 @@ def capacity_faults(
         each, room = WORKER_BYTES + (0 if gpu else MODEL_COPIES * num_model_bytes), machine.memory_free
         otherwise = "free memory, or state what each takes, as Local(memory=...), and they start all the same"
     else:
-        each, room = quantity.whole(memory), machine.memory
+        each, room = whole_quantity(memory), machine.memory
         otherwise = "ask for less memory"
     if workers * each > room:
         most = room // each
         fewer = f"ask for at most workers={most}" if most else "not even one fits"
         faults.append(
-            f"{they} with {quantity.readable(each)} of memory each, {quantity.readable(workers * each)} together; this "
-            f"machine has {quantity.readable(machine.memory)}, {quantity.readable(machine.memory_free)} of it free: "
+            f"{they} with {readable_quantity(each)} of memory each, {readable_quantity(workers * each)} together; this "
+            f"machine has {readable_quantity(machine.memory)}, {readable_quantity(machine.memory_free)} of it free: "
             f"{fewer}; or {otherwise}"
         )
     return faults

@@ -17,9 +17,8 @@ import time
 from collections.abc import Mapping
 from pathlib import Path
 
-from train_func.client import quantity
-from train_func.client.job_spec import JOIN_SECONDS, JobSpec, OfWorker, SecretKey
-from train_func.client.local.folder import JobFolder
+from train_func.client.job_spec import JOIN_SECONDS, JobSpec, OfWorker, SecretKey, whole_quantity
+from train_func.client.local.job_folder import JobFolder
 from train_func.client.local.machine import Machine
 from train_func.client.status import Pod
 from train_func.process import process_tree
@@ -35,7 +34,7 @@ _OF_THE_MACHINE = re.compile(
 
 
 def machine_environment(environment: Mapping[str, str]) -> dict[str, str]:
-    """What an image would bring along: how to find this interpreter, this package and this machine's surroundings."""
+    """Returns what an image would bring along: where this interpreter, package and machine's surroundings are."""
     brought = {name: value for name, value in environment.items() if _OF_THE_MACHINE.fullmatch(name)}
     # The submitting person's own, where the check before the job looked as well.
     brought["HF_HOME"] = environment.get("HF_HOME") or str(Path("~/.cache/huggingface").expanduser())
@@ -88,8 +87,8 @@ class Node:
             "number": str(pod.worker),
             "pod": pod.name,
             "uid": pod.uid,
-            "cpus": str(quantity.whole(spec.cpu)),
-            "memory": str(quantity.whole(spec.memory) if spec.memory else machine.memory),
+            "cpus": str(whole_quantity(spec.cpu)),
+            "memory": str(whole_quantity(spec.memory) if spec.memory else machine.memory),
             "work": str(folder / "work"),
             "tmp": str(folder / "work/tmp"),
             "cache": str(self.folder.home / "cache"),

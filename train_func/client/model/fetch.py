@@ -131,7 +131,7 @@ def _await_exchange(to: Path) -> None:
 
 
 def _recognise(to: Path, new: Result, sha256_there: Callable[[str], str | None]) -> Result | None:
-    """What was fetched into the folder before, None when it is empty.
+    """Returns what was fetched into the folder before, None when it is empty.
 
     Raises:
         InvalidInput: it holds anything else, or ``new`` cannot be put into it without loss.

@@ -28,7 +28,7 @@ from train_func.published_model import (
     parts_of,
     refused,
 )
-from train_func.rgb import opened
+from train_func.rgb import open_image
 from train_func.text import listed, shown, sized
 from train_func.wire.layout import CARD, MODEL_MANIFEST, PIPELINE
 from train_func.wire.records import RunRecord
@@ -85,7 +85,7 @@ def ready(folder: Path, base: Path | None = None) -> "Pipeline":
 
 
 def _of_rgb(preprocess: Callable[..., Any], image: Any, timeout: float | None = None, **options: Any) -> Any:
-    return preprocess(opened(image, timeout), timeout=timeout, **options)
+    return preprocess(open_image(image, timeout), timeout=timeout, **options)
 
 
 def base_of(record: RunRecord, adapters: Path) -> Path:

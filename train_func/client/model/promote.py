@@ -49,7 +49,7 @@ class Promotion(Record):
         return ModelKeys(self.name).copy(self.number, RunKeys(self.run, self.generation).job_name)
 
     def address(self, store: Store) -> str:
-        """Where its files are, as part of a sentence."""
+        """Returns where its files are, as part of a sentence."""
         return f"with its files in {store.address}/{self.folder}/"
 
 
@@ -92,13 +92,13 @@ class Metric(NamedTuple):
 
 
 def in_place(store: Store, name: str) -> Promotion | None:
-    """What is in place under ``name``; None where nothing is, or it can be no such name."""
+    """Returns what is in place under ``name``; None where nothing is, or it can be no such name."""
     newest = _newest(store, name) if isinstance(name, str) and _NAME.fullmatch(name) else None
     return newest if newest and newest.run else None
 
 
 def all_in_place(store: Store, damaged: list[str] | None = None) -> list[Promotion]:
-    """What is in place under all names.
+    """Returns what is in place under all names.
 
     Args:
         store: that has the models.

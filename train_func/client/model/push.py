@@ -100,7 +100,7 @@ def _pushed_before(hub: "HfApi", info: Any) -> dict[str, str]:
 
 @contextmanager
 def _errors_of(hub: "HfApi", repo: str) -> Iterator[None]:
-    """Within, what the Hub refuses is raised as an error of this package."""
+    """Raises what the Hub refuses, in its body, as an error of this package."""
     from huggingface_hub.errors import HfHubHTTPError, HTTPError
 
     try:

@@ -49,12 +49,12 @@ class Inventory(Record):
         from packaging.tags import platform_tags
 
         named = [each for each in reversed(list(metadata.distributions())) if each.metadata["Name"]]
-        distributions = {normalised(each.name): each for each in named}
+        distributions = {normalise(each.name): each for each in named}
         modules = metadata.packages_distributions()
         return cls(
             packages={name: distributions[name].version for name in sorted(distributions)},
             modules={
-                name: tuple(sorted({normalised(package) for package in modules[name]}))
+                name: tuple(sorted({normalise(package) for package in modules[name]}))
                 for name in sorted(modules)
                 if name.isidentifier()
             },
@@ -76,7 +76,7 @@ class Inventory(Record):
 
 
 def inventory_of(image: str, environ: Mapping[str, str], store: Callable[[], Store]) -> Inventory | None:
-    """What an image holds; None where that is not known.
+    """Returns what an image holds; None where that is not known.
 
     It is read from the image that this process runs in, else from the file that `make image` has left on this machine,
     else from the store, where the workers of an earlier run have put it.
@@ -94,7 +94,7 @@ def inventory_of(image: str, environ: Mapping[str, str], store: Callable[[], Sto
         return None
 
 
-def normalised(name: str) -> str:
+def normalise(name: str) -> str:
     """The name of a package as indexes compare it."""
     return re.sub(r"[-_.]+", "-", name).lower()
 
@@ -111,7 +111,7 @@ def _required(names: Iterable[str], distributions: Mapping[str, metadata.Distrib
         for text in distributions[name].requires or ():
             requirement = Requirement(text)
             if requirement.marker is None or requirement.marker.evaluate({"extra": ""}):
-                waiting += [other for other in [normalised(requirement.name)] if other in distributions]
+                waiting += [other for other in [normalise(requirement.name)] if other in distributions]
     return seen
 
 

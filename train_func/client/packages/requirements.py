@@ -23,7 +23,7 @@ from packaging.requirements import InvalidRequirement, Requirement
 from packaging.utils import parse_wheel_filename
 from packaging.version import InvalidVersion, Version
 
-from train_func.client.packages.inventory import COMPUTES, Inventory, normalised
+from train_func.client.packages.inventory import COMPUTES, Inventory, normalise
 from train_func.errors import Cause, InvalidInput
 from train_func.secret import secret_in
 from train_func.storage import Store
@@ -103,7 +103,7 @@ def requirement_faults(packages: object) -> list[str]:
             )
             continue
         try:
-            name = normalised(Requirement(text).name)
+            name = normalise(Requirement(text).name)
         except (InvalidRequirement, TypeError) as error:
             faults.append(f"packages={text!r}: {example}: {str(error).splitlines()[0]}")
             continue
@@ -173,7 +173,7 @@ def _missing(module: str, place: str, inventory: Inventory, packages: Sequence[s
     package, requirement = "", module
     if packages:
         version = metadata.version(packages[0])
-        package, requirement = f" ({packages[0]} {version} here)", f"{normalised(packages[0])}=={version}"
+        package, requirement = f" ({packages[0]} {version} here)", f"{normalise(packages[0])}=={version}"
     image = "build an image that has it: make image REQUIREMENTS=a requirements file"
     other = f"install it: {sys.executable} -m pip install {shlex.quote(requirement)}" if inventory.is_here else image
     return (
@@ -193,7 +193,7 @@ def resolve(requirements: Sequence[str], inventory: Inventory, cache: Path) -> R
         InvalidInput: there is no such package, no wheel for that Python and platform, or what it requires does not fit
             what is there; or no index answers.
     """
-    required = {normalised(requirement.name): requirement for requirement in map(Requirement, requirements)}
+    required = {normalise(requirement.name): requirement for requirement in map(Requirement, requirements)}
     required = {
         name: requirement
         for name, requirement in required.items()
@@ -302,7 +302,7 @@ def _zip(distribution: metadata.Distribution, folder: Path) -> Path:
     )
     tag = re.findall(r"^Tag: (\S+)", distribution.read_text("WHEEL") or "", re.M)[-1]
     records = f"{distribution.name.replace('-', '_')}-{distribution.version}.dist-info"
-    target = folder / "wheels" / f"{normalised(distribution.name).replace('-', '_')}-{distribution.version}-{tag}.whl"
+    target = folder / "wheels" / f"{normalise(distribution.name).replace('-', '_')}-{distribution.version}-{tag}.whl"
     with ZipFile(target, "w") as archive:
         for path in paths:
             entry = ZipInfo(path)  # of 1980, whenever it was written

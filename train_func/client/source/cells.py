@@ -77,7 +77,7 @@ class Text:
         return [statement for statement in self.definitions.values() if statement.node not in inner]
 
     def place(self, line: int) -> str:
-        """Where a line of this text stands, and what it says, for a message."""
+        """Returns where a line of this text stands, and what it says, for a message."""
         shown = self.lines[line - 1].strip() if line <= len(self.lines) else ""
         shown = shown if len(shown) <= MAX_SHOWN else shown[:MAX_SHOWN] + "..."
         return f"{self.origin}, line {self.line + line - 1}: `{shown}`"
@@ -139,7 +139,7 @@ class Statement:
         return "".join(lines) if is_alone else "".join(lines).removeprefix(head)
 
     def place(self, line: int | None = None) -> str:
-        """Where it stands, for a message."""
+        """Returns where it stands, for a message."""
         return self.text.place(line or self.first)
 
     def comes_after(self, other: "Statement") -> bool:
@@ -167,6 +167,11 @@ class Space:
         shown = str(path.relative_to(Path.cwd())) if path.is_relative_to(Path.cwd()) else path.name
         return cls(live, [Text.of_file(path, shown)], file)
 
+    def is_ipython_s(self, name: str) -> bool:
+        """Returns whether ``name`` holds what IPython has put there itself, as its own ``open``."""
+        shell = None if self.file else self.live["get_ipython"]()
+        return shell is not None and shell.user_ns_hidden.get(name, ABSENT) is self.live[name]
+
     @cached_property
     def statements(self) -> list[Statement]:
         """All at the top level, in the order of their execution."""
@@ -193,7 +198,7 @@ class Space:
         return binders
 
     def _star(self, node: ast.stmt) -> Mapping[str, object]:
-        """What ``import *`` gives; empty for another statement."""
+        """Returns what ``import *`` gives; empty for another statement."""
         if not isinstance(node, ast.ImportFrom) or node.names[0].name != "*":
             return {}
         names = getattr(sys.modules.get(absolute(node, self.package)), "__dict__", {})
@@ -380,7 +385,7 @@ def _cells(history: list[str]) -> Iterator[Text]:
 
 
 def _magic_body(cell: Text) -> str | None:
-    """What stands below ``%%time`` or another cell magic."""
+    """Returns what stands below ``%%time`` or another cell magic."""
     if "run_cell_magic(" not in cell.text or len(cell.tree.body) != 1:
         return None
     match cell.tree.body[0]:

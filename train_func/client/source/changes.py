@@ -41,7 +41,7 @@ class Change(NamedTuple):
 
 
 def changes(node: ast.stmt, value: object, space: Space) -> Iterator[Change]:
-    """What was set on a function or a class, or deleted of it, since its definition was executed."""
+    """Yields what was set on a function or a class, or deleted of it, since its definition was executed."""
     if isinstance(node, ast.ClassDef) and isinstance(value, type):
         yield from _changes_of_class(node, value, node.name, space)
     elif isinstance(node, _Function):
@@ -77,7 +77,7 @@ def _changes_of_function(node: _Function, value: object, path: str, space: Space
 
 
 def _literals_around(statement: Statement, name: str) -> list[object]:
-    """What the functions around the statement assign to a name; empty where one of that is no literal."""
+    """Returns what the functions around the statement assign to a name; empty where one of that is no literal."""
     inside, all_of_text = {*ast.walk(statement.node)}, statement.text.definitions.values()
     around = [other.node for other in all_of_text if other.first < statement.first and other.last >= statement.last]
     nodes = (inner for outer in around for inner in ast.walk(outer) if inner not in inside)
@@ -127,13 +127,13 @@ def _is_python_s(kind: type, name: str, space: Space) -> bool:
 
 
 def _is_member(kind: type, name: str) -> bool:
-    """Whether it is a member of an enum or a field of a named tuple, which the class makes of what its body says."""
+    """Returns whether it is a member of an enum or a field of a named tuple, which the class makes of its body."""
     is_of_enum = isinstance(kind, enum.EnumMeta) and (name in kind.__members__ or name == "__new__")
     return is_of_enum or name in getattr(kind, "_fields", ())
 
 
 def _is_said(node: ast.ClassDef, kind: type, name: str, binders: list[ast.stmt], space: Space) -> bool:
-    """Whether executing the class body, with values in place of its expressions, gives the class this attribute."""
+    """Returns whether the class body, with values in place of its expressions, gives the class this attribute."""
     value, last = vars(kind)[name], binders[-1]
     inside = {*ast.walk(node)}
     methods = {function.name for binder in binders for function in ast.walk(binder) if isinstance(function, _Function)}
@@ -164,7 +164,7 @@ def _is_said(node: ast.ClassDef, kind: type, name: str, binders: list[ast.stmt],
 
 
 def sets(node: ast.stmt, attribute: str) -> bool:
-    """Whether code of the statement sets or deletes the attribute, or names it in a text as ``setattr`` needs it."""
+    """Returns whether code of the statement sets or deletes the attribute, or names it, as for ``setattr``."""
     nodes = [*ast.walk(node)]
     is_by_name = any(isinstance(part, ast.Name) and part.id in ("setattr", "delattr") for part in nodes)
     return any(
@@ -199,7 +199,7 @@ def set_on(module: str, node: ast.AST, live: Mapping[str, object]) -> Iterator[s
 
 
 def _executed(node: ast.stmt) -> Iterator[ast.expr]:
-    """What a worker executes of a definition beside its values: decorators, and calls that give a class its bases."""
+    """Yields what a worker executes of a definition beside its values: decorators, and calls that give bases."""
     if isinstance(node, Definition):
         yield from node.decorator_list
     if isinstance(node, ast.ClassDef):

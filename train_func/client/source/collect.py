@@ -27,7 +27,10 @@ from train_func.client.source.definitions import (
     is_plain_body,
     shown_values,
 )
-from train_func.client.source.faults import (
+from train_func.client.source.modules import LocalModule, Modules
+from train_func.client.source.names import OF_A_MODULE, Definition, Import, uses_of
+from train_func.client.source.pieces import Expression, Piece, closure
+from train_func.client.source.refusals import (
     BUILTINS,
     IPYTHON_ONLY,
     MAX_BYTES,
@@ -38,9 +41,6 @@ from train_func.client.source.faults import (
     undefined_fault,
     value_fault,
 )
-from train_func.client.source.modules import LocalModule, Modules
-from train_func.client.source.names import OF_A_MODULE, Definition, Import, uses_of
-from train_func.client.source.pieces import Expression, Piece, closure
 from train_func.client.source.values import REFILL, NoValueError, Writer, is_own_object, is_type
 from train_func.errors import SourceRefused
 
@@ -159,6 +159,8 @@ class Collection:
                 self.faults.append(
                     undefined_fault(name, text.place(line), [*(known or ()), *self.space.live, *BUILTINS])
                 )
+            return []
+        if name in BUILTINS and self.space.is_ipython_s(name):
             return []
         value = self.space.live[name]
         if binder and self.space.is_import_of(binder.node, name):
@@ -291,7 +293,7 @@ class Collection:
             piece.node = copy.deepcopy(piece.node, replaced)
 
     def _attribute(self, change: Change, statement: Statement, piece: Piece) -> None:
-        """What later statements have set on a definition, as ``Config.rate = 2`` or ``Net.forward = own``."""
+        """Adds what later statements have set on a definition, as ``Config.rate = 2`` or ``Net.forward = own``."""
         path, value = change.path, change.value
         attribute = path.rpartition(".")[2]
         uses = [use for use in self.space.statements if re.search(rf"\b{re.escape(attribute)}\b", use.source)]
@@ -364,7 +366,7 @@ class Collection:
         return path if pieces else None
 
     def _is_current(self, value: object, path: str) -> bool:
-        """Whether ``path`` holds the value, or an equal class because its cell was executed again, unchanged."""
+        """Returns whether ``path`` holds the value, or an equal class, as its cell was executed again, unchanged."""
         top, _, rest = path.partition(".")
         binders = self.space.binders.get(top, [])
         current = self.space.live.get(top)
@@ -408,7 +410,7 @@ class Collection:
         return Piece(cell, line, cell.lines[line - 1], text.format(name=alias))
 
     def _alias(self, name: str, key: object, make: Callable[[str], Piece]) -> Piece:
-        """What ``make`` gives when it is first needed, under a name that nothing else has."""
+        """Returns what ``make`` gives when it is first needed, under a name that nothing else has."""
         if key not in self._of_alias:
             used = (
                 {alias.name for alias in self._of_alias.values()} | self.space.binders.keys() | self.space.live.keys()
@@ -455,7 +457,7 @@ class Collection:
                 raise SourceRefused(size_fault(piece.place()))
 
     def _fill_registries(self) -> None:
-        """What code may fill while definitions are made gets its value when all of them are."""
+        """Gives what code may fill while definitions are made its value when all of them are."""
         executed = closure(
             needed for piece in self.pieces if isinstance(piece.node, Definition) for needed in piece.now
         )

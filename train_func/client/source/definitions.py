@@ -121,21 +121,21 @@ def _of_class(node: ast.ClassDef, kind: object, path: str) -> Iterator[Computed]
         elif isinstance(inner, Definition):
             yield from _expressions_of(inner, _attribute(kind, inner.name))
         elif (name := target(inner)) and isinstance(inner, ast.Assign | ast.AnnAssign) and inner.value is not None:
-            value = _attribute(kind, mangled(name, node.name))
-            is_again = literal(inner.value) is not ABSENT and len(bound[mangled(name, node.name)]) > 1
+            value = _attribute(kind, mangle(name, node.name))
+            is_again = literal(inner.value) is not ABSENT and len(bound[mangle(name, node.name)]) > 1
             if not is_again and not belongs_to_class(inner.value, value):
                 is_set = dataclasses.is_dataclass(kind) or issubclass(kind, enum.Enum | tuple)
-                yield Computed(inner.value, name, value, "" if is_set else f"{path}.{mangled(name, node.name)}")
+                yield Computed(inner.value, name, value, "" if is_set else f"{path}.{mangle(name, node.name)}")
 
 
 def belongs_to_class(node: ast.expr, value: object) -> bool:
-    """Whether what the expression gave belongs to its class, as a property does, or ``dataclasses.field(...)``."""
+    """Returns whether the value of the expression is of its class, as a property or ``dataclasses.field(...)`` is."""
     called = ast.unparse(node.func).rpartition(".")[2] if isinstance(node, ast.Call) else ""
     return called in ("field", "auto") or (hasattr(type(value), "__get__") and not isinstance(node, ast.Lambda))
 
 
 def _attribute(kind: type, name: str) -> object:
-    """What the text has for an attribute: of a dataclass and a named tuple a default, of an enum a member's value."""
+    """Returns the value in the text: of a field its default, of a member of an enum its value."""
     if field := vars(kind).get("__dataclass_fields__", {}).get(name):
         return ABSENT if field.default is dataclasses.MISSING else field.default
     if name in getattr(kind, "_fields", ()):
@@ -152,7 +152,7 @@ def target(node: ast.stmt) -> str:
     return targets[0].id if is_plain and isinstance(targets[0], ast.Name) else ""
 
 
-def mangled(name: str, kind: str) -> str:
+def mangle(name: str, kind: str) -> str:
     """The attribute that a name in the body of a class stands for."""
     is_private = name.startswith("__") and not name.endswith("__") and kind.strip("_")
     return f"_{kind.lstrip('_')}{name}" if is_private else name
@@ -169,7 +169,7 @@ def bindings(node: ast.ClassDef) -> Mapping[str, list[ast.stmt]]:
         }
         names = binds(inner) | (gone if not isinstance(inner, Definition) else set())
         for name in sorted(names - {"__doc__"}):
-            bound[mangled(name, node.name)].append(inner)
+            bound[mangle(name, node.name)].append(inner)
     return bound
 
 
@@ -226,7 +226,7 @@ def changed_names(node: ast.AST) -> set[str]:
 
 
 def empty_of(value: object) -> object:
-    """What a registry was before anything was registered: empty, or an object whose containers are.
+    """Returns what a registry was before anything was registered: empty, or an object whose containers are.
 
     No method runs that a class of the user's own has overridden: it may do more, in the notebook.
     """

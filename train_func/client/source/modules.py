@@ -44,7 +44,7 @@ class LocalModule:
         return space
 
     def constants(self) -> Iterator[tuple[Statement, str, object]]:
-        """What literals, and operators on them, bind when the module is imported, each with its last statement."""
+        """Yields what literals, and operators on them, bind in an import of the module, each with the last one."""
         space = self.space
         names: dict[str, object] = {}
         for statement in space.statements:

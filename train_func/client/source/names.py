@@ -45,7 +45,7 @@ def binds(node: ast.stmt, flags: int = 0) -> set[str]:
 
 
 def uses_of(node: ast.stmt, flags: int = 0) -> Uses:
-    """What one statement, compiled as if it stood at module level under ``flags``, looks up and binds."""
+    """Returns what one statement, compiled as if it stood at module level under ``flags``, looks up and binds."""
     uses = Uses()
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")

@@ -14,10 +14,9 @@ from typing import Any, Self
 from train_func.call import call_of
 from train_func.client.source.cells import Space, Statement, Text, layers, parse
 from train_func.client.source.collect import Collection
-from train_func.client.source.faults import MAX_BYTES, size_fault, unpublished_fault
 from train_func.client.source.names import Definition
 from train_func.client.source.pieces import sort_pieces
-from train_func.client.source.secrets import Secret, secrets_in
+from train_func.client.source.refusals import MAX_BYTES, Secret, secrets_in, size_fault, unpublished_fault
 from train_func.errors import SourceRefused
 from train_func.secret import may_hold_secret
 from train_func.wire.source_file import NUM_HEADER_LINES, Module, fold, split_lines, unfold
@@ -68,7 +67,7 @@ class Source:
 
 
 def find(function: object, parameters: Mapping[str, Any] | None = None) -> tuple[Space, Statement]:
-    """Where ``function`` was defined, and what is defined beside it.
+    """Returns where ``function`` was defined, and what is defined beside it.
 
     ``parameters``: what it is called with; None: a Run with its task.
 
@@ -113,7 +112,7 @@ def find(function: object, parameters: Mapping[str, Any] | None = None) -> tuple
 
 
 def _kind_of(function: object) -> str:
-    """What was given, if it is no function that can travel."""
+    """Returns what was given, if it is no function that can travel."""
     name = getattr(function, "__qualname__", type(function).__name__)
     if isinstance(function, functools.partial):
         return f"a functools.partial of {getattr(function.func, '__qualname__', function.func)!r}"

@@ -89,7 +89,7 @@ class Piece:
         self.now = [piece for piece in dict.fromkeys([*self.names, *needed]) if piece is not self]
 
     def place(self, line: int | None = None) -> str:
-        """Where it stands, for a message."""
+        """Returns where it stands, for a message."""
         return self.text.place(line or self.line)
 
 

@@ -21,7 +21,7 @@ from train_func.client.source.pieces import Expression, Piece
 MAX_ARRAY_BYTES = 1 << 20  # of all arrays and tensors of a function together
 TRAVELS = (
     "None, numbers, text, bytes, lists, tuples, sets, dicts, paths, dates, patterns, enums, dataclasses, functions, "
-    "functools.partial, plain objects of own classes, dtypes, and arrays and tensors of 1 MiB together"
+    "functools.partial, objects of own classes without foreign bases, dtypes, and arrays and tensors of 1 MiB together"
 )
 # Of these types, of dataclasses and of classes written here an object is what pickle takes of it.
 _PICKLED = frozenset(
@@ -205,7 +205,10 @@ class Writer:
         if (text := self._reference(value)) is not None:
             return text
         if not isinstance(value, type | types.FunctionType | types.BuiltinFunctionType | types.MethodType):
-            raise NoValueError(_an(type(value)))
+            kinds = [kind for kind in type(value).__mro__ if kind.__module__ not in _BARE]
+            base = next((kind for kind in kinds if not _is_written_here(kind)), type(value))
+            suffix = "" if base is type(value) else f", whose base is {full_name(base)}"
+            raise NoValueError(_an(type(value)) + suffix)
         if isinstance(owner := getattr(value, "__self__", None), type):
             self._named(owner)  # which may be why
         if getattr(value, "__closure__", None):
@@ -262,7 +265,7 @@ class Writer:
         return [self._named(kind), *_in_brackets("(", parts, ")")]
 
     def _pickled(self, value: Any) -> Parts:
-        """What pickle takes of an object: what makes it, its state, and its items; its ``__init__`` does not run."""
+        """Returns what pickle takes of an object: its maker, its state, its items; its ``__init__`` does not run."""
         try:
             make, arguments, state, items, pairs = (*value.__reduce_ex__(2), None, None, None)[:5]
         except Exception:  # of the user's code, or "cannot pickle"
@@ -304,7 +307,7 @@ class Writer:
 
     def _array(self, value: Any) -> Parts:
         if value.dtype.hasobject:
-            raise NoValueError("an array of objects")
+            raise NoValueError("an array of objects; `.tolist()` gives a list, which travels where its items do")
         data = self._bytes(value, value.tobytes())  # in the order of the rows, however it lies
         parts = [f"{self._module('numpy')}.frombuffer({data}, ", *self._dtype(value.dtype), ")"]
         return parts if value.ndim == 1 else [*parts, f".reshape({value.shape!r})"]
@@ -337,7 +340,7 @@ class Writer:
 
 
 def _describe(value: object) -> str | None:
-    """What tells a function or a class from others in every process."""
+    """Returns what tells a function or a class from others in every process."""
     facts = [getattr(value, name, None) for name in ("__module__", "__qualname__", "__name__")]
     if isinstance(value, types.FunctionType):  # perhaps a lambda
         code, defaults = value.__code__, (*(value.__defaults__ or ()), *(value.__kwdefaults__ or {}).values())

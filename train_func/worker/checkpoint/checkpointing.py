@@ -17,9 +17,9 @@ from train_func.process.failpoint import reach
 from train_func.storage import Store
 from train_func.wire.events import Resumes
 from train_func.wire.records import RunRecord
-from train_func.worker.checkpoint.saver import Saver, Snapshot
+from train_func.worker.checkpoint.checkpoint_store import BEST, TRAINING, Checkpoints, Manifest, of_rank
+from train_func.worker.checkpoint.saver import Saver, StepState
 from train_func.worker.checkpoint.state import State
-from train_func.worker.checkpoint.store import BEST, TRAINING, Checkpoints, Manifest, of_rank
 from train_func.worker.rank import marks, reporting, stop_flag, world
 from train_func.worker.rank.marks import Phase
 from train_func.worker.stop import work_seconds
@@ -27,7 +27,7 @@ from train_func.worker.stop import work_seconds
 
 @dataclass(frozen=True)
 class Parts:
-    """What is to be saved; see Snapshot."""
+    """What is to be saved; see StepState."""
 
     training: Any
     """What all ranks have alike."""
@@ -188,7 +188,7 @@ class Checkpointing:
             self._save(step, world.on_all_ranks(take))
         if is_stopped:
             world.on_rank_zero(self.close)
-            raise stop_flag.stopped_after(step)
+            raise stop_flag.stop_signal(step)
 
     @marks.within(Phase.SAVING)
     def save_before(self, seconds: float, step: int, take: Callable[[], Parts]) -> None:
@@ -210,7 +210,7 @@ class Checkpointing:
             ranks = [State.from_bytes(data) for data in gathered]
             best = parts.best and State.of({"step": parts.best[0], "weights": parts.best[1]}, BEST)
             training = State.of(parts.training, TRAINING)
-            self._saver.begin(Snapshot(step, training, ranks, best, parts.lasting, parts.frozen))
+            self._saver.begin(StepState(step, training, ranks, best, parts.lasting, parts.frozen))
 
         world.on_rank_zero(begin)
 

@@ -24,11 +24,11 @@ import torch
 from train_func.process.failpoint import reach
 from train_func.wire.events import CheckpointFailed, CheckpointSaved, Event, Note
 from train_func.worker.attempt_records import Fenced
+from train_func.worker.checkpoint.checkpoint_store import BEST, FROZEN, TRAINING, Checkpoints, Manifest, of_rank
 from train_func.worker.checkpoint.state import State
-from train_func.worker.checkpoint.store import BEST, FROZEN, TRAINING, Checkpoints, Manifest, of_rank
 
 SHARE = 50  # how many times as long as a checkpoint took the next one waits, unless the Run says
-SHORTEST = 10.0  # seconds between two, at least, unless the Run says
+SHORTEST_SECONDS = 10.0  # between two, at least, unless the Run says
 NICENESS = 10  # of the thread: training goes first
 
 
@@ -37,7 +37,7 @@ class _Superseded(Exception):
 
 
 @dataclass(frozen=True)
-class Snapshot:
+class StepState:
     """A state between two steps; its tensors are those of the training, and will change."""
 
     step: int
@@ -63,7 +63,7 @@ class Saver:
         self._buffers: dict[str, torch.Tensor] = {}
         self._thread: threading.Thread | None = None
         self._copied = threading.Event()
-        self._due = time.monotonic() + (SHORTEST if every is None else every)
+        self._due = time.monotonic() + (SHORTEST_SECONDS if every is None else every)
         self._begun = time.monotonic()
         self._took = 0.0
         self._copies_at_once = self._is_asked = self._is_given_up = self._is_told_of_others = False
@@ -83,14 +83,14 @@ class Saver:
 
     def is_worth_it_before(self, seconds: float) -> bool:
         """Returns whether there is enough to lose to save before what lasts so many seconds."""
-        shortest = SHORTEST if self._every is None else min(SHORTEST, self._every)
+        shortest = SHORTEST_SECONDS if self._every is None else min(SHORTEST_SECONDS, self._every)
         return not self.is_busy and self.fenced is None and seconds >= shortest
 
     def hasten(self) -> None:
         """Makes the next one due."""
         self._is_asked = True
 
-    def begin(self, snapshot: Snapshot) -> None:
+    def begin(self, snapshot: StepState) -> None:
         """Begins a checkpoint; ``wait_copied`` has to be called before tensors change.
 
         One that is under way is given up for it, unless all of its files are in the store.
@@ -137,7 +137,7 @@ class Saver:
         return not self.is_busy
 
     def _save(
-        self, snapshot: Snapshot, copy: State, lasting: Mapping[str, tuple[torch.Tensor, int]], blocked: float
+        self, snapshot: StepState, copy: State, lasting: Mapping[str, tuple[torch.Tensor, int]], blocked: float
     ) -> None:
         begun = time.monotonic()
         try:
@@ -177,14 +177,14 @@ class Saver:
         self._say(CheckpointFailed(step=step, message=why))
 
     def _end(self, took: float) -> None:
-        self._due = time.monotonic() + (max(SHORTEST, SHARE * took) if self._every is None else self._every)
+        self._due = time.monotonic() + (max(SHORTEST_SECONDS, SHARE * took) if self._every is None else self._every)
 
     def finish(self, seconds: float) -> None:
         """Waits so long for the one that is under way, where another would take longer and be lost with it."""
         if max(self._took, time.monotonic() - self._begun) > seconds:
             self.wait(seconds)
 
-    def _write(self, snapshot: Snapshot, copy: State) -> Manifest:
+    def _write(self, snapshot: StepState, copy: State) -> Manifest:
         """``copy``: of what the snapshot has of all ranks."""
         seldom = {name for name, source in snapshot.training.tensors.items() if source.data_ptr() in snapshot.frozen}
         changing = {name: tensor for name, tensor in copy.tensors.items() if name not in seldom}

@@ -40,8 +40,8 @@ def entry(cache: Path, key: str, make: Callable[[Path], None]) -> Path:
     return target
 
 
-def loaded_entry(cache: Path, key: str, make: Callable[[Path], None], load: Callable[[Path], Loaded]) -> Loaded:
-    """What ``load`` makes of the entry; one that something outside this program has cut short is made again."""
+def load_entry(cache: Path, key: str, make: Callable[[Path], None], load: Callable[[Path], Loaded]) -> Loaded:
+    """Returns what ``load`` makes of the entry; one that something outside this program has cut short is made again."""
     path = entry(cache, key, make)
     try:
         return load(path)

@@ -11,9 +11,9 @@ from train_func.text import are, counted, in_rows
 from train_func.worker.inputs.locate import HubUnreachable, LocalFiles
 
 if TYPE_CHECKING:
-    from train_func.worker.inputs.model import ModelFolder
+    from train_func.worker.inputs.model_folder import ModelFolder
     from train_func.worker.inputs.named import InputVersion
-    from train_func.worker.inputs.reader import Source
+    from train_func.worker.inputs.reader import RawDataset
 
 Result = TypeVar("Result")
 
@@ -62,8 +62,8 @@ class Findings:
         """Adds notes, each once."""
         self.notes += [text for text in dict.fromkeys(texts) if text not in self.notes]
 
-    def tried(self, work: Callable[[], Result]) -> Result | None:
-        """What ``work`` returns, or None with its faults added."""
+    def attempt(self, work: Callable[[], Result]) -> Result | None:
+        """Returns what ``work`` returns, or None with its faults added."""
         try:
             return work()
         except InvalidInput as error:
@@ -79,8 +79,8 @@ class Findings:
         if self.faults:
             raise InvalidInput([text for _, text in self.faults], cause=self.faults[0][0])
 
-    def add_input(self, field: str, found: "ModelFolder | Source") -> None:
-        """What is known of an input of the task, which names it in ``field``, and its revision beside that."""
+    def add_input(self, field: str, found: "ModelFolder | RawDataset") -> None:
+        """Adds what is known of an input of the task, which names it in ``field``, and its revision beside that."""
         self.fingerprints[field] = found.fingerprint
         if found.local:
             self.inputs[field] = found.local
@@ -88,7 +88,7 @@ class Findings:
             self.commits[f"{field}_revision"] = found.commit
 
     def add_named(self, key: str, found: "InputVersion") -> None:
-        """What is known of an input of the run, by its key."""
+        """Adds what is known of an input of the run, by its key."""
         self.note(*found.notes)
         self.fingerprints[key] = found.fingerprint
         if found.local:

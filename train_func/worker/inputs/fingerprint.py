@@ -10,7 +10,7 @@ from pathlib import Path
 from train_func.storage.disk import make_folders
 
 REMEMBERED_FROM = 1 << 20  # bytes; a smaller file is hashed sooner than looked up
-SETTLED = 2.0  # seconds; a file changed more recently could change again within the tick of its time stamp
+SETTLED_SECONDS = 2.0  # a file changed more recently could change again within the tick of its time stamp
 
 
 def of_file(path: Path, cache: Path) -> str:
@@ -23,7 +23,7 @@ def of_file(path: Path, cache: Path) -> str:
     if known := _remembered(note, state):
         return known
     found = _hash(path)
-    if time.time() - max(status.st_mtime, status.st_ctime) > SETTLED:
+    if time.time() - max(status.st_mtime, status.st_ctime) > SETTLED_SECONDS:
         make_folders(note.parent)
         part = note.with_suffix(f".{os.getpid()}.part")
         part.write_text(json.dumps({"state": state, "sha256": found}))
@@ -37,7 +37,7 @@ def of_each(folder: Path, names: Iterable[str], cache: Path) -> dict[str, str]:
 
 
 def names_in(folder: Path, hidden: tuple[str, ...] = ()) -> list[str]:
-    """What lies in a folder and below, also behind links, by path from it, in order.
+    """Returns what lies in a folder and below, also behind links, by path from it, in order.
 
     A link to a folder that it lies in is followed no further, and named itself. What begins with one of ``hidden`` is
     left out.

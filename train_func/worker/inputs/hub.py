@@ -19,7 +19,7 @@ from huggingface_hub.errors import (
 from train_func.errors import InvalidInput
 from train_func.worker.inputs.locate import HubUnreachable, Wanted
 
-SECONDS = 10.0  # for one answer
+ANSWER_SECONDS = 10.0  # for one answer
 
 
 @dataclass(frozen=True)
@@ -31,7 +31,7 @@ class Listing:
 
 
 def look_up(wanted: Wanted) -> Listing:
-    """What the Hub says of a repository; waits at most ``SECONDS`` for it.
+    """Returns what the Hub says of a repository; waits at most ``ANSWER_SECONDS`` for it.
 
     Raises:
         InvalidInput: no such repository or revision, gated, or the token is refused; each told apart.
@@ -40,7 +40,7 @@ def look_up(wanted: Wanted) -> Listing:
     hub = HfApi()
     try:
         info = hub.repo_info(
-            wanted.address, repo_type=wanted.kind, revision=wanted.revision, timeout=SECONDS, files_metadata=True
+            wanted.address, repo_type=wanted.kind, revision=wanted.revision, timeout=ANSWER_SECONDS, files_metadata=True
         )
         if info.gated:  # such a repository shows its listing to all accounts, and its files to some
             hub.auth_check(wanted.address, repo_type=wanted.kind)
@@ -50,7 +50,7 @@ def look_up(wanted: Wanted) -> Listing:
 
 
 def _no_answer(wanted: Wanted, error: Exception) -> InvalidInput | HubUnreachable:
-    """What is raised for an error of asking the Hub: a refusal, or an outage."""
+    """Returns what is raised for an error of asking the Hub: a refusal, or an outage."""
     fault = _refusal(wanted, error)
     return InvalidInput(fault, cause=wanted.cause) if fault else unreachable(wanted, _reason(error))
 
@@ -72,12 +72,12 @@ def away(wanted: Wanted, outage: HubUnreachable, copy: str = "the copy") -> str:
 
 
 def _page(wanted: Wanted) -> str:
-    """Where a person looks at the repository."""
+    """Returns where a person looks at the repository."""
     return f"{constants.ENDPOINT}/{'datasets/' if wanted.kind == 'dataset' else ''}{wanted.address}"
 
 
 def _refusal(wanted: Wanted, error: Exception) -> str | None:
-    """What the Hub refused; None when it gave no answer of use."""
+    """Returns what the Hub refused; None when it gave no answer of use."""
     has_token = get_token() is not None
     match error:
         case HFValidationError():

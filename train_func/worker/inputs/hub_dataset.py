@@ -68,7 +68,7 @@ def _tables(splits: DatasetDict) -> dict[str, pa.Table]:
 
 
 def _cached(wanted: Wanted, subset: str | None, outage: HubUnreachable) -> tuple[Any, str]:
-    """What an earlier load left in HF_HOME, when it is certain to be the revision asked for, and its subset."""
+    """Returns what an earlier load left in HF_HOME, when it is certain to be the revision asked for, and its subset."""
     known = _revision(wanted)
     copy_of = partial(Cache, repo_id=wanted.address, dataset_name=wanted.address.split("/")[-1])
     try:

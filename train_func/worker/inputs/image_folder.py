@@ -113,7 +113,7 @@ def _shown(path: object) -> str:
 
 
 def _has_splits(wanted: Wanted, images: list[PurePosixPath]) -> bool:
-    """Whether the folders at the top are splits: one is called train, and its images lie in folders of their own."""
+    """Returns whether the folders at the top are splits: one is called train, and its images lie in folders in it."""
     of_train = [path for path in images if path.parts[0] == TRAIN]
     if not of_train or any(len(path.parts) <= 2 for path in of_train):
         return False
@@ -135,7 +135,7 @@ def _table(folder: Path, images: list[PurePosixPath], num_above: int) -> pa.Tabl
 
 
 def _notes(wanted: Wanted, folder: Path, found: list[PurePosixPath]) -> list[str]:
-    """What lies there and is not used."""
+    """Returns what lies there and is not used."""
     tops = {path.parts[0] for path in found if path.suffix.lower() in SUFFIXES}
     others = [path.name for path in sorted(folder.iterdir()) if path.is_dir() and not path.name.startswith(HIDDEN)]
     notes = []

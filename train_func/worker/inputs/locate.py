@@ -121,7 +121,7 @@ def looks_like_path(address: str) -> bool:
 
 
 def is_in_store(address: str) -> bool:
-    """Whether what an address means has to be downloaded; not of one that no scheme fits, which ``locate`` refuses."""
+    """Returns whether what an address means has to be downloaded; False where no scheme fits."""
     if not is_address(address) or address.startswith(PACKAGE):
         return False
     try:
@@ -179,7 +179,7 @@ class Stored:
 
 
 def stored(wanted: Wanted, store: Store | None, take: Callable[[str], bool] = bool) -> Stored:
-    """What lies at an address in a store; the arguments are those of ``locate``.
+    """Returns what lies at an address in a store; the arguments are those of ``locate``.
 
     Raises:
         InvalidInput: nothing does.

@@ -10,7 +10,7 @@ from transformers import AutoConfig, AutoTokenizer
 from transformers.utils import logging
 
 from train_func.errors import InvalidInput
-from train_func.worker.inputs.model import ModelFolder
+from train_func.worker.inputs.model_folder import ModelFolder
 
 
 def load_tokenizer(found: ModelFolder, *, of_words: bool = False) -> Any:

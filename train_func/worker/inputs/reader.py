@@ -50,7 +50,7 @@ class FileOfRows(Mapping[str, pa.Table]):
 
 
 @dataclass(frozen=True)
-class Source:
+class RawDataset:
     """A data set as it was found: ``splits`` maps names to tables."""
 
     where: str
@@ -103,7 +103,7 @@ def read(
     return Dataset(source.splits[name])
 
 
-def read_source(wanted: Wanted, subset: str | None, store: Store | None, cache: Path) -> Source:
+def read_source(wanted: Wanted, subset: str | None, store: Store | None, cache: Path) -> RawDataset:
     """All splits of the data set that ``wanted`` means; a file is not read yet.
 
     Raises:
@@ -115,7 +115,7 @@ def read_source(wanted: Wanted, subset: str | None, store: Store | None, cache: 
         from train_func.worker.inputs.hub_dataset import read_hub
 
         commit, tables, notes = read_hub(wanted, subset)
-        return Source(str(wanted), tables, commit, notes, commit=commit)
+        return RawDataset(str(wanted), tables, commit, notes, commit=commit)
     faults = []
     if subset is not None:
         faults.append(f"subset={subset!r}: only a Hub data set has subsets, and {place} is none; leave subset out")
@@ -131,7 +131,7 @@ def read_source(wanted: Wanted, subset: str | None, store: Store | None, cache: 
             "or give a DataFrame instead: dataset=pd.read_excel(...)"
         )
     file, sha256 = FileOfRows(partial(_read_file, wanted, place)), fingerprint.of_file(place, cache)
-    return Source(str(place), file, sha256, local=LocalFiles.found(wanted, place, {"": sha256}, sha256))
+    return RawDataset(str(place), file, sha256, local=LocalFiles.found(wanted, place, {"": sha256}, sha256))
 
 
 def class_names(table: pa.Table, column: str) -> tuple[str, ...]:
@@ -163,14 +163,14 @@ def _read_file(wanted: Wanted, path: Path) -> pa.Table:
         ) from None
 
 
-def _folder(wanted: Wanted, folder: Path, cache: Path) -> Source:
+def _folder(wanted: Wanted, folder: Path, cache: Path) -> RawDataset:
     names = sorted(path.name for path in folder.iterdir())
     if {"dataset_info.json", "dataset_dict.json"} & set(names):
         return _saved_folder(wanted, folder, cache)
     if read := read_image_folder(wanted, folder):
         parts = fingerprint.of_each(folder, read.files, cache)
         sha256 = fingerprint.of_parts(parts)
-        return Source(str(folder), read.splits, sha256, read.notes, LocalFiles.found(wanted, folder, parts, sha256))
+        return RawDataset(str(folder), read.splits, sha256, read.notes, LocalFiles.found(wanted, folder, parts, sha256))
     files = [name for name in names if name.lower().endswith(DATA_SUFFIXES)]
     hint = f"; name one of its files: {', '.join(files[:5])}" if files else ""
     raise wanted.fault(
@@ -179,10 +179,10 @@ def _folder(wanted: Wanted, folder: Path, cache: Path) -> Source:
     )
 
 
-def _saved_folder(wanted: Wanted, folder: Path, cache: Path) -> Source:
+def _saved_folder(wanted: Wanted, folder: Path, cache: Path) -> RawDataset:
     from train_func.worker.inputs.hub_dataset import read_saved
 
     files = [name for name in fingerprint.names_in(folder) if (folder / name).is_file()]
     parts = fingerprint.of_each(folder, files, cache)
     sha256 = fingerprint.of_parts(parts)
-    return Source(str(folder), read_saved(folder), sha256, local=LocalFiles.found(wanted, folder, parts, sha256))
+    return RawDataset(str(folder), read_saved(folder), sha256, local=LocalFiles.found(wanted, folder, parts, sha256))

@@ -24,8 +24,8 @@ from train_func.worker.inputs.model_loading import without_progress_bars
 from train_func.worker.publish import module, reloading
 from train_func.worker.publish.publication import take_source
 from train_func.worker.rank import world
-from train_func.worker.rank.values import plain_result
-from train_func.worker.tasks.metrics import Accuracy, NumberErrors
+from train_func.worker.rank.json_values import plain_result
+from train_func.worker.tasks.streaming_metrics import Accuracy, NumberErrors
 from train_func.worker.training import evaluation, weights
 from train_func.worker.training.plan import rows_of
 from train_func.worker.training.trainer import Trainer
@@ -113,7 +113,7 @@ def rehearse(
         weights.check_finite([model], "Before the first step, ", whole=True)
         module.check_all_published(model)
         module.take_start(model, folder.with_name("adapters_at_first"))
-        with reloading.tried_adapters(model):
+        with reloading.trial_adapters(model):
             notes = [*write_publication(folder, trainer, tokenizer, record, use), *take_source(store, record, folder)]
             try:
                 fault = differs(folder)

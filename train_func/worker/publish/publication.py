@@ -32,7 +32,7 @@ from train_func.worker.publish.card import TaskPart, render
 from train_func.worker.rank import end, reporting
 from train_func.worker.rank.end import Outcome
 from train_func.worker.rank.folders import files_of, links_to_no_file, take
-from train_func.worker.rank.values import plain_result
+from train_func.worker.rank.json_values import plain_result
 from train_func.worker.stop import Stop
 from train_func.worker.store_wait import RECORD_SECONDS, patient
 

@@ -196,8 +196,8 @@ def _check_memory(model: nn.Module, *, is_adapted: bool) -> None:
 
 
 @contextmanager
-def tried_adapters(model: nn.Module) -> Iterator[None]:
-    """Within, adapters that were not trained yet are as if they were: with others the base alone would be compared."""
+def trial_adapters(model: nn.Module) -> Iterator[None]:
+    """Lets untrained adapters act as if they were trained, in its body: else the base alone would be compared."""
     trained = [weight for weight in model.parameters() if weight.requires_grad] if has_adapters(model) else []
     before = [weight.detach().clone() for weight in trained]
     try:

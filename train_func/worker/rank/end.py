@@ -17,7 +17,7 @@ from typing import Any, Self
 from train_func.errors import Cause, TrainFuncError
 from train_func.wire.codec import Record
 from train_func.wire.events import now
-from train_func.wire.exits import CODE, DONE, FOLLOWING, STOPPED, cause_of, exit_of, is_lost_peer
+from train_func.wire.exits import CODE, DONE, STOPPED, cause_of, exit_of, is_lost_peer
 from train_func.wire.layout import SOURCE
 from train_func.wire.records import Failure, RankRecord
 from train_func.worker import masks
@@ -164,7 +164,8 @@ class RankEnd:
             left_steps = outcome.left_steps
         unfinished = running(path).exists()
         if outcome is None and exit_code and exit_code > 0 and _lost(path).exists():
-            outcome = Outcome(exit_code, cause_of(exit_code), follows=exit_code in FOLLOWING, failure=None)
+            cause = cause_of(exit_code)
+            outcome = Outcome(exit_code, cause, follows=cause == "peer", failure=None)
         if outcome is None and exit_code == -signal.SIGABRT:  # gloo aborts where two exchanges do not match
             with contextlib.suppress(OSError):
                 left_steps = left(path).read_text()

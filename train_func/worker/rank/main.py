@@ -24,10 +24,10 @@ from train_func.worker.attempt_records import write_setup
 from train_func.worker.rank import end, folders, marks, process_groups, reporting, stacks, stop_flag
 from train_func.worker.rank import source as source_module
 from train_func.worker.rank.end import Outcome, of_error
+from train_func.worker.rank.json_values import plain_result
 from train_func.worker.rank.source import SourceNeeds
-from train_func.worker.rank.values import plain_result
 
-LONGEST_WAIT_FOR_GROUPS = 30.0  # seconds; ranks that come later than that find no rank 0
+GROUP_SECONDS = 30.0  # ranks that come later than that find no rank 0
 
 
 def main(environ: Mapping[str, str]) -> NoReturn:
@@ -65,7 +65,7 @@ def main(environ: Mapping[str, str]) -> NoReturn:
     sys.stdout.flush()
     sys.stderr.flush()
     if environ.get("RANK") == "0" and not outcome.exit_code:
-        process_groups.wait_until_formed(LONGEST_WAIT_FOR_GROUPS)
+        process_groups.wait_until_formed(GROUP_SECONDS)
     os._exit(outcome.exit_code)  # gloo may abort while the interpreter unloads, after everything went well
 
 

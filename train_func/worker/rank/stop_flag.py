@@ -1,6 +1,6 @@
 """The stop flag of a rank: a signal to stop ends the function where it is, or, while steps are saved, between two.
 
-Without ``deferred`` the signal raises StopSignal in train_func wherever it meets it. Within, it is only remembered:
+Without ``defer`` the signal raises StopSignal in train_func wherever it meets it. Within, it is only remembered:
 the ranks vote on it in the exchange that every step has, save together, and then raise StopSignal together. A signal
 that comes after StopSignal was raised raises nothing: the function is on its way out, and may be saving something of
 its own.
@@ -81,7 +81,7 @@ def _send_again() -> None:
 
 @contextlib.contextmanager
 def ends_process() -> Iterator[None]:
-    """Within, a signal to stop ends the process at once.
+    """Lets a signal to stop end the process at once, in its body.
 
     For native code that waits for other ranks: no handler runs before it returns, and nothing is there to save.
     """
@@ -133,15 +133,15 @@ def seconds() -> float:
     return time.monotonic() - _times[0] if _times else 0.0
 
 
-def stopped_after(step: int) -> StopSignal:
-    """What is raised when all ranks stop together, ``step`` steps done."""
+def stop_signal(step: int) -> StopSignal:
+    """Returns the error to raise when all ranks stop together, ``step`` steps done."""
     name = _names[0] if _names else "a signal to another rank"
     return StopSignal(f"{name}, after step {step}", follows=not _names)
 
 
 @contextlib.contextmanager
-def deferred() -> Iterator[None]:
-    """Within, a signal waits for the end of a step; the code inside asks ``requested`` there.
+def defer() -> Iterator[None]:
+    """Lets a signal wait for the end of a step, in its body, whose code asks ``requested`` there.
 
     Raises:
         StopSignal: when the block is left, in whatever way, and a signal has come. Out of a generator that is closed,

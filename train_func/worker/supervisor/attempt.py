@@ -14,7 +14,7 @@ first, by the coordinator or, where that has gone, by the records in the store. 
 thread, when time is up, and by the thread that works; the first call decides.
 
 At its end a worker waits for no store for long: each question has what is left of RECORD_SECONDS, or of the grace
-period after a signal, and after a question without an answer the others have SHORTEST.
+period after a signal, and after a question without an answer the others have SHORTEST_SECONDS.
 """
 
 import threading
@@ -39,26 +39,26 @@ from train_func.worker.rank.end import RankEnd
 from train_func.worker.rank.folders import FOLDERS, keep, of_rank
 from train_func.worker.stop import Stop, WithinGrace
 from train_func.worker.store_wait import RECORD_SECONDS, patient, patiently
-from train_func.worker.supervisor.budget import Account, Attempts
-from train_func.worker.supervisor.coordinator import SILENCE, Phase, Status
+from train_func.worker.supervisor.coordinator import SILENCE_SECONDS, GroupPhase, Status
 from train_func.worker.supervisor.group import Member
-from train_func.worker.supervisor.inputs import RunInputs
 from train_func.worker.supervisor.lead import Lead
+from train_func.worker.supervisor.ledger import Account, Ledger
 from train_func.worker.supervisor.log import LogTee
 from train_func.worker.supervisor.rank_process import Template
 from train_func.worker.supervisor.ranks import Launcher
-from train_func.worker.supervisor.uploads import History
+from train_func.worker.supervisor.run_inputs import RunInputs
+from train_func.worker.supervisor.uploads import HistoryUpload
 from train_func.worker.supervisor.verdict import following, left_steps, of_ranks
 
-SUPERSEDED = 10.0  # for a record that another client has put in the place of the job's own to be put back
-PAUSE = 10.0  # before the next attempt in the same pods when two have made no progress
-SHORTEST = 0.5  # for each question to the store, even when the time is up
-LINGER = 5.0  # for which the lead stays for those who still read the reason
+SUPERSEDED_SECONDS = 10.0  # for a record that another client has put in the place of the job's own to be put back
+PAUSE_SECONDS = 10.0  # before the next attempt in the same pods when two have made no progress
+SHORTEST_SECONDS = 0.5  # for each question to the store, even when the time is up
+LINGER_SECONDS = 5.0  # for which the lead stays for those who still read the reason
 
 T = TypeVar("T")
 
 
-class Attempt:
+class WorkerAttempt:
     """One attempt in this process. ``before``: the verdict that has ended the one before it in the same pods."""
 
     def __init__(
@@ -78,7 +78,7 @@ class Attempt:
         self._log_tee = log_tee
         self._stop = stop
         self._before = before
-        self._attempts = Attempts(
+        self._ledger = Ledger(
             store, record, worker=environment.worker, pod=environment.pod, pod_uid=environment.pod_uid
         )
         self._member: Member | None = None
@@ -113,17 +113,17 @@ class Attempt:
         lease: Lease | None = None
         refused: Verdict | None = None
         if member.is_lead:
-            member.hear(Phase.CLAIM)
+            member.hear(GroupPhase.CLAIM)
             patiently(self._lead.check, self._stop)
-            patiently(lambda: self._attempts.check_wanted(SUPERSEDED), self._stop)
-            account = patiently(self._attempts.account, self._stop)
+            patiently(lambda: self._ledger.check_wanted(SUPERSEDED_SECONDS), self._stop)
+            account = patiently(self._ledger.account, self._stop)
             if self._before and account.num_charged > 1:  # what was in the way of the last two may need a moment to go
-                self._stop.pause(PAUSE)
+                self._stop.pause(PAUSE_SECONDS)
             member.look()  # a group that has ended needs no number
-            lease = patiently(self._attempts.claim, self._stop)
+            lease = patiently(self._ledger.claim, self._stop)
             self._begin(lease)  # its end is on record also where the others never hear of it
             refused = account.verdict(worker) if account.spent else None
-        order = member.hear(Phase.PREPARE, lease=lease, refused=refused)
+        order = member.hear(GroupPhase.PREPARE, lease=lease, refused=refused)
         assert order.lease is not None  # the lead has claimed it before that phase
         if not member.is_lead:
             self._begin(order.lease)
@@ -152,14 +152,14 @@ class Attempt:
         if not launcher.run({"TRAIN_FUNC_ATTEMPT": str(number), **inputs}):
             return self.close(launcher.hang.verdict(worker) if launcher.hang else None)
         self.finish(member, launcher.ends())
-        member.leave(SILENCE)
+        member.leave(SILENCE_SECONDS)
         return self.close(Verdict(exits.DONE, None, "all ranks of all workers ended", worker))
 
     def _begin(self, lease: Lease) -> None:
         self.lease = lease
         keys = self._record.keys.attempt(lease.attempt)
-        history = History(keys, self._store.put) if self._is_lead else None  # rank 0 alone reports metrics
-        self._log_tee.begin(lambda log: self._attempts.put_log(lease.attempt, log), history)
+        history = HistoryUpload(keys, self._store.put) if self._is_lead else None  # rank 0 alone reports metrics
+        self._log_tee.begin(lambda log: self._ledger.put_log(lease.attempt, log), history)
 
     def finish(self, member: Member, ends: list[RankEnd]) -> None:
         """Makes what was trained the result of the run, and puts this worker's success on record.
@@ -170,7 +170,7 @@ class Attempt:
         environment, lease, stop = self._environment, self.lease, WithinGrace(self._stop)
         assert lease is not None  # no rank starts before
         left = left_steps(ends, worker=environment.worker)
-        member.hear(Phase.FINISH, Phase.DONE, status=Status.ENDED, left=left)
+        member.hear(GroupPhase.FINISH, GroupPhase.DONE, status=Status.ENDED, left=left)
         self.finishes = True
         if member.is_lead:
             first = next((end.outcome for end in ends if end.rank == 0), None)
@@ -185,7 +185,7 @@ class Attempt:
         self._keep_trackers(waiting)
         if any(end.outcome and end.outcome.separate for end in ends):
             print("the ranks never formed one process group: each has trained by itself")
-        member.hear(Phase.DONE, stop=stop)
+        member.hear(GroupPhase.DONE, stop=stop)
         self._until = time.monotonic() + RECORD_SECONDS
         self._keep(Verdict(exits.DONE, None, "all ranks ended", environment.worker), ends)
 
@@ -218,18 +218,18 @@ class Attempt:
             if root is None and self._member and not self._stop.requested:
                 root = self._member.root()
                 if root is None and self.lease:  # the coordinator has gone, and may have put it on record
-                    root = self._bounded(partial(self._attempts.root_of, self.lease.attempt))
+                    root = self._bounded(partial(self._ledger.root_of, self.lease.attempt))
             verdict = following(root, verdict)
         is_told = not verdict.retryable or verdict.exit_code in (exits.STOPPED, exits.RENDEZVOUS)
         if self.lease is None and verdict.root_cause and is_told:
-            unformed = self._bounded(self._attempts.claim_unformed)
+            unformed = self._bounded(self._ledger.claim_unformed)
             if unformed:
                 self._begin(unformed)
         if self.lease:
             was_stopped = {exits.STOPPED, exits.RESIZED} & {verdict.exit_code, root.exit_code if root else 0}
             if verdict.retryable and not was_stopped:  # a stop from outside costs nothing
-                account = self._bounded(partial(self._attempts.account, self.lease.attempt, self._step))
-                if account and account.spent and not self._bounded(self._attempts.is_published):
+                account = self._bounded(partial(self._ledger.account, self.lease.attempt, self._step))
+                if account and account.spent and not self._bounded(self._ledger.is_published):
                     verdict = following(root, account.verdict(self._environment.worker, root or verdict))
             self._keep(verdict, ends)
         self._root = verdict if verdict.root_cause else root
@@ -238,7 +238,7 @@ class Attempt:
     def leave(self) -> None:
         """Parts from the group, after ``close``: the lead stays a little for those who still read the reason."""
         if self._member:
-            self._member.leave(LINGER if self._root and not self._stop.requested else 0.0)
+            self._member.leave(LINGER_SECONDS if self._root and not self._stop.requested else 0.0)
 
     def next(self) -> Self | None:
         """Returns another attempt of the group in its pods; None where this worker has to leave it.
@@ -271,7 +271,7 @@ class Attempt:
     def _keep(self, verdict: Verdict, ends: list[RankEnd]) -> None:
         lease = self.lease
         assert lease is not None
-        self._bounded(lambda: self._attempts.write_end(lease, verdict, ends, self._step))
+        self._bounded(lambda: self._ledger.write_end(lease, verdict, ends, self._step))
         if verdict.exit_code != exits.DONE:  # else they were kept with the result
             self._bounded(lambda: self._keep_trackers(self._store))
         self._log_tee.flush(self.seconds_left())
@@ -285,7 +285,7 @@ class Attempt:
     def _bounded(self, call: Callable[[], T]) -> T | None:
         """Returns the result, or None with a line in the log."""
         try:
-            return call_with_timeout(max(SHORTEST, self.seconds_left()), call)
+            return call_with_timeout(max(SHORTEST_SECONDS, self.seconds_left()), call)
         except (TimeoutError, StorageFailed) as failure:
             self._is_silent = self._is_silent or isinstance(failure, TimeoutError)
             print(f"the store was no help at the end of this attempt: {failure or 'no answer'}")
@@ -294,4 +294,4 @@ class Attempt:
     def seconds_left(self) -> float:
         """Seconds the worker may still wait for the store, which has its log last; none where it has been silent."""
         until = min(self._until, self._stop.all_until) if self._stop.requested else self._until
-        return max(0.0 if self._is_silent else SHORTEST, until - time.monotonic())
+        return max(0.0 if self._is_silent else SHORTEST_SECONDS, until - time.monotonic())

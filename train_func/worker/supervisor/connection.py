@@ -12,13 +12,13 @@ import socket
 import threading
 import time
 
-from train_func.worker.supervisor.coordinator import AWAY, Coordinator, Order, Report
+from train_func.worker.supervisor.coordinator import AWAY_SECONDS, Coordinator, Order, Report
 
-ANSWER = 15.0  # seconds in which the host answers; a connection of a network that is gone never breaks by itself
-GREETING = 5.0  # seconds in which the other side proves that it knows the key; a process that was stopped never does
+ANSWER_SECONDS = 15.0  # in which the host answers; a connection of a network that is gone never breaks by itself
+GREETING_SECONDS = 5.0  # in which the other side proves that it knows the key; a process that was stopped never does
 PROOF = 32  # bytes of a challenge, and of the SHA-256 that answers it
 LENGTH = 4  # bytes that tell the length of a message; strangers are heard for 64 bytes
-PAUSE = 0.1  # seconds between two tries to find a way that has broken
+RETRY_SECONDS = 0.1  # between two tries to find a way that has broken
 
 
 class Host:
@@ -44,7 +44,7 @@ class Host:
     async def _hear(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         report = None
         with contextlib.suppress(Exception), contextlib.closing(writer):  # whatever one sends, the others are served
-            async with asyncio.timeout(ANSWER):
+            async with asyncio.timeout(ANSWER_SECONDS):
                 is_worker = await self._is_worker(reader, writer)
             while is_worker:
                 length = int.from_bytes(await reader.readexactly(LENGTH))
@@ -76,7 +76,7 @@ class Connection:
     def report(self, report: Report) -> Order:
         """Returns the order to a report, which may arrive twice; it is for one thread at a time.
 
-        Raises OSError when the host has gone: nothing listens there, or AWAY seconds after a break there is no way yet.
+        Raises OSError when the host has gone: nothing listens there, or AWAY_SECONDS after a break there is no way yet.
         """
         until = 0.0
         while True:
@@ -86,10 +86,10 @@ class Connection:
                 return self._order(report)
             except OSError as error:
                 self.close()
-                until = until or time.monotonic() + AWAY
+                until = until or time.monotonic() + AWAY_SECONDS
                 if isinstance(error, ConnectionRefusedError) or time.monotonic() > until:
                     raise
-                time.sleep(PAUSE)
+                time.sleep(RETRY_SECONDS)
 
     def close(self) -> None:
         """Leaves the connection."""
@@ -97,8 +97,8 @@ class Connection:
         self._socket.close()
 
     def _connect(self) -> None:
-        self._socket = socket.create_connection(self._address, timeout=AWAY)
-        self._socket.settimeout(GREETING)
+        self._socket = socket.create_connection(self._address, timeout=AWAY_SECONDS)
+        self._socket.settimeout(GREETING_SECONDS)
         self._file = self._socket.makefile("rb")
         try:
             self._socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
@@ -106,7 +106,7 @@ class Connection:
             self._socket.sendall(counter + _proof(self._key, b"worker", challenge + counter))
             if not hmac.compare_digest(self._file.read(PROOF), _proof(self._key, b"host", challenge + counter)):
                 raise ConnectionError("what listens there is not the lead of this job, or does not know this worker")
-            self._socket.settimeout(ANSWER)
+            self._socket.settimeout(ANSWER_SECONDS)
         except OSError:
             self.close()
             raise

@@ -19,19 +19,19 @@ A round is one attempt of the group: an order is for the workers that are in its
 worker 0 as its lead (``group.py``).
 
 The first worker that failed by itself ends the round for all. A worker that only lost its peers is heard and may have
-to wait for ROOT seconds: another one may still be writing down why it failed. A rank that has left its loop over the
+to wait for ROOT_SECONDS: another one may still be writing down why it failed. A rank that has left its loop over the
 steps is a fault only where a rank of another worker went on.
 
-A worker is lost that has not reported for SILENCE seconds, or for AWAY seconds after its connection ended: one that
+A worker is lost that has not reported for SILENCE_SECONDS, or for AWAY_SECONDS after its connection ended: one that
 lives connects again at once. A coordinator that stood still itself, as on a machine that slept, has lost none. A lost
 worker ends a group of a fixed size: the operator starts all pods again. After a lost rank the same pods begin another
 round. While the group finishes only the lead counts, which publishes; a worker that fails then waits for the outcome.
 
 An elastic group goes on without a worker that is lost or told to stop, as long as ``min_workers`` are left: its others
 begin the next round. A worker that comes while a round runs prepares itself beside it. Once it is prepared the round
-ends, at the same step on all ranks, and the next one begins with it: at most one change in CHANGE seconds. At its start
-the group waits GATHER seconds for all workers before it begins with fewer. Those that are left when the lead was lost
-wait REGATHER seconds for one another, since each misses it within two; a worker that comes meanwhile prepares itself
+ends, at the same step on all ranks, and the next one begins with it: at most one change in RESIZE_SECONDS. At its start
+the group waits GATHER_SECONDS for all workers before it begins with fewer. Those that are left when the lead was lost
+wait REGATHER_SECONDS for one another, since each misses it within two; a worker that comes meanwhile prepares itself
 beside them too.
 
 The lease in the store is the fence: the lead claims it before each round, so two groups never share an attempt.
@@ -48,14 +48,14 @@ from train_func.wire import exits
 from train_func.wire.codec import Record
 from train_func.wire.records import Lease, Verdict
 
-PRESENT = 5.0  # seconds after which a worker that has not reported again counts as gone, while the group forms
-SILENCE = 15.0  # the same once it has formed
-AWAY = 2.0  # the same after its connection has ended
-ROOT = 3.0  # for the root of a failure to show itself
-AGAIN = 60.0  # for all workers to be ready for another round, since the first was
-GATHER = 30.0  # for which an elastic group waits for all its workers at its start, since it has enough
-REGATHER = 3.0  # for which those that are left without their lead wait for one another
-CHANGE = 10.0  # between the beginning of a round and a change of its size for a worker that comes
+PRESENT_SECONDS = 5.0  # after which a worker that has not reported again counts as gone, while the group forms
+SILENCE_SECONDS = 15.0  # the same once it has formed
+AWAY_SECONDS = 2.0  # the same after its connection has ended
+ROOT_SECONDS = 3.0  # for the root of a failure to show itself
+NEXT_ROUND_SECONDS = 60.0  # for all workers to be ready for another round, since the first was
+GATHER_SECONDS = 30.0  # for which an elastic group waits for all its workers at its start, since it has enough
+REGATHER_SECONDS = 3.0  # for which those that are left without their lead wait for one another
+RESIZE_SECONDS = 10.0  # between the beginning of a round and a change of its size for a worker that comes
 
 
 class Status(StrEnum):
@@ -69,7 +69,7 @@ class Status(StrEnum):
     LEFT = "left"
 
 
-class Phase(StrEnum):
+class GroupPhase(StrEnum):
     """What the group does, and what its workers are told to do."""
 
     WAIT = "wait"
@@ -115,7 +115,7 @@ class Report(Record):
 class Order(Record):
     """What a worker is told."""
 
-    phase: Phase
+    phase: GroupPhase
     round: int = 0
     """The round of the group; 0 for a worker that does not belong to it."""
     why: str = ""
@@ -132,7 +132,7 @@ class Order(Record):
 
 
 @dataclass(frozen=True)
-class State:
+class GroupState:
     """The group between two reports."""
 
     num_workers: int
@@ -140,11 +140,11 @@ class State:
     """Number of workers with which a round may begin; fewer than ``num_workers`` in an elastic group."""
     lead: int = 0
     """The worker in which the coordinator is."""
-    gather: float = GATHER
+    gather: float = GATHER_SECONDS
     """Seconds for which it waits for all workers."""
     is_left: bool = False
     """Whether it is what is left of a group that has lost its lead."""
-    phase: Phase = Phase.WAIT
+    phase: GroupPhase = GroupPhase.WAIT
     round: int = 1
     members: Mapping[int, Report] = field(default_factory=dict)
     """The last report of each worker of the round."""
@@ -166,12 +166,12 @@ class State:
         return self.min_workers < self.num_workers
 
 
-def hear(state: State, report: Report, now: float) -> State:
+def hear(state: GroupState, report: Report, now: float) -> GroupState:
     """Returns the state after a report. That of a pod which is of no group, or of another one, changes nothing."""
     state = look(state, now)
     last = state.members.get(report.worker)
     if last is None or last.pod != report.pod:
-        is_free = last is None and state.phase is Phase.WAIT and (report.expects > 0 or not state.is_left)
+        is_free = last is None and state.phase is GroupPhase.WAIT and (report.expects > 0 or not state.is_left)
         if report.round or not (is_free or state.is_elastic):
             return state
         if not is_free:
@@ -184,41 +184,41 @@ def hear(state: State, report: Report, now: float) -> State:
     return _settle(_with(state, replace(report, heard=now)), now)
 
 
-def look(state: State, now: float) -> State:
+def look(state: GroupState, now: float) -> GroupState:
     """Returns the state in which silent workers have left."""
-    if now - state.looked > SILENCE / 2:  # this process stood still, and the others may have done so with it
+    if now - state.looked > SILENCE_SECONDS / 2:  # this process stood still, and the others may have done so with it
         heard = {worker: replace(report, heard=now) for worker, report in state.members.items()}
         state = replace(state, members=heard)
-    limit = PRESENT if state.phase is Phase.WAIT else SILENCE
-    newcomers = {worker: report for worker, report in state.newcomers.items() if now - report.heard < PRESENT}
+    limit = PRESENT_SECONDS if state.phase is GroupPhase.WAIT else SILENCE_SECONDS
+    newcomers = {worker: report for worker, report in state.newcomers.items() if now - report.heard < PRESENT_SECONDS}
     state = replace(state, newcomers=newcomers)
     for report in [report for report in state.members.values() if now - report.heard >= limit]:
         state = _lose(state, report)
     return _settle(replace(state, looked=now), now)
 
 
-def lose(state: State, report: Report, now: float) -> State:
+def lose(state: GroupState, report: Report, now: float) -> GroupState:
     """Returns the state after the connection has ended over which this report was the last one."""
     last = state.members.get(report.worker)
     if last is None or last.pod != report.pod:
         others = {worker: other for worker, other in state.newcomers.items() if other.pod != report.pod}
         return replace(state, newcomers=others)
-    if state.phase is Phase.WAIT:
+    if state.phase is GroupPhase.WAIT:
         return _lose(state, last)
-    return _with(state, replace(last, heard=min(last.heard, now + AWAY - SILENCE)))
+    return _with(state, replace(last, heard=min(last.heard, now + AWAY_SECONDS - SILENCE_SECONDS)))
 
 
-def order_for(state: State, report: Report) -> Order:
+def order_for(state: GroupState, report: Report) -> Order:
     """Returns the order to the worker that has sent this report."""
     last = state.members.get(report.worker)
     if last is None or last.pod != report.pod:
         if report.worker in state.newcomers:
-            return Order(Phase.PREPARE, why="the others go on; it joins them at the end of a step")
-        return Order(Phase.WAIT, why=f"another pod is worker {report.worker}")
-    if state.phase is Phase.WAIT:
+            return Order(GroupPhase.PREPARE, why="the others go on; it joins them at the end of a step")
+        return Order(GroupPhase.WAIT, why=f"another pod is worker {report.worker}")
+    if state.phase is GroupPhase.WAIT:
         missing = sorted({*range(state.num_workers)} - {*state.members})
         why = f"not there yet: {counted(len(missing), 'worker')} ({listed(missing[:9])})"
-        return Order(Phase.WAIT, state.round if report.round else 0, why=why)
+        return Order(GroupPhase.WAIT, state.round if report.round else 0, why=why)
     lead, reports = state.members[state.lead], state.members.values()
     living = (report.worker for report in reports if report.status is not Status.LEFT)
     return Order(
@@ -233,81 +233,81 @@ def order_for(state: State, report: Report) -> Order:
     )
 
 
-def _with(state: State, report: Report) -> State:
+def _with(state: GroupState, report: Report) -> GroupState:
     return replace(state, members={**state.members, report.worker: report})
 
 
-def _lose(state: State, report: Report) -> State:
+def _lose(state: GroupState, report: Report) -> GroupState:
     """While the group forms the place is free at once."""
-    if state.phase is not Phase.WAIT:
+    if state.phase is not GroupPhase.WAIT:
         return _with(state, replace(report, status=Status.LEFT))
     members = {worker: member for worker, member in state.members.items() if worker != report.worker}
     return replace(state, members=members, since=None)
 
 
-def _settle(state: State, now: float) -> State:
+def _settle(state: GroupState, now: float) -> GroupState:
     while (after := _next(state, now)) != state:
         state = after
     return state
 
 
-def _next(state: State, now: float) -> State:
+def _next(state: GroupState, now: float) -> GroupState:
     """Returns the state after one transition; the same one where there is none."""
     reports, lead = state.members.values(), state.members.get(state.lead)
     statuses = {report.status if report.round == state.round else Status.FAILED for report in reports}
     match state.phase:
-        case Phase.WAIT if joining := _joining(state):
+        case GroupPhase.WAIT if joining := _joining(state):
             members = {**state.members, **{worker: state.newcomers[worker] for worker in joining}}
             return replace(state, members=members, newcomers={})
-        case Phase.WAIT if lead and len(reports) >= state.min_workers:
+        case GroupPhase.WAIT if lead and len(reports) >= state.min_workers:
             since = now if state.since is None else state.since
             expected = max(report.expects for report in reports) or state.num_workers
             is_complete = len(reports) >= expected or now - since >= state.gather
             if is_complete and all(report.heard >= since for report in reports):
-                return replace(state, since=None, phase=Phase.CLAIM)
+                return replace(state, since=None, phase=GroupPhase.CLAIM)
             return replace(state, since=since)
-        case Phase.CLAIM | Phase.PREPARE | Phase.START if verdict := _verdict(state, now):
+        case GroupPhase.CLAIM | GroupPhase.PREPARE | GroupPhase.START if verdict := _verdict(state, now):
             return _stop(state, verdict)
-        case Phase.CLAIM if lead and lead.lease and lead.round == state.round:
-            return replace(state, phase=Phase.PREPARE)
-        case Phase.PREPARE if statuses == {Status.PREPARED}:
-            return replace(state, phase=Phase.START, begun=now)
-        case Phase.START if statuses == {Status.ENDED}:
-            return replace(state, phase=Phase.FINISH)
-        case Phase.START if (joining := _joining(state)) and now - state.begun >= CHANGE:
+        case GroupPhase.CLAIM if lead and lead.lease and lead.round == state.round:
+            return replace(state, phase=GroupPhase.PREPARE)
+        case GroupPhase.PREPARE if statuses == {Status.PREPARED}:
+            return replace(state, phase=GroupPhase.START, begun=now)
+        case GroupPhase.START if statuses == {Status.ENDED}:
+            return replace(state, phase=GroupPhase.FINISH)
+        case GroupPhase.START if (joining := _joining(state)) and now - state.begun >= RESIZE_SECONDS:
             message = f"{counted(len(joining), 'worker')} joined the group: {listed(joining)}"
             return _stop(state, Verdict(exits.RESIZED, "preemption", message, state.lead))
-        case Phase.FINISH if lead and lead.status is Status.PUBLISHED:
-            return replace(state, phase=Phase.DONE)
-        case Phase.FINISH if lead and (verdict := lead.verdict):
+        case GroupPhase.FINISH if lead and lead.status is Status.PUBLISHED:
+            return replace(state, phase=GroupPhase.DONE)
+        case GroupPhase.FINISH if lead and (verdict := lead.verdict):
             return _stop(state, verdict)
-        case Phase.STOP:
+        case GroupPhase.STOP:
             return _begin_again(state, now)
     return state
 
 
-def _joining(state: State) -> list[int]:
+def _joining(state: GroupState) -> list[int]:
     """The workers with which the next round may begin, once each that came is prepared."""
     is_known = [report.status is Status.PREPARED for report in state.newcomers.values()]
     return sorted(state.newcomers) if all(is_known) else []
 
 
-def _begin_again(state: State, now: float) -> State:
+def _begin_again(state: GroupState, now: float) -> GroupState:
     """Returns the state of the next round, as soon as its workers are ready for it; those of a group that is elastic
     are the ones that are left, and those that came."""
     living = {worker: report for worker, report in state.members.items() if report.status is not Status.LEFT}
     ready = {worker: report for worker, report in living.items() if report.round > state.round}
     since = now if state.since is None and ready else state.since
-    is_late = since is not None and now - since >= AGAIN
+    is_late = since is not None and now - since >= NEXT_ROUND_SECONDS
     if not state.is_elastic and (is_late or len(living) < len(state.members)):
-        return replace(state, phase=Phase.EXIT)
+        return replace(state, phase=GroupPhase.EXIT)
     if state.lead not in ready or not (is_late or len(ready) == len(living)):
         return replace(state, since=since)
     joining = {worker: state.newcomers[worker] for worker in _joining(state) if worker not in ready}
     members = {**ready, **joining}
     return replace(
-        State(state.num_workers, state.min_workers, state.lead, state.gather),
-        phase=Phase.CLAIM if len(members) >= state.min_workers else Phase.WAIT,
+        GroupState(state.num_workers, state.min_workers, state.lead, state.gather),
+        phase=GroupPhase.CLAIM if len(members) >= state.min_workers else GroupPhase.WAIT,
         round=state.round + 1,
         members=members,
         newcomers={worker: report for worker, report in state.newcomers.items() if worker not in members},
@@ -315,14 +315,14 @@ def _begin_again(state: State, now: float) -> State:
     )
 
 
-def _stop(state: State, verdict: Verdict) -> State:
+def _stop(state: GroupState, verdict: Verdict) -> GroupState:
     """Another round may follow where a rank was lost and no worker was asked to stop; of an elastic group, always."""
     is_of_rank = verdict.root_cause and verdict.exit_code != exits.STOPPED
     may_follow = verdict.retryable and (is_of_rank or state.is_elastic)
-    return replace(state, phase=Phase.STOP if may_follow else Phase.EXIT, since=None, verdict=verdict)
+    return replace(state, phase=GroupPhase.STOP if may_follow else GroupPhase.EXIT, since=None, verdict=verdict)
 
 
-def _verdict(state: State, now: float) -> Verdict | None:
+def _verdict(state: GroupState, now: float) -> Verdict | None:
     """Returns why the round ends, if it does and that is known."""
     reports, verdicts = state.members.values(), [failure.verdict for failure in state.failures if failure.verdict]
     for verdict in verdicts:
@@ -336,14 +336,14 @@ def _verdict(state: State, now: float) -> Verdict | None:
             message = f"worker {lost} has ended without a word, or cannot be reached"
             return Verdict(exits.PEER, "peer", message, lost, root_cause=False)
     has_left = any(report.status is Status.LEFT for report in reports)
-    waits = len(verdicts) < len(reports) and state.since is not None and now - state.since < ROOT
+    waits = len(verdicts) < len(reports) and state.since is not None and now - state.since < ROOT_SECONDS
     return None if not verdicts or (waits and not has_left) else verdicts[0]
 
 
 class Coordinator:
     """The state of a group, in the memory of its lead, and the orders that follow from it."""
 
-    def __init__(self, state: State) -> None:
+    def __init__(self, state: GroupState) -> None:
         self._lock = threading.Lock()
         self._state = replace(state, looked=time.monotonic())
 

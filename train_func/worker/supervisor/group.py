@@ -19,13 +19,13 @@ from train_func.wire.records import Verdict
 from train_func.worker.environment import Environment
 from train_func.worker.rank import reporting
 from train_func.worker.stop import Stop, Stopped
-from train_func.worker.store_wait import TELL
-from train_func.worker.supervisor.coordinator import Order, Phase, Report, Status
+from train_func.worker.store_wait import NOTICE_SECONDS
+from train_func.worker.supervisor.coordinator import GroupPhase, Order, Report, Status
 from train_func.worker.supervisor.lead import Lead, Way
 
-BEAT = 1.0  # seconds between two reports while nothing changes
-RETRY = 0.3  # seconds between two tries to reach the lead
-POLL, LONGEST_POLL = 0.02, 0.25  # the same while an order is waited for: rarely, where the wait is long
+REPORT_SECONDS = 1.0  # between two reports while nothing changes
+RETRY_SECONDS = 0.3  # between two tries to reach the lead
+POLL_SECONDS, LONGEST_POLL_SECONDS = 0.02, 0.25  # the same while an order is waited for: rarely, where the wait is long
 
 
 class NotFormed(Exception):
@@ -47,7 +47,7 @@ class Member:
         self._way, self._report, self._stop = way, report, stop
         self.address, self.is_lead = way.address, way.is_lead
         self._lock = threading.Lock()
-        self._order = Order(Phase.WAIT)
+        self._order = Order(GroupPhase.WAIT)
         self._verdict: Verdict | None = None
         self.has_gone = False
         """Whether the coordinator has gone."""
@@ -61,7 +61,7 @@ class Member:
         """Reports every second, until the coordinator has gone."""
         while not self.has_gone:
             self.tell()
-            time.sleep(BEAT)
+            time.sleep(REPORT_SECONDS)
 
     def tell(self, **changes: Any) -> Order:
         """Reports, with these changes since the last report; returns the order."""
@@ -84,22 +84,22 @@ class Member:
         if self.has_gone:
             raise PeersLost("the coordinator of the group has gone, and its worker with it")
 
-    def hear(self, *phases: Phase, stop: Stop | None = None, **changes: Any) -> Order:
+    def hear(self, *phases: GroupPhase, stop: Stop | None = None, **changes: Any) -> Order:
         """Reports these changes, and returns the order when the group is in one of these phases.
 
         Raises:
             PeersLost: the round has ended.
             Stopped: ``stop``, or that of this worker, was requested.
         """
-        order, pause = self.tell(**changes), POLL
-        notice = time.monotonic() + TELL
+        order, pause = self.tell(**changes), POLL_SECONDS
+        notice = time.monotonic() + NOTICE_SECONDS
         while order.phase not in phases or order.round != self._report.round:
             self.look()
-            if order.phase is Phase.WAIT and time.monotonic() > notice:
-                notice = time.monotonic() + TELL
+            if order.phase is GroupPhase.WAIT and time.monotonic() > notice:
+                notice = time.monotonic() + NOTICE_SECONDS
                 reporting.say(WaitsForPeers(endpoint=self.address, why=order.why))
             (stop or self._stop).pause(pause)
-            order, pause = self.tell(), min(1.1 * pause, LONGEST_POLL)
+            order, pause = self.tell(), min(1.1 * pause, LONGEST_POLL_SECONDS)
         return order
 
     def fail(self, verdict: Verdict, left: Verdict | None = None, *, went_on: bool = False) -> Verdict | None:
@@ -116,7 +116,7 @@ class Member:
     def root(self) -> Verdict | None:
         """Returns why the round ends, after this worker has reported that it failed; None where that is not known."""
         with contextlib.suppress(PeersLost, Stopped):
-            self.hear(Phase.FINISH, Phase.DONE)
+            self.hear(GroupPhase.FINISH, GroupPhase.DONE)
         return self._verdict
 
     def wait(self, waits: bool) -> bool:
@@ -130,9 +130,9 @@ class Member:
             self._report = Report(self._report.worker, self._report.pod, self._report.round + 1)
             self._verdict = None
         while (order := self.tell()).round != self._report.round:
-            if order.phase in (Phase.DONE, Phase.EXIT) or self.has_gone or self._stop.requested:
+            if order.phase in (GroupPhase.DONE, GroupPhase.EXIT) or self.has_gone or self._stop.requested:
                 return False
-            time.sleep(POLL)
+            time.sleep(POLL_SECONDS)
         return True
 
     def leave(self, seconds: float) -> None:
@@ -141,7 +141,7 @@ class Member:
         order = self.tell(status=Status.LEFT)
         with contextlib.suppress(Stopped):
             while self.is_lead and order.members and time.monotonic() < end:
-                self._stop.pause(POLL)
+                self._stop.pause(POLL_SECONDS)
                 order = self.tell()
 
 
@@ -165,21 +165,21 @@ def meet(
     print(f"worker {environment.worker} meets the others at {lead.where}")
     report = Report(environment.worker, uuid.uuid4().hex, expects=before.num_left if before else 0)
     seconds = environment.join_timeout
-    until, notice = time.monotonic() + seconds, time.monotonic() + TELL
+    until, notice = time.monotonic() + seconds, time.monotonic() + NOTICE_SECONDS
     way: Way | None = None
     preparation: Future[object] | None = None
     while True:
         try:
             way = way or lead.find(is_left=before is not None)
-            order, pause = way.ask(report), BEAT / 10
+            order, pause = way.ask(report), REPORT_SECONDS / 10
         except OSError as error:  # a name not yet known, a host not yet there
-            way, pause = None, RETRY
-            order = Order(Phase.WAIT, why=f"{type(error).__name__}: {error}")
+            way, pause = None, RETRY_SECONDS
+            order = Order(GroupPhase.WAIT, why=f"{type(error).__name__}: {error}")
         if way and order.round:
             member = Member(way, replace(report, round=order.round, status=Status.READY, expects=0), stop)
             threading.Thread(target=member.beat, name="reports", daemon=True).start()
             return member
-        if order.phase is Phase.PREPARE:
+        if order.phase is GroupPhase.PREPARE:
             until = time.monotonic() + seconds  # the others are there
             preparation = preparation or begin(prepare)
             if preparation.done():
@@ -191,6 +191,6 @@ def meet(
                 f"within {seconds:.0f} s ({order.why}); see whether every pod was started and can reach the first"
             )
         if time.monotonic() > notice:
-            notice = time.monotonic() + TELL
+            notice = time.monotonic() + NOTICE_SECONDS
             reporting.say(WaitsForPeers(endpoint=lead.where, why=order.why))
         stop.pause(pause)

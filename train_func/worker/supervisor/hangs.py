@@ -19,8 +19,8 @@ from train_func.worker.rank import marks, stacks
 from train_func.worker.rank.marks import Mark, Phase, SharedMark
 from train_func.worker.supervisor.group import Member
 
-LATE = 2.0  # seconds between two looks after which this machine, or all of the pod, stood still
-STOPPED = 0.8  # of the limit: a process that a signal has stopped is judged before those that wait for it
+STANDSTILL_SECONDS = 2.0  # between two looks after which this machine, or all of the pod, stood still
+STOPPED_SHARE = 0.8  # of the limit: a process that a signal has stopped is judged before those that wait for it
 LONGEST_STACKS = 1000  # lines of a rank that are kept: the last ones, which are of its main thread
 _WAITING = (Phase.EXCHANGE, Phase.OWN)  # a rank in these may wait for another rank
 
@@ -79,14 +79,14 @@ class Judge:
 
     def look(self, now: float, states: Sequence[RankState]) -> Hang | None:
         """Returns the hang at monotonic second ``now``, if any; to be called several times a second."""
-        if now - self._looked > LATE:
+        if now - self._looked > STANDSTILL_SECONDS:
             self._went_on = now
             self._stopped = {}
         self._looked = now
         self._stopped = {state.rank: self._stopped.get(state.rank, now) for state in states if state.is_stopped}
         silent = []
         for state in states:
-            seconds, limit = now - self._stopped.get(state.rank, now), STOPPED * self._limit
+            seconds, limit = now - self._stopped.get(state.rank, now), STOPPED_SHARE * self._limit
             if seconds >= limit:
                 return Hang(state.rank, state.mark, seconds, limit, is_stopped=True)
             seconds = now - max(state.mark.time, self._went_on)

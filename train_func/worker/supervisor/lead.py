@@ -25,10 +25,17 @@ from train_func.wire.records import RunRecord
 from train_func.worker.environment import Environment
 from train_func.worker.publish.publication import complete
 from train_func.worker.supervisor.connection import Connection, Host
-from train_func.worker.supervisor.coordinator import GATHER, REGATHER, Coordinator, Order, Report, State
+from train_func.worker.supervisor.coordinator import (
+    GATHER_SECONDS,
+    REGATHER_SECONDS,
+    Coordinator,
+    GroupState,
+    Order,
+    Report,
+)
 
-PATIENCE, PATIENCE_OF_WORKER = 1.0, 0.5  # seconds without an answer, and more for each lower worker
-PATIENCE_OF_NEWCOMER = 6.0  # more for a worker that was in no group, while those that are left may find a lead
+PATIENCE_SECONDS, SECONDS_PER_WORKER = 1.0, 0.5  # without an answer, and more for each lower worker
+NEWCOMER_SECONDS = 6.0  # more for a worker that was in no group, while those that are left may find a lead
 
 Ask = Callable[[Report], Order]
 
@@ -86,7 +93,7 @@ class FixedLead:
         host, port = _split(environment.endpoint)
         if environment.worker:
             return Way(Connection(host, port, environment.group_key).report, address, is_lead=False)
-        coordinator = Coordinator(State(environment.num_workers, environment.num_workers))
+        coordinator = Coordinator(GroupState(environment.num_workers, environment.num_workers))
         if environment.num_workers > 1:
             Host(coordinator, environment.group_key, port)
         return Way(coordinator.report, address, is_lead=True)
@@ -137,9 +144,9 @@ class ElectedLead:
                 self._number = -1  # from now on its silence counts
                 return way
         is_first = not number and environment.worker == 0
-        patience = PATIENCE + PATIENCE_OF_WORKER * environment.worker
+        patience = PATIENCE_SECONDS + SECONDS_PER_WORKER * environment.worker
         if number and not is_left:
-            patience += PATIENCE_OF_NEWCOMER
+            patience += NEWCOMER_SECONDS
         if not is_first and now - self._since < patience:
             raise why
         if complete(self._store, self._record):
@@ -156,8 +163,8 @@ class ElectedLead:
                 if failure.reason != "conflict":
                     raise
                 raise OSError("another worker leads the group") from None
-            gather = REGATHER if number else GATHER
-            state = State(environment.num_workers, environment.min_workers, environment.worker, gather, is_left)
+            gather = REGATHER_SECONDS if number else GATHER_SECONDS
+            state = GroupState(environment.num_workers, environment.min_workers, environment.worker, gather, is_left)
             coordinator = Coordinator(state)
             Host(coordinator, environment.group_key, port)
         self._own = number + 1

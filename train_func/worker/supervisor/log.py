@@ -16,7 +16,7 @@ from train_func.wire import events
 from train_func.wire.events import Event, LogGap, StepProgress
 from train_func.worker import masks
 from train_func.worker.rank import stacks
-from train_func.worker.supervisor.uploads import LOG_SECONDS, History, LogUpload
+from train_func.worker.supervisor.uploads import LOG_SECONDS, HistoryUpload, LogUpload
 
 HEAD = 2**20  # bytes of a log's beginning that are always kept
 TAIL = 4 * 2**20  # bytes of its end
@@ -131,7 +131,7 @@ class LogTee:
         self._first = b""
         self._interval = interval
         self._upload: LogUpload | None = None
-        self._history: History | None = None
+        self._history: HistoryUpload | None = None
         self._own = self._output(b"")
         self._ranks: list[_Stream] = []
         sys.stdout.reconfigure(line_buffering=True)  # type: ignore[union-attr]  # a text file, as Python starts it
@@ -178,7 +178,7 @@ class LogTee:
         while self._ranks:
             self._ranks.pop().end(SETTLE_SECONDS)
 
-    def begin(self, put: Callable[[bytes], object], history: History | None = None) -> None:
+    def begin(self, put: Callable[[bytes], object], history: HistoryUpload | None = None) -> None:
         """Begins to keep the log by ``put``, and what events say by ``history``.
 
         The first time from the beginning of the log on; then, in another attempt of the same pod, from here on, with

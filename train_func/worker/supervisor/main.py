@@ -25,8 +25,8 @@ from train_func.worker.rank import reporting
 from train_func.worker.stop import Stop, Stopped, WithinGrace
 from train_func.worker.store_wait import RECORD_SECONDS, patiently
 from train_func.worker.submission import bring_submission
-from train_func.worker.supervisor import inputs
-from train_func.worker.supervisor.attempt import Attempt
+from train_func.worker.supervisor import run_inputs
+from train_func.worker.supervisor.attempt import WorkerAttempt
 from train_func.worker.supervisor.group import Member, NotFormed, PeersLost, meet
 from train_func.worker.supervisor.lead import ElectedLead, Finished, FixedLead, Lead, Replaced
 from train_func.worker.supervisor.log import LogTee
@@ -34,8 +34,8 @@ from train_func.worker.supervisor.rank_process import Template
 from train_func.worker.supervisor.uploads import Heartbeat, share_packages
 from train_func.worker.supervisor.verdict import stopped
 
-LOOK = 0.1  # seconds between two looks at the work
-LATE = 2.0  # seconds by which the end of the ranks may be noticed later than it was due
+LOOK_SECONDS = 0.1  # between two looks at the work
+LATE_SECONDS = 2.0  # by which the end of the ranks may be noticed later than it was due
 
 
 def supervise(environ: Mapping[str, str], stop: Stop) -> NoReturn:
@@ -90,13 +90,13 @@ class Supervisor:
         self._environment = environment
         self._log_tee = log_tee
         self._stop = stop
-        self._attempt: Attempt | None = None
+        self._attempt: WorkerAttempt | None = None
         self._template = Template(environment.num_threads)
         self._lead: Lead = FixedLead(environment)
         self._member: Member | None = None
         self._verdict: Verdict | None = None
         self._heartbeat: Heartbeat | None = None
-        self._inputs: inputs.RunInputs | None = None
+        self._inputs: run_inputs.RunInputs | None = None
 
     @property
     def attempt_number(self) -> int | None:
@@ -118,11 +118,11 @@ class Supervisor:
         work = threading.Thread(target=self._work, name="work", daemon=True)
         work.start()
         while work.is_alive() and not self._is_given_up():
-            work.join(LOOK)
+            work.join(LOOK_SECONDS)
             launcher = self._attempt.launcher if self._attempt else None
             if launcher and (ranks := launcher.pids()):
                 reap_orphans(ranks)
-        kill_descendants(seconds=LATE)
+        kill_descendants(seconds=LATE_SECONDS)
         if self._verdict:
             return self._verdict
         return self._close(stopped(self._environment.worker, self._stop.name))
@@ -133,14 +133,14 @@ class Supervisor:
         if not stop.requested:
             return False
         if attempt is None:
-            return stop.seconds > LATE
+            return stop.seconds > LATE_SECONDS
         if attempt.ending:
             return False
         if attempt.finishes:
             return WithinGrace(stop).requested
         if attempt.launcher is None or not attempt.launcher.has_ranks:
             return True
-        return time.monotonic() > stop.work_until + LATE
+        return time.monotonic() > stop.work_until + LATE_SECONDS
 
     def _work(self) -> None:
         verdict = self._verdict_on(self._prepare)
@@ -191,7 +191,7 @@ class Supervisor:
         record = patiently(lambda: bring_submission(store, environment.submission, environment.job_dir), stop)
         if environment.is_elastic:
             self._lead = ElectedLead(environment, store, record)
-        self._attempt = Attempt(environment, record, store, self._log_tee, stop, self._lead)
+        self._attempt = WorkerAttempt(environment, record, store, self._log_tee, stop, self._lead)
         stop.check()
         patiently(lambda: store.probe(record.keys.prefix), stop)  # first: it says within seconds why it cannot be used
         self._heartbeat = Heartbeat(store, record, environment.pod)
@@ -202,9 +202,11 @@ class Supervisor:
             delete_checkpoints(store, record, RECORD_SECONDS)  # who has published may have died before it
             return Verdict(exits.DONE, None, "the run was finished before", environment.worker)
         wheels = environment.work_dir / "packages"
-        inputs.put_first(patiently(lambda: inputs.unpacked(store, record, environment.cache_dir, wheels), stop))
+        run_inputs.put_first(
+            patiently(lambda: run_inputs.unpack_packages(store, record, environment.cache_dir, wheels), stop)
+        )
         self._template.start(environment.job_dir / SOURCE)
-        self._inputs = inputs.RunInputs(environment, record, store, stop)
+        self._inputs = run_inputs.RunInputs(environment, record, store, stop)
         return self._meet()
 
     def _meet(self) -> Verdict | None:
@@ -220,7 +222,7 @@ class Supervisor:
         assert self._inputs is not None
         self._inputs.bring(self._stop.check)
         while not self._template.is_ready():
-            self._stop.pause(LOOK)
+            self._stop.pause(LOOK_SECONDS)
 
     def _close(self, verdict: Verdict, root: Verdict | None = None) -> Verdict:
         return self._attempt.close(verdict, root) if self._attempt else verdict

@@ -5,10 +5,10 @@ seen have an order that says little. A rank that lost its peer may be seen dead 
 down why it failed, and that one's process may stay for long, as where it frees the memory of a GPU. Therefore
 
 - a rank that has written down its own fault counts as failed at once, and all workers are told;
-- where only ranks are seen that follow, the root is waited for, for PATIENCE seconds;
+- where only ranks are seen that follow, the root is waited for, for PATIENCE_SECONDS;
 - verdict.py decides from all ends what came first.
 
-All ranks of a worker share its signals: SIGTERM goes to each, and what has not ended within PATIENCE seconds, or the
+All ranks of a worker share its signals: SIGTERM goes to each, and what has not ended within PATIENCE_SECONDS, or the
 grace period of the worker, is killed with its process group. Then all other descendants of the supervisor are killed,
 so that of one attempt nothing lives on in the next one.
 
@@ -37,17 +37,17 @@ from train_func.worker.environment import Environment
 from train_func.worker.rank import folders, stacks
 from train_func.worker.rank.end import RankEnd, running
 from train_func.worker.stop import Stop, work_seconds
-from train_func.worker.supervisor.coordinator import Order, Phase, Status
-from train_func.worker.supervisor.group import BEAT, Member, PeersLost
+from train_func.worker.supervisor.coordinator import GroupPhase, Order, Status
+from train_func.worker.supervisor.group import REPORT_SECONDS, Member, PeersLost
 from train_func.worker.supervisor.hangs import Hang, HangWatch
 from train_func.worker.supervisor.lead import reserved_port
 from train_func.worker.supervisor.log import LogTee
 from train_func.worker.supervisor.rank_process import RankProcess, Template
 from train_func.worker.supervisor.verdict import of_ranks, stopped
 
-LOOK = 0.1  # seconds between two looks at the ranks
-PATIENCE = 2.0  # seconds for the root of a failure to show itself, and for the ranks to end when asked to
-LONGEST_EXIT = 30.0  # seconds for a process whose rank has failed: to free the memory of a GPU takes a while
+LOOK_SECONDS = 0.1  # between two looks at the ranks
+PATIENCE_SECONDS = 2.0  # for the root of a failure to show itself, and for the ranks to end when asked to
+EXIT_SECONDS = 30.0  # for a process whose rank has failed: to free the memory of a GPU takes a while
 SHARE, AT_MOST = 0.05, 512 * 2**20  # of the memory limit, and bytes, that are left when a rank is killed
 
 
@@ -65,7 +65,7 @@ class Launcher:
     ) -> None:
         """``hang_after``: seconds without progress of a rank that are a hang."""
         self._environment = environment
-        self._patience, self._hang_after = PATIENCE, hang_after
+        self._patience, self._hang_after = PATIENCE_SECONDS, hang_after
         self._log_tee = log_tee
         self._stop = stop
         self._member = member
@@ -108,7 +108,7 @@ class Launcher:
                     address = f"{self._member.address}:{ports.enter_context(reserved_port())}"
                 while not self._template.is_ready():  # first: else ranks of others would wait for these
                     self._look_around()
-                order = self._member.hear(Phase.START, status=Status.PREPARED, address=address)
+                order = self._member.hear(GroupPhase.START, status=Status.PREPARED, address=address)
                 self._position = order.members.index(self._environment.worker)
                 self._num_workers = len(order.members)
                 for local_rank in range(self._environment.num_ranks):
@@ -122,7 +122,7 @@ class Launcher:
             self._end_ranks()
 
     def ends(self) -> list[RankEnd]:
-        """How the ranks ended, or how they stand."""
+        """Returns how the ranks ended, or how they stand."""
         return [
             RankEnd.read(
                 self._outcome(local_rank),
@@ -169,7 +169,7 @@ class Launcher:
                 if first and first.worker != worker:
                     continue  # the next look finds that end
                 if self._num_workers > 1:
-                    self._stop.pause(BEAT + 3 * LOOK)  # in which the others print their stacks
+                    self._stop.pause(REPORT_SECONDS + 3 * LOOK_SECONDS)  # in which the others print their stacks
                 self.hang = hang
                 self._hangs.print_stacks(pids)
                 return False
@@ -189,7 +189,7 @@ class Launcher:
             if lost.verdict and lost.verdict.exit_code == exits.HANG:
                 self._hangs.print_stacks({self._rank(local): rank.pid for local, rank in self._alive().items()})
             raise
-        time.sleep(LOOK)
+        time.sleep(LOOK_SECONDS)
 
     def _who(self, local_rank: int, order: Order) -> dict[str, str]:
         """Returns the variables of torchrun, by which torch, Accelerate and Lightning know the rank.
@@ -273,7 +273,7 @@ class Launcher:
                 os.killpg(process.pid, signal.SIGKILL)
         for local_rank, process in self._processes.items():
             with contextlib.suppress(subprocess.TimeoutExpired):
-                process.wait(LONGEST_EXIT if local_rank in failed else self._patience)
+                process.wait(EXIT_SECONDS if local_rank in failed else self._patience)
         template = self._template.pid
         kill_descendants(self._patience, spare=() if template is None else (template,))  # what has left their groups
         for folder in self._environment.work_dir.glob("session-*"):  # of a rank that was killed; they may be large

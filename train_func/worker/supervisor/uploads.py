@@ -17,7 +17,7 @@ from train_func.wire.events import CheckpointSaved, Event, now
 from train_func.wire.layout import PACKAGES, AttemptKeys, image_key
 from train_func.wire.metrics import Row, row_of, to_csv
 from train_func.wire.records import BEAT_SECONDS, RunRecord, SignOfLife
-from train_func.worker.supervisor.budget import newest_submission
+from train_func.worker.submission import newest_submission
 
 LOG_SECONDS = 3.0  # between two uploads of a short log; twice that of one of a MiB, because each carries all of it
 HISTORY_SECONDS = 10.0  # between two uploads of a short file; longer for longer ones, as each carries all of it
@@ -93,7 +93,7 @@ class LogUpload(Periodic):
             self._last = log
 
 
-class History(Periodic):
+class HistoryUpload(Periodic):
     """The metrics of one attempt as CSV, in a new file when one is long."""
 
     def __init__(

@@ -15,10 +15,10 @@ from train_func.storage import Store
 from train_func.tasks import CausalLM
 from train_func.text import counted, listed
 from train_func.worker.inputs.findings import Findings
-from train_func.worker.inputs.model import ModelFolder
+from train_func.worker.inputs.model_folder import ModelFolder
 from train_func.worker.tasks.conversations import answers_of, split_conversations, texts_of
-from train_func.worker.tasks.metrics import TokenScores
-from train_func.worker.tasks.protocol import Metric, WorkerHalf
+from train_func.worker.tasks.protocol import StreamingMetric, WorkerHalf
+from train_func.worker.tasks.streaming_metrics import TokenScores
 from train_func.worker.tasks.train_eval_split import Sources, TrainEvalSplit
 
 if TYPE_CHECKING:
@@ -100,7 +100,7 @@ class CausalLMTuner(WorkerHalf[CausalLM]):
         padding.padding_side = "right"  # what stands before a token would shift its position
         return DataCollatorForSeq2Seq(padding)
 
-    def metric(self) -> Metric:
+    def metric(self) -> StreamingMetric:
         return TokenScores()
 
     def pipeline(self) -> Mapping[str, Any]:

@@ -77,7 +77,7 @@ def tokenise_chats(
 
 
 def template(tokenizer: Any, **options: Any) -> Callable[[Turns], str]:
-    """What writes conversations as the tokenizer's template has it, as of one and the same day.
+    """Returns what writes conversations as the tokenizer's template has it, as of one and the same day.
 
     Raises:
         InvalidInput: (cause "model") the tokenizer lacks what ends an answer; what is returned raises it (cause "data")

@@ -11,7 +11,7 @@ from tokenizers import Tokenizer
 
 from train_func.text import are, in_rows, listed
 from train_func.worker.inputs.findings import Findings
-from train_func.worker.inputs.model import TOKENIZER
+from train_func.worker.inputs.model_folder import TOKENIZER
 from train_func.worker.inputs.reader import class_names
 
 Values = TypeVar("Values", pa.ChunkedArray, pa.Array)

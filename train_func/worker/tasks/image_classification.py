@@ -26,8 +26,8 @@ from train_func.worker.tasks.image_decoding import (
     name_of,
 )
 from train_func.worker.tasks.labels import encode
-from train_func.worker.tasks.metrics import Accuracy
-from train_func.worker.tasks.protocol import Metric, Rows, WorkerHalf
+from train_func.worker.tasks.protocol import Rows, StreamingMetric, WorkerHalf
+from train_func.worker.tasks.streaming_metrics import Accuracy
 from train_func.worker.tasks.targets import classes_text, judge_classes
 from train_func.worker.tasks.train_eval_split import HELD_OUT, TRAINING, Sources, TrainEvalSplit, divide, where
 
@@ -92,11 +92,11 @@ class ImageClassifier(WorkerHalf[ImageClassification]):
         images: dict[str, ImageTable] = {}
         pixels: dict[str, np.ndarray] = {}
         for part, table in tables.items():
-            stored = findings.tried(partial(self._store, sources, part, table))
+            stored = findings.attempt(partial(self._store, sources, part, table))
             if stored is None:
                 continue
             images[part], pixels[part] = stored, stored.table["sha256"].to_numpy()
-            if decodes and (looks := findings.tried(partial(look_at_each, stored, part, self.cache))):
+            if decodes and (looks := findings.attempt(partial(look_at_each, stored, part, self.cache))):
                 pixels[part] = looks.pixels
                 findings.note(*looks.notes)
         labels = {part: table[task.label] for part, table in tables.items()}
@@ -171,7 +171,7 @@ class ImageClassifier(WorkerHalf[ImageClassification]):
             )
         return ImageCollator(image_processor, augment=training and self.task.augment)
 
-    def metric(self) -> Metric:
+    def metric(self) -> StreamingMetric:
         return Accuracy()
 
     def pipeline(self) -> Mapping[str, Any]:

@@ -24,7 +24,7 @@ import pyarrow as pa
 from train_func.errors import InvalidInput
 from train_func.rgb import upright_rgb
 from train_func.text import COUNTED, MAX_SHOWN, counted, listed
-from train_func.worker.inputs.cache import entry, loaded_entry
+from train_func.worker.inputs.cache import entry, load_entry
 from train_func.worker.inputs.image_folder import IS_FOLDER, STORED
 from train_func.worker.inputs.row_files import holds_bytes, values_of
 
@@ -172,7 +172,7 @@ def keep(
     def mapped(path: Path) -> pa.Table:
         return pa.ipc.open_stream(pa.memory_map(str(path))).read_all()
 
-    return ImageTable(loaded_entry(cache, f"images/{key}.arrow", write, mapped), key)
+    return ImageTable(load_entry(cache, f"images/{key}.arrow", write, mapped), key)
 
 
 def _type_fault(table: pa.Table, column: str) -> str | None:
@@ -219,7 +219,7 @@ def _batches(table: pa.Table, column: str, root: str, *, may_read: bool) -> Iter
 
 
 def name_of(stored: dict[str, Any], row: int | None = None) -> str:
-    """How messages call an image; ``row``: of its data set, from 0."""
+    """Returns how messages call an image; ``row``: of its data set, from 0."""
     where = "" if row is None else f"row {row + 1}"
     return f"{stored['path']}{f' ({where})' if where else ''}" if stored["path"] else where or "an image"
 
@@ -234,7 +234,7 @@ class Looks:
 
 
 def look_at_each(kept: ImageTable, part: str, cache: Path) -> Looks:
-    """What the images of the rows called ``part`` show.
+    """Returns what the images of the rows called ``part`` show.
 
     Raises:
         InvalidInput: naming those that cannot be decoded.
@@ -263,7 +263,7 @@ def look_at_each(kept: ImageTable, part: str, cache: Path) -> Looks:
 
 
 def _tried(table: pa.Table) -> tuple[list[Look], list[str]]:
-    """What was seen of those that can be decoded, and what is wrong with the others."""
+    """Returns what was seen of those that can be decoded, and what is wrong with the others."""
 
     images = table["image"]  # once: a table makes it anew at every asking
 

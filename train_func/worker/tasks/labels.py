@@ -62,7 +62,7 @@ def encode(
         findings.fault_rows(column, part, empty_rows, "{is} null or empty", remedy, "label", len(values))
     if len(findings.faults) > num_faults:
         return None
-    return findings.tried(lambda: _labels(parts, column, findings, tuple(names), data_names or {}))
+    return findings.attempt(lambda: _labels(parts, column, findings, tuple(names), data_names or {}))
 
 
 def _labels(

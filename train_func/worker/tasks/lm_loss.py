@@ -108,7 +108,7 @@ def refuse_encoder(model: Any, where: str, advice: str) -> None:
     ids = random_ids(model).repeat(2, 1)
     ids[1, -1] = (ids[1, -1] + 1) % num_words(model)
     try:
-        with evaluated(model):
+        with evaluation_mode(model):
             logits = model(input_ids=ids).logits.float()
     except OTHER_INPUTS:
         return
@@ -123,7 +123,7 @@ def refuse_encoder(model: Any, where: str, advice: str) -> None:
 
 
 def has_plain_loss(model: Any, decoder: nn.Module, head: nn.Module) -> bool:
-    """Whether its loss is the cross entropy of what ``head`` makes of what ``decoder`` returns, with nothing added.
+    """Returns whether its loss is the cross entropy of ``head`` over what ``decoder`` returns, with nothing added.
 
     Some models scale their logits, or cap them, or add to the loss how evenly their experts are used.
     """
@@ -131,7 +131,7 @@ def has_plain_loss(model: Any, decoder: nn.Module, head: nn.Module) -> bool:
         return False
     ids = random_ids(model)
     try:
-        with evaluated(model):
+        with evaluation_mode(model):
             hidden = decoder(input_ids=ids, use_cache=False)[0]
             with _enlarged(head):
                 whole, logits = model(input_ids=ids, labels=ids), head(hidden).float()
@@ -150,7 +150,7 @@ def has_plain_loss(model: Any, decoder: nn.Module, head: nn.Module) -> bool:
 
 @contextmanager
 def _enlarged(head: nn.Module) -> Iterator[None]:
-    """Within, the head is given larger values."""
+    """Gives the head larger values, in its body."""
     hook = head.register_forward_pre_hook(lambda _, given: (given[0] * ENLARGED, *given[1:]))
     try:
         yield
@@ -159,8 +159,8 @@ def _enlarged(head: nn.Module) -> Iterator[None]:
 
 
 @contextmanager
-def evaluated(model: Any) -> Iterator[None]:
-    """Within, the model drops nothing and keeps nothing for gradients."""
+def evaluation_mode(model: Any) -> Iterator[None]:
+    """Lets the model drop nothing and keep nothing for gradients, in its body."""
     was_training = model.training
     model.eval()
     try:

@@ -22,9 +22,9 @@ from train_func.run import Run
 from train_func.storage import Store
 from train_func.tasks import RowsTask
 from train_func.worker import inputs
-from train_func.worker.inputs.cache import loaded_entry, machine_cache
+from train_func.worker.inputs.cache import load_entry, machine_cache
 from train_func.worker.inputs.findings import Findings
-from train_func.worker.inputs.model import ModelFolder, ModelUse, find_model
+from train_func.worker.inputs.model_folder import ModelFolder, ModelUse, find_model
 from train_func.worker.tasks.columns import judge_lengths
 from train_func.worker.tasks.train_eval_split import (
     Sources,
@@ -58,11 +58,11 @@ class Rows:
     """The row_id of the first held-out row, where these are a file or split of their own."""
 
 
-class Metric(Protocol):
+class StreamingMetric(Protocol):
     """A metric that is summed up batch by batch, on every rank by itself: no logits are kept or exchanged."""
 
     def count(self, logits: Any, labels: Any) -> Mapping[str, float] | None:
-        """What one batch adds to the sums; None where it has no such metric."""
+        """Returns what one batch adds to the sums; None where it has no such metric."""
 
     def values(self, sums: Mapping[str, float], num_rows: int) -> Mapping[str, float]:
         """The metrics by name, from the sums over all ranks."""
@@ -104,8 +104,8 @@ class WorkerTask(Protocol):
     def num_items(self, inputs: Mapping[str, Any], num_rows: int) -> int | None:
         """The weight of a batch in its step, the sum of those of its rows; None: its labels, or its rows."""
 
-    def metric(self) -> Metric | None:
-        """What is measured where the function gives Trainer no compute_metrics; None: the loss alone.
+    def metric(self) -> StreamingMetric | None:
+        """Returns what is measured where the function gives Trainer no compute_metrics; None: the loss alone.
 
         It may depend on what ``rows`` has returned; where the function has not asked for rows, it has none.
         """
@@ -117,7 +117,7 @@ class WorkerTask(Protocol):
         """
 
     def card(self, labels: tuple[str, ...]) -> str:
-        """What the model is, as Markdown, for the card that is published with it.
+        """Returns what the model is, as Markdown, for the card that is published with it.
 
         Front matter before it is added to that of every card, such as ``library_name: peft``.
         """
@@ -168,17 +168,17 @@ class WorkerHalf(Generic[AnyRowsTask]):
         raise NotImplementedError
 
     def target(self, data: TrainEvalSplit) -> str:
-        """What is predicted of the rows, in few words."""
+        """Returns what is predicted of the rows, in few words."""
         raise NotImplementedError
 
     def texts(self, data: TrainEvalSplit) -> "pa.Table | None":
-        """What the model is given of the training rows, in a column ``text``; None where that is no text."""
+        """Returns what the model is given of the training rows, in a column ``text``; None where that is no text."""
         return None
 
     def check(self) -> Findings:
         report = Findings()
-        data = report.tried(lambda: self.divided_rows(report, self.split))
-        model = report.tried(lambda: self.find_model(weights=False))
+        data = report.attempt(lambda: self.divided_rows(report, self.split))
+        model = report.attempt(lambda: self.find_model(weights=False))
         if model is not None:
             report.note(*model.notes)
             report.num_model_bytes = model.num_bytes
@@ -228,7 +228,7 @@ class WorkerHalf(Generic[AnyRowsTask]):
             noted = Findings()
             write_split(self._divided(sources, noted, self.split), noted.notes, folder)
 
-        stored = loaded_entry(self.cache, f"rows/{self._key(sources)}", write, SplitFiles.load)
+        stored = load_entry(self.cache, f"rows/{self._key(sources)}", write, SplitFiles.load)
         findings.note(*stored.notes)
         return Rows(
             stored.train, stored.held_out, sources.fingerprints, stored.labels, findings.notes, stored.first_held_out

@@ -10,8 +10,8 @@ from train_func.tasks import REGRESSION, SEVERAL, SINGLE, TextClassification
 from train_func.text import listed
 from train_func.worker.inputs.findings import Findings
 from train_func.worker.tasks.columns import joined, judge_equal, judge_overlap, judge_texts, plain
-from train_func.worker.tasks.metrics import Accuracy, LabelScores, NumberErrors
-from train_func.worker.tasks.protocol import Metric, WorkerHalf
+from train_func.worker.tasks.protocol import StreamingMetric, WorkerHalf
+from train_func.worker.tasks.streaming_metrics import Accuracy, LabelScores, NumberErrors
 from train_func.worker.tasks.targets import MOST_CLASSES, classes_text, combinations_in, judge_classes, targets_of
 from train_func.worker.tasks.train_eval_split import Sources, TrainEvalSplit, divide
 
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from datasets import Dataset
 
 ROWS_AT_ONCE = 32  # that a published model is asked for
-METRICS: dict[str, type[Metric]] = {SINGLE: Accuracy, SEVERAL: LabelScores, REGRESSION: NumberErrors}
+METRICS: dict[str, type[StreamingMetric]] = {SINGLE: Accuracy, SEVERAL: LabelScores, REGRESSION: NumberErrors}
 
 
 class TextClassifier(WorkerHalf[TextClassification]):
@@ -55,7 +55,7 @@ class TextClassifier(WorkerHalf[TextClassification]):
         return data
 
     def target(self, data: TrainEvalSplit) -> str:
-        """What is predicted, and what a model that has learnt nothing reaches."""
+        """Returns what is predicted, and what a model that has learnt nothing reaches."""
         if self.task.problem_type == SINGLE:
             return classes_text(data)
         train, held_out = data.train["label"], data.held_out["label"]
@@ -85,7 +85,7 @@ class TextClassifier(WorkerHalf[TextClassification]):
 
         return tokenise(rows, processor, self.task.max_length, self.cache)
 
-    def metric(self) -> Metric:
+    def metric(self) -> StreamingMetric:
         return METRICS[self.task.problem_type]()
 
     def pipeline(self) -> Mapping[str, Any]:

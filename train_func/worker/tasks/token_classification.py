@@ -16,8 +16,8 @@ from train_func.text import counted, listed
 from train_func.worker.inputs.findings import Findings
 from train_func.worker.tasks.columns import is_blank, is_list, is_text, judge_overlap, names_of_classes
 from train_func.worker.tasks.labels import Labels, encode
-from train_func.worker.tasks.metrics import OUTSIDE, TagScores, spans_of
-from train_func.worker.tasks.protocol import Metric, WorkerHalf
+from train_func.worker.tasks.protocol import StreamingMetric, WorkerHalf
+from train_func.worker.tasks.streaming_metrics import OUTSIDE, TagScores, spans_of
 from train_func.worker.tasks.train_eval_split import Sources, TrainEvalSplit, divide
 
 if TYPE_CHECKING:
@@ -103,7 +103,7 @@ class TokenClassifier(WorkerHalf[TokenClassification]):
 
         return DataCollatorForTokenClassification(processor)
 
-    def metric(self) -> Metric | None:
+    def metric(self) -> StreamingMetric | None:
         return TagScores(self.loaded.labels) if self.loaded else None
 
     def pipeline(self) -> Mapping[str, Any]:

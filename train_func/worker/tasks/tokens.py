@@ -15,7 +15,7 @@ import pyarrow as pa
 import tokenizers
 from datasets import Dataset
 
-from train_func.worker.inputs.cache import loaded_entry
+from train_func.worker.inputs.cache import load_entry
 from train_func.worker.tasks.columns import TEXTS
 
 VERSION = 3  # of what is stored; to be raised when the same input gives something else
@@ -55,14 +55,14 @@ def tokenise(dataset: Dataset, tokenizer: Any, max_length: int, cache: Path) -> 
 
 
 def id_columns(encoded: Any) -> dict[str, pa.Array]:
-    """What a tokenizer returned for several texts, as columns."""
+    """Returns what a tokenizer returned for several texts, as columns."""
     return {name: pa.array(encoded[name], type=kind) for name, kind in _TYPES.items() if name in encoded}
 
 
 def cached(table: pa.Table, encoded: Callable[[pa.RecordBatch], pa.RecordBatch], key: str, cache: Path) -> Dataset:
     """The rows of ``table`` as ``encoded`` makes them; of the processes of a machine one works, the others wait."""
     make = partial(_write, table, encoded)
-    return loaded_entry(cache, f"tokens/{key}.arrow", make, lambda path: Dataset.from_file(str(path)))
+    return load_entry(cache, f"tokens/{key}.arrow", make, lambda path: Dataset.from_file(str(path)))
 
 
 def _write(table: pa.Table, encoded: Callable[[pa.RecordBatch], pa.RecordBatch], path: Path) -> None:
@@ -81,7 +81,7 @@ def key_of(rows: Dataset, tokenizer: Any, max_length: int) -> str:
 
 
 def _state(tokenizer: Any) -> str:
-    """What turns text into ids."""
+    """Returns what turns text into ids."""
     backend = getattr(tokenizer, "backend_tokenizer", None)
     if backend is None:
         return json.dumps(sorted(tokenizer.get_vocab().items()))

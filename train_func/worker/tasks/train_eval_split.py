@@ -20,7 +20,7 @@ from train_func.tasks import RowsTask
 from train_func.text import counted
 from train_func.worker.inputs.findings import Findings
 from train_func.worker.inputs.locate import Wanted, looks_like_path
-from train_func.worker.inputs.reader import Source, read_source
+from train_func.worker.inputs.reader import RawDataset, read_source
 from train_func.worker.tasks.columns import judge_columns
 
 if TYPE_CHECKING:
@@ -36,10 +36,10 @@ FACTS = "facts.json"
 class Sources:
     """What the fields of a task name: read when its tables are asked for, known by content before."""
 
-    read: Mapping[str, Source]
+    read: Mapping[str, RawDataset]
     """The sources by the field of the task that names them."""
-    parts: Mapping[str, tuple[Source, str]]
-    """Source and split, under TRAINING and, unless a share of the training rows is to be held out, under HELD_OUT."""
+    parts: Mapping[str, tuple[RawDataset, str]]
+    """Data set and split, under TRAINING and, unless a share of the training rows is to be held out, under HELD_OUT."""
 
     @property
     def fingerprints(self) -> dict[str, str]:
@@ -102,7 +102,7 @@ def find_missing_columns(task: RowsTask, sources: Sources, findings: Findings) -
 
 
 def where(task: RowsTask, part: str) -> str:
-    """How messages call the rows of a part, TRAINING or HELD_OUT."""
+    """Returns how messages call the rows of a part, TRAINING or HELD_OUT."""
     field, address = ("dataset", task.dataset) if part == TRAINING else ("held_out", task.held_out)
     if tables_module.is_one(str(address)):
         return f"{field}: the DataFrame or Dataset that was given (its rows are counted from 1, whatever its index)"
@@ -130,7 +130,7 @@ def stratified_sample(codes: np.ndarray, num: int, *, seed: int, stream: int, le
 
 
 def allocate(counts: np.ndarray, num: int, *, leave: int = 0) -> np.ndarray:
-    """How many of ``num`` rows come from each class: in proportion, at least one where there are enough.
+    """Returns how many of ``num`` rows come from each class: in proportion, at least one where there are enough.
 
     Sums to ``num``, or to all that may be drawn when that is less.
     """
@@ -226,7 +226,7 @@ def _rows_by_share(
 
 
 def _of_each(least: int) -> str:
-    """What is said of the rows that a side needs: there is one without classes, else one of each."""
+    """Returns what is said of the rows that a side needs: there is one without classes, else one of each."""
     return f" of each of the {least} classes" if least > 1 else ""
 
 
@@ -265,7 +265,7 @@ class SplitFiles:
 
     @classmethod
     def load(cls, folder: Path) -> "SplitFiles":
-        """What ``write_split`` wrote; raises ValueError when it is not whole."""
+        """Returns what ``write_split`` wrote; raises ValueError when it is not whole."""
         from datasets import Dataset
         from datasets.table import MemoryMappedTable
 

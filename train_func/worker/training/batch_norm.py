@@ -80,8 +80,8 @@ class BatchStatistics:
                 self._dtype = torch.promote_types(self._dtype, buffer.dtype)
 
     @contextmanager
-    def watched(self) -> Iterator[None]:
-        """Within, forward passes of ``micro_batch`` leave their statistics aside; all others are left alone."""
+    def watch(self) -> Iterator[None]:
+        """Lets forward passes of ``micro_batch`` leave their statistics aside, in its body; no others."""
         if self._layers and (dynamo := sys.modules.get("torch._dynamo")):
             dynamo.reset()  # what torch.compile has made before does not look for hooks
         with ExitStack() as hooks:
@@ -92,7 +92,7 @@ class BatchStatistics:
 
     @contextmanager
     def micro_batch(self, number: int, *, counts: bool) -> Iterator[None]:
-        """Around forward and backward of one; where it does not count, it is normalised by the running statistics.
+        """Surrounds forward and backward of one; where it does not count, it is normalised by the running statistics.
 
         ``number``: in its global batch.
 

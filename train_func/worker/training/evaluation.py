@@ -40,8 +40,8 @@ from transformers.trainer_utils import PredictionOutput
 from train_func.errors import InvalidInput
 from train_func.wire.events import RowsAudited
 from train_func.worker.rank import marks, reporting, world
+from train_func.worker.rank.json_values import to_python
 from train_func.worker.rank.marks import Phase
-from train_func.worker.rank.values import to_python
 from train_func.worker.training import audit, weights
 from train_func.worker.training.audit import Coverage, RowIds, count
 from train_func.worker.training.loader import seed_for, take_row_ids

@@ -33,9 +33,9 @@ from train_func.worker.training.batch_norm import BatchStatistics, check_layers
 from train_func.worker.training.loader import Collator, PlanLoader
 from train_func.worker.training.plan import STEPS, PlanFacts, facts_of, rows_of
 from train_func.worker.training.progress import Progress
-from train_func.worker.training.state import frozen, load_optimizer
 from train_func.worker.training.steps import Step, Steps
 from train_func.worker.training.sums import Sums, memory_of_steps, parameters_of, signature
+from train_func.worker.training.trainer_state import frozen, load_optimizer
 from train_func.worker.training.weighing import Items, check_shift, items_of_loop
 from train_func.worker.training.weights import (
     base_sha256,
@@ -114,7 +114,7 @@ class OwnState:
                     world.note(f"session.publish({type(of).__name__}) will be refused: {fault}")
 
     def parts(self) -> Parts:
-        """What is saved between two steps."""
+        """Returns what is saved between two steps."""
         objects = {name: self._state(name, of) for name, of in self._objects.items()}
         modules = {name: of for name, of in self._objects.items() if isinstance(of, nn.Module)}
         names = {name: weights.frozen_names(of) for name, of in modules.items()}
@@ -122,7 +122,7 @@ class OwnState:
         return Parts({"objects": objects, "frozen": names}, {}, frozen=frozenset().union(*map(frozen, self.models)))
 
     def take_restored(self, facts: PlanFacts) -> Resumption | None:
-        """What the loop goes on from, once.
+        """Returns what the loop goes on from, once.
 
         Raises:
             InvalidInput: (cause "code", on every rank) the checkpoint was saved with another plan.
@@ -138,7 +138,7 @@ class OwnState:
         world.on_rank_zero(self.checkpointing.close)
 
     def close(self) -> None:
-        """When the loop is left, in whatever way: what was begun is saved. Not collective."""
+        """Saves what was begun, when the loop is left in whatever way. Not collective."""
         self.checkpointing.close()
 
 
@@ -218,11 +218,11 @@ def steps(
     try:
         with contextlib.ExitStack() as left:
             left.enter_context(memory_of_steps())
-            left.enter_context(statistics.watched())
+            left.enter_context(statistics.watch())
             left.callback(sums.close)
             left.callback(register_optimizer_step_pre_hook(partial(_check_update, sums)).remove)
             if state:
-                left.enter_context(stop_flag.deferred())
+                left.enter_context(stop_flag.defer())
                 left.callback(state.close)
             left.callback(marks.mark, Phase.OUTSIDE)
             is_first, progress = True, Progress(facts.num_epochs * facts.steps_per_epoch)

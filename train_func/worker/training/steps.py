@@ -41,8 +41,8 @@ from train_func.worker.training.audit import Coverage
 from train_func.worker.training.batch_norm import BatchStatistics
 from train_func.worker.training.loader import PlanLoader, seed_for
 from train_func.worker.training.plan import Place, PlanFacts, row_ids_of, rows_of
-from train_func.worker.training.state import random_state, restore_random
 from train_func.worker.training.sums import Node, Sums
+from train_func.worker.training.trainer_state import random_state, restore_random
 from train_func.worker.training.weighing import Items
 
 
@@ -113,11 +113,11 @@ class Step:
         self.end()
 
     def begin(self) -> None:
-        """Called before the first micro-batch."""
+        """Begins the step, before its first micro-batch."""
         self._steps.sums.begin(self.runs)
 
     def adding(self, part: MicroBatch) -> AbstractContextManager[None]:
-        """Around all that gives gradients for a micro-batch."""
+        """Surrounds all that gives gradients for a micro-batch."""
         return self._steps.sums.micro_batch(part.place.micro, counts=self.counts(part))
 
     def is_last(self, part: MicroBatch) -> bool:
@@ -129,7 +129,7 @@ class Step:
         return bool(part.weight) or (not self.weight and part.place.micro == 0)
 
     def share(self, part: MicroBatch) -> float:
-        """What the mean loss of this micro-batch is multiplied by: its items over those of the global batch."""
+        """Returns what the mean loss of this micro-batch is multiplied by: its items over those of the global batch."""
         return part.weight / max(self.weight, 1)
 
     def mean(self, losses: Sequence[tuple[MicroBatch, torch.Tensor]], device: torch.device) -> float:
@@ -263,7 +263,7 @@ class Steps:
         self._used.extend(part.place.row_ids)
 
     def computing(self, part: MicroBatch) -> AbstractContextManager[None]:
-        """Around forward and backward of a micro-batch, which are seeded by its place."""
+        """Surrounds forward and backward of a micro-batch, which are seeded by its place."""
         seed_for("forward", self.facts.seed, part.place.step, part.place.micro)
         return self.statistics.micro_batch(part.place.micro, counts=bool(part.weight))
 
@@ -273,7 +273,7 @@ class Steps:
         self.num_done = step.parts[0].place.step % self.facts.steps_per_epoch + 1
 
     def end_epoch(self) -> None:
-        """Behind its last step: its rows are counted.
+        """Counts the rows of the epoch, behind its last step.
 
         Raises:
             InvalidInput: (cause "code", on every rank) when not every row was used once.

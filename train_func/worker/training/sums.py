@@ -111,7 +111,7 @@ def signature(parameters: Iterable[torch.Tensor]) -> list[tuple[Any, ...]]:
 
 @contextmanager
 def memory_of_steps() -> Iterator[None]:
-    """Within, freed memory stays with the process, which gives it back to the system at the end.
+    """Keeps freed memory with the process, in its body; it is given back to the system at the end.
 
     Gradients come and go with every micro-batch, and new pages for them cost a tenth of a step.
     """
@@ -182,7 +182,7 @@ class Sums:
             )
 
     def begin(self, runs: Sequence[Node]) -> None:
-        """Called before the first micro-batch of a step; ``runs``: what each rank has of it."""
+        """Begins a step, before its first micro-batch; ``runs``: what each rank has of it."""
         self._runs, self._waiting, self.is_open = runs, [], True
         num_leaves = max(end for _, end in runs)
         self.tree = tree(num_leaves)
@@ -201,7 +201,7 @@ class Sums:
 
     @contextmanager
     def micro_batch(self, number: int, *, counts: bool) -> Iterator[None]:
-        """Around a micro-batch of this rank, whose gradients are added behind it.
+        """Surrounds a micro-batch of this rank, whose gradients are added behind it.
 
         ``number``: in its global batch; ``counts``: whether it adds anything.
         """
@@ -216,7 +216,7 @@ class Sums:
 
     @torch.no_grad()
     def end(self) -> None:
-        """Behind the last micro-batch of a step: every ``.grad`` is the sum over the step, on all ranks alike.
+        """Makes every ``.grad`` the sum over the step, on all ranks alike, behind its last micro-batch.
 
         Raises:
             InvalidInput: (cause "code") a gradient of several ranks is sparse.
@@ -235,7 +235,7 @@ class Sums:
         self.close()
 
     def close(self) -> None:
-        """When the step is over, or is left. Not collective."""
+        """Ends the step when it is over, or is left. Not collective."""
         for model in self._parallel:
             model.require_backward_grad_sync = True
         self.is_open = False

@@ -32,18 +32,18 @@ from train_func.wire.events import Evaluated, Stage
 from train_func.worker.checkpoint.checkpointing import Checkpointing, Parts, Resumption
 from train_func.worker.rank import marks, stop_flag, world
 from train_func.worker.rank.marks import Phase
-from train_func.worker.tasks.metrics import Accuracy
-from train_func.worker.tasks.protocol import Metric, WorkerTask
-from train_func.worker.training import arguments, audit, evaluation, state, weights
+from train_func.worker.tasks.protocol import StreamingMetric, WorkerTask
+from train_func.worker.tasks.streaming_metrics import Accuracy
+from train_func.worker.training import arguments, audit, evaluation, trainer_state, weights
 from train_func.worker.training.arguments import leave_to_plan, logging_steps_of, plan_faults
 from train_func.worker.training.audit import Coverage, check_same_plan
 from train_func.worker.training.batch_norm import BatchStatistics, check_layers
 from train_func.worker.training.loader import Collator, PlanLoader, padded
 from train_func.worker.training.plan import PlanFacts, facts_of
 from train_func.worker.training.progress import Losses, Progress
-from train_func.worker.training.state import ACTIONS, Actions, flags_of, set_flags
 from train_func.worker.training.steps import MicroBatch, Step, Steps
 from train_func.worker.training.sums import Sums, memory_of_steps, parameters_of
+from train_func.worker.training.trainer_state import ACTIONS, Actions, flags_of, set_flags
 from train_func.worker.training.weighing import divisor, items_of
 
 
@@ -51,10 +51,10 @@ class Checks(Protocol):
     """What a session does around a training; both methods are collective, and raise to refuse it."""
 
     def before_training(self, trainer: Any) -> None:
-        """Called before the first step of an attempt."""
+        """Runs before the first step of an attempt."""
 
     def after_training(self, trainer: Any) -> None:
-        """Called after the last step, when the best weights were loaded."""
+        """Runs after the last step, when the best weights were loaded."""
 
 
 class Trainer(transformers.Trainer):
@@ -92,7 +92,7 @@ class Trainer(transformers.Trainer):
         """In their order."""
         count_own = self.task.num_items if self.task else None
         self.items = items_of(self.model, shifts_labels=self._loss_shifts_labels, count_own=count_own)
-        self.metric: Metric | None = self.task.metric() if self.task else Accuracy()
+        self.metric: StreamingMetric | None = self.task.metric() if self.task else Accuracy()
         self.rows_evaluated = 0
         """Of the batch that an evaluation has come to."""
         self._ignore_keys: list[str] | None = None
@@ -166,9 +166,9 @@ class Trainer(transformers.Trainer):
         world.log_rank0(Stage(text=f"training steps={num_steps} precision={precision}"))
         marks.begin()
         begin, checks = type(self).checkpoints, type(self).checks
-        with stop_flag.deferred() if begin else contextlib.nullcontext():
+        with stop_flag.defer() if begin else contextlib.nullcontext():
             if begin:
-                self._checkpointing = begin(state.made_of(self))
+                self._checkpointing = begin(trainer_state.made_of(self))
                 self._restored = self._checkpointing.restore(self.args.device)
             if self._restored:
                 world.on_all_ranks(partial(check_same_plan, self._restored, facts))
@@ -219,7 +219,7 @@ class Trainer(transformers.Trainer):
         self._init_training_state(max_steps, num_steps, num_epochs, None, None)
         restored, self._restored = self._restored, None
         if restored:
-            state.restore_progress(self, restored.training, restored.rank)
+            trainer_state.restore_progress(self, restored.training, restored.rank)
             self._best = restored.best
         model, loader = self._prepare_for_training(max_steps, loader, None)
         parallel = [module for module in model.modules() if isinstance(module, DistributedDataParallel)]
@@ -227,7 +227,7 @@ class Trainer(transformers.Trainer):
         sums.check_alike(whole=False)
         weights.take_rank_zeros(self.model)
         if restored:
-            state.restore(self, restored.training)
+            trainer_state.restore(self, restored.training)
             reach("training restored")
         statistics = BatchStatistics([self.model], self._facts.accumulation)
         self._steps = steps = Steps(
@@ -247,7 +247,7 @@ class Trainer(transformers.Trainer):
         self._losses = Losses(torch.zeros((), device=self.args.device))
         self._started, begun = time.time(), steps.done
         model.zero_grad()
-        with memory_of_steps(), statistics.watched():
+        with memory_of_steps(), statistics.watch():
             self.control = self.callback_handler.on_train_begin(self.args, self.state, self.control)
             if restored:
                 self._go_on(restored.training, restored.rank["votes"])
@@ -290,7 +290,7 @@ class Trainer(transformers.Trainer):
         return TrainOutput(self.state.global_step, metrics["train_loss"], metrics)
 
     def _go_on(self, training: dict[str, Any], votes: list[str]) -> None:
-        """What comes first behind a checkpoint: an evaluation that was to come next then."""
+        """Does what comes first behind a checkpoint: an evaluation that was to come next then."""
         assert self._steps is not None
         self._losses.restore(training["losses"])
         for flag in votes:
@@ -426,12 +426,12 @@ class Trainer(transformers.Trainer):
         return metrics
 
     def _parts(self) -> Parts:
-        training = {**state.of_training(self, self._base), "losses": self._losses.kept()}
-        frozen = state.frozen(self.model)
-        return Parts(training, state.of_rank(self), state.lasting(self), frozen, self._best)
+        training = {**trainer_state.of_training(self, self._base), "losses": self._losses.kept()}
+        frozen = trainer_state.frozen(self.model)
+        return Parts(training, trainer_state.of_rank(self), trainer_state.lasting(self), frozen, self._best)
 
     def _get_num_items_in_batch(self, batch_samples: list[Any], device: torch.device) -> torch.Tensor:
-        """What losses of these batches are to be divided by, were they sums; transformers asks in evaluations."""
+        """Returns what to divide losses of these batches by, were they sums; transformers asks in evaluations."""
         return divisor(sum(self.items.count(inputs, self.rows_evaluated) for inputs in batch_samples), device)
 
     def evaluate(

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 import pandas as pd
 from pandas.plotting import PlotAccessor
 
-from train_func.client.stored_run import attempt_numbers, attempt_rows
+from train_func.client.stored_attempts import attempt_numbers, attempt_rows
 from train_func.errors import InvalidInput
 from train_func.fields import whole_fault
 from train_func.storage import Readable
@@ -18,10 +18,6 @@ if TYPE_CHECKING:
 
 COLUMNS = ("step", "timestamp", "attempt")
 _NO_METRICS = (*COLUMNS, "epoch", "rows_per_second", "eval_rows")
-NO_NUMBERS = (
-    "has reported no number: the Trainer of train_func reports its steps and evaluations, a loop of your own with "
-    "session.report(step, loss=...)"
-)
 _PREFIX = "eval_"  # of what an evaluation measures: it stands in one panel with the same metric of the training
 _MOST_MARKED = 40  # points of a curve that are marked one by one
 
@@ -117,7 +113,10 @@ def panels(history: pd.DataFrame) -> dict[str, list[str]]:
 def _picture(history: History) -> "list[Axes]":
     drawn = panels(history)
     if not drawn:
-        raise InvalidInput(f"{history.attrs.get('run', 'the run')} {NO_NUMBERS}")
+        raise InvalidInput(
+            f"{history.attrs.get('run', 'the run')} has reported no number: the Trainer of train_func reports its "
+            "steps and evaluations, a loop of your own with session.report(step, loss=...)"
+        )
     try:
         import matplotlib.pyplot as plt
     except ImportError:

@@ -9,12 +9,11 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from typing import Any
 
-from train_func.client import quantity
-from train_func.client.cluster import faults
+from train_func.client.cluster import api_errors
 from train_func.client.cluster.access import Access
 from train_func.client.diagnose.diagnosis import Diagnosis
 from train_func.client.diagnose.reasons import judge
-from train_func.client.job_spec import JobSpec, SecretKey
+from train_func.client.job_spec import JobSpec, SecretKey, parse_quantity
 from train_func.client.kinds import KINDS
 from train_func.client.kinds.pod import pod_spec, resources
 from train_func.errors import InvalidInput
@@ -44,16 +43,16 @@ def check(access: Access, spec: JobSpec, also: Sequence[str] = ()) -> list[str]:
     """
 
     def ask(row: Any) -> tuple[list[Diagnosis | str], str]:
-        """What a question brings, or what may not be known."""
+        """Returns what a question brings, or what may not be known."""
         question, verb, resource, purpose = row
         try:
             return list(question(access, spec)), ""
         except Exception as error:
-            if purpose and faults.forbidden(error):
+            if purpose and api_errors.forbidden(error):
                 return [], purpose
-            if faults.timed_out(error) and question is not namespace:
+            if api_errors.is_timeout(error) and question is not namespace:
                 return [f"{verb} {resource}: {access.where} did not answer in time; it was not waited for"], ""
-            return [faults.diagnosed(error, verb, access.kind.plural if question is job else resource, access)], ""
+            return [api_errors.diagnose(error, verb, access.kind.plural if question is job else resource, access)], ""
 
     access = replace(access, seconds=QUICK_SECONDS)
     first, *rest = QUESTIONS
@@ -84,13 +83,13 @@ def namespace(access: Access, spec: JobSpec) -> Answer:
 
 def rights(access: Access, spec: JobSpec) -> Answer:
     """Returns whether all that is needed may be done."""
-    if missing := missing_rights(access, faults.rights(access.kind)):
+    if missing := missing_rights(access, api_errors.rights(access.kind)):
         text = "; ".join(f"{', '.join(verbs)} {name}" for name, verbs in missing.items())
         text = f"namespace {access.namespace} of {access.where}: you may not {text}"
-        yield Diagnosis("permission", f"{text}; {faults.role(access)}")
+        yield Diagnosis("permission", f"{text}; {api_errors.role(access)}")
 
 
-def missing_rights(access: Access, needed: faults.Rights, *, of_cluster: bool = False) -> dict[str, list[str]]:
+def missing_rights(access: Access, needed: api_errors.Rights, *, of_cluster: bool = False) -> dict[str, list[str]]:
     """Verbs that this account may not use, by the name of the resource; ``of_cluster``: of no namespace."""
 
     def denied(right: tuple[str, str, str]) -> bool:
@@ -130,12 +129,12 @@ def quotas(access: Access, spec: JobSpec) -> Answer:
         for name in sorted(hard.keys() & need.keys()):
             number, each = need[name]
             used = (status.get("used") or {}).get(name, "0")
-            amount, most = number * quantity.parse(each), quantity.parse(hard[name])
+            amount, most = number * parse_quantity(each), parse_quantity(hard[name])
             job_asks = each if number == 1 else f"{number} x {each}"
             text = f"quota {quota['metadata']['name']!r} allows {hard[name]} {name}; the job asks for {job_asks}"
             if amount > most:
                 yield Diagnosis("quota", f"{text}: ask for less or for fewer workers, or have the quota raised")
-            elif amount + quantity.parse(used) > most:
+            elif amount + parse_quantity(used) > most:
                 yield f"{text} and {used} is used now: the job waits for it"
 
 
@@ -145,16 +144,16 @@ def job(access: Access, spec: JobSpec) -> Answer:
     try:
         access.post(access.jobs(), kind.render(spec), dryRun="All")
     except Exception as error:
-        status = faults.status_of(error)
-        if faults.timed_out(error):  # the API server itself answers: this was not the first question
-            yield Diagnosis("cluster", faults.silent_operator(access, "its webhook did not look at a job in time"))
+        status = api_errors.status_of(error)
+        if api_errors.is_timeout(error):  # the API server itself answers: this was not the first question
+            yield Diagnosis("cluster", api_errors.silent_operator(access, "its webhook did not look at a job in time"))
         elif status == 404:
             groups = {group["name"] for group in access.get("/apis")["groups"]}
             other_kinds = [other for other in KINDS.values() if other is not kind and other.group in groups]
             notes = [f" ({o.operator.name} is there, which executes Cluster(kind={o.name!r}))" for o in other_kinds]
-            yield Diagnosis("cluster", faults.no_operator(access) + "".join(notes))
+            yield Diagnosis("cluster", api_errors.no_operator(access) + "".join(notes))
         # A missing right is told by the question for rights; a job that is there is the client's own.
-        elif status != 409 and not faults.forbidden(error):
+        elif status != 409 and not api_errors.forbidden(error):
             raise
 
 
@@ -174,7 +173,7 @@ def queue(access: Access, spec: JobSpec) -> Answer:
 
 
 def pod(access: Access, spec: JobSpec) -> Answer:
-    """Whether a worker's pod would be admitted: pod security, limit ranges, account, priority class, policies."""
+    """Asks whether a worker's pod would be admitted: pod security, limit ranges, account, priority class, policies."""
     kind = access.kind
     metadata = {"name": f"{spec.name}-{kind.role}-0", "labels": {**spec.labels, kind.worker_label: "0"}}
     worker = {**pod_spec(spec, kind.container, kind.worker_label), "restartPolicy": "Never"}
@@ -182,10 +181,10 @@ def pod(access: Access, spec: JobSpec) -> Answer:
         body = {"apiVersion": "v1", "kind": "Pod", "metadata": metadata, "spec": worker}
         access.post(access.core("pods"), body, dryRun="All")
     except Exception as error:
-        words, status = faults.words_of(error), faults.status_of(error)
+        words, status = api_errors.words_of(error), api_errors.status_of(error)
         if status == 409:  # a pod of an earlier job
             return
-        if status not in (400, 403, 422) or faults.forbidden(error):
+        if status not in (400, 403, 422) or api_errors.forbidden(error):
             raise
         if "exceeded quota" not in words:  # which the quotas themselves tell better
             reason = judge(words)

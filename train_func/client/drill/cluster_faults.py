@@ -9,9 +9,9 @@ from typing import cast
 
 from train_func.client.backend import BoundJob
 from train_func.client.cluster.access import Access
+from train_func.client.cluster.admission import missing_rights
+from train_func.client.cluster.api_errors import Rights, grant
 from train_func.client.cluster.cluster_job import ClusterJob
-from train_func.client.cluster.faults import Rights, grant
-from train_func.client.cluster.preflight import missing_rights
 from train_func.client.drill.faults import Fault, Injection
 from train_func.client.status import Pod
 from train_func.errors import InvalidInput

@@ -6,8 +6,8 @@ import pytest
 from kubernetes.client import ApiException
 
 from tests.messages import unnamed
-from train_func.client.cluster import faults
-from train_func.client.cluster.faults import Target
+from train_func.client.cluster import api_errors
+from train_func.client.cluster.api_errors import Scope
 from train_func.client.kinds.pytorchjob import PYTORCHJOB
 
 
@@ -17,7 +17,7 @@ def answer(status: int, message: str) -> ApiException:
     return error
 
 
-ACCESS = Target("lab", "context 'c' (https://host:6443)", PYTORCHJOB)
+ACCESS = Scope("lab", "context 'c' (https://host:6443)", PYTORCHJOB)
 WEBHOOK = (
     'Internal error occurred: failed calling webhook "validator.pytorchjob.training-operator.kubeflow.org": failed to '
     'call webhook: Post "https://operator.svc:443/validate": dial tcp 10.96.0.7:443: connection refused'
@@ -68,9 +68,9 @@ ANSWERS = [
 
 @pytest.mark.parametrize(("error", "cause", "words"), ANSWERS, ids=lambda case: getattr(case, "status", None))
 def test_an_answer_of_the_api_is_told_with_its_cause_and_what_to_do(error, cause, words):
-    resource = "pods" if "pods" in faults.words_of(error) else "pytorchjobs"
+    resource = "pods" if "pods" in api_errors.words_of(error) else "pytorchjobs"
     verb = "list" if resource == "pods" else "create"
-    failure = faults.failed(error, verb, resource, ACCESS)
+    failure = api_errors.failed(error, verb, resource, ACCESS)
     assert failure.cause == cause
     for word in words:
         assert word in str(failure)
@@ -85,6 +85,6 @@ POLICIES = [
 @pytest.mark.parametrize(("status", "words"), POLICIES, ids=["policy", "webhook"])
 def test_a_policy_of_the_cluster_is_told_from_a_fault_of_the_job(status, words):
     refused = answer(status, f'pytorchjobs.kubeflow.org "a" is forbidden: {words}')
-    failure = faults.failed(refused, "create", "pytorchjobs", ACCESS)
+    failure = api_errors.failed(refused, "create", "pytorchjobs", ACCESS)
     assert failure.cause == "permission"
     assert unnamed(failure, "no team label", "policy of this cluster") == []

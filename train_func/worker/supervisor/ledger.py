@@ -1,4 +1,4 @@
-"""The attempts of a run in the store: who claims the next number, how they ended, and when there are enough.
+"""The ledger of a run's attempts in the store: who claims the next number, how they ended, and how many may follow.
 
 An attempt is charged unless it was stopped from outside. Numbers go on as long as the generation lasts; the count
 begins anew with each submission.
@@ -14,10 +14,11 @@ from train_func.storage import Store, find
 from train_func.text import counted
 from train_func.wire import exits
 from train_func.wire.events import now
-from train_func.wire.layout import RunKeys, newest_number
+from train_func.wire.layout import RunKeys
 from train_func.wire.records import EndRecord, Lease, RunRecord, Verdict
 from train_func.worker import masks
 from train_func.worker.rank.end import RankEnd, records_of
+from train_func.worker.submission import newest_submission
 
 Record = TypeVar("Record", bound=Lease)
 LOOK_SECONDS = 0.5
@@ -55,13 +56,8 @@ class Account:
         return Verdict(exits.SPENT, cause, message, worker, hangs=hangs)
 
 
-def newest_submission(store: Store, record: RunRecord) -> int:
-    """Returns the number of the newest submission of the run."""
-    return newest_number(store.names(record.keys.submissions)) or record.submission
-
-
-class Attempts:
-    """The attempts of one generation of one run, seen by one worker."""
+class Ledger:
+    """The attempts of one generation of one run, as one worker reads and writes them."""
 
     def __init__(self, store: Store, record: RunRecord, *, worker: int, pod: str, pod_uid: str = "") -> None:
         self._store = store

@@ -25,7 +25,7 @@ _NAMESPACE = re.compile(r'namespaces? "[^"]+" not found')
 
 
 @dataclass(frozen=True)
-class Target:
+class Scope:
     """What is asked: a cluster, a namespace of it, for jobs of one kind."""
 
     namespace: str
@@ -52,7 +52,7 @@ def forbidden(error: BaseException) -> bool:
     return status_of(error) == 403 and bool(_RBAC.search(words := words_of(error))) and ANONYMOUS not in words
 
 
-def timed_out(error: BaseException) -> bool:
+def is_timeout(error: BaseException) -> bool:
     """Returns whether it took too long, and nothing else is known."""
     from urllib3.exceptions import TimeoutError as NoAnswer
 
@@ -60,42 +60,42 @@ def timed_out(error: BaseException) -> bool:
     return isinstance(error, (TimeoutError, NoAnswer)) or isinstance(reason, NoAnswer) or status_of(error) == 504
 
 
-def failed(error: BaseException, verb: str, resource: str, target: Target) -> InvalidInput:
+def failed(error: BaseException, verb: str, resource: str, scope: Scope) -> InvalidInput:
     """The error to raise for one of the API's; a fault of this program is raised as it is."""
-    diagnosis = diagnosed(error, verb, resource, target)
+    diagnosis = diagnose(error, verb, resource, scope)
     return InvalidInput(diagnosis.message, cause=diagnosis.cause)
 
 
-def diagnosed(error: Any, verb: str, resource: str, target: Target) -> Diagnosis:
-    """What was asked, where, what came back, and what to do; a fault of this program is raised as it is."""
+def diagnose(error: Any, verb: str, resource: str, scope: Scope) -> Diagnosis:
+    """Returns what was asked, where, what came back, and what to do; a fault of this program is raised as it is."""
     if not known(error):
         raise error
-    asked = f"{verb} {resource} in namespace {target.namespace} of {target.where}"
+    asked = f"{verb} {resource} in namespace {scope.namespace} of {scope.where}"
     words, status = words_of(error), status_of(error)
     match status:
         case None:
-            away = f"{target.where} cannot be reached: {_why(error)}"
+            away = f"{scope.where} cannot be reached: {_why(error)}"
             return Diagnosis("cluster", f"{away}. See whether `kubectl get pods` answers with that context")
         case 401:
-            refused = f"{target.where} does not accept the credentials (expired?): {words}. {_LOG_IN}"
+            refused = f"{scope.where} does not accept the credentials (expired?): {words}. {_LOG_IN}"
             return Diagnosis("permission", refused)
         case 403 if ANONYMOUS in words:
-            unsent = f"{target.where} was sent no credentials: {words}"
+            unsent = f"{scope.where} was sent no credentials: {words}"
             return Diagnosis("permission", f"{unsent}. See whether `kubectl get pods` works with that context")
         case 403 if _RBAC.search(words):
             exists = "if that namespace exists at all (`kubectl get namespaces`)"
-            return Diagnosis("permission", f"{asked}: forbidden: {words}; {exists}: {role(target, verb, resource)}")
+            return Diagnosis("permission", f"{asked}: forbidden: {words}; {exists}: {role(scope, verb, resource)}")
         case 404 if _NAMESPACE.search(words):
             lists = "`kubectl get namespaces` lists them"
-            remedy = f"{lists}, `kubectl create namespace {target.namespace}` makes it"
-            return Diagnosis("input", f"namespace={target.namespace!r}: {target.where} has no such namespace; {remedy}")
-        case 404 if resource.partition("/")[0] == target.kind.plural and '" not found' not in words:
-            return Diagnosis("cluster", no_operator(target))
+            remedy = f"{lists}, `kubectl create namespace {scope.namespace}` makes it"
+            return Diagnosis("input", f"namespace={scope.namespace!r}: {scope.where} has no such namespace; {remedy}")
+        case 404 if resource.partition("/")[0] == scope.kind.plural and '" not found' not in words:
+            return Diagnosis("cluster", no_operator(scope))
         case 404:
             return Diagnosis("cluster", f"{asked}: not found: {words}")
         case 409:
             return Diagnosis("input", f"{asked}: it is there already: {words}; attach to it, or delete it first")
-        case 400 | 403 | 422 if target.kind.operator.webhook in words or (status != 403 and not DENIED.search(words)):
+        case 400 | 403 | 422 if scope.kind.operator.webhook in words or (status != 403 and not DENIED.search(words)):
             return Diagnosis("input", f"{asked}: the cluster does not take what was asked: {words}")
         case 400 | 403 | 422:
             reason = judge(words)
@@ -111,7 +111,7 @@ def diagnosed(error: Any, verb: str, resource: str, target: Target) -> Diagnosis
             return Diagnosis("cluster", f"{asked}: {busy}")
         case _ if webhook := _WEBHOOK.search(words):
             why = f"its webhook {webhook['name']} cannot be called: {words.rpartition(': ')[2]}"
-            return Diagnosis("cluster", silent_operator(target, why))
+            return Diagnosis("cluster", silent_operator(scope, why))
         case _:
             failure = f"{asked}: the API server failed with status {status}: {words}; submit again when it is ready"
             return Diagnosis("cluster", failure)
@@ -127,22 +127,22 @@ def rights(kind: Kind) -> Rights:
     }
 
 
-def role(target: Target, verb: str = "", resource: str = "") -> str:
-    """What the administrator of the namespace has to apply: an installed client has no file of it.
+def role(scope: Scope, verb: str = "", resource: str = "") -> str:
+    """Returns what the administrator of the namespace has to apply: an installed client has no file of it.
 
     Where ``verb`` is a right to jobs or pods that only some calls need, it is a Role beside the one that all need.
     """
-    for (group, granted), verbs in rights(target.kind).items():
+    for (group, granted), verbs in rights(scope.kind).items():
         if verb and granted == resource and verb not in verbs:
-            return grant(target, {(group, resource): (verb,)}, f"train-func-{verb}-{resource}", "to who submits")
-    return grant(target, rights(target.kind), ROLE, "to who submits")
+            return grant(scope, {(group, resource): (verb,)}, f"train-func-{verb}-{resource}", "to who submits")
+    return grant(scope, rights(scope.kind), ROLE, "to who submits")
 
 
-def grant(target: Target, rights: Rights, name: str, to: str, *, of_cluster: bool = False) -> str:
+def grant(scope: Scope, rights: Rights, name: str, to: str, *, of_cluster: bool = False) -> str:
     """The object that gives these rights, and how it is bound.
 
     Args:
-        target: whose namespace it is for.
+        scope: whose namespace it is for.
         rights: to give.
         name: of the object.
         to: whom it is bound to, in words.
@@ -153,9 +153,9 @@ def grant(target: Target, rights: Rights, name: str, to: str, *, of_cluster: boo
         for (group, resource), verbs in rights.items()
     ]
     kind, binding = ("ClusterRole", "clusterrolebinding") if of_cluster else ("Role", "rolebinding")
-    where = "" if of_cluster else f" -n {target.namespace}"
+    where = "" if of_cluster else f" -n {scope.namespace}"
     bind = f"kubectl create {binding} {name}{where} --{kind.lower()}={name} --user=NAME"
-    metadata = f"{{name: {name}}}" if of_cluster else f"{{name: {name}, namespace: {target.namespace}}}"
+    metadata = f"{{name: {name}}}" if of_cluster else f"{{name: {name}, namespace: {scope.namespace}}}"
     return "\n".join(
         [
             f"have this {kind} applied with `kubectl apply -f FILE`, and bound {to}: `{bind}`:",
@@ -165,20 +165,20 @@ def grant(target: Target, rights: Rights, name: str, to: str, *, of_cluster: boo
     )
 
 
-def no_operator(target: Target) -> str:
-    """What to do about a cluster that does not know the kind of job."""
-    kind = target.kind
+def no_operator(scope: Scope) -> str:
+    """Returns what to do about a cluster that does not know the kind of job."""
+    kind = scope.kind
     return (
-        f"{kind.operator.name} is not installed: {target.where} serves no {kind.name} ({kind.group}/{kind.version}). "
+        f"{kind.operator.name} is not installed: {scope.where} serves no {kind.name} ({kind.group}/{kind.version}). "
         f"Have it installed, {kind.operator.install}"
     )
 
 
-def silent_operator(target: Target, why: str) -> str:
-    """What to do about an operator whose webhook cannot be called."""
-    operator = target.kind.operator
+def silent_operator(scope: Scope, why: str) -> str:
+    """Returns what to do about an operator whose webhook cannot be called."""
+    operator = scope.kind.operator
     return (
-        f"the {operator.name} of {target.where} does not answer: {why}. It starts within a minute or so; otherwise "
+        f"the {operator.name} of {scope.where} does not answer: {why}. It starts within a minute or so; otherwise "
         f"have the administrator of the cluster look: {operator.look}"
     )
 

@@ -13,23 +13,23 @@ from pathlib import Path
 from typing import NamedTuple
 
 from train_func.client.job_spec import JobSpec
-from train_func.client.status import Condition, ContainerEnd, Event, JobStatus, Pod
+from train_func.client.status import Condition, ContainerEnd, JobEvent, JobStatus, Pod
 from train_func.errors import InvalidInput
 from train_func.process import lock
 from train_func.wire.codec import Record
 
-_ENTRIES: dict[str, type[JobStatus | Pod | Event]] = {kind.__name__: kind for kind in (JobStatus, Pod, Event)}
+_ENTRIES: dict[str, type[JobStatus | Pod | JobEvent]] = {kind.__name__: kind for kind in (JobStatus, Pod, JobEvent)}
 _TIMES = ("created", "started", "ended", "time")
 
 
-class History(NamedTuple):
+class Journal(NamedTuple):
     """What a journal says."""
 
     status: JobStatus | None
     """The newest; None before the job is accepted."""
     pods: dict[str, Pod]
     """Every incarnation of every worker by its uid, oldest first."""
-    events: list[Event]
+    events: list[JobEvent]
     """Oldest first."""
 
 
@@ -76,16 +76,16 @@ class JobFolder:
         return lock.is_held(self.pid)
 
     def pod(self, pod: Pod) -> Path:
-        """What belongs to one incarnation of a worker."""
+        """Returns what belongs to one incarnation of a worker."""
         return self.root / "pods" / f"{pod.worker}-{pod.uid[:8]}"  # sockets lie below it, whose paths are limited
 
     def spec(self) -> JobSpec:
-        """What was submitted."""
+        """Returns what was submitted."""
         path = self.root / "spec.json"
         return JobSpec.from_json(path.read_bytes(), str(path))
 
     def read_changes(self) -> Changes:
-        """What clients want by now; as it was submitted where they have changed nothing."""
+        """Returns what clients want by now; as it was submitted where they have changed nothing."""
         return Changes.from_json(self.changes.read_bytes(), str(self.changes))
 
     def write_changes(self, changes: Changes) -> None:
@@ -101,33 +101,33 @@ class JobFolder:
         (self.root / "spec.json").write_bytes(spec.to_json())
         self.write_changes(Changes(workers=spec.workers, node_selector=spec.node_selector))
 
-    def add(self, *entries: JobStatus | Pod | Event) -> None:
+    def add(self, *entries: JobStatus | Pod | JobEvent) -> None:
         """Appends to the journal; of a job and of each pod the newest entry counts."""
         with self.journal.open("a") as file:
             for entry in entries:
                 file.write(json.dumps({type(entry).__name__: asdict(entry)}, default=datetime.isoformat) + "\n")
 
-    def read(self) -> History:
+    def read(self) -> Journal:
         """Reads the journal; a line that is just being written is left for later."""
-        history, text = History(None, {}, []), ""
+        journal, text = Journal(None, {}, []), ""
         with contextlib.suppress(FileNotFoundError):
             text = self.journal.read_text()
         for line in text.split("\n")[:-1]:
             entry = _entry(line)
             if isinstance(entry, JobStatus):
-                history = history._replace(status=entry)
+                journal = journal._replace(status=entry)
             elif isinstance(entry, Pod):
-                history.pods[entry.uid] = entry
+                journal.pods[entry.uid] = entry
             else:
-                history.events.append(entry)
-        return history
+                journal.events.append(entry)
+        return journal
 
 
-def _entry(line: str) -> JobStatus | Pod | Event:
+def _entry(line: str) -> JobStatus | Pod | JobEvent:
     ((kind, values),) = json.loads(line).items()
     values |= {name: datetime.fromisoformat(values[name]) for name in _TIMES if values.get(name)}
     if kind == "JobStatus":
         values["conditions"] = tuple(Condition(**condition) for condition in values["conditions"])
-    if kind == "Event" and values["end"]:
+    if kind == "JobEvent" and values["end"]:
         values["end"] = ContainerEnd(**values["end"])
     return _ENTRIES[kind](**values)

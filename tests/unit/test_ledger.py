@@ -2,6 +2,7 @@
 
 import json
 import threading
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
@@ -11,7 +12,7 @@ from train_func.run import Run
 from train_func.wire.records import Failure, RunRecord, Verdict
 from train_func.worker import masks
 from train_func.worker.rank.end import Outcome, RankEnd
-from train_func.worker.supervisor.budget import Attempts
+from train_func.worker.supervisor.ledger import Ledger
 from train_func.worker.supervisor.verdict import following
 
 
@@ -30,7 +31,7 @@ def record(generation=1, submitted="", max_attempts=3, submission=0):
 
 @pytest.fixture
 def attempts(store):
-    return Attempts(store, record(), worker=0, pod="a-run-worker-0", pod_uid="uid-0")
+    return Ledger(store, record(), worker=0, pod="a-run-worker-0", pod_uid="uid-0")
 
 
 def verdict(code, worker=0, root_cause=True, message="why"):
@@ -47,14 +48,14 @@ def lived(attempts, *codes):
 
 def test_numbers_go_up_from_one_and_generations_do_not_mix(store, attempts):
     assert [attempts.claim().attempt for _ in range(3)] == [1, 2, 3]
-    assert Attempts(store, record(generation=2), worker=0, pod="p").claim().attempt == 1
+    assert Ledger(store, record(generation=2), worker=0, pod="p").claim().attempt == 1
     lease = json.loads(store.get("a-run/attempts/2/lease.json").data)
     assert (lease["attempt"], lease["generation"], lease["pod"]) == (2, 1, "a-run-worker-0")
 
 
 def test_claimants_at_the_same_moment_get_a_number_each(store):
     numbers = []
-    at_once(lambda worker: numbers.append(Attempts(store, record(), worker=worker, pod="p").claim().attempt), 8)
+    at_once(lambda worker: numbers.append(Ledger(store, record(), worker=worker, pod="p").claim().attempt), 8)
     assert sorted(numbers) == list(range(1, 9))
 
 
@@ -66,11 +67,8 @@ def at_once(call, num_workers):
         barrier.wait()
         call(worker)
 
-    threads = [threading.Thread(target=run, args=(worker,)) for worker in range(num_workers)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
+    with ThreadPoolExecutor(num_workers) as threads:
+        list(threads.map(run, range(num_workers)))
 
 
 def test_a_claim_whose_answer_was_lost_is_not_made_twice(store, attempts, monkeypatch):
@@ -111,7 +109,7 @@ def save(attempts, attempt, step, training=0):
 def test_an_attempt_is_charged_unless_it_saved_a_checkpoint_beyond_the_failures_before(
     store, saved, failed, num_charged
 ):
-    made = Attempts(store, record(max_attempts=2), worker=0, pod="p")
+    made = Ledger(store, record(max_attempts=2), worker=0, pod="p")
     for number, (at, step) in enumerate(zip(saved, failed, strict=True), 1):
         ended_behind(made, step)
         if at:
@@ -120,7 +118,7 @@ def test_an_attempt_is_charged_unless_it_saved_a_checkpoint_beyond_the_failures_
 
 
 def test_a_checkpoint_of_the_next_training_is_progress(store):
-    made = Attempts(store, record(), worker=0, pod="p")
+    made = Ledger(store, record(), worker=0, pod="p")
     ended_behind(made, 101, 7)
     save(made, 1, 101)
     assert made.account().num_charged == 1
@@ -150,14 +148,14 @@ NOON = "2026-11-21T12:00:00+00:00"
 def test_an_attempt_is_charged_unless_it_was_stopped_or_belongs_to_an_earlier_submission(
     store, submitted, codes, num_charged
 ):
-    attempts = Attempts(store, record(submitted=submitted), worker=0, pod="p")
+    attempts = Ledger(store, record(submitted=submitted), worker=0, pod="p")
     lived(attempts, *codes)
     account = attempts.account()
     assert (account.num_charged, account.spent) == (num_charged, num_charged >= 3)
 
 
 def test_workers_whose_group_never_formed_end_under_one_number_however_many_they_are(store):
-    pods = [Attempts(store, record(), worker=worker, pod=f"p-{worker}") for worker in range(7)]
+    pods = [Ledger(store, record(), worker=worker, pod=f"p-{worker}") for worker in range(7)]
     end_together(pods, 143)
     assert numbers(store) == {1: set(range(7))}
     end_together(pods, 146)  # started again, and again in vain
@@ -187,20 +185,20 @@ def test_a_stop_of_one_worker_frees_the_attempt_of_all(store, attempts):
     lease = attempts.claim()
     attempts.write_end(lease, verdict(145, root_cause=False), [])
     assert attempts.account().num_charged == 1
-    Attempts(store, record(), worker=1, pod="p").write_end(lease, verdict(143, worker=1), [])
+    Ledger(store, record(), worker=1, pod="p").write_end(lease, verdict(143, worker=1), [])
     assert attempts.account().num_charged == 0
 
 
 def test_the_attempt_that_ends_is_counted_although_a_peer_has_recorded_its_final_end(store, attempts):
     lived(attempts, 147, 147)
     lease = attempts.claim()
-    Attempts(store, record(), worker=1, pod="p").write_end(lease, verdict(71, worker=1), [])
+    Ledger(store, record(), worker=1, pod="p").write_end(lease, verdict(71, worker=1), [])
     assert attempts.account(lease.attempt).spent
 
 
 def test_each_submission_has_all_its_attempts_and_numbers_go_on(store):
     first, second = (
-        Attempts(store, record(submitted=f"2026-11-21T14:00:0{second}+00:00"), worker=0, pod="p") for second in (0, 9)
+        Ledger(store, record(submitted=f"2026-11-21T14:00:0{second}+00:00"), worker=0, pod="p") for second in (0, 9)
     )
     lived(first, 147, 143, None)  # cancelled or interrupted: no end was final
     account = second.account()
@@ -213,10 +211,10 @@ def test_each_submission_has_all_its_attempts_and_numbers_go_on(store):
 
 @pytest.mark.parametrize("code", [147, 143])
 def test_the_end_of_a_job_that_was_superseded_gives_no_attempt_back(store, code):
-    newer = Attempts(store, record(submitted="2026-01-02T00:00:00.000+00:00"), worker=0, pod="p")
+    newer = Ledger(store, record(submitted="2026-01-02T00:00:00.000+00:00"), worker=0, pod="p")
     for _ in range(3):
         lived(newer, 147)
-        before = Attempts(store, record(submitted=FIRST), worker=0, pod="q")
+        before = Ledger(store, record(submitted=FIRST), worker=0, pod="q")
         before.write_end(before.claim_unformed(), verdict(code), [])
     account = newer.account()
     assert (account.num_started, account.num_charged, account.spent) == (3, 3, True)
@@ -226,7 +224,7 @@ def test_the_last_known_reason_is_named_when_the_attempts_are_used_up(store, att
     lived(attempts, 147)
     lease = attempts.claim()
     attempts.write_end(lease, verdict(145, root_cause=False, message="lost a peer"), [])
-    Attempts(store, record(), worker=1, pod="p").write_end(lease, verdict(147, worker=1, message="killed"), [])
+    Ledger(store, record(), worker=1, pod="p").write_end(lease, verdict(147, worker=1, message="killed"), [])
     lived(attempts, None)
     final = attempts.account().verdict(worker=0)
     assert (final.exit_code, final.cause) == (71, "killed")
@@ -274,7 +272,7 @@ def test_a_record_shows_the_root_and_hides_the_errors_that_it_caused(store, atte
 def test_a_record_has_no_secret_and_still_tells_its_pod_and_its_submission(store, request):
     request.addfinalizer(lambda: masks.begin({}))
     masks.begin({"TRAIN_FUNC_SECRETS": "USER", "USER": "2026-01-01"})
-    own = Attempts(store, record(submitted=FIRST), worker=0, pod="on-2026-01-01-0", pod_uid="2026-01-01")
+    own = Ledger(store, record(submitted=FIRST), worker=0, pod="on-2026-01-01-0", pod_uid="2026-01-01")
     own.write_end(own.claim(), verdict(70, message="since 2026-01-01"), rank_ends((0, 70)))
     end = json.loads(store.get("a-run/attempts/1/worker-0.json").data)
     assert (end["pod"], end["pod_uid"], end["submitted"]) == ("on-2026-01-01-0", "2026-01-01", FIRST)
@@ -290,7 +288,7 @@ def submit(store, number):
 
 
 def test_a_job_that_was_cancelled_or_whose_run_was_submitted_again_begins_no_attempt(store):
-    own = Attempts(store, record(submitted=FIRST, submission=1), worker=0, pod="a-run-worker-0")
+    own = Ledger(store, record(submitted=FIRST, submission=1), worker=0, pod="a-run-worker-0")
     own.check_wanted(0.0)
     submit(store, 1)
     own.check_wanted(0.0)
@@ -323,4 +321,4 @@ def test_a_client_that_was_slower_takes_its_submission_back_in_a_moment_which_is
 
     submit(store, 1)
     submit(store, 2)
-    Attempts(Slower(), record(submission=1), worker=0, pod="a-run-worker-0").check_wanted(60.0)
+    Ledger(Slower(), record(submission=1), worker=0, pod="a-run-worker-0").check_wanted(60.0)

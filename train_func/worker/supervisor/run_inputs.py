@@ -23,7 +23,7 @@ from train_func.worker.environment import Environment
 from train_func.worker.inputs.cache import entry, remove
 from train_func.worker.inputs.named import bring, link
 from train_func.worker.stop import Stop
-from train_func.worker.store_wait import TELL, patient, patiently
+from train_func.worker.store_wait import NOTICE_SECONDS, patient, patiently
 
 STORE_SECONDS = 900.0  # for a store that is away while an input is brought
 
@@ -50,12 +50,13 @@ class RunInputs:
         """
         if not self._record.run.inputs:
             return {}
-        outcome, notice = begin(self._all), time.monotonic() + TELL  # a signal and the loss of a peer end the wait
+        outcome = begin(self._all)  # a signal and the loss of a peer end the wait
+        notice = time.monotonic() + NOTICE_SECONDS
         while not outcome.done():
             look()
             self._stop.pause(0.05)
             if time.monotonic() >= notice:
-                notice = time.monotonic() + TELL
+                notice = time.monotonic() + NOTICE_SECONDS
                 print(f"still bringing input {self._now!r}")
         return {variable_of(name): str(path) for name, path in outcome.result().items()}
 
@@ -85,8 +86,8 @@ class RunInputs:
         return paths
 
 
-def unpacked(store: Store, record: RunRecord, cache: Path, folder: Path) -> Path | None:
-    """The folder with the packages of a run; None where it has none.
+def unpack_packages(store: Store, record: RunRecord, cache: Path, folder: Path) -> Path | None:
+    """Unpacks the packages of a run into a folder, and returns it; None where it has none.
 
     Args:
         store: of the run.

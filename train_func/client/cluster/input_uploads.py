@@ -9,8 +9,8 @@ import time
 from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
 
-from train_func.client import quantity
 from train_func.client.backend import Input
+from train_func.client.job_spec import parse_quantity, readable_quantity
 from train_func.errors import InvalidInput
 from train_func.run import Run
 from train_func.storage import Store
@@ -30,13 +30,13 @@ def check_room(inputs: Mapping[str, Input], disk: str) -> None:
         local.sha256: sum((local.path.parent / name).stat().st_size for name in local.files)
         for local in inputs.values()
     }
-    if sum(sizes.values()) <= quantity.parse(disk):
+    if sum(sizes.values()) <= parse_quantity(disk):
         return
     largest = sorted(inputs.items(), key=lambda item: -sizes[item[1].sha256])
-    parts = listed([f"{field} {quantity.readable(sizes[local.sha256])}" for field, local in largest])
+    parts = listed([f"{field} {readable_quantity(sizes[local.sha256])}" for field, local in largest])
     raise InvalidInput(
         f"disk={disk!r}: a worker keeps at most so much in its cache, and the files of this run are "
-        f"{quantity.readable(sum(sizes.values()))} ({parts}), so it would be evicted; nothing was sent. Raise "
+        f"{readable_quantity(sum(sizes.values()))} ({parts}), so it would be evicted; nothing was sent. Raise "
         "Cluster(disk=...), name a PersistentVolumeClaim in Cluster(cache=...), or put the files into one and name "
         "them pvc://CLAIM/PATH"
     )

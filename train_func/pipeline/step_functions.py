@@ -50,7 +50,7 @@ def train(
     source: str,
     metrics: dsl.Output[dsl.Metrics],
     model: dsl.Output[dsl.Model],
-    history: dsl.Output[dsl.HTML],
+    report: dsl.Output[dsl.HTML],
     where: str = "Cluster",
     options: str = "{}",
     began: str = "",
@@ -63,7 +63,7 @@ def train(
         source: the function with all it uses, as train_func.pipeline.arguments packs it.
         metrics: that were published, and the numbers that the function has returned.
         model: the manifest of what was published; its metadata say where that lies in the store.
-        history: the metrics over the steps, as a picture.
+        report: one page about the run, as ``Job.report`` writes it.
         began: as of prepare: a job that was cancelled or has failed for good since then is not tried again.
 
     Returns:
@@ -84,7 +84,7 @@ def train(
     job = request.submit()
     job.watch()
     jobs.log_numbers(metrics, job.result())
-    Path(history.path).write_text(jobs.picture(job))
+    jobs.write_report(job, report.path)
     store, keys = request.store, job.record.keys
     manifest = store.get(keys.result).data
     address, sha256 = f"{store.address}/{keys.model}", hashlib.sha256(manifest).hexdigest()

@@ -10,7 +10,7 @@ from tests.api_servers import Answer, ApiServer, running, write_kubeconfig
 from tests.messages import unnamed
 from train_func import InvalidInput, Run
 from train_func.client.backend import provisional
-from train_func.client.cluster import faults, preflight
+from train_func.client.cluster import admission, api_errors
 from train_func.client.cluster.kubeconfig import connect
 from train_func.client.diagnose.reasons import judge
 from train_func.client.kinds import KINDS
@@ -56,13 +56,13 @@ def refusal(message, status=403):
 @pytest.fixture
 def checked(tmp_path, monkeypatch):
     """What the preflight says to the answers of an API."""
-    monkeypatch.setattr(preflight, "_unknown", set())
+    monkeypatch.setattr(admission, "_unknown", set())
     with running(server := ApiServer()):
         monkeypatch.setenv("KUBECONFIG", str(write_kubeconfig(tmp_path / "kubeconfig", {"server": server.url})))
 
         def check(api, spec=ONE_WORKER, **options):
             server.answer = api
-            return preflight.check(connect(), spec, **options)
+            return admission.check(connect(), spec, **options)
 
         yield check
 
@@ -79,14 +79,14 @@ def test_missing_rights_are_named_together_with_the_role_that_grants_them(checke
     assert also.startswith("image: ")
     assert "you may not create, delete pytorchjobs.kubeflow.org;" in missing
     role = yaml.safe_load(missing[missing.index("apiVersion:") :])
-    needed = {(*of, verb) for of, verbs in faults.rights(PYTORCHJOB).items() for verb in verbs}
+    needed = {(*of, verb) for of, verbs in api_errors.rights(PYTORCHJOB).items() for verb in verbs}
     assert flat(role["rules"]) == needed
     assert role["metadata"]["namespace"] == "here"
 
 
 def test_the_role_that_is_installed_holds_what_is_needed_and_leads_to_no_secret():
     rules = flat(next(document for document in RBAC if document["kind"] == "Role")["rules"])
-    needed = {(*of, verb) for kind in KINDS.values() for of, verbs in faults.rights(kind).items() for verb in verbs}
+    needed = {(*of, verb) for kind in KINDS.values() for of, verbs in api_errors.rights(kind).items() for verb in verbs}
     assert needed < rules
     assert not {name for _, name, _ in rules} & {"secrets", "pods/exec", "roles", "rolebindings"}
     assert not {verb for _, name, verb in rules if name == "pods"} & {"create", "patch", "delete"}

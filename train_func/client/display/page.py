@@ -1,0 +1,146 @@
+"""The report of a run: one page of HTML, for which nothing has to be loaded from anywhere.
+
+It has the last frame of the panel, what was asked for, each attempt with what ended it, what it was computed on, and
+how to do it again.
+"""
+
+import json
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from html import escape
+from typing import Any
+
+from train_func.client.display.html import draw
+from train_func.client.display.panel import Panel
+from train_func.client.display.trace import Trace
+from train_func.client.stored_attempts import all_ends, attempt_numbers
+from train_func.client.stored_run import Submission
+from train_func.fields import field_names
+from train_func.run import Run
+from train_func.storage import Readable, find
+from train_func.text import shown
+from train_func.wire.records import EndRecord, RunRecord
+
+PAGE = """<!doctype html><html lang="en"><head><meta charset="utf-8"><meta name="viewport" content="width=device-width">
+<title>{title}</title><style>:root{{color-scheme:light dark}}
+body{{font:14px/1.5 system-ui,sans-serif;max-width:980px;margin:24px auto;padding:0 16px}}
+h2{{font-size:16px;margin:28px 0 8px}}table{{border-collapse:collapse}}
+td,th{{padding:2px 18px 2px 0;text-align:left;vertical-align:top;font-weight:400}}
+th{{color:light-dark(#666,#aaa)}}pre{{white-space:pre-wrap;overflow-wrap:anywhere;font-size:12.5px;line-height:1.45}}
+</style></head><body>{body}</body></html>
+"""
+Rows = Iterable[Sequence[str]]
+
+
+@dataclass(frozen=True)
+class _Attempt:
+    """What is known of one attempt."""
+
+    number: int
+    setup: Mapping[str, Any]
+    """What its ranks computed on."""
+    ends: Sequence[EndRecord]
+
+
+def page(panel: Panel, trace: Trace, record: RunRecord, store: Readable, attach: str) -> str:
+    """Returns the page.
+
+    Args:
+        panel: the last frame.
+        trace: what the job has told.
+        record: of the run.
+        store: of the run.
+        attach: the expression that gets a handle on the run.
+    """
+    keys = record.keys
+    ends = all_ends(store, keys, [])
+    attempts = [
+        _Attempt(number, _json(store, keys.attempt(number).setup), [end for end in ends if end.attempt == number])
+        for number in attempt_numbers(store, keys)
+    ]
+    newest = Submission.newest(store, keys)
+    parts = [
+        draw(panel),
+        _section("Asked for", _table((), _asked(record))),
+        _section("Attempts", _table(("attempt", "workers", "began behind", "ended"), _attempts(attempts, trace))),
+        _section("Computed on", _table((), _environment(attempts))),
+        _section("Function", _cells(newest.cells if newest else {})),
+        _section("Again", f"<pre>{_text(_again(record, attach))}</pre>"),
+    ]
+    return PAGE.format(title=_text(f"{record.name}: {trace.state}"), body="".join(parts))
+
+
+def _asked(record: RunRecord) -> Rows:
+    """The fields of the Run that are not what they are by default, and those of its task."""
+    values, default = record.run.to_dict(), Run().to_dict()
+    for name in field_names(Run):
+        value = values[name]
+        if isinstance(value, Mapping):
+            yield from ((f"{name}.{key}", _value(one)) for key, one in value.items() if one is not None)
+        elif value != default[name] or name in ("epochs", "batch_size", "learning_rate", "seed", "workers"):
+            yield name, _value(value)
+    yield from ((f"fingerprint of {name}", fingerprint) for name, fingerprint in record.fingerprints.items())
+
+
+def _attempts(attempts: Sequence[_Attempt], trace: Trace) -> Rows:
+    for attempt in attempts:
+        resumption = trace.resumptions.get(attempt.number)
+        behind = f"step {resumption.step:,}" if resumption and resumption.step else "the beginning"
+        group = next((group for group in trace.groups if group.attempt == attempt.number), None)
+        root = next((end for end in attempt.ends if end.root_cause and end.exit_code), None)
+        end = root or next(iter(attempt.ends), None)
+        words = "" if end is None else "well" if end.exit_code == 0 else f"{end.cause}: {end.message}"
+        yield str(attempt.number), str(group.workers if group else "–"), behind, words.partition("\n")[0]
+
+
+def _environment(attempts: Sequence[_Attempt]) -> Rows:
+    setup = next((attempt.setup for attempt in reversed(attempts) if attempt.setup), {})
+    for part in ("machine", "numerics", "versions"):
+        for name, value in setup.get(part, {}).items():
+            yield name, _value(value)
+
+
+def _cells(cells: Mapping[str, Any]) -> str:
+    pieces = cells.get("pieces", [])
+    return "".join(
+        f"<div>{_text(str(piece['origin']))}</div><pre>{_text(piece['text'].rstrip())}</pre>" for piece in pieces
+    )
+
+
+def _again(record: RunRecord, attach: str) -> str:
+    values = record.run.to_dict()
+    default = Run().to_dict()
+    given = {name: value for name, value in values.items() if value != default[name] and name != "task"}
+    arguments = [f"{name}={value!r}" for name, value in given.items()]
+    if task := record.run.task:
+        arguments.insert(0, f"task={task!r}")
+    return (
+        f"{attach}                          # the handle on this run\n"
+        f"submit({record.function}, Run({', '.join(arguments)}), on=..., fresh=True)    # trains the same anew"
+    )
+
+
+def _value(value: Any) -> str:
+    return value if isinstance(value, str) else json.dumps(value, default=str)
+
+
+def _json(store: Readable, key: str) -> dict[str, Any]:
+    stored = find(store, key)
+    return json.loads(stored.data) if stored else {}
+
+
+def _section(title: str, body: str) -> str:
+    return f"<h2>{title}</h2>{body}" if body else ""
+
+
+def _table(head: Sequence[str], rows: Rows) -> str:
+    """A table; without a head the first cell of each row is its name."""
+    lines = [f"<tr>{''.join(f'<th>{name}</th>' for name in head)}</tr>"] if head else []
+    for first, *cells in rows:
+        tag = "td" if head else "th"
+        lines.append(f"<tr><{tag}>{_text(first)}</{tag}>{''.join(f'<td>{_text(cell)}</td>' for cell in cells)}</tr>")
+    return f"<table>{''.join(lines)}</table>" if len(lines) > bool(head) else ""
+
+
+def _text(words: str) -> str:
+    return escape(shown(words), quote=False)

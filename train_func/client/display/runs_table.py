@@ -1,0 +1,90 @@
+"""The table of runs as a notebook shows it: how long ago each was submitted, its state, its losses as a curve.
+
+It is a DataFrame like any other: what is selected from it, or computed with it, is a plain one.
+"""
+
+import math
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from datetime import UTC, datetime
+from html import escape
+from typing import Any
+
+import pandas as pd
+
+from train_func.client.display.chart import Curve, means
+from train_func.client.display.history import read_rows
+from train_func.client.display.html import STYLE
+from train_func.client.display.panel import SIGNS, duration
+from train_func.client.stored_run import newest_generation
+from train_func.errors import StorageFailed
+from train_func.storage import open_store
+from train_func.text import shown
+from train_func.wire.layout import RunKeys
+
+MOST_ROWS = 30  # that are shown, the newest
+AT_ONCE = 8  # histories that are read at the same moment
+WIDTH, HEIGHT, MOST_POINTS = 90, 20, 45  # of a curve
+
+
+class RunsTable(pd.DataFrame):
+    """One row for each run; ``attrs["store"]`` is the address of the store that has them."""
+
+    def _repr_html_(self) -> str:
+        rows = self.head(MOST_ROWS)
+        curves = _losses(self.attrs.get("store", ""), list(rows["name"]))
+        columns = [column for column in rows.columns if column != "note"]
+        head = "".join(f"<th>{_text(str(column))}</th>" for column in columns)
+        lines = []
+        for (_, row), curve in zip(rows.iterrows(), curves, strict=True):
+            cells = "".join(f"<td>{_text(_cell(column, row[column]))}</td>" for column in columns)
+            lines.append(f"<tr>{cells}<td>{_sparkline(curve)}</td></tr>")
+        more = f'<div class="tf-soft">and {len(self) - len(rows)} earlier ones</div>' if len(self) > len(rows) else ""
+        return f'{STYLE}<div class="tf"><table><tr>{head}<th>loss</th></tr>{"".join(lines)}</table>{more}</div>'
+
+
+def _losses(address: str, names: Sequence[str]) -> list[Curve]:
+    """The losses of each run; none of one whose history cannot be read."""
+    store = open_store(address)
+
+    def losses(name: str) -> Curve:
+        try:
+            rows = read_rows(store, RunKeys(name, newest_generation(store, name) or 1))
+        except StorageFailed:
+            return []
+        values = [(row["step"], row.get("loss")) for row in rows]
+        return [(step, loss) for step, loss in values if isinstance(loss, (int, float)) and math.isfinite(loss)]
+
+    with ThreadPoolExecutor(AT_ONCE) as readers:
+        return list(readers.map(losses, names))
+
+
+def _sparkline(curve: Curve) -> str:
+    if len(curve) < 2:
+        return ""
+    points = means(curve, MOST_POINTS)
+    low, high = min(value for _, value in points), max(value for _, value in points)
+    first, last = points[0][0], points[-1][0]
+    places = " ".join(
+        f"{2 + (step - first) / ((last - first) or 1) * (WIDTH - 4):.1f},"
+        f"{HEIGHT - 2 - (value - low) / ((high - low) or 1) * (HEIGHT - 4):.1f}"
+        for step, value in points
+    )
+    line = f'<polyline fill="none" stroke="#2f7fd0" stroke-width="1.5" points="{places}"/>'
+    return f'<svg width="{WIDTH}" height="{HEIGHT}" role="img" aria-label="losses">{line}</svg>'
+
+
+def _cell(column: str, value: Any) -> str:
+    if value is None or value is pd.NaT or value is pd.NA or value != value:
+        return ""
+    if column == "submitted":
+        return f"{duration((datetime.now(UTC) - value).total_seconds())} ago"
+    if column == "state":
+        return f"{SIGNS.get(value, '–')} {value}"
+    if isinstance(value, float):
+        return f"{value:.4g}"
+    return str(value)
+
+
+def _text(words: str) -> str:
+    return escape(shown(words), quote=False)
