@@ -243,7 +243,10 @@ def test_every_field_of_a_run_and_of_the_tasks_is_an_option_of_submit(capsys):
         (["train.py:train_func", "--task", "TextClasification"], 10, ("did you mean 'TextClassification'?",)),
         (["train.py:train_func", "--task", "CausalLM", "--model", "m"], 10, ("dataset= is missing",)),
         (["train.py:train_func", "--task", '{{"kind": "CausalLM", "model": 3}}', "--dataset", "d"], 10, ("model=3",)),
+        (["train.py:train_func", "--task", "kinds:Own", "--dataset", "d"], 10, ("Own has no field 'dataset'",)),
+        (["train.py:train_func", "--task", "absent:Own"], 11, ("absent:Own", "cannot be imported")),
         (["train.py:train_func", "--option", "cpu=many"], 10, ("cpu='many'",)),
+        (["train.py:train_func", "--store", "s3://a/b", "--option", "store=s3://a/c"], 10, ("s3://a/b", "s3://a/c")),
         (["train.py:train_func", "--parameter", "lr=1", "lr=2"], 10, ("lr=1", "lr=2", "--parameter")),
         (["train.py:train_func", "--parameter", "lr"], 2, ("'lr'", "NAME=VALUE")),
         (["train.py:train_func", "--epoch", "1"], 2, ("--epoch 1", "[--epochs VALUE]")),
@@ -259,6 +262,9 @@ def test_what_cannot_be_submitted_is_refused_as_run_refuses_it(tmp_path, argumen
     folder.mkdir()
     for name, text in (("train", ""), ("json", ""), ("broken", "\n1 / 0\n")):
         (folder / f"{name}.py").write_text(f"{text}def train_func(parameters):\n    return {{}}\n")
+    (folder / "kinds.py").write_text(
+        "from train_func.tasks import Task\n\n\nclass Own(Task):\n    worker = 'kinds:Half'\n"
+    )
     words = [str(folder / arguments[0]), *(word.format() for word in arguments[1:])]
     done = command("submit", *words, TRAIN_FUNC_HOME=str(tmp_path))
     assert (done.returncode, done.stdout) == (code, "")

@@ -110,8 +110,8 @@ def _fail(error: Exception, code: int, *, is_json: bool) -> int:
 
 
 def _backend(arguments: argparse.Namespace) -> Backend:
-    store = {"store": arguments.store} if arguments.store else {}
-    return make_backend(arguments.on, {**mapping(arguments.option, "--option"), **store})
+    store = [("store", arguments.store)] if arguments.store else []
+    return make_backend(arguments.on, mapping([*store, *arguments.option], "--option"))
 
 
 def _job(arguments: argparse.Namespace) -> Job:
@@ -124,9 +124,8 @@ def _submit(arguments: argparse.Namespace, output: Output) -> None:
 
     backend = _backend(arguments)
     with contextlib.redirect_stdout(sys.stderr):  # notes are no part of the name
-        run = run_of(arguments)
-        function = function_of(arguments.function)
-        job = submit(function, run, on=backend, fresh=arguments.fresh, resume=arguments.resume)
+        function = function_of(arguments.function)  # first: a task of one's own lies in the same folder
+        job = submit(function, run_of(arguments), on=backend, fresh=arguments.fresh, resume=arguments.resume)
     fields = {
         "name": job.name,
         "state": job.state,
