@@ -9,7 +9,7 @@ from train_func.client.diagnose import Diagnosis, JobMonitor, explain
 from train_func.client.logs import AttemptLine, RunLogs, is_read
 from train_func.client.status import Snapshot
 from train_func.client.stored_attempts import job_state
-from train_func.client.stored_run import ENDED, attach_expression, state_of, submission_time
+from train_func.client.stored_run import ENDED, WITHOUT_RESULT, attach_expression, state_of, submission_time
 from train_func.errors import InvalidInput, JobFailed
 from train_func.storage import Store
 from train_func.wire.records import RunRecord
@@ -140,12 +140,12 @@ class JobLooks:
         attach = attach_expression(self.record.name, self.backend)
         return command and f"`{command}` has every rank write where it is to the log: {attach}.logs()"
 
-    def explanation(self, state: str) -> str:
-        """Returns why the job has failed, in the words of the error of ``result``; empty where it has not."""
-        if state != "Failed":
-            return ""
+    def failure(self, state: str) -> JobFailed | None:
+        """Returns why a job in this state has no result; None where it has one, or has not ended."""
+        if state not in WITHOUT_RESULT:
+            return None
         attach = attach_expression(self.record.name, self.backend)
-        return str(explain(self.record, self.job, self.store, attach, name_of_backend(self.backend)))
+        return explain(self.record, self.job, self.store, attach, name_of_backend(self.backend))
 
     def _is_published(self) -> bool:
         return bool(self.store.list(self.record.keys.result))

@@ -14,6 +14,7 @@ from train_func.client.logs import Attempt, AttemptLine
 from train_func.client.status import Snapshot
 from train_func.client.stored_run import ENDED
 from train_func.client.watch import News
+from train_func.errors import JobFailed
 from train_func.text import counted, shown
 from train_func.wire.events import (
     OF_RANK,
@@ -176,7 +177,7 @@ class Lines:
             print(f"{now - self._begun:6.1f} s  {shown(words)}", flush=True)
             self._pause *= 2
 
-    def finish(self, explanation: str = "") -> None:
+    def finish(self, failure: JobFailed | None = None) -> None:
         """Does nothing: the error that is raised says why a job failed."""
 
     def end(self, state: str) -> None:

@@ -13,6 +13,7 @@ from train_func.client.display.chart import Flag, Line
 from train_func.client.display.trace import Trace, WorkerState
 from train_func.text import counted, shown, sized
 from train_func.wire.events import RowsAudited
+from train_func.wire.records import RunRecord
 
 SIGNS = {
     "Created": "◌",
@@ -46,6 +47,12 @@ class Subject:
     """Where the job is, such as ``Local``."""
     submitted: datetime | None
     num_workers: int
+
+    @classmethod
+    def of(cls, record: RunRecord, place: str, submitted: str) -> "Subject":
+        """The job of a run; ``submitted``: the time of its submission, ISO, empty where that is not known."""
+        begun = datetime.fromisoformat(submitted) if submitted else None
+        return cls(record.name, record.function, place, begun, record.run.workers)
 
 
 @dataclass(frozen=True, kw_only=True)
