@@ -2,7 +2,7 @@
 
 import math
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from datetime import datetime
 from functools import partial
 from pathlib import Path
@@ -27,6 +27,7 @@ from train_func.fields import whole_fault
 from train_func.process.timeout import call_with_timeout
 from train_func.storage import Store, open_store
 from train_func.text import in_ipython, shown
+from train_func.wire.events import Alert
 from train_func.wire.layout import RunKeys
 from train_func.wire.records import RunRecord
 
@@ -110,21 +111,29 @@ class Job:
                 raise TimeoutError(shown(f"{self.name} is {state} after {timeout} s{why}; wait again, or cancel()"))
         return state
 
-    def watch(self) -> str:
+    def watch(self, on_alert: Callable[[Alert], object] | None = None) -> str:
         """Shows state, progress and evaluations as they come, until the job has finished; returns its state.
 
         Of a job that had finished before only a summary is printed. An interrupt ends the watching, and the job goes
         on: in IPython it returns, in a program it raises KeyboardInterrupt.
+
+        Args:
+            on_alert: is called with each alert of the newest submission, those from before the watching first. The
+                first exception that it raises is printed; none ends the watching.
         """
         from train_func.client.diagnose import separate
         from train_func.client.display.screen import screen_of
+        from train_func.client.watch import AlertCallback
 
         looks, state = self._looks, ""
+        callback = AlertCallback(on_alert, self._note) if on_alert else None
         screen = screen_of(self._subject(), looks.how_to_look)
         try:
             for news in looks.news():
                 screen.take(news)
                 state = news.state
+                if callback:
+                    callback.take(news)
             self._refuse_absent(state)
             screen.finish(looks.explanation(state))
             if state == "Succeeded" and (words := separate(self.record, self._store)):
@@ -205,6 +214,11 @@ class Job:
     def events(self) -> list[JobEvent]:
         """Returns what happened to the job and its workers, oldest first."""
         return self._job.events()
+
+    def alerts(self) -> list[Alert]:
+        """Returns the alerts of the run, oldest first; each has kind, message, remedy, step and time."""
+        events = (line.event for line in self._looks.lines(self._note, is_followed=False))
+        return sorted((event for event in events if isinstance(event, Alert)), key=lambda alert: alert.time)
 
     def history(self) -> "History":
         """Every reported step and evaluation, as a DataFrame; of a repeated step the later attempt counts.
