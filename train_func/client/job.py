@@ -2,7 +2,7 @@
 
 import math
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -26,6 +26,7 @@ from train_func.fields import whole_fault
 from train_func.process.timeout import call_with_timeout
 from train_func.storage import Store, open_store
 from train_func.text import in_ipython, shown
+from train_func.wire.events import Alert
 from train_func.wire.layout import RunKeys
 from train_func.wire.records import RunRecord
 
@@ -110,15 +111,19 @@ class Job:
                 raise TimeoutError(shown(f"{self.name} is {state} after {timeout} s{why}; wait again, or cancel()"))
         return state
 
-    def watch(self) -> str:
+    def watch(self, on_alert: Callable[[Alert], object] | None = None) -> str:
         """Shows state, progress and evaluations as they come, until the job has finished; returns its state.
 
         Of a job that had finished before only a summary is printed. An interrupt ends the watching, and the job goes
         on: in IPython it returns, in a program it raises KeyboardInterrupt.
+
+        Args:
+            on_alert: is called with each alert of the newest submission, those from before the watching first. The
+                first exception that it raises is printed; none ends the watching.
         """
         screen = self.screen()
         try:
-            self.show(screen)
+            self.show(screen, on_alert)
         except KeyboardInterrupt:
             if not in_ipython():
                 raise
@@ -130,15 +135,19 @@ class Job:
 
         return screen_of(self._subject(), self._looks.how_to_look)
 
-    def show(self, screen: "Screen") -> JobFailed | None:
+    def show(self, screen: "Screen", on_alert: Callable[[Alert], object] | None = None) -> JobFailed | None:
         """Shows the job on this screen, as ``watch`` does; returns why it has no result, None where it has one."""
         from train_func.client.diagnose import separate
+        from train_func.client.watch import AlertCallback
 
+        callback = AlertCallback(on_alert, self._note) if on_alert else None
         state, failure = "", None
         try:
             for news in self._looks.news():
                 screen.take(news)
                 state, failure = news.state, news.failure
+                if callback:
+                    callback.take(news)
             self._refuse_absent(state)
             failure = self._looks.failure(state) or failure
             screen.finish(failure)
@@ -217,6 +226,11 @@ class Job:
     def events(self) -> list[JobEvent]:
         """Returns what happened to the job and its workers, oldest first."""
         return self._job.events()
+
+    def alerts(self) -> list[Alert]:
+        """Returns the alerts of the run, oldest first; each has kind, message, remedy, step and time."""
+        events = (line.event for line in self._looks.lines(self._note, is_followed=False))
+        return sorted((event for event in events if isinstance(event, Alert)), key=lambda alert: alert.time)
 
     def history(self, since: int | None = None) -> "History":
         """Every reported step and evaluation, as a DataFrame; of a repeated step the later attempt counts.

@@ -18,6 +18,7 @@ from train_func.errors import JobFailed
 from train_func.text import counted, shown
 from train_func.wire.events import (
     OF_RANK,
+    Alert,
     AttemptStarts,
     Event,
     LogGap,
@@ -131,6 +132,8 @@ class Lines:
                 self._show_printed(line.text.removeprefix(RANK_0))
             case None | WorkerStarts() | WorkerJoins() | LogGap() | RankStops() | LostPeers() | WorkerEnds(exit_code=0):
                 pass  # what only follows from an end is left to the logs
+            case Alert(repeats=True):
+                pass
             case WaitsForStore() | WaitsForPeers() if line.worker != 0:
                 pass  # what one waits for, all wait for
             case StepProgress() | Reported() as progress:

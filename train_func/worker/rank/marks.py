@@ -75,6 +75,11 @@ class Mark:
     seconds: tuple[float, ...] = (0.0,) * len(Phase)
     """Spent in each phase, by its number, from the first mark to this one."""
 
+    @property
+    def is_watched(self) -> bool:
+        """Returns whether the rank has to make progress: the first step, and the first batch, may compile."""
+        return self.phase.is_watched and (self.num_batches if self.phase is Phase.EVALUATION else self.num_steps) > 0
+
     def seconds_at(self, now: float) -> tuple[float, ...]:
         """Returns the seconds spent in each phase up to monotonic second ``now``."""
         seconds = [*self.seconds]
