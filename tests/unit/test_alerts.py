@@ -3,6 +3,7 @@
 import math
 import random
 import time
+from dataclasses import replace
 from types import SimpleNamespace
 
 import pytest
@@ -72,7 +73,7 @@ def test_a_loss_that_rises_plainly_makes_one_alert_and_noise_makes_none(loss, no
         assert [alert.kind for alert in alerts] == ["loss_rises"] * (expected is not None)
         if expected:
             assert expected[0] <= alerts[0].step / per_step <= expected[1]
-            assert unnamed(alerts[0].remedy, "learning_rate") == []
+            assert unnamed(alerts[0].remedy, "learning rate") == []
 
 
 def progress(step, loss=0.5, *, num_steps=NUM_STEPS):
@@ -158,6 +159,11 @@ ENDS = {
     "a signal to this worker": (STOPPED, STOPPED, ("stop", "worker 1", "SIGTERM")),
     "a signal to another worker": (PEER, STOPPED, ("stop", "worker 1", "SIGTERM")),
     "a fault of the run": (FAULT, FAULT, ("failed", "code", "ValueError")),
+    "a fault in another worker": (
+        replace(FAULT, cause="peer", worker=0, message="worker 1 had ended", root_cause=False),
+        FAULT,
+        ("failed", "code", "ValueError"),
+    ),
     "no attempt left": (
         verdict(exits.SPENT, "killed", "3 of 3 attempts"),
         PEER,
@@ -244,7 +250,7 @@ def said(monkeypatch):
 
 def posted_to(address, said):
     """Three alerts to a service at this address; returns how long they, and waiting for them, took."""
-    masks.begin({masks.VARIABLE: "TRAIN_FUNC_WEBHOOK", "TRAIN_FUNC_WEBHOOK": address})
+    masks.begin({"TRAIN_FUNC_WEBHOOK": address})
     alerter, begun = Alerter(SimpleNamespace(webhook=address, run_name="a-run")), time.monotonic()
     alerter.hear(begins())
     alerter.hear(progress(40, NAN))

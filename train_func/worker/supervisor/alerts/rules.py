@@ -37,7 +37,8 @@ WAIT_SECONDS = 300.0  # for the store or the others, before it is a stall
 NOTICE_SECONDS = 60.0  # after which a wait that was not told again is over
 LONGEST_LOOK = 1.0  # seconds that count between two looks: for more, this machine stood still
 MOST_METRICS = 8  # of a success
-LEARNING_RATE = "see whether the learning rate is too high: Run(learning_rate=...) with a third of it is a common try"
+LEARNING_RATE = "see whether the learning rate is too high: a third of it is a common try"
+OVERFITS = "the model may learn its training rows by heart: train for fewer epochs, or on more rows"
 
 
 class AlertRules:
@@ -92,8 +93,9 @@ class AlertRules:
             return [*self._give("stop", "end", message, remedy)]
         if verdict.retryable or verdict.exit_code in (exits.DONE, exits.FENCED):
             return []
+        why = verdict if root.retryable else root
         remedy = "job.result() raises the whole error; submitted again, the run goes on from its newest checkpoint"
-        return [*self._give("failed", "end", f"failed ({verdict.cause}): {verdict.message}", remedy)]
+        return [*self._give("failed", "end", f"failed ({why.cause}): {why.message}", remedy)]
 
     def succeed(self, metrics: Mapping[str, Any]) -> list[Alert]:
         """Returns the alert of a run that has its result."""
@@ -120,13 +122,14 @@ class AlertRules:
                     yield from self._judge(name, event.step, value)
             case Evaluated():
                 for name, value in event.metrics.items():
-                    yield from self._judge(f"{event.prefix}_{name}", event.step, value)
+                    yield from self._judge(f"{event.prefix}_{name}", event.step, value, OVERFITS)
             case WorkersMeasured() if event.slow_rank is not None:
                 yield from self._give("straggler", (event.slow_part, event.slow_worker), event.message, event.remedy)
             case WaitsForPeers() | WaitsForStore():
                 yield from self._wait(event)
 
-    def _judge(self, name: str, step: int, value: object) -> Iterator[Alert]:
+    def _judge(self, name: str, step: int, value: object, rises: str = LEARNING_RATE) -> Iterator[Alert]:
+        """Yields the alerts of a metric. ``rises``: what to do about a loss that does."""
         if "loss" not in re.split(r"[\W_]+", name.lower()) or not isinstance(value, (int, float)):
             return
         if not math.isfinite(value):
@@ -141,7 +144,7 @@ class AlertRules:
             return
         if rise := curve.rise(is_warm_up=step < WARM_UP * self._num_steps):
             message = f"{name} rises: {rise.last:.4g} by step {step}, after {rise.lowest:.4g} by step {rise.step}"
-            yield from self._give("loss_rises", (name, "rises"), message, LEARNING_RATE)
+            yield from self._give("loss_rises", (name, "rises"), message, rises)
 
     def _wait(self, event: WaitsForPeers | WaitsForStore) -> Iterator[Alert]:
         now, kind = self._clock(), type(event)

@@ -72,8 +72,12 @@ class Webhook(threading.Thread):
 def text_of(run: str, alert: Alert) -> str:
     """Returns the alert as one line for a person."""
     first, _, more = alert.message.partition("\n")
-    behind = f" (behind step {alert.step})" if alert.step else ""
-    return f"{run}: {first}{' ...' if more else ''}{behind}{f'. Next: {alert.remedy}' if alert.remedy else ''}"
+    parts = [f"{first} ..." if more else first]
+    if alert.step and f"step {alert.step}" not in first:
+        parts.append(f"behind step {alert.step}")
+    if alert.remedy:
+        parts.append(f"next: {alert.remedy}")
+    return f"{run}: {'; '.join(parts)}"
 
 
 def _words(error: Exception) -> str:
