@@ -1,4 +1,4 @@
-"""``python -m train_func``: the commands of client/cli.py."""
+"""``python -m train_func``: the commands of client/cli."""
 
 import sys
 

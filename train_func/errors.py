@@ -122,7 +122,14 @@ class StorageFailed(TrainFuncError, OSError):
 
 
 class JobFailed(TrainFuncError, RuntimeError):
-    """A job ended without its result; the message names the cause, the worker and the cell line."""
+    """A job ended without its result; the message names the cause, the worker and the cell line, and what to do next.
+
+    ``remedy``: what to do next alone.
+    """
+
+    def __init__(self, message: str, *, cause: Cause, remedy: str = "") -> None:
+        super().__init__(message, cause=cause)
+        self.remedy = shown(remedy)
 
 
 class JobNotFound(TrainFuncError, LookupError):

@@ -36,13 +36,17 @@ class _Documented(type):
         text = inspect.cleandoc(cls.__dict__.get("__doc__") or cls.__name__)
         if "__match_args__" not in cls.__dict__:  # dataclass() asks whether there is one, and reading a source is slow
             return text
-        texts = {name: text for kind in reversed(cls.__mro__) for name, text in _texts(kind).items()}
+        texts = field_texts(cls)
         lines = [f"    {name}: {texts[name]}" for name in field_names(cls) if name in texts]
         return "\n".join([text, "", "Fields:", *lines] if lines else [text])
 
 
+def field_texts(kind: type) -> dict[str, str]:
+    """What stands below the fields of a class and its bases, each as one line; nothing where no source is at hand."""
+    return {name: text for base in reversed(kind.__mro__) for name, text in _texts(base).items()}
+
+
 def _texts(kind: type) -> dict[str, str]:
-    """Returns what stands below the fields of a class, each as one line; nothing where its source is not at hand."""
     if not isinstance(kind, _Documented):
         return {}
     try:

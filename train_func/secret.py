@@ -17,6 +17,11 @@ SHAPES: tuple[tuple[str, tuple[str, ...], str], ...] = (
     ("an OpenAI or Anthropic key", ("sk-",), r"\bsk-[A-Za-z0-9_-]{20,}"),
     ("a Google API key", ("aiza",), r"\bAIza[0-9A-Za-z_-]{35}"),
     ("a Slack token", ("xox",), r"\bxox[abprs]-[A-Za-z0-9-]{10,}"),
+    (
+        "the address of a Slack webhook",
+        ("hooks.slack.com",),
+        r"\bhooks\.slack\.com/(?:services|workflows|triggers)/\w{6,}",
+    ),
     ("a Weights & Biases key", ("wandb",), r"(?i)\bwandb[a-z_]*\s*[=:]\s*['\"]?[0-9a-f]{40}\b"),
     ("a private key", ("private key-----",), r"-----BEGIN (?:[A-Z]+ )?PRIVATE KEY-----"),
     ("a password in an address", ("://",), r"\b[a-z][a-z0-9+.-]{0,30}://[^\s/:@]+:[^\s/:@]+@"),
@@ -28,7 +33,7 @@ _ANY_WORD = re.compile(
 # A name that says it holds a credential, whatever the value looks like.
 _NAME = re.compile(
     r"(?i)(?:^|_)(?:password|passwd|secret|secret_?key|secret_?access_?key|api_?key|access_?key|auth_?token"
-    r"|access_?token|token)$"
+    r"|access_?token|token|webhook|webhook_?url)$"
 )
 # A name with its value inside a longer text: `NAME=value`, `name: "value"`, `"name": "value"`, `name: str = "value"`.
 _PAIR = re.compile(

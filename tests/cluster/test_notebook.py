@@ -35,8 +35,8 @@ def execution(target: Path, sentences: Path, epochs: int) -> tuple[str, Job]:
 
 def assert_succeeded_with_every_row_used_once(shown: str, job: Job, epochs: int) -> None:
     assert job.state == "Succeeded"
-    assert f"{job.name}: Succeeded" in shown
-    assert training_audit(shown, workers=2) == epochs
+    assert f"✓ Succeeded  {job.name}" in shown
+    assert training_audit(shown) == epochs
     assert held_out_audit(shown)
     assert {pod.reason for pod in job._job.pods()} == {"Completed"}
 

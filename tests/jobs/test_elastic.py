@@ -108,7 +108,7 @@ def test_workers_that_cannot_leave_alone_move_together(train, capsys):
     with pytest.raises(InvalidInput) as raised:
         job.scale(1)
     assert unnamed(raised.value, "scale(1)", "fixed number of workers, 2", "Run(..., min_workers=1)") == []
-    assert main(["move", job.name, "1", "zone=b"]) == 1
+    assert main(["move", job.name, "1", "zone=b"]) == 10
     assert unnamed(capsys.readouterr().err, "worker=1: without min_workers", "move together") == []
     for to in ({}, {"zone": 1}, "zone"):
         with pytest.raises(InvalidInput, match="to=.*labels"):

@@ -24,4 +24,3 @@ def test_a_slow_rank_is_named_with_the_part_and_the_memory_of_each_worker_is_tol
     in_exchange = measured[-1].PARTS.index("exchange")
     assert last["0"]["ranks"]["0"][in_exchange] > 50 > last["1"]["ranks"]["1"][in_exchange]
     assert capsys.readouterr().out.count("slow: rank 1 (worker 1)") == 1
-    print(*measured, sep="\n")

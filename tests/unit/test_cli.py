@@ -1,11 +1,16 @@
-"""The commands of ``python -m train_func``: what they do, what the doctor reports, and that an error is one line."""
+"""The commands of ``python -m train_func``: what they do, what programs read of them, and that an error is one line."""
 
+import hashlib
 import io
 import json
+import math
 import os
 import pty
+import re
 import subprocess
 import sys
+from datetime import UTC, datetime
+from pathlib import Path
 
 import pytest
 
@@ -14,7 +19,23 @@ from tests.runs import a_run
 from tests.stored_runs import put_run
 from train_func import Run
 from train_func.client.cli import main
+from train_func.client.cli.exit_codes import CODES, code_of
+from train_func.client.cli.output import EventLines, Output
+from train_func.client.control.move import Move
+from train_func.client.diagnose import Diagnosis
+from train_func.client.job import Job
+from train_func.client.local.local_job import LocalJob
+from train_func.client.status import Condition, JobEvent, Snapshot
+from train_func.client.status import JobStatus as Status
+from train_func.client.watch import News
+from train_func.errors import CAUSES, StorageFailed
+from train_func.fields import field_names
 from train_func.storage import open_store
+from train_func.tasks import TASKS
+from train_func.wire.metrics import Row, to_csv
+from train_func.wire.result import FileEntry, Result
+
+ROOT = Path(__file__).parents[2]
 
 
 def command(*arguments, given="", **environment):
@@ -32,8 +53,8 @@ def test_a_wrong_use_tells_the_commands_there_are():
     shown = command("--help")
     assert shown.returncode == 0
     looks, does = (
-        ("watch", "logs", "result", "runs", "doctor"),
-        ("fetch", "promote", "push", "drill", "scale", "move", "cancel", "delete"),
+        ("watch", "wait", "logs", "events", "history", "result", "runs", "doctor"),
+        ("submit", "fetch", "promote", "push", "drill", "scale", "move", "cancel", "delete"),
     )
     for name in (*looks, *does, "remove"):
         assert f"\n    {name} " in shown.stdout
@@ -55,19 +76,199 @@ def test_what_is_no_number_worker_or_label_is_wrong_use_and_quoted(capsys, argum
 
 
 @pytest.mark.parametrize(
-    ("arguments", "home", "error"),
+    ("arguments", "home", "code", "error"),
     [
-        (["cancel", "absent-run", "--store", "file://{}"], "{}", "JobNotFound: "),
-        (["scale", "absent-run", "2", "--store", "file://{}"], "{}", "JobNotFound: "),
-        (["move", "absent-run", "all", "zone=b", "--store", "file://{}"], "{}", "JobNotFound: "),
-        (["runs"], "/proc/no-folder", "InvalidInput: TRAIN_FUNC_HOME"),
+        (["cancel", "absent-run", "--store", "file://{}"], "{}", 10, "JobNotFound: "),
+        (["scale", "absent-run", "2", "--store", "file://{}"], "{}", 10, "JobNotFound: "),
+        (["move", "absent-run", "all", "zone=b", "--store", "file://{}"], "{}", 10, "JobNotFound: "),
+        (["runs"], "/proc/no-folder", 42, "InvalidInput: TRAIN_FUNC_HOME"),
     ],
 )
-def test_what_cannot_be_done_is_one_line_and_no_traceback(tmp_path, arguments, home, error):
+def test_what_cannot_be_done_is_one_line_and_no_traceback(tmp_path, arguments, home, code, error):
     done = command(*(word.format(tmp_path) for word in arguments), TRAIN_FUNC_HOME=home.format(tmp_path))
-    assert (done.returncode, done.stdout) == (1, "")
+    assert (done.returncode, done.stdout) == (code, "")
     assert done.stderr.startswith(error)
     assert done.stderr.count("\n") == 1
+
+
+@pytest.fixture
+def run(tmp_path, monkeypatch):
+    """A run that has succeeded, in the store of the environment."""
+    monkeypatch.setenv("TRAIN_FUNC_HOME", str(tmp_path / "home"))
+    monkeypatch.setenv("TRAIN_FUNC_STORE", (tmp_path / "store").as_uri())
+    store = open_store((tmp_path / "store").as_uri())
+    record = put_run(store, Run(name="done"), returned={"loss": math.nan})
+    weights = FileEntry(7, hashlib.sha256(b"weights").hexdigest())
+    result = Result.write(1, 1, {"metrics": {}, "returned": {"loss": math.nan}, "note": ""}, {"weights": weights})
+    store.put(record.keys.result, result)
+    store.put(
+        record.keys.attempt(1).metrics_csv(1), to_csv([Row(step, "2026-01-02T03:04:05+00:00", {}) for step in (1, 2)])
+    )
+    return record
+
+
+def documents(out):
+    """What a program reads: one document, or one in each line."""
+    try:
+        return [json.loads(out, parse_constant=pytest.fail)]
+    except json.JSONDecodeError:
+        return [json.loads(line, parse_constant=pytest.fail) for line in out.splitlines()]
+
+
+RUN_FIELDS = "name task submitted state workers cause in_place num_bytes note metrics differences"
+MOVE = Move(worker=0, from_node="a", to_node="b", pause=1.5, num_steps_repeated=0)
+EVENT = JobEvent(datetime(2026, 1, 2, tzinfo=UTC), "Normal", "Created", "it is there", "Job/done")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "fields", "inside"),
+    [
+        (["wait", "{}"], "name state", {}),
+        (["logs", "{}"], "attempt worker text event", {}),
+        (["events", "{}"], "time type reason message object count worker", {}),
+        (["history", "{}", "--since", "1"], "name rows", {"rows": "step timestamp attempt"}),
+        (["result", "{}"], "loss", {}),
+        (["fetch", "{}"], "name folder", {}),
+        (["promote", "{}", "best"], "name under is_in_place", {}),
+        (["withdraw", "best"], "under", {}),
+        (["push", "{}", "me/best"], "name address", {}),
+        (["scale", "{}", "1"], "name workers", {}),
+        (
+            ["move", "{}", "all", "zone=b"],
+            "name moves",
+            {"moves": "worker from_node to_node pause num_steps_repeated"},
+        ),
+        (["cancel", "{}"], "name state", {}),
+        (["delete", "{}"], "name state", {}),
+        (["runs"], "runs notes", {"runs": RUN_FIELDS}),
+        (["remove", "{}", "--yes"], "removed", {}),
+        (["doctor"], "cluster store", {}),
+    ],
+    ids=lambda value: value[0] if isinstance(value, list) else "",
+)
+def test_a_program_reads_of_every_command_the_fields_that_are_documented(
+    run, monkeypatch, capsys, arguments, fields, inside
+):
+    monkeypatch.setattr(Job, "scale", lambda job, workers: print("a note"))
+    monkeypatch.setattr(Job, "move", lambda job, worker, to: [MOVE])
+    monkeypatch.setattr(Job, "push_to_hub", lambda job, repo, private: "https://hub/me/best")
+    monkeypatch.setattr(Job, "events", lambda job: [EVENT])
+    if arguments[0] == "withdraw":
+        assert main(["promote", run.name, "best"]) == 0
+        capsys.readouterr()
+    if arguments[0] == "cancel":
+        monkeypatch.setattr(Job, "cancel", lambda job: print("a note"))
+    code = main([*(word.format(run.name) for word in arguments), "--json"])
+    assert code == (3 if arguments == ["doctor"] else 0)
+    answers = documents(capsys.readouterr().out)
+    assert {frozenset(answer) for answer in answers} == {frozenset(fields.split())}
+    for name, of_each in inside.items():
+        assert [set(entry) for entry in answers[0][name]] == [set(of_each.split())]
+    table = (ROOT / "docs" / "commands.md").read_text()
+    row = next(line for line in table.splitlines() if line.startswith(f"| `{arguments[0]}"))
+    assert unnamed(row, *(f"`{name}`" for name in fields.split() if arguments[0] != "result")) == []
+
+
+def test_a_number_that_is_not_finite_is_a_text_for_a_program(run, capsys):
+    assert main(["result", run.name, "--json"]) == 0
+    assert documents(capsys.readouterr().out) == [{"loss": "NaN"}]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code", "error", "cause"),
+    [
+        (["wait", "absent", "--json"], 10, "JobNotFound", "input"),
+        (["history", "done", "--since", "-1", "--json"], 10, "InvalidInput", "input"),
+        (["wait", "fails", "--json"], 14, "JobFailed", "code"),
+        (["watch", "fails", "--json"], 14, "JobFailed", "code"),
+        (["fetch", "fails", "--json"], 42, "StorageFailed", "storage"),
+        (["logs", "--json"], 2, "WrongUsage", "input"),
+        (["wait", "done", "--tiemout", "1", "--json"], 2, "WrongUsage", "input"),
+    ],
+)
+def test_an_error_is_one_json_object_on_stderr_and_its_cause_an_exit_code(run, capsys, arguments, code, error, cause):
+    put_run(open_store(run.store), Run(name="fails"), code=70)
+    assert main(arguments) == code
+    out, err = capsys.readouterr()
+    *_, last = documents(err)
+    assert set(last) == {"error", "cause", "message", "faults", "next", "exit_code"}
+    assert (last["error"], last["cause"], last["exit_code"]) == (error, cause, code)
+    assert bool(last["next"]) is (error == "JobFailed")
+    if arguments[0] != "watch":
+        assert out == ""
+
+
+def test_what_is_waited_for_longer_than_asked_ends_with_124_and_goes_on(run, capsys):
+    put_run(open_store(run.store), Run(name="runs"), code=None)
+    job_of = Status(conditions=(Condition("Running", "True", "", ""),))
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(LocalJob, "look", lambda job, *_, **__: Snapshot(status=job_of))
+        assert main(["wait", "runs", "--timeout", "0.1", "--json"]) == 124
+    assert documents(capsys.readouterr().err)[-1]["error"] == "TimeoutError"
+
+
+def test_every_cause_has_an_exit_code_of_its_own_that_the_documentation_names():
+    text = (ROOT / "docs" / "commands.md").read_text()
+    table = dict(re.findall(r"^\| (\d+) \| `(\w+)`", text, re.M))
+    assert table == {str(code): cause for cause, code in CODES.items()}
+    assert {*CODES} == {*CAUSES}
+    assert code_of(StorageFailed("away", reason="unreachable")) == CODES["storage"]
+    assert f"| {code_of(StorageFailed('denied', reason='denied'))} | " in text
+
+
+def test_a_program_that_watches_reads_what_hinders_a_job(capsys):
+    screen = EventLines(Output(is_json=True))
+    hindrance = Diagnosis("quota", "the quota is used up", "ask for less")
+    screen.take(News("Created", Snapshot(), (), (hindrance,), (hindrance,), None))
+    screen.finish()
+    state, diagnosis = documents(capsys.readouterr().out)
+    assert set(state) == {"event", "time", "state", "workers", "running"}
+    assert set(diagnosis) == {"event", "time", "cause", "message", "next", "is_permanent"}
+
+
+def test_every_field_of_a_run_and_of_the_tasks_is_an_option_of_submit(capsys):
+    with pytest.raises(SystemExit):
+        main(["submit", "--help"])
+    of_run = [name.removesuffix("s") if name in ("inputs", "parameters") else name for name in field_names(Run)]
+    of_tasks = [name for task in TASKS for name in field_names(task)]
+    options = [f" --{name.replace('_', '-')} " for name in (*of_run, *of_tasks)]
+    assert unnamed(" ".join(capsys.readouterr().out.split()), *options) == []
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code", "facts"),
+    [
+        (["train.py:train_func", "--epochs", "three", "--seed", "-1"], 10, ("epochs='three'", "seed=-1")),
+        (["train.py:train_func", "--model", "m"], 10, ("model belongs to the task",)),
+        (["train.py:train_func", "--task", "TextClasification"], 10, ("did you mean 'TextClassification'?",)),
+        (["train.py:train_func", "--task", "CausalLM", "--model", "m"], 10, ("dataset= is missing",)),
+        (["train.py:train_func", "--task", '{{"kind": "CausalLM", "model": 3}}', "--dataset", "d"], 10, ("model=3",)),
+        (["train.py:train_func", "--task", "kinds:Own", "--dataset", "d"], 10, ("Own has no field 'dataset'",)),
+        (["train.py:train_func", "--task", "absent:Own"], 11, ("absent:Own", "cannot be imported")),
+        (["train.py:train_func", "--option", "cpu=many"], 10, ("cpu='many'",)),
+        (["train.py:train_func", "--store", "s3://a/b", "--option", "store=s3://a/c"], 10, ("s3://a/b", "s3://a/c")),
+        (["train.py:train_func", "--parameter", "lr=1", "lr=2"], 10, ("lr=1", "lr=2", "--parameter")),
+        (["train.py:train_func", "--parameter", "lr"], 2, ("'lr'", "NAME=VALUE")),
+        (["train.py:train_func", "--epoch", "1"], 2, ("--epoch 1", "[--epochs VALUE]")),
+        (["train.py:trains"], 10, ("'trains'", "did you mean 'train_func'?")),
+        (["train.py"], 10, ("FILE.py:FUNCTION",)),
+        (["absent.py:train_func"], 10, ("absent.py is no file",)),
+        (["broken.py:train_func"], 11, ("broken.py, line 2: `1 / 0`", "ZeroDivisionError")),
+        (["json.py:train_func"], 11, ("json.py", "another name")),
+    ],
+)
+def test_what_cannot_be_submitted_is_refused_as_run_refuses_it(tmp_path, arguments, code, facts):
+    folder = tmp_path / "functions"
+    folder.mkdir()
+    for name, text in (("train", ""), ("json", ""), ("broken", "\n1 / 0\n")):
+        (folder / f"{name}.py").write_text(f"{text}def train_func(parameters):\n    return {{}}\n")
+    (folder / "kinds.py").write_text(
+        "from train_func.tasks import Task\n\n\nclass Own(Task):\n    worker = 'kinds:Half'\n"
+    )
+    words = [str(folder / arguments[0]), *(word.format() for word in arguments[1:])]
+    done = command("submit", *words, TRAIN_FUNC_HOME=str(tmp_path))
+    assert (done.returncode, done.stdout) == (code, "")
+    assert unnamed(done.stderr, *facts) == []
 
 
 def test_the_runs_of_a_store_are_listed_and_one_is_removed_after_it_was_asked_for(tmp_path):

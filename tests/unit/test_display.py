@@ -66,6 +66,10 @@ def waits(purpose):
     return events.WaitsForStore(seconds_left=880, message="no answer", purpose=purpose)
 
 
+def alert(kind):
+    return events.Alert(kind=kind, message=f"a case of {kind}")
+
+
 STARTS = events.WorkerStarts(worker=0, num_workers=2, pod="p", pod_uid="u")
 BEGINS = events.AttemptStarts(attempt=1, position=1, at_most=3, num_workers=2, num_ranks=2, num_threads=1)
 PUBLISHED = events.Published(attempt=1, model="s3://b/model")
@@ -89,6 +93,7 @@ KILLED = ends(1, 147, "rank 1 was killed by SIGKILL")
         ([KILLED, LOST, ends(0, 145, "worker 1 had ended", follows=1), ends(0, 0, "all ranks ended")], [0]),
         ([ends(n, 70, f"rank {n}: ValueError: row {n}", "code") for n in (0, 1)], [0, 1]),
         ([ends(n, 147, f"rank {n} was killed by SIGKILL") for n in (0, 1)], [0, 1]),
+        ([alert("loss_rises"), alert("restart"), alert("stall"), alert("failed")], [0, 2]),
         ([events.RanksRestart(worker=w, attempt=2, message="a rank was killed", follows=1) for w in (0, 1)], [0]),
     ],
 )
@@ -196,8 +201,9 @@ def snapshot(state="Running", *told, **other):
 
 @pytest.fixture
 def watch(tmp_path):
-    def run(*snapshots):
-        return Job(a_record(), RecordedBackend(Played(*snapshots)), open_store((tmp_path / "store").as_uri())).watch()
+    def run(*snapshots, **options):
+        job = Job(a_record(), RecordedBackend(Played(*snapshots)), open_store((tmp_path / "store").as_uri()))
+        return job.watch(**options)
 
     return run
 
@@ -250,3 +256,17 @@ def test_an_interrupt_in_ipython_ends_the_watching_with_one_sentence(watch, shel
     first, last = capsys.readouterr().out.splitlines()
     assert first.endswith("job-a: Running")
     assert unnamed(last, "job-a", "attach(...).watch()", ".cancel()") == []
+
+
+def test_a_function_is_called_with_each_alert_and_what_it_raises_is_printed_once_and_ends_nothing(watch, capsys):
+    told = [alert("loss_rises"), alert("restart"), alert("failed")]
+    calls = []
+
+    def on_alert(event):
+        calls.append(event.kind)
+        raise ValueError("of the caller")
+
+    assert watch(snapshot("Running", *told[:2], NOTE), snapshot("Failed", told[2]), on_alert=on_alert) == "Failed"
+    assert calls == [event.kind for event in told]
+    (line,) = [line for line in capsys.readouterr().out.splitlines() if "ValueError" in line]
+    assert unnamed(line, "job-a", "on_alert", "of the caller") == []

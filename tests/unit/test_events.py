@@ -35,6 +35,7 @@ TOLD = [
     events.Evaluated(step=40, epoch=0.4, prefix="eval_test", metrics={"accuracy": 0.5, "best": "yes", "rows": 101}),
     events.Reported(step=40, metrics={"loss": 0.693, "lr": 1e-05}),
     events.RowsAudited(what="epoch=1", counts={"rows": 101, "missing": 0}, world_size=8),
+    events.Alert(kind="loss_rises", message="loss rises: 0.9 by step 40", remedy="a lower learning rate", step=40),
     events.Note(text="Größe 食物\n\ttab and line"),
     events.CheckpointSaved(step=40, size=1_300_000_000, seconds=4.5),
     events.CheckpointFailed(step=40, message="the disk is full"),

@@ -10,7 +10,7 @@ import torch
 from tests.messages import unnamed
 from tests.recorded_jobs import a_record
 from train_func.client.display.history import joined_history, read_rows
-from train_func.errors import StorageFailed
+from train_func.errors import InvalidInput, StorageFailed
 from train_func.wire import events
 from train_func.wire.layout import RunKeys
 from train_func.wire.metrics import Row, from_csv, row_of, to_csv
@@ -151,6 +151,17 @@ def test_of_a_step_that_was_repeated_the_later_attempt_counts():
 
 def test_of_one_step_that_was_trained_and_evaluated_both_count():
     assert steps(a1=[40, 40]) == [(1, 40), (1, 40)]
+
+
+def test_what_is_behind_a_step_is_what_the_whole_history_has_behind_it(store):
+    for number, numbers in ((1, range(1, 60)), (2, range(41, 51))):
+        rows = [Row(step, at(step), {"loss": float(number)}) for step in numbers]
+        store.put(RunKeys("job-a").attempt(number).metrics_csv(1), to_csv(rows))
+    whole = read_rows(store, a_record().keys)
+    for step in (0, 30, 45, 55, 59):
+        assert read_rows(store, a_record().keys, step) == [row for row in whole if row["step"] > step]
+    with pytest.raises(InvalidInput, match="since=1.5"):
+        read_rows(store, a_record().keys, 1.5)
 
 
 def test_a_step_that_a_later_attempt_only_evaluated_keeps_its_loss():

@@ -214,7 +214,7 @@ def test_the_command_fetches_what_is_asked_for_and_no_merged_model_where_no_adap
     record = put_model(store, 0.1)
     assert main(["fetch", record.name, "model", "--to", str(tmp_path / "model")]) == 0
     assert weights(tmp_path / "model") == "weights 0.1 1"
-    assert main(["fetch", record.name, "merged", "--to", str(tmp_path / "merged")]) == 1
+    assert main(["fetch", record.name, "merged", "--to", str(tmp_path / "merged")]) == 10
     assert "InvalidInput" in capsys.readouterr().err
     assert not (tmp_path / "merged").exists()
     with pytest.raises(SystemExit):
@@ -264,7 +264,7 @@ def test_a_withdrawn_name_goes_on_counting(store, tmp_path):
 
 
 def test_of_an_unknown_name_the_command_tells_its_own_option_that_names_a_store(store, capsys):
-    assert main(["result", "nope"]) == 1
+    assert main(["result", "nope"]) == 10
     assert "--store" in capsys.readouterr().err
 
 

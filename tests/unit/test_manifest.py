@@ -131,10 +131,20 @@ def test_a_placement_reports_all_faults_at_once():
             memory="8GB",
             gpu=-1,
             grace_seconds=True,
-            environment={"a-b": "x", "PET_NNODES": "3", "API_KEY": "0123456789abcdef"},
+            environment={
+                "a-b": "x",
+                "PET_NNODES": "3",
+                "TRAIN_FUNC_WEBHOOK": "https://chat.example/hooks/1",
+                "API_KEY": "0123456789abcdef",
+            },
         )
     given = "cpu=0", "gpu=-1", "grace_seconds=True", "memory='8GB'"
-    variables = "environment['a-b']", "environment['PET_NNODES']", "environment['API_KEY']"
+    variables = (
+        "environment['a-b']",
+        "environment['PET_NNODES']",
+        "environment['TRAIN_FUNC_WEBHOOK']",
+        "environment['API_KEY']",
+    )
     assert tuple(fault.split(":")[0] for fault in caught.value.faults) == (*given, *variables)
     assert unnamed(caught.value.faults[0], "0.01", 1024, "'500m'") == []
-    assert "SecretKey(secret=..., key=...)" in caught.value.faults[-1]
+    assert all("SecretKey(secret=..., key=...)" in fault for fault in caught.value.faults[-2:])

@@ -116,6 +116,25 @@ def test_a_training_that_is_slow_says_why_and_what_to_do_while_it_is():
     assert "slow" not in words(html_of(slow, news("Succeeded", is_last=True)))
 
 
+def alert(kind, step=3):
+    return events.Alert(kind=kind, message=f"a case of {kind}", remedy="do something", step=step)
+
+
+def test_an_alert_warns_while_its_attempt_runs_and_is_a_fact_afterwards():
+    rises = news("Running", begins(), progress(3), alert("loss_rises"), alert("failed"))
+    assert "alert: a case of loss_rises next: do something" in words(html_of(rises))
+    assert "failed" not in words(html_of(rises))  # its end tells that
+    for later in (news("Running", begins(2), attempt=2), news("Succeeded", is_last=True)):
+        text = words(html_of(rises, later))
+        assert ("! a case of loss_rises" in text, "do something" in text) == (True, False)
+
+
+def test_a_stall_warns_until_a_step_is_done():
+    stalls = news("Running", begins(), progress(3), alert("stall"))
+    assert "alert: a case of stall" in words(html_of(stalls))
+    assert "! a case of stall" in words(html_of(stalls, news("Running", progress(4))))
+
+
 def test_the_curve_has_no_step_twice_and_what_happened_is_marked_on_it():
     saved = events.CheckpointSaved(step=5, size=2_000_000, seconds=1.5)
     again = events.RanksRestart(worker=0, attempt=2, message="rank 1 was killed by SIGKILL", follows=1)

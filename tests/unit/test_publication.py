@@ -18,6 +18,7 @@ from train_func.worker.environment import Environment
 from train_func.worker.publish.publication import Publication
 from train_func.worker.rank.end import Outcome, RankEnd
 from train_func.worker.stop import RESERVE_SECONDS, Stop
+from train_func.worker.supervisor.alerts.alerter import Alerter
 from train_func.worker.supervisor.attempt import SHORTEST_SECONDS, WorkerAttempt
 from train_func.worker.supervisor.coordinator import Coordinator, GroupState, Report
 from train_func.worker.supervisor.group import Member
@@ -33,7 +34,9 @@ def supervisor(tmp_path, record, store, pending):
     pending.add(writes(weights="trained"), is_model=True)
     pending.report({"metrics": {}})
     made = Supervisor(environment_of(0, tmp_path), LogTee(), Stop())
-    made._attempt = WorkerAttempt(made._environment, record, store, made._log_tee, made._stop, made._lead)
+    made._attempt = WorkerAttempt(
+        made._environment, record, store, made._log_tee, made._stop, made._lead, made._alerter
+    )
     made._attempt.launcher = SimpleNamespace(ends=list, pids=set, step=0, out_of_memory=False, has_ranks=True)
     return made
 
@@ -228,7 +231,7 @@ def last_attempt(tmp_path, record, store):
         stop = Stop()
         environment = environment_of(worker, tmp_path / str(worker))
         log_tee = SimpleNamespace(begin=lambda *given: None, flush=lambda seconds: None)
-        made = WorkerAttempt(environment, record, store, log_tee, stop, FixedLead(environment))
+        made = WorkerAttempt(environment, record, store, log_tee, stop, FixedLead(environment), Alerter(environment))
         way = Way(group.report, "127.0.0.1", is_lead=worker == 0)
         made._member = Member(way, Report(worker, f"pod {worker}", round=1), stop)
         return made

@@ -12,6 +12,7 @@ SECRETS = [
     ("ghp_" + "x" * 36, "GitHub"),
     ("sk-" + "x" * 24, "OpenAI"),
     ("xoxb-" + "1" * 12, "Slack"),
+    ("https://hooks.slack.com/services/T0000000/B00000000/x", "Slack webhook"),
     ("-----BEGIN RSA PRIVATE KEY-----", "private key"),
     ("postgres://me:secret99@db/x", "password in an address"),
 ]
@@ -36,7 +37,7 @@ def test_ordinary_words_are_not_accused(text):
     assert secret_in(text) is None
 
 
-@pytest.mark.parametrize("name", ["password", "api_key", "HF_TOKEN", "aws_secret_access_key", "db_password"])
+@pytest.mark.parametrize("name", ["password", "api_key", "HF_TOKEN", "aws_secret_access_key", "db_password", "webhook"])
 def test_a_telling_name_makes_any_long_value_a_secret(name):
     assert secret_under(name, "correcthorse") is not None
 

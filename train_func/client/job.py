@@ -2,8 +2,7 @@
 
 import math
 import time
-from collections.abc import Mapping
-from datetime import datetime
+from collections.abc import Callable, Mapping
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -22,11 +21,12 @@ from train_func.client.stored_run import (
     submission_time,
     whole_name,
 )
-from train_func.errors import InvalidInput, JobNotFound, StorageFailed, TrainFuncError
+from train_func.errors import InvalidInput, JobFailed, JobNotFound, StorageFailed, TrainFuncError
 from train_func.fields import whole_fault
 from train_func.process.timeout import call_with_timeout
 from train_func.storage import Store, open_store
 from train_func.text import in_ipython, shown
+from train_func.wire.events import Alert
 from train_func.wire.layout import RunKeys
 from train_func.wire.records import RunRecord
 
@@ -36,6 +36,7 @@ if TYPE_CHECKING:
     from train_func.client.control.move import Move, Workers
     from train_func.client.display.history import History
     from train_func.client.display.panel import Subject
+    from train_func.client.display.screen import Screen
     from train_func.client.drill import DrillReport
     from train_func.client.logs import LogText
     from train_func.client.watch import JobLooks
@@ -110,33 +111,54 @@ class Job:
                 raise TimeoutError(shown(f"{self.name} is {state} after {timeout} s{why}; wait again, or cancel()"))
         return state
 
-    def watch(self) -> str:
+    def watch(self, on_alert: Callable[[Alert], object] | None = None) -> str:
         """Shows state, progress and evaluations as they come, until the job has finished; returns its state.
 
         If the job had finished before, only a summary is printed. An interrupt ends the watching, and the job goes on:
         in IPython ``watch`` returns, in a program it raises KeyboardInterrupt.
+
+        Args:
+            on_alert: is called with each alert of the newest submission, also with those from before the watching. The
+                first exception that it raises is printed; none ends the watching.
         """
-        from train_func.client.diagnose import separate
+        screen = self.screen()
+        try:
+            self.show(screen, on_alert)
+        except KeyboardInterrupt:
+            if not in_ipython():
+                raise
+        return screen.state or "Created"
+
+    def screen(self) -> "Screen":
+        """Returns the best screen that there is where this program prints."""
         from train_func.client.display.screen import screen_of
 
-        looks, state = self._looks, ""
-        screen = screen_of(self._subject(), looks.how_to_look)
+        return screen_of(self._subject(), self._looks.how_to_look)
+
+    def show(self, screen: "Screen", on_alert: Callable[[Alert], object] | None = None) -> JobFailed | None:
+        """Shows the job on this screen, as ``watch`` does; returns why it has no result, None where it has one."""
+        from train_func.client.diagnose import separate
+        from train_func.client.watch import AlertCallback
+
+        callback = AlertCallback(on_alert, self._note) if on_alert else None
+        state, failure = "", None
         try:
-            for news in looks.news():
+            for news in self._looks.news():
                 screen.take(news)
-                state = news.state
+                state, failure = news.state, news.failure
+                if callback:
+                    callback.take(news)
             self._refuse_absent(state)
-            screen.finish(looks.explanation(state))
+            failure = self._looks.failure(state) or failure
+            screen.finish(failure)
             if state == "Succeeded" and (words := separate(self.record, self._store)):
                 self._note(words)
         except KeyboardInterrupt:
             screen.finish()
             again = f"{self.attach_expression}.watch() shows it again, .cancel() stops it"
             print(f"{self.name}: stopped watching; the job keeps running: {again}")
-            if not in_ipython():
-                raise KeyboardInterrupt(f"{self.name} keeps running") from None  # without the frames of the loop
-            return screen.state or "Created"
-        return state
+            raise KeyboardInterrupt(f"{self.name} keeps running") from None  # without the frames of the loop
+        return failure
 
     def report(self, path: str | Path | None = None) -> Path:
         """Writes a page of HTML about the run as it is now, and returns its path. The page needs no other file.
@@ -153,7 +175,7 @@ class Job:
         trace = Trace()
         for news in self._looks.news(is_followed=False):
             trace.take(news)
-        panel = panel_of(self._subject(), trace, self._looks.explanation(trace.state))
+        panel = panel_of(self._subject(), trace, str(self._looks.failure(trace.state) or ""))
         target = Path(path or f"{self.name}.html").expanduser()
         target.write_text(page(panel, trace, self.record, self._store, self.attach_expression), encoding="utf-8")
         return target
@@ -162,9 +184,7 @@ class Job:
         from train_func.client.display.panel import Subject
 
         submitted = submission_time(self._store, self.record.keys)
-        begun = datetime.fromisoformat(submitted) if submitted else None
-        run = self.record.run
-        return Subject(self.name, self.record.function, name_of_backend(self._backend), begun, run.workers)
+        return Subject.of(self.record, name_of_backend(self._backend), submitted)
 
     @property
     def _looks(self) -> "JobLooks":
@@ -192,28 +212,34 @@ class Job:
             JobNotFound: there is no such attempt.
         """
         from train_func.client.diagnose.diagnosis import workers
-        from train_func.client.logs import LogText, headed, of_attempt
+        from train_func.client.logs import LogText, of_attempt
 
         if worker is not None and worker not in (known := workers_of(self._store, self.record)):
             raise InvalidInput(f"worker={worker!r}: {self.name} has {workers(known)}")
         if attempt is not None and (fault := whole_fault("attempt", attempt, 1)):
             raise InvalidInput(fault)
-        lines = partial(self._looks.lines, self._note, worker, is_followed=follow)
-        read = lambda: headed(lines()) if attempt is None else of_attempt(lines(), attempt, self.name)  # noqa: E731
-        return LogText(read, follow=follow)
+        read = partial(self._looks.lines, self._note, worker, is_followed=follow)
+        if attempt is None:
+            return LogText(read, follow=follow)
+        return LogText(lambda: of_attempt(read(), attempt, self.name), follow=follow, has_headings=False)
 
     def events(self) -> list[JobEvent]:
         """Returns what happened to the job and its workers, oldest first."""
         return self._job.events()
 
-    def history(self) -> "History":
+    def alerts(self) -> list[Alert]:
+        """Returns the alerts of the run, oldest first; each has kind, message, remedy, step and time."""
+        events = (line.event for line in self._looks.lines(self._note, is_followed=False))
+        return sorted((event for event in events if isinstance(event, Alert)), key=lambda alert: alert.time)
+
+    def history(self, since: int | None = None) -> "History":
         """Returns every reported step and evaluation as a DataFrame. The later attempt counts for a repeated step.
 
-        ``job.history().plot()`` draws the metrics over the steps.
+        ``job.history().plot()`` draws the metrics over the steps. With ``since`` it has only what is behind that step.
         """
         from train_func.client.display.history import history_of, read_rows  # pandas takes long to import
 
-        return history_of(read_rows(self._store, self.record.keys), self.name)
+        return history_of(read_rows(self._store, self.record.keys, since), self.name)
 
     def result(self, timeout: float | None = None) -> dict[str, Any]:
         """Waits for the end, then returns the published metrics together with what the function returned.
@@ -224,18 +250,16 @@ class Job:
             JobFailed: naming the cause, the worker and the line of the cell.
             TimeoutError: after ``timeout`` seconds; the job goes on.
         """
-        from train_func.client.diagnose import explain, separate
+        from train_func.client.diagnose import separate
 
         try:
             state = self.wait(timeout)
         except KeyboardInterrupt:
-            self._note(
-                f"stopped waiting; the job keeps running: {self.attach_expression} finds it again, .cancel() stops it"
-            )
+            again = f"{self.attach_expression} finds it again, .cancel() stops it"
+            self._note(f"stopped waiting; the job keeps running: {again}")
             raise
-        if state != "Succeeded":
-            backend = name_of_backend(self._backend)
-            raise explain(self.record, self._job, self._store, self.attach_expression, backend)
+        if failure := self._looks.failure(state):
+            raise failure
         published = published_result(self._store, self.record.keys)
         if published is None:
             return {}

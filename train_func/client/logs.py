@@ -9,7 +9,7 @@ import json
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import datetime
 
 from train_func.client.status import LogLine, LogPosition, Snapshot
@@ -26,10 +26,16 @@ NUM_AT_ONCE = 16  # requests to the store
 class LogText(Iterator[str]):
     """Iterated over, it gives every line once; its repr reads the log anew, and obeys nothing that a worker wrote."""
 
-    def __init__(self, read: Callable[[], Iterator[str]], *, follow: bool) -> None:
-        self._read = read
+    def __init__(
+        self, entries: "Callable[[], Iterator[AttemptLine]]", *, follow: bool, has_headings: bool = True
+    ) -> None:
+        self.entries = entries
+        """Reads the log anew: its lines with their attempts, workers and events."""
         self._lines: Iterator[str] | None = None
-        self._follow = follow
+        self._follow, self._has_headings = follow, has_headings
+
+    def _read(self) -> Iterator[str]:
+        return headed(self.entries()) if self._has_headings else map(str, self.entries())
 
     def __next__(self) -> str:
         self._lines = self._lines or self._read()
@@ -199,14 +205,14 @@ def headed(lines: Iterable[AttemptLine]) -> Iterator[str]:
         yield str(line)
 
 
-def of_attempt(lines: Iterable[AttemptLine], number: int, name: str) -> Iterator[str]:
-    """The lines of one attempt as text; raises JobNotFound when the run ``name`` has none of it."""
+def of_attempt(lines: Iterable[AttemptLine], number: int, name: str) -> Iterator[AttemptLine]:
+    """The lines of one attempt, none of them late; raises JobNotFound when the run ``name`` has none of it."""
     num_lines = newest = 0
     for line in lines:
         newest = max(newest, line.attempt.number)
         if line.attempt.number == number:
             num_lines += 1
-            yield f"[worker {line.worker}] {line.text}"
+            yield replace(line, late=False)
         elif line.attempt.number > number and line.attempt.formed:
             break
     if not num_lines:

@@ -32,7 +32,9 @@ _IMAGE = re.compile(
     rf"(?:{_HOST}/)?{_PART}(?:/{_PART})*(?P<tag>:\w[\w.-]{{0,127}})?(?P<digest>@sha256:[0-9a-f]{{64}})?", re.ASCII
 )
 # Set by the manifest or by the operator; Kubernetes lets the last duplicate win, so a second value would be lost.
-_RESERVED = re.compile(r"TRAIN_FUNC_.*|PET_.*|PYTHONUNBUFFERED|PYTHONHASHSEED|HOME|USER|TMPDIR|HF_HOME|HF_TOKEN")
+_RESERVED = re.compile(
+    r"TRAIN_FUNC_(?!WEBHOOK$).*|PET_.*|PYTHONUNBUFFERED|PYTHONHASHSEED|HOME|USER|TMPDIR|HF_HOME|HF_TOKEN"
+)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -1,6 +1,7 @@
 """One loop looks at a job again and again; wait, watch, result, drills and followed logs are served by it."""
 
 import time
+import traceback
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
@@ -9,9 +10,10 @@ from train_func.client.diagnose import Diagnosis, JobMonitor, explain
 from train_func.client.logs import AttemptLine, RunLogs, is_read
 from train_func.client.status import Snapshot
 from train_func.client.stored_attempts import job_state
-from train_func.client.stored_run import ENDED, attach_expression, state_of, submission_time
+from train_func.client.stored_run import ENDED, WITHOUT_RESULT, attach_expression, state_of, submission_time
 from train_func.errors import InvalidInput, JobFailed
 from train_func.storage import Store
+from train_func.wire.events import Alert
 from train_func.wire.records import RunRecord
 
 MOST_CPU = 0.03  # of a core, for looks: after one at a large job the pause is longer
@@ -37,6 +39,27 @@ class News:
     """Why waiting cannot help any more."""
     is_last: bool = False
     """Whether no look follows: the job has ended, is gone, or hangs for good."""
+
+
+class AlertCallback:
+    """Calls a function of the user's own with each alert."""
+
+    def __init__(self, function: Callable[[Alert], object], note: Callable[[str], None]) -> None:
+        """``note``: prints the first exception that the function raises."""
+        self._function, self._note = function, note
+        self._has_failed = False
+
+    def take(self, news: News) -> None:
+        """Calls it with the alerts that a look has brought."""
+        for alert in (line.event for line in news.lines if isinstance(line.event, Alert)):
+            try:
+                self._function(alert)
+            except Exception as error:
+                if not self._has_failed:
+                    self._has_failed = True
+                    where = traceback.extract_tb(error.__traceback__)[-1]
+                    place = f"line {where.lineno} of {where.name}"
+                    self._note(f"on_alert raised {type(error).__name__}: {error} ({place}); the watching goes on")
 
 
 def looks(job: BoundJob, worker: int | None = None) -> Iterator[Snapshot]:
@@ -140,12 +163,12 @@ class JobLooks:
         attach = attach_expression(self.record.name, self.backend)
         return command and f"`{command}` has every rank write where it is to the log: {attach}.logs()"
 
-    def explanation(self, state: str) -> str:
-        """Returns why the job has failed, in the words of the error of ``result``; empty where it has not."""
-        if state != "Failed":
-            return ""
+    def failure(self, state: str) -> JobFailed | None:
+        """Returns why a job in this state has no result; None where it has one, or has not ended."""
+        if state not in WITHOUT_RESULT:
+            return None
         attach = attach_expression(self.record.name, self.backend)
-        return str(explain(self.record, self.job, self.store, attach, name_of_backend(self.backend)))
+        return explain(self.record, self.job, self.store, attach, name_of_backend(self.backend))
 
     def _is_published(self) -> bool:
         return bool(self.store.list(self.record.keys.result))

@@ -8,7 +8,7 @@ import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from datetime import UTC, datetime
-from typing import Any, ClassVar, dataclass_transform
+from typing import Any, ClassVar, Literal, dataclass_transform
 
 from train_func.errors import Cause
 from train_func.plain import plain
@@ -134,6 +134,8 @@ class AttemptStarts(Event):
     num_ranks: int
     num_threads: int
     """Threads of each rank."""
+    after: str = ""
+    """Why the attempt before it has ended, where that is known."""
 
     def __str__(self) -> str:
         how = "starts again" if self.attempt > 1 else "starts"
@@ -308,6 +310,28 @@ class Note(Event):
     WORDS = "note: {text}"
 
     text: str
+
+
+AlertKind = Literal["loss_not_finite", "loss_rises", "stall", "straggler", "restart", "stop", "succeeded", "failed"]
+
+
+class Alert(Event):
+    """What a person wants to hear of who does not look; the worker that leads the group decides it."""
+
+    kind: AlertKind
+    message: str
+    remedy: str = ""
+    """What to do about it; empty where nothing is to be done."""
+    step: int = 0
+    """The last step that was told before."""
+
+    def __str__(self) -> str:
+        return f"alert: {self.message}\n  next: {self.remedy}" if self.remedy else f"alert: {self.message}"
+
+    @property
+    def repeats(self) -> bool:
+        """Returns whether another event tells the same, as of an end."""
+        return self.kind not in ("loss_not_finite", "loss_rises", "stall")
 
 
 class CheckpointSaved(Event):

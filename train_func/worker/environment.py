@@ -11,6 +11,7 @@ from train_func.storage import schemes_of
 from train_func.worker.inputs.cache import machine_cache
 
 GROUP_SECRET = "TRAIN_FUNC_GROUP_SECRET"
+WEBHOOK = "TRAIN_FUNC_WEBHOOK"
 DEFAULT_JOIN_SECONDS = 600.0  # for the group to form, where the job does not say; torch's own default
 
 
@@ -52,11 +53,18 @@ class Environment:
     """The key of the record of the submission in it."""
     submitted: str = ""
     """The time of the submission."""
+    webhook: str = field(default="", repr=False)
+    """The address to which alerts are posted; empty where there is none."""
 
     @property
     def job_dir(self) -> Path:
         """Where ranks find the record of the run and the source."""
         return self.work_dir / "job"
+
+    @property
+    def run_name(self) -> str:
+        """Returns the name of the run, whose folder holds the submission."""
+        return self.submission.partition("/")[0]
 
     @property
     def is_elastic(self) -> bool:
@@ -128,6 +136,7 @@ def read_environment(environ: Mapping[str, str]) -> Environment:
         store=text("TRAIN_FUNC_STORE"),
         submission=submission,
         submitted=environ.get("TRAIN_FUNC_SUBMITTED", ""),
+        webhook=environ.get(WEBHOOK, "").strip(),
     )
     if environment.worker >= num_workers > 0:
         faults.append(f"TRAIN_FUNC_WORKER={environment.worker}: below the {num_workers} workers of PET_NNODES")

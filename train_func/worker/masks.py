@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any, TypeVar, cast
 from urllib.parse import quote, quote_plus
 
-from train_func.worker.environment import GROUP_SECRET
+from train_func.worker.environment import GROUP_SECRET, WEBHOOK
 
 VARIABLE = "TRAIN_FUNC_SECRETS"  # names of the variables that hold one
 MASK = "***"
@@ -27,7 +27,7 @@ _lines: list[bytes] = []
 
 def begin(environ: Mapping[str, str]) -> None:
     """Masks the secrets of this environment from now on, and no others."""
-    names = {*environ.get(VARIABLE, "").split(), GROUP_SECRET}
+    names = {*environ.get(VARIABLE, "").split(), GROUP_SECRET, WEBHOOK}
     values = {environ[name] for name in names if environ.get(name)} | _hub_token(environ)
     forms = {form for value in values for form in _forms(value) if len(form) >= SHORTEST}
     _texts[:] = sorted(forms, key=len, reverse=True)

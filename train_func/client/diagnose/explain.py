@@ -228,7 +228,7 @@ def explain(record: RunRecord, job: BoundJob, store: Store, attach: str, backend
     on = ["--on", backend] if backend else []
     command = shlex.join(["python", "-m", "train_func", "logs", record.name, *on, "--store", record.store])
     lines.append(f"  the whole log: {f'{attach}.logs()' if in_ipython() else command}")
-    return JobFailed("\n".join(lines), cause=verdict.cause)
+    return JobFailed("\n".join(lines), cause=verdict.cause, remedy=advice)
 
 
 def separate(record: RunRecord, store: Store) -> str:

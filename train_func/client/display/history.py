@@ -8,6 +8,7 @@ from pandas.plotting import PlotAccessor
 
 from train_func.client.stored_attempts import attempt_numbers, attempt_rows
 from train_func.errors import InvalidInput
+from train_func.fields import whole_fault
 from train_func.storage import Readable
 from train_func.wire.layout import RunKeys
 from train_func.wire.metrics import Row
@@ -45,12 +46,18 @@ class _Plot(PlotAccessor):
         return _picture(self._parent)
 
 
-def read_rows(store: Readable, keys: RunKeys) -> list[dict[str, Any]]:
-    """The rows of ``Job.history``. Raises StorageFailed (reason "damaged") when a file cannot be read."""
+def read_rows(store: Readable, keys: RunKeys, since: int | None = None) -> list[dict[str, Any]]:
+    """The rows of ``Job.history``, behind the step ``since``, if that is given.
+
+    Raises InvalidInput when that is no step, and StorageFailed (reason "damaged") when a file cannot be read.
+    """
+    if since is not None and (fault := whole_fault("since", since, 0)):
+        raise InvalidInput(fault)
     rows = {number: attempt_rows(store, keys, number) for number in attempt_numbers(store, keys)}
     return [
         {**row.values, "step": row.step, "timestamp": row.timestamp, "attempt": number}
         for number, row in joined_history(rows)
+        if since is None or row.step > since
     ]
 
 

@@ -14,9 +14,11 @@ from train_func.client.logs import Attempt, AttemptLine
 from train_func.client.status import Snapshot
 from train_func.client.stored_run import ENDED
 from train_func.client.watch import News
+from train_func.errors import JobFailed
 from train_func.text import counted, shown
 from train_func.wire.events import (
     OF_RANK,
+    Alert,
     AttemptStarts,
     Event,
     LogGap,
@@ -130,6 +132,8 @@ class Lines:
                 self._show_printed(line.text.removeprefix(RANK_0))
             case None | WorkerStarts() | WorkerJoins() | LogGap() | RankStops() | LostPeers() | WorkerEnds(exit_code=0):
                 pass  # what only follows from an end is left to the logs
+            case Alert(repeats=True):
+                pass
             case WaitsForStore() | WaitsForPeers() if line.worker != 0:
                 pass  # what one waits for, all wait for
             case StepProgress() | Reported() as progress:
@@ -176,7 +180,7 @@ class Lines:
             print(f"{now - self._begun:6.1f} s  {shown(words)}", flush=True)
             self._pause *= 2
 
-    def finish(self, explanation: str = "") -> None:
+    def finish(self, failure: JobFailed | None = None) -> None:
         """Does nothing: the error that is raised says why a job failed."""
 
     def end(self, state: str) -> None:

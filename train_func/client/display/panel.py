@@ -12,7 +12,8 @@ from typing import Any
 from train_func.client.display.chart import Flag, Line
 from train_func.client.display.trace import Trace, WorkerState
 from train_func.text import counted, shown, sized
-from train_func.wire.events import RowsAudited
+from train_func.wire.events import Alert, RowsAudited
+from train_func.wire.records import RunRecord
 
 SIGNS = {
     "Created": "◌",
@@ -30,7 +31,7 @@ EPOCH = "epoch="  # of the audit of a training
 NO_METRICS = ("epoch", "eval_rows")
 COLUMNS = ("worker", "phase", "node", "restarts", "memory", "does")
 MOST_MARKS = 60  # checkpoints in a chart, the newest
-MOST_RESTARTS, MOST_NOTES = 3, 3  # told one by one, the newest
+MOST_RESTARTS, MOST_ALERTS, MOST_NOTES = 3, 3, 3  # told one by one, the newest
 MOST_ROWS = 12  # workers one by one
 LONGEST = 90  # characters of what a worker does
 
@@ -46,6 +47,12 @@ class Subject:
     """Where the job is, such as ``Local``."""
     submitted: datetime | None
     num_workers: int
+
+    @classmethod
+    def of(cls, record: RunRecord, place: str, submitted: str) -> "Subject":
+        """The job of a run; ``submitted``: the time of its submission, ISO, empty where that is not known."""
+        begun = datetime.fromisoformat(submitted) if submitted else None
+        return cls(record.name, record.function, place, begun, record.run.workers)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -111,7 +118,12 @@ def panel_of(
         heading=_heading(subject, trace, now or datetime.now(UTC)),
         share=min(1.0, step / trace.num_steps) if trace.num_steps else None,
         progress=_progress(trace),
-        warnings=[*hindrances, *_slowness(trace), *([silence] if silence else [])],
+        warnings=[
+            *hindrances,
+            *_slowness(trace),
+            *(str(alert) for alert in trace.alerts if _lasts(alert, trace)),
+            *([silence] if silence else []),
+        ],
         charts=_charts(trace),
         marks=[*(Flag(save.step) for save in trace.saves[-MOST_MARKS:]), *_restarts(trace)],
         last_step=float(trace.num_steps or 0),
@@ -171,6 +183,16 @@ def _slowness(trace: Trace) -> Iterator[str]:
         yield measured.slowness
 
 
+def _lasts(alert: Alert, trace: Trace) -> bool:
+    """Returns whether an alert is of the attempt that runs, and no step has ended it, as one ends a stall."""
+    if trace.state != "Running" or trace.is_over:
+        return False
+    when = datetime.fromisoformat(alert.time).timestamp()
+    begun = trace.group.time if trace.group else 0.0
+    goes_on = alert.kind == "stall" and trace.steps and trace.steps[-1].time > when
+    return when >= begun and not goes_on
+
+
 def _restarts(trace: Trace) -> Iterator[Flag]:
     """The beginnings of attempts but the first, with their sizes where these have changed."""
     groups = sorted(trace.groups, key=lambda group: group.attempt)
@@ -206,6 +228,8 @@ def _facts(trace: Trace) -> Iterator[str]:
         resumption = trace.resumptions.get(attempt)
         behind = f"; it went on behind step {resumption.step:,}" if resumption else ""
         yield f"↻ attempt {attempt} because of worker {reason.follows}: {reason.message}{behind}"
+    for alert in [alert for alert in trace.alerts if not _lasts(alert, trace)][-MOST_ALERTS:]:
+        yield f"! {alert.message}"
     for note in trace.notes[-MOST_NOTES:]:
         yield f"i {note}"
     if trace.published:

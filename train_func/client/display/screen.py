@@ -9,6 +9,7 @@ from train_func.client.display.lines import Lines
 from train_func.client.display.panel import Panel, Subject, duration, panel_of
 from train_func.client.display.trace import Trace
 from train_func.client.watch import News
+from train_func.errors import JobFailed
 
 PAUSE_SECONDS = 0.5  # between two repaints
 SHOWN_SECONDS = 5.0  # after which a panel is painted again though nothing has changed: it shows a time
@@ -27,8 +28,8 @@ class Screen(Protocol):
         """Shows what a look has brought."""
         ...
 
-    def finish(self, explanation: str = "") -> None:
-        """Shows the last of it; ``explanation``: why the job failed, empty where it did not."""
+    def finish(self, failure: JobFailed | None = None) -> None:
+        """Shows the last of it; ``failure``: why the job has no result, None where it has one or goes on."""
         ...
 
 
@@ -67,9 +68,9 @@ class PaintedPanel:
         if is_due or now - self._painted >= SHOWN_SECONDS:
             self._paint()
 
-    def finish(self, explanation: str = "") -> None:
+    def finish(self, failure: JobFailed | None = None) -> None:
         """Paints the last frame."""
-        self._paint(explanation)
+        self._paint(str(failure or ""))
         self._canvas.close()
 
     def _paint(self, explanation: str = "") -> None:

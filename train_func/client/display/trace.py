@@ -17,6 +17,7 @@ from train_func.client.watch import News
 from train_func.errors import Cause
 from train_func.wire.events import (
     OF_RANK,
+    Alert,
     AttemptStarts,
     CheckpointFailed,
     CheckpointSaved,
@@ -119,6 +120,8 @@ class Trace:
         """By what was audited, such as an epoch."""
         self.published: Published | None = None
         self.notes: list[str] = []
+        self.alerts: list[Alert] = []
+        """Those that nothing else tells, as of a rising loss."""
         self.printed: deque[str] = deque(maxlen=MOST_PRINTED)
         """The last lines of rank 0."""
         self.incidents: list[tuple[float, Cause, str]] = []
@@ -238,6 +241,8 @@ class Trace:
                 self.audits[event.what] = event
             case Published():
                 self.published = event
+            case Alert():
+                self.alerts += [] if event.repeats else [event]
             case Note():
                 self.notes.append(event.text)
             case CheckpointFailed() | WaitsForStore():

@@ -178,8 +178,10 @@ class Publication:
             self._is_over = True
             self.publish(Stop())
 
-    def publish(self, stop: Stop) -> None:
+    def publish(self, stop: Stop) -> dict[str, Any]:
         """Makes it the result of the run, says so, and removes it here, and in the store the checkpoints of the run.
+
+        Returns the metrics, and over them what the function has returned.
 
         Raises:
             StorageFailed: the store is away for too long; reason "conflict" when a later attempt has begun, or another
@@ -200,6 +202,7 @@ class Publication:
         shutil.rmtree(self._root.parent, ignore_errors=True)
         if not stop.requested:  # the rest of a grace period belongs to the records
             delete_checkpoints(self._store, record, RECORD_SECONDS)
+        return {**report.get("metrics", {}), **report.get("returned", {})}
 
     def _patient(self, stop: Stop) -> Store:
         return patient(self._store, stop, self._seconds, "publish what was trained")

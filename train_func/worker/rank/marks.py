@@ -75,6 +75,11 @@ class Mark:
     seconds: tuple[float, ...] = (0.0,) * len(Phase)
     """Spent in each phase, by its number, from the first mark to this one."""
 
+    @property
+    def is_watched(self) -> bool:
+        """Returns whether the rank has to make progress: the first step, and the first batch, may compile."""
+        return self.phase.is_watched and (self.num_batches if self.phase is Phase.EVALUATION else self.num_steps) > 0
+
     def seconds_at(self, now: float) -> tuple[float, ...]:
         """Returns the seconds spent in each phase up to monotonic second ``now``."""
         seconds = [*self.seconds]
@@ -123,7 +128,7 @@ class _Marker:
         if self.memory is None:
             return
         now = time.monotonic()
-        self.seconds[self.phase] += now - (self.time or now)  # the phase that ends, or gets on
+        self.seconds[self.phase] += now - self.time  # the phase that ends, or gets on
         self.time, self.phase = now, phase
         self.thread = threading.get_ident()
         self.number = number = self.number + 1
@@ -148,6 +153,7 @@ def open_memory(path: str) -> None:
     finally:
         os.close(file)
     os.register_at_fork(after_in_child=_own.forget)
+    _own.time = time.monotonic()
     mark(Phase.OUTSIDE)
 
 
@@ -189,15 +195,25 @@ def within(phase: Phase) -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def within_steps(phase: Phase) -> Iterator[None]:
-    """Marks ``phase`` as ``within`` does; within a phase that is not watched it says nothing."""
+def exchange() -> Iterator[None]:
+    """Marks EXCHANGE while this process may wait for others; within a phase that is not watched it says nothing."""
     if not _own.phase.is_watched:
         yield
         return
-    with within(phase):
+    with within(Phase.EXCHANGE):
         yield
 
 
-def exchange() -> contextlib.AbstractContextManager[None]:
-    """Marks EXCHANGE while this process may wait for others, among the steps."""
-    return within_steps(Phase.EXCHANGE)
+class Loading:
+    """Marks LOADING between two steps. In every step, so it is a class: a generator costs as much as two marks."""
+
+    def __enter__(self) -> None:
+        if _own.phase is Phase.BETWEEN:
+            mark(Phase.LOADING)
+
+    def __exit__(self, *raised: object) -> None:
+        if _own.phase is Phase.LOADING:
+            mark(Phase.BETWEEN)
+
+
+loading = Loading()

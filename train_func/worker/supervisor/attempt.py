@@ -39,6 +39,7 @@ from train_func.worker.rank.end import RankEnd
 from train_func.worker.rank.folders import FOLDERS, keep, of_rank
 from train_func.worker.stop import Stop, WithinGrace
 from train_func.worker.store_wait import RECORD_SECONDS, patient, patiently
+from train_func.worker.supervisor.alerts.alerter import Alerter
 from train_func.worker.supervisor.coordinator import SILENCE_SECONDS, GroupPhase, Status
 from train_func.worker.supervisor.group import Member
 from train_func.worker.supervisor.lead import Lead
@@ -69,10 +70,12 @@ class WorkerAttempt:
         log_tee: LogTee,
         stop: Stop,
         lead: Lead,
+        alerter: Alerter,
         before: Verdict | None = None,
     ) -> None:
         self._environment = environment
         self._lead = lead
+        self._alerter = alerter
         self._record = record
         self._store = store
         self._log_tee = log_tee
@@ -130,11 +133,14 @@ class WorkerAttempt:
         number = order.lease.attempt
         if order.refused:
             return self.close(replace(order.refused, worker=worker))
-        if before := self._before:
+        before = self._before
+        if before:
             reporting.say(RanksRestart(worker=worker, attempt=number, message=before.message, follows=before.worker))
         elif environment.is_elastic:
             reporting.say(WorkerJoins(worker=worker, attempt=number))
         if account:  # the whole group needs to hear it once
+            if account.num_started and before is None:  # in other pods
+                before = self._bounded(partial(self._ledger.root_of, number - 1))
             reporting.say(
                 AttemptStarts(
                     attempt=number,
@@ -143,11 +149,14 @@ class WorkerAttempt:
                     num_workers=len(order.members),
                     num_ranks=len(order.members) * environment.num_ranks,
                     num_threads=environment.num_threads,
+                    after=f"worker {before.worker}: {before.message}" if before else "",
                 )
             )
         inputs = RunInputs(environment, self._record, self._store, self._stop).bring(member.look)
         template.start(environment.job_dir / SOURCE)
-        launcher = Launcher(environment, self._log_tee, self._stop, member, template, self._record.run.hang_after)
+        hang_after = self._record.run.hang_after
+        watch = partial(self._alerter.look, hang_after=hang_after)
+        launcher = Launcher(environment, self._log_tee, self._stop, member, template, hang_after, watch)
         self.launcher = launcher
         if not launcher.run({"TRAIN_FUNC_ATTEMPT": str(number), **inputs}):
             return self.close(launcher.hang.verdict(worker) if launcher.hang else None)
@@ -176,7 +185,7 @@ class WorkerAttempt:
             first = next((end.outcome for end in ends if end.rank == 0), None)
             publication = Publication(environment.work_dir, self._store, self._record, lease.attempt)
             publication.conclude(of_rank(environment.work_dir, 0), first)
-            publication.publish(stop)  # before what may be lost
+            self._alerter.succeed(publication.publish(stop))  # before what may be lost
             member.tell(status=Status.PUBLISHED)
         waiting = patient(self._store, stop, RECORD_SECONDS, "keep the files of ranks")
         prefix = self._record.keys.attempt(lease.attempt).output
@@ -231,8 +240,11 @@ class WorkerAttempt:
                 account = self._bounded(partial(self._ledger.account, self.lease.attempt, self._step))
                 if account and account.spent and not self._bounded(self._ledger.is_published):
                     verdict = following(root, account.verdict(self._environment.worker, root or verdict))
-            self._keep(verdict, ends)
         self._root = verdict if verdict.root_cause else root
+        if self._member.is_lead if self._member else self._environment.worker == 0:
+            self._alerter.end(verdict, self._root or verdict)
+        if self.lease:
+            self._keep(verdict, ends)
         return verdict
 
     def leave(self) -> None:
@@ -256,7 +268,7 @@ class WorkerAttempt:
             return None
         if not self._member.begin_again() and not (self._environment.is_elastic and self._member.has_gone):
             return None
-        another = (self._environment, self._record, self._store, self._log_tee, self._stop, self._lead)
+        another = (self._environment, self._record, self._store, self._log_tee, self._stop, self._lead, self._alerter)
         return type(self)(*another, root or verdict)
 
     @property

@@ -33,11 +33,6 @@ class RankState:
     mark: Mark
     is_stopped: bool
 
-    @property
-    def is_watched(self) -> bool:
-        num_done = self.mark.num_batches if self.mark.phase is Phase.EVALUATION else self.mark.num_steps
-        return self.mark.phase.is_watched and num_done > 0
-
 
 @dataclass(frozen=True)
 class Hang:
@@ -90,7 +85,7 @@ class Judge:
             if seconds >= limit:
                 return Hang(state.rank, state.mark, seconds, limit, is_stopped=True)
             seconds = now - max(state.mark.time, self._went_on)
-            if state.is_watched and seconds >= self._limit:
+            if state.mark.is_watched and seconds >= self._limit:
                 silent.append(Hang(state.rank, state.mark, seconds, self._limit))
         blamed = [hang for hang in silent if hang.mark.phase not in _WAITING]
         if blamed:

@@ -132,6 +132,7 @@ class LogTee:
         self._interval = interval
         self._upload: LogUpload | None = None
         self._history: HistoryUpload | None = None
+        self._listener: Callable[[Event], object] | None = None
         self._own = self._output(b"")
         self._ranks: list[_Stream] = []
         sys.stdout.reconfigure(line_buffering=True)  # type: ignore[union-attr]  # a text file, as Python starts it
@@ -172,6 +173,12 @@ class LogTee:
             self._write(events.line(event).encode() + b"\n")  # masked as text, a number in it would be no JSON
         if self._history is not None:
             self._history.hear(event)
+        if self._listener is not None:
+            self._listener(event)
+
+    def tell(self, listener: Callable[[Event], object]) -> None:
+        """Has ``listener`` hear every event from now on, as the log has it."""
+        self._listener = listener
 
     def ranks_ended(self) -> None:
         """Passes on the last words of the ranks; to be called when none of them lives any more."""

@@ -19,13 +19,14 @@ from train_func.wire.events import WorkerEnds, WorkerStarts
 from train_func.wire.layout import SOURCE
 from train_func.wire.records import Termination, Verdict
 from train_func.worker import masks
-from train_func.worker.environment import GROUP_SECRET, Environment, read_environment
+from train_func.worker.environment import GROUP_SECRET, WEBHOOK, Environment, read_environment
 from train_func.worker.publish.publication import complete, delete_checkpoints
 from train_func.worker.rank import reporting
 from train_func.worker.stop import Stop, Stopped, WithinGrace
 from train_func.worker.store_wait import RECORD_SECONDS, patiently
 from train_func.worker.submission import bring_submission
 from train_func.worker.supervisor import run_inputs
+from train_func.worker.supervisor.alerts.alerter import SEND_SECONDS, Alerter
 from train_func.worker.supervisor.attempt import WorkerAttempt
 from train_func.worker.supervisor.group import Member, NotFormed, PeersLost, meet
 from train_func.worker.supervisor.lead import ElectedLead, Finished, FixedLead, Lead, Replaced
@@ -50,7 +51,8 @@ def supervise(environ: Mapping[str, str], stop: Stop) -> NoReturn:
     try:
         environment = read_environment(environ)
         os.environ["TRAIN_FUNC_JOB_DIR"] = str(environment.job_dir)
-        os.environ.pop(GROUP_SECRET, None)  # the ranks, and what they start, need none of it
+        for secret in (GROUP_SECRET, WEBHOOK):  # the ranks, and what they start, need none of them
+            os.environ.pop(secret, None)
         stop.grace = environment.grace
         reporting.say(  # by it a client recognises the copy of this log in the store
             WorkerStarts(
@@ -77,6 +79,8 @@ def supervise(environ: Mapping[str, str], stop: Stop) -> NoReturn:
         except OSError as error:
             print(f"the termination message could not be written: {error}")
     end = WorkerEnds(worker=verdict.worker, exit_code=code, cause=cause, message=message, follows=verdict.follows)
+    if supervisor:
+        supervisor.send_alerts()
     log_tee.close(end, supervisor.seconds_left() if supervisor else 0.0)
     if supervisor:
         supervisor.depart(verdict)
@@ -93,6 +97,7 @@ class Supervisor:
         self._attempt: WorkerAttempt | None = None
         self._template = Template(environment.num_threads)
         self._lead: Lead = FixedLead(environment)
+        self._alerter = Alerter(environment)
         self._member: Member | None = None
         self._verdict: Verdict | None = None
         self._heartbeat: Heartbeat | None = None
@@ -106,6 +111,12 @@ class Supervisor:
     def seconds_left(self) -> float:
         """Seconds the worker may still wait for the store."""
         return self._attempt.seconds_left() if self._attempt else 0.0
+
+    def send_alerts(self) -> None:
+        """Returns when the last alerts were sent; after a signal, the log has half of the time that is left."""
+        stop = self._stop
+        seconds = (stop.all_until - time.monotonic()) / 2 if stop.requested else SEND_SECONDS
+        self._alerter.flush(seconds)
 
     def depart(self, verdict: Verdict) -> None:
         """Ends the signs of life with the worker."""
@@ -186,12 +197,14 @@ class Supervisor:
     def _prepare(self) -> Verdict | None:
         """Returns None once the group is complete; a verdict when there is nothing to train."""
         environment, stop = self._environment, self._stop
+        if environment.worker == 0:
+            self._log_tee.tell(self._alerter.hear)
         environment.temporary_dir.mkdir(parents=True, exist_ok=True)
         store = patiently(lambda: open_store(environment.store), stop)
         record = patiently(lambda: bring_submission(store, environment.submission, environment.job_dir), stop)
         if environment.is_elastic:
             self._lead = ElectedLead(environment, store, record)
-        self._attempt = WorkerAttempt(environment, record, store, self._log_tee, stop, self._lead)
+        self._attempt = WorkerAttempt(environment, record, store, self._log_tee, stop, self._lead, self._alerter)
         stop.check()
         patiently(lambda: store.probe(record.keys.prefix), stop)  # first: it says within seconds why it cannot be used
         self._heartbeat = Heartbeat(store, record, environment.pod)
@@ -214,8 +227,10 @@ class Supervisor:
         self._member = patiently(
             lambda: meet(self._environment, self._stop, self._lead, self._get_ready, self._member), self._stop
         )
-        if self._member.is_lead and self._heartbeat and not self._heartbeat.is_alive():
-            self._heartbeat.start()
+        if self._member.is_lead:
+            self._log_tee.tell(self._alerter.hear)
+            if self._heartbeat and not self._heartbeat.is_alive():
+                self._heartbeat.start()
         return None
 
     def _get_ready(self) -> None:
@@ -225,4 +240,8 @@ class Supervisor:
             self._stop.pause(LOOK_SECONDS)
 
     def _close(self, verdict: Verdict, root: Verdict | None = None) -> Verdict:
-        return self._attempt.close(verdict, root) if self._attempt else verdict
+        if self._attempt:
+            return self._attempt.close(verdict, root)
+        if self._environment.worker == 0:
+            self._alerter.end(verdict, verdict)
+        return verdict

@@ -26,7 +26,7 @@ import shutil
 import signal
 import subprocess
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from functools import partial
 from pathlib import Path
 from tempfile import mkdtemp
@@ -36,6 +36,7 @@ from train_func.wire import exits
 from train_func.worker.environment import Environment
 from train_func.worker.rank import folders, reporting, stacks
 from train_func.worker.rank.end import RankEnd, running
+from train_func.worker.rank.marks import Mark
 from train_func.worker.stop import Stop, work_seconds
 from train_func.worker.supervisor.coordinator import GroupPhase, Order, Status
 from train_func.worker.supervisor.group import REPORT_SECONDS, Member, PeersLost
@@ -63,8 +64,20 @@ class Launcher:
         member: Member,
         template: Template,
         hang_after: float,
+        watch: Callable[[Mark], object],
     ) -> None:
-        """``hang_after``: seconds without progress of a rank that are a hang."""
+        """Starts nothing yet.
+
+        Args:
+            environment: of this worker.
+            log_tee: takes what the ranks print and say.
+            stop: the request to stop.
+            member: this worker in the group.
+            template: the process that the ranks are forked from.
+            hang_after: seconds without progress of a rank that are a hang.
+            watch: takes the last sign of progress of rank 0, several times a second, in the worker that leads.
+        """
+        self._watch_rank_0 = watch
         self._environment = environment
         self._patience, self._hang_after = PATIENCE_SECONDS, hang_after
         self._log_tee = log_tee
@@ -165,8 +178,11 @@ class Launcher:
             pids = {self._rank(local_rank): process.pid for local_rank, process in alive.items()}
             if usage := usage_meter.measure(partial(self._hangs.marks, pids)):
                 self._member.usage = usage
-            if self._member.is_lead and (event := group_meter.measure(self._member.usages)):
-                reporting.say(event)
+            if self._member.is_lead:
+                if event := group_meter.measure(self._member.usages):
+                    reporting.say(event)
+                for mark in self._hangs.marks(pids.keys() & {0}).values():
+                    self._watch_rank_0(mark)
             if stacks.are_asked_for():
                 self._hangs.print_stacks(pids)
             if hang := self._hangs.look(pids, self._member, self._world_size):

@@ -222,7 +222,7 @@ class Steps:
         loader.sampler.epoch, loader.sampler.skipped = self.epoch, self.num_done * accumulation
         batches = iter(loader)
         while self.num_done < self.facts.steps_per_epoch:
-            with marks.within_steps(Phase.LOADING):
+            with marks.loading:
                 parts = [micro_batch_of(place, batch, self.items) for place, batch in islice(batches, accumulation)]
             weight, runs, to_save, to_end = self._exchange(parts)
             self.restore_random()

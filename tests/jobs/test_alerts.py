@@ -1,0 +1,65 @@
+"""What a real job posts to a service, and keeps: a fault and an end are told once each, and the address nowhere."""
+
+from pathlib import Path
+
+import pytest
+
+from tests.jobs.functions import tells_its_steps
+from tests.webhook import SECRET, service
+from train_func import Local, Run, SecretKey, submit
+
+
+@pytest.fixture
+def backend():
+    return Local(cpu=1, environment={"TRAIN_FUNC_WEBHOOK": SecretKey(secret="slack", key="url")})
+
+
+@pytest.fixture
+def without_proxy(monkeypatch):
+    monkeypatch.setenv("no_proxy", "127.0.0.1")
+
+
+def files_with(text, folder):
+    """The files below the folder, of any kind, that hold the text."""
+    files = [path for path in Path(folder).rglob("*") if path.is_file()]
+    assert files
+    return [path for path in files if text.encode() in path.read_bytes()]
+
+
+def test_a_job_whose_rank_is_killed_once_posts_a_restart_and_its_end(home, monkeypatch, without_proxy, backend):
+    with service() as slack:
+        monkeypatch.setenv("TRAIN_FUNC_WEBHOOK", slack.address)
+        run = Run(workers=2, epochs=12, batch_size=8, micro_batch_size=4, parameters={"pause": 0.1}, checkpoint_every=1)
+        job = submit(tells_its_steps, run, on=backend)
+        job.drill("rank", rank=1, at_step=10)
+        heard = []
+        assert job.watch(on_alert=lambda alert: heard.append(alert.kind)) == "Succeeded", "\n".join(job.logs())
+    restart, end = slack.posts
+    assert (restart["alert"], end["alert"]) == ("restart", "succeeded")
+    assert restart["run"] == end["run"] == job.name
+    assert "rank 1 was killed by SIGKILL" in restart["text"]
+    assert end["step"] == 60
+    alerts = job.alerts()
+    assert [(alert.kind, alert.message) for alert in alerts] == [
+        (post["alert"], post["message"]) for post in slack.posts
+    ]
+    assert heard == [alert.kind for alert in alerts]
+    assert not files_with(SECRET, home)
+    assert not files_with(slack.address, home)
+
+
+def returns_where_it_is():
+    import os
+
+    return {"has_address": "TRAIN_FUNC_WEBHOOK" in os.environ}
+
+
+def test_a_service_that_never_answers_hinders_no_job(home, monkeypatch, without_proxy, backend):
+    with service(None) as slack:
+        monkeypatch.setenv("TRAIN_FUNC_WEBHOOK", slack.address)
+        job = submit(returns_where_it_is, Run(), on=backend)
+        assert job.result() == {"has_address": False}
+        text = "\n".join(job.logs())
+    assert [alert.kind for alert in job.alerts()] == ["succeeded"]
+    assert text.count("an alert was not sent") == 1
+    assert SECRET not in text

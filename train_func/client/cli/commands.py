@@ -1,0 +1,416 @@
+"""The commands: each a line of ``COMMANDS``, and a function here where it does more than one call.
+
+A function runs a command and tells what has come of it to an ``Output``. It returns an exit code where that is not 0,
+and raises the errors of the library, whose causes have theirs.
+"""
+
+import argparse
+import contextlib
+import os
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any, NoReturn
+
+from train_func.client.backend import Backend, make_backend
+from train_func.client.cli import exit_codes
+from train_func.client.cli.options import OPTIONS, add_run_options, function_of, mapping, run_of
+from train_func.client.cli.output import EventLines, Output, error_fields, incident_fields, log_fields
+from train_func.client.control.remove import Removal
+from train_func.client.job import Job, attach
+from train_func.client.model.promote import withdraw
+from train_func.client.runs import METRIC, stored_runs
+from train_func.errors import InvalidInput, TrainFuncError
+from train_func.run import Run
+from train_func.storage import open_store
+from train_func.text import json_shown, listed, shown, sized
+from train_func.wire.layout import PROBES
+
+HEADINGS = ("NAME", "TASK", "SUBMITTED", "STATE", "CAUSE", "IN PLACE", "SIZE", "METRICS", "NOTE")
+RARE = ("CAUSE", "IN PLACE", "NOTE")  # columns that are shown only where a run has something in them
+OF_EVERY_RUN = ("name", "task", "submitted", "state", "workers", "cause", "in_place", "num_bytes", "note")
+
+
+class WrongUsage(Exception):
+    """The arguments are none that a command takes."""
+
+    cause = "input"
+
+    def __init__(self, parser: argparse.ArgumentParser, message: str) -> None:
+        super().__init__(message)
+        self.parser = parser
+
+
+class Parser(argparse.ArgumentParser):
+    """Takes options by their whole names, so that an option that is added later changes no program's call."""
+
+    def __init__(self, **settings: Any) -> None:
+        super().__init__(allow_abbrev=False, **settings)
+
+    def error(self, message: str) -> NoReturn:
+        raise WrongUsage(self, message)
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Runs the command that is named and returns its exit code; an error goes to stderr."""
+    arguments = sys.argv[1:] if arguments is None else arguments
+    is_json = "--json" in arguments
+    try:
+        parsed, unknown = _parser(*arguments[:1]).parse_known_args(arguments)
+        if unknown:
+            raise WrongUsage(parsed.parser, f"unrecognized arguments: {' '.join(unknown)}")
+        output = Output(is_json=is_json)
+        with contextlib.redirect_stdout(sys.stderr) if is_json else contextlib.nullcontext():
+            return parsed.run(parsed, output) or exit_codes.DONE
+    except WrongUsage as wrong:
+        if not is_json:
+            argparse.ArgumentParser.error(wrong.parser, str(wrong))
+        return _fail(wrong, exit_codes.USAGE, is_json=True)
+    except TrainFuncError as error:
+        return _fail(error, exit_codes.code_of(error), is_json=is_json)
+    except TimeoutError as error:
+        return _fail(error, exit_codes.TIMEOUT, is_json=is_json)
+    except KeyboardInterrupt:
+        return exit_codes.INTERRUPTED
+    except BrokenPipeError:  # such as of `logs NAME | head`
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return exit_codes.DONE
+
+
+def _parser(command: str = "") -> Parser:
+    """Returns the parser of all commands; the options of ``submit`` take long to make, and are those of it alone."""
+    parser = Parser(
+        prog="python -m train_func",
+        description="What can be done with a run from a terminal. Backend and store come from the environment "
+        "(TRAIN_FUNC_*, AWS_*, KUBECONFIG), as in a notebook. With --json a program reads what comes. Exit codes: 0 "
+        "done, 1 not done, 2 wrong usage, 130 interrupted; of errors 10 to 19 change the function or the Run, 20 to 29 "
+        "try again, 30 to 39 ask the administrator, 40 to 49 look at it.",
+    )
+    commands = parser.add_subparsers(title="commands", metavar="COMMAND", required=True)
+    for name, (run, text, options) in COMMANDS.items():
+        subparser = commands.add_parser(name, help=text, description=f"{text}.")
+        for option in options:
+            flags, settings = OPTIONS[option]
+            subparser.add_argument(*flags, **settings)
+        subparser.add_argument("--json", action="store_true", help="print JSON, and errors as JSON on stderr")
+        if name == command == "submit":
+            add_run_options(subparser)
+        subparser.set_defaults(run=run, parser=subparser)
+    return parser
+
+
+def _fail(error: Exception, code: int, *, is_json: bool) -> int:
+    """Prints why a command has failed; returns the exit code."""
+    if is_json:
+        Output(is_json=True, stream=sys.stderr).line(error_fields(error, code))
+    else:
+        print(shown(f"{type(error).__name__}: {error}"), file=sys.stderr)
+    return code
+
+
+def _backend(arguments: argparse.Namespace) -> Backend:
+    store = [("store", arguments.store)] if arguments.store else []
+    return make_backend(arguments.on, mapping([*store, *arguments.option], "--option"))
+
+
+def _job(arguments: argparse.Namespace) -> Job:
+    with contextlib.redirect_stdout(sys.stderr):  # what stands for the name is no part of the output
+        return attach(arguments.name, on=_backend(arguments))
+
+
+def _submit(arguments: argparse.Namespace, output: Output) -> None:
+    from train_func.client.submit import submit
+
+    backend = _backend(arguments)
+    with contextlib.redirect_stdout(sys.stderr):  # notes are no part of the name
+        function = function_of(arguments.function)  # first: a task of one's own lies in the same folder
+        job = submit(function, run_of(arguments), on=backend, fresh=arguments.fresh, resume=arguments.resume)
+    fields = {
+        "name": job.name,
+        "state": job.state,
+        "backend": arguments.on,
+        "place": backend.place,
+        "attach": job.attach_expression,
+    }
+    if arguments.watch:
+        output.line({"event": "Submitted", **fields}, job.name)
+        _show(job, output)
+        return
+    output.document(fields, job.name)
+    if arguments.wait:
+        with contextlib.redirect_stdout(sys.stderr):
+            job.result()
+
+
+def _show(job: Job, output: Output) -> None:
+    """Shows a job to its end; raises why it has no result."""
+    failure = job.show(EventLines(output) if output.is_json else job.screen())
+    if failure:
+        raise failure
+
+
+def _wait(arguments: argparse.Namespace, output: Output) -> None:
+    job = _job(arguments)
+    with contextlib.redirect_stdout(sys.stderr):  # notes of the wait are no part of what comes of it
+        job.result(arguments.timeout)
+    output.document({"name": job.name, "state": "Succeeded"}, "Succeeded")
+
+
+def _logs(arguments: argparse.Namespace, output: Output) -> None:
+    logs = _job(arguments).logs(follow=arguments.follow, worker=arguments.worker, attempt=arguments.attempt)
+    if output.is_json:
+        for line in logs.entries():
+            output.line(log_fields(line), flush=arguments.follow)
+    else:
+        for text in logs:
+            output.line({}, shown(text) if sys.stdout.isatty() else text, flush=arguments.follow)
+
+
+def _events(arguments: argparse.Namespace, output: Output) -> None:
+    for event in _job(arguments).events():
+        output.line(incident_fields(event), str(event))
+
+
+def _history(arguments: argparse.Namespace, output: Output) -> None:
+    job = _job(arguments)
+    if output.is_json:
+        from train_func.client.display.history import read_rows  # pandas takes long to import
+
+        rows = read_rows(open_store(_backend(arguments).store_address()), job.record.keys, arguments.since)
+        output.document({"name": job.name, "rows": rows})
+    else:
+        with contextlib.redirect_stdout(sys.stderr):  # that there is none is no part of it
+            table = job.history(arguments.since)
+        print(table.to_string(index=False))
+
+
+def _result(arguments: argparse.Namespace, output: Output) -> None:
+    with contextlib.redirect_stdout(sys.stderr):
+        result = _job(arguments).result()
+    output.document(result, json_shown(result))
+
+
+def _fetch(arguments: argparse.Namespace, output: Output) -> None:
+    job = _job(arguments)
+    folder = job.fetch(arguments.what, to=arguments.to)
+    output.document({"name": job.name, "folder": str(folder)}, str(folder))
+
+
+def _promote(arguments: argparse.Namespace, output: Output) -> int:
+    job = _job(arguments)
+    is_in_place = job.promote(arguments.under, better=arguments.better)
+    output.document({"name": job.name, "under": arguments.under, "is_in_place": is_in_place})
+    return exit_codes.DONE if is_in_place else exit_codes.NOT_DONE
+
+
+def _push(arguments: argparse.Namespace, output: Output) -> None:
+    job = _job(arguments)
+    output.document({"name": job.name, "address": job.push_to_hub(arguments.repo, private=arguments.private or None)})
+
+
+def _withdraw(arguments: argparse.Namespace, output: Output) -> None:
+    withdraw(arguments.place, on=_backend(arguments))
+    output.document({"under": arguments.place})
+
+
+def _drill(arguments: argparse.Namespace, output: Output) -> int:
+    """Not done: a fault was not followed by a new step, or the weights, where they were compared, differ."""
+    fields = {name: getattr(arguments, name) for name in ("rank", "worker", "at_step", "signal", "seconds", "compare")}
+    kill = arguments.campaign or arguments.kill
+    if kill is None or (arguments.campaign and arguments.kill):
+        raise InvalidInput("drill: one of --kill FAULT and --campaign FILE is expected")
+    job = _job(arguments)
+    with contextlib.redirect_stdout(sys.stderr):  # notes are no part of the report
+        report = job.drill(kill, **fields)
+    output.document(report.to_dict(), str(report))
+    if arguments.picture:
+        Path(arguments.picture).write_text(report.picture())
+    is_same = report.comparison is None or report.comparison.is_same is True
+    is_over = all(recovery.seconds is not None for recovery in report.recoveries)
+    return exit_codes.DONE if is_same and is_over else exit_codes.NOT_DONE
+
+
+def _scale(arguments: argparse.Namespace, output: Output) -> None:
+    job = _job(arguments)
+    job.scale(arguments.workers)
+    output.document({"name": job.name, "workers": arguments.workers})
+
+
+def _move(arguments: argparse.Namespace, output: Output) -> None:
+    job = _job(arguments)
+    moves = job.move(arguments.worker, to=dict(arguments.to))
+    output.document({"name": job.name, "moves": [asdict(move) for move in moves]})
+
+
+def _cancel(arguments: argparse.Namespace, output: Output) -> None:
+    job = _job(arguments)
+    job.cancel()
+    if output.is_json:  # the state is asked for anew
+        output.document({"name": job.name, "state": job.state})
+
+
+def _delete(arguments: argparse.Namespace, output: Output) -> None:
+    job = _job(arguments)
+    job.delete()
+    if output.is_json:  # the state is asked for anew
+        output.document({"name": job.name, "state": job.state})
+
+
+def _runs(arguments: argparse.Namespace, output: Output) -> None:
+    runs, notes = stored_runs(arguments.beginning, _backend(arguments))
+    if output.is_json:
+        return output.document({"runs": [_run_fields(row) for row in runs], "notes": notes})
+    rows = [HEADINGS, *map(_cells, runs)]
+    columns = [
+        column
+        for column, heading in zip(zip(*rows, strict=True), HEADINGS, strict=True)
+        if heading not in RARE or any(column[1:])
+    ]
+    widths = [max(map(len, column)) for column in columns]
+    for row in zip(*columns, strict=True):
+        print(shown("  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip()))
+    for note in notes:
+        print(f"note: {note}", file=sys.stderr)
+    return None
+
+
+def _run_fields(row: Mapping[str, Any]) -> dict[str, Any]:
+    """What a program is told of a run: its metrics, and what it was asked differently from the others, by name."""
+    rest = {name: value for name, value in row.items() if name not in OF_EVERY_RUN}
+    return {
+        **{name: row.get(name) for name in OF_EVERY_RUN},
+        "metrics": {name.removeprefix(METRIC): value for name, value in rest.items() if name.startswith(METRIC)},
+        "differences": {name: value for name, value in rest.items() if not name.startswith(METRIC)},
+    }
+
+
+def _cells(row: Mapping[str, Any]) -> tuple[str, ...]:
+    """The cells of a run, in the order of the headings."""
+    metrics = {name.removeprefix(METRIC): value for name, value in row.items() if name.startswith(METRIC)}
+    numbers = [f"{name}={f'{value:.4g}' if isinstance(value, float) else value}" for name, value in metrics.items()]
+    return (
+        row["name"],
+        row["task"],
+        (row["submitted"] or "")[:16].replace("T", " "),
+        row["state"],
+        row["cause"] or "",
+        row["in_place"] or "",
+        sized(row["num_bytes"]),
+        listed(numbers, 4),
+        row["note"],
+    )
+
+
+def _remove(arguments: argparse.Namespace, output: Output) -> int:
+    backend = _backend(arguments)
+    removals = {removal.name: removal for removal in (Removal.of(name, backend) for name in arguments.names)}
+    print(*removals.values(), sep="\n", flush=True)
+    try:
+        question = f"remove {'it' if len(removals) == 1 else 'them'} for good? [y/N] "
+        is_agreed = arguments.yes or input(question).strip().lower() in ("y", "yes")
+    except EOFError:
+        print()
+        is_agreed = False
+    for name in removals if is_agreed else ():
+        # A new look: files shared with the run before belong to this one now, and the run may be submitted again.
+        Removal.of(name, backend).carry_out()
+        print(f"{name}: removed")
+    output.document({"removed": list(removals) if is_agreed else []}, None if is_agreed else "nothing was removed")
+    return exit_codes.DONE if is_agreed else exit_codes.NOT_DONE
+
+
+def _doctor(_: argparse.Namespace, output: Output) -> int:
+    """Tells every finding with its remedy. It creates nothing but a small object in the store, which it removes."""
+    from train_func.client.cluster.cluster import Cluster
+
+    checks: dict[str, Callable[[], None]] = {
+        "cluster": lambda: Cluster().check(Run()),
+        "store": lambda: open_store(Cluster().store_address()).probe(PROBES),
+    }
+    faults: dict[str, list[str]] = {}
+    for part, check in checks.items():
+        faults[part] = []
+        try:
+            check()
+        except InvalidInput as error:
+            faults[part] += error.faults
+        except TrainFuncError as error:
+            faults[part].append(str(error))
+    lines, known = list[str](), set[str]()
+    for part, of_part in faults.items():
+        texts = dict.fromkeys("as above" if fault in known else fault for fault in of_part)
+        lines += [shown(f"FAIL  {part}: {text}") for text in texts] or [f"ok    {part}"]
+        known.update(of_part)
+    output.document(faults, "\n".join(lines))
+    return exit_codes.NOT_READY if known else exit_codes.DONE
+
+
+PLACE = ("on", "store", "option")
+RUN = ("name", *PLACE)
+# A function runs the command, and returns an exit code where that is not 0.
+COMMANDS: dict[str, tuple[Callable[[argparse.Namespace, Output], int | None], str, Sequence[str]]] = {
+    "submit": (
+        _submit,
+        "submit a function of a file as a run, or attach to the same run, and print its name",
+        ("function", *PLACE, "fresh", "resume", "wait", "watch"),
+    ),
+    "watch": (
+        lambda given, output: _show(_job(given), output),
+        "show the progress of a run until it has finished",
+        RUN,
+    ),
+    "wait": (_wait, "wait until a run has finished", (*RUN, "timeout")),
+    "logs": (_logs, "print what the workers of a run wrote", (*RUN, "follow", "worker", "attempt")),
+    "events": (_events, "print what the backend says of a job and its workers", RUN),
+    "history": (_history, "print every reported step and evaluation of a run", (*RUN, "since")),
+    "result": (_result, "wait for the end of a run and print its metrics as JSON", RUN),
+    "fetch": (_fetch, "download and verify the model of a run, and print its folder", (*RUN, "what", "to")),
+    "promote": (_promote, "put the model of a run in place under a name", (*RUN, "under", "better")),
+    "push": (
+        _push,
+        "push the model of a run to the Hugging Face Hub; the token is that of HF_TOKEN",
+        (*RUN, "repo", "private"),
+    ),
+    "withdraw": (
+        _withdraw,
+        "take away what is in place under a name; the run keeps its model",
+        ("place", *PLACE),
+    ),
+    "drill": (
+        _drill,
+        "cause a fault in a running job on purpose, and report what it costs",
+        (*RUN, "kill", "campaign", "rank", "victim", "at_step", "signal", "seconds", "compare", "picture"),
+    ),
+    "scale": (
+        _scale,
+        "give a run with min_workers another number of workers while it trains",
+        (*RUN, "size"),
+    ),
+    "move": (
+        _move,
+        "start a worker again on a node with other labels while the run trains, and wait until it has joined",
+        (*RUN, "worker_or_all", "labels"),
+    ),
+    "cancel": (_cancel, "stop the workers of a run", RUN),
+    "delete": (
+        _delete,
+        "remove the job of a run from its backend; the run stays in its store",
+        RUN,
+    ),
+    "runs": (
+        _runs,
+        "list the runs of a store with their states, sizes and metrics",
+        ("beginning", *PLACE),
+    ),
+    "remove": (
+        _remove,
+        "remove runs for good: their files in the store, jobs and fetched copies; says what goes and asks",
+        ("names", *PLACE, "yes"),
+    ),
+    "doctor": (
+        _doctor,
+        "ask the cluster and the store everything that a submission would; exit code 3: not ready",
+        (),
+    ),
+}

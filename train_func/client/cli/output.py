@@ -1,0 +1,143 @@
+"""What a command prints: text for people, and with ``--json`` JSON for programs, with fields that stay.
+
+With ``--json`` stdout has one document, or one line for each thing that comes, and nothing else; notes and errors go to
+stderr. A number that is not finite is the text NaN, Infinity or -Infinity, because JSON has none.
+"""
+
+import json
+import math
+import sys
+from collections.abc import Mapping
+from dataclasses import fields
+from typing import Any, TextIO
+
+from train_func.client.cli.exit_codes import code_of
+from train_func.client.diagnose import Diagnosis
+from train_func.client.logs import AttemptLine
+from train_func.client.status import JobEvent
+from train_func.client.watch import News
+from train_func.errors import JobFailed
+from train_func.wire.events import Event, now
+
+Fields = Mapping[str, Any]
+
+
+class Output:
+    """Prints each thing in one of two ways."""
+
+    def __init__(self, *, is_json: bool, stream: TextIO | None = None) -> None:
+        self.is_json = is_json
+        self._stream = stream or sys.stdout  # while JSON is printed, what a library prints goes elsewhere
+
+    def document(self, document: object, text: str | None = None) -> None:
+        """Prints all that a command has to tell; None: people were told already."""
+        if self.is_json:
+            print(json.dumps(finite(document), indent=2), file=self._stream, flush=True)
+        elif text is not None:
+            print(text, flush=True)
+
+    def line(self, document: Fields, text: str = "", *, flush: bool = True) -> None:
+        """Prints one thing of many as it comes."""
+        print(json.dumps(finite(document)) if self.is_json else text, file=self._stream, flush=flush)
+
+
+def finite(value: object) -> object:
+    """The value with texts for the numbers that JSON lacks."""
+    if isinstance(value, float) and not math.isfinite(value):
+        return "NaN" if math.isnan(value) else "Infinity" if value > 0 else "-Infinity"
+    if isinstance(value, Mapping):
+        return {name: finite(item) for name, item in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [finite(item) for item in value]
+    return value
+
+
+def error_fields(error: Exception, exit_code: int) -> Fields:
+    """What a program is told of an error, which may be none of this package's."""
+    return {
+        "error": type(error).__name__,
+        "cause": getattr(error, "cause", None),
+        "message": str(error),
+        "faults": list(getattr(error, "faults", [])),
+        "next": getattr(error, "remedy", ""),
+        "exit_code": exit_code,
+    }
+
+
+class EventLines:
+    """A screen for programs: one line for each event of a worker, change of the state, diagnosis, and the end."""
+
+    def __init__(self, output: Output) -> None:
+        self._output = output
+        self._shown: Fields = {}
+        self._is_over = False
+        self.state = ""
+        """The state that was shown last."""
+
+    def take(self, news: News) -> None:
+        """Prints what a look has brought."""
+        self.state, self._is_over = news.state, news.is_last
+        status = news.snapshot.status
+        state = {
+            "state": news.state,
+            "workers": status.workers if status else None,
+            "running": len(news.snapshot.running),
+        }
+        if state != self._shown:
+            self._shown = state
+            self._say("State", state)
+        for line in news.lines:
+            if line.event:
+                self._output.line(event_fields(line, line.event))
+        for diagnosis in news.diagnoses:
+            self._say("Diagnosis", diagnosis_fields(diagnosis))
+
+    def finish(self, failure: JobFailed | None = None) -> None:
+        """Prints the end, unless the job goes on without being looked at."""
+        if self._is_over:
+            end = {"cause": failure.cause, "message": str(failure), "next": failure.remedy} if failure else {}
+            code = {"exit_code": code_of(failure) if failure else 0}
+            self._say("End", {"state": self.state, "cause": None, "message": "", "next": "", **end, **code})
+
+    def _say(self, event: str, values: Fields) -> None:
+        self._output.line({"event": event, "time": now(), **values})
+
+
+def event_fields(line: AttemptLine, event: Event) -> Fields:
+    """What a worker has told: the kind of the event, whose it is, and its own fields."""
+    of_line = {"time": event.time, "attempt": line.attempt.number, "worker": line.worker}
+    own = {each.name: getattr(event, each.name) for each in fields(event)}
+    return {"event": type(event).__name__, **of_line, **own}
+
+
+def diagnosis_fields(diagnosis: Diagnosis) -> Fields:
+    """What hinders a job, or has happened to a worker."""
+    return {
+        "cause": diagnosis.cause,
+        "message": diagnosis.message,
+        "next": diagnosis.remedy,
+        "is_permanent": diagnosis.permanent,
+    }
+
+
+def log_fields(line: AttemptLine) -> Fields:
+    """A line of a log."""
+    return {
+        "attempt": line.attempt.number,
+        "worker": line.worker,
+        "text": line.text,
+        "event": type(line.event).__name__ if line.event else None,
+    }
+
+
+def incident_fields(event: JobEvent) -> Fields:
+    """Something that happened to a job or a pod, as its backend tells it."""
+    return {
+        "time": event.time.isoformat(),
+        "type": event.type,
+        "reason": event.reason,
+        "message": event.message,
+        "object": event.object,
+        "count": event.count,
+        "worker": event.worker if event.pod else None,
+    }

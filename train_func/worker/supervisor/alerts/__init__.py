@@ -1,0 +1,1 @@
+"""Alerts: what a person should hear of a job without looking at it. The lead decides them: it hears the whole group."""

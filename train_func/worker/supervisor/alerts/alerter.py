@@ -1,0 +1,54 @@
+"""Says the alerts of a job: as events in the log of the worker that leads, and to the webhook if the job has one."""
+
+import threading
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from train_func.wire.events import Alert, Event
+from train_func.wire.records import Verdict
+from train_func.worker import masks
+from train_func.worker.environment import Environment
+from train_func.worker.rank import reporting
+from train_func.worker.rank.marks import Mark
+from train_func.worker.supervisor.alerts.rules import AlertRules
+from train_func.worker.supervisor.alerts.webhook import Webhook
+
+SEND_SECONDS = 5.0  # for the last alerts, at the end of the worker
+
+
+class Alerter:
+    """Applies the rules to what a worker that leads is told; any thread may call it."""
+
+    def __init__(self, environment: Environment) -> None:
+        self._rules, self._lock = AlertRules(), threading.Lock()
+        self._webhook = Webhook(environment.webhook, environment.run_name) if environment.webhook else None
+
+    def hear(self, event: Event) -> None:
+        """Takes an event of the log."""
+        if not isinstance(event, Alert):
+            self._say(lambda: self._rules.hear(event))
+
+    def look(self, mark: Mark, hang_after: float) -> None:
+        """Takes the last sign of progress of rank 0."""
+        self._say(lambda: self._rules.look(mark, hang_after))
+
+    def end(self, verdict: Verdict, root: Verdict) -> None:
+        """Takes how an attempt ends; ``root``: the verdict on the worker with which that began."""
+        self._say(lambda: self._rules.end(verdict, root))
+
+    def succeed(self, metrics: Mapping[str, Any]) -> None:
+        """Takes the numbers of the result."""
+        self._say(lambda: self._rules.succeed(metrics))
+
+    def flush(self, seconds: float) -> None:
+        """Returns when all alerts were sent, or after ``seconds``."""
+        if self._webhook:
+            self._webhook.flush(min(seconds, SEND_SECONDS))
+
+    def _say(self, apply: Callable[[], list[Alert]]) -> None:
+        with self._lock:
+            alerts = apply()
+        for alert in alerts:
+            reporting.say(alert)
+            if self._webhook:
+                self._webhook.send(masks.mask(alert))

@@ -1,0 +1,89 @@
+"""A curve of losses, and whether it rises plainly, however noisy it is.
+
+The curve has at most MOST_POINTS points: of a longer one each is the mean of several losses, so that a window of points
+is a share of the training and not a moment of it. The last window is compared with the lowest one before it, both
+without a tenth of their points at the near edges. The curve rises where the gap between them is a share of the level of
+the lowest window, and of what the loss had fallen until then: one that has fallen from 2.3 to 0.01 may double. Noise
+makes no such gap, because it would have to be larger than itself.
+
+RULES has two windows: a long one for a slow rise, and a short one, whose gap has to be larger, for an explosion. A loss
+may rise while the learning rate does: in the first tenth of a training, WARM_UP, the long window does not count.
+"""
+
+from dataclasses import dataclass
+from statistics import median
+
+MOST_POINTS = 256
+WARM_UP = 0.1  # of the steps of a training
+
+
+@dataclass(frozen=True)
+class Rule:
+    """The gap of windows of ``size`` points that is a rise: shares of the lowest level, and of the descent to it."""
+
+    size: int
+    of_level: float
+    of_descent: float
+    in_warm_up: bool
+
+
+RULES = (
+    Rule(20, of_level=0.25, of_descent=0.1, in_warm_up=False),
+    Rule(8, of_level=1.0, of_descent=1.0, in_warm_up=True),
+)
+
+
+@dataclass(frozen=True)
+class Rise:
+    """From the lowest level, which the loss had behind ``step``, to the last one."""
+
+    lowest: float
+    step: int
+    last: float
+
+
+class LossCurve:
+    """The losses of one training so far."""
+
+    def __init__(self) -> None:
+        self._steps: list[int] = []
+        self._losses: list[float] = []
+        self._width = 1  # losses in a point
+        self._open: list[float] = []  # losses of the next point
+        self.step = 0
+        """The last one."""
+
+    def add(self, step: int, loss: float) -> bool:
+        """Adds a finite loss; returns whether that has made a point."""
+        self.step = step
+        self._open.append(loss)
+        if len(self._open) < self._width:
+            return False
+        self._steps.append(step)
+        self._losses.append(sum(self._open) / len(self._open))
+        self._open = []
+        if len(self._losses) == MOST_POINTS:
+            pairs = zip(self._losses[::2], self._losses[1::2], strict=True)
+            self._losses = [(first + second) / 2 for first, second in pairs]
+            self._steps = self._steps[1::2]
+            self._width *= 2
+        return True
+
+    def rise(self, *, is_warm_up: bool = False) -> Rise | None:
+        """Returns the rise of the curve; None where it does not rise plainly."""
+        rules = (rule for rule in RULES if rule.in_warm_up or not is_warm_up)
+        return next(filter(None, (self._rise(rule) for rule in rules)), None)
+
+    def _rise(self, rule: Rule) -> Rise | None:
+        losses, size = self._losses, rule.size
+        if len(losses) < 3 * size:
+            return None
+        places = range(0, len(losses) - 2 * size + 1, size // 5)
+        place = min(places, key=lambda begin: median(losses[begin : begin + size]))
+        lowest, last = losses[place : place + size], losses[-size:]
+        level, first = median(lowest), median(losses[:size])
+        needed = max(rule.of_level * abs(level), rule.of_descent * (first - level))
+        spare = size // 10
+        if sorted(last)[spare] - sorted(lowest)[-1 - spare] < needed:
+            return None
+        return Rise(level, self._steps[place + size - 1], median(last))
