@@ -47,7 +47,7 @@ def test_the_client_understands_every_event_of_a_real_job(recorded, capsys):
     assert {event.rank for event in steps} == {0}
     assert job.watch() == "Succeeded"
     shown = capsys.readouterr().out
-    assert unnamed(shown, f"step={steps[-1].step}", "eval_accuracy=") == []
+    assert unnamed(shown, f"step {steps[-1].step} of {steps[-1].num_steps}", "eval_accuracy=") == []
     assert events.MARK.strip() not in shown
     assert not any(events.MARK.strip() in line for line in job.logs())
 
