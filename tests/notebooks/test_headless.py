@@ -60,7 +60,7 @@ def test_what_was_done_already_is_attached_and_says_so(run, twice):
     assert "already done" in second.stdout
     (one,) = {line for done in (first, second) for line in re.findall(r"^accuracy: .*", done.stdout, re.M)}
     assert one
-    assert len(list((run.checkout / "home/store").glob("*/attempts/*"))) == 1
+    assert len(list((run.checkout / "home/store").glob("train-func-*/attempts/*"))) == 1
 
 
 def test_each_executed_notebook_keeps_its_pictures(run, twice):
