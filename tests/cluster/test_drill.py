@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from tests.cluster import accounts
-from tests.cluster.kubectl import Kubectl
+from tests.cluster.kubectl import Kubectl, until
 from tests.cluster.stepping import SMALL
 from tests.jobs.functions import tells_its_steps
 from tests.messages import refuses
@@ -45,6 +45,9 @@ def rights(admin: Kubectl, namespace: str) -> Iterator[None]:
             "subjects": [subject],
         },
     )
+    account = f"--as=system:serviceaccount:{namespace}:{accounts.ACCOUNT}"
+    asked = ("auth", "can-i", "create", "pods", "--subresource=exec", f"--namespace={namespace}", account)
+    until(lambda: admin.run(*asked).returncode == 0, "the account may execute programs in pods")
     yield
     admin("delete", f"rolebinding/{ROLE}", f"role/{ROLE}", f"--namespace={namespace}")
 

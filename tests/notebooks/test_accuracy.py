@@ -61,7 +61,7 @@ def test_other_numbers_of_workers_do_the_same(shown, workers):
 
 def training_audit(text: str) -> int:
     """Epochs in which every one of the 800 training rows was used exactly once."""
-    return int(re.findall(r"each of 800 rows was used exactly once in epochs 1 to (\d+)", text)[-1])
+    return int(re.findall(r"each of 800 rows was used exactly once in epochs? (?:1 to )?(\d+)", text)[-1])
 
 
 def held_out_audit(text: str) -> bool:
