@@ -2,14 +2,13 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from html import escape
 from string import ascii_uppercase
 from typing import Any
 
 from train_func.client.backend import Backend
 from train_func.client.display.chart import Curve, Line, chart
 from train_func.client.display.history import read_rows
-from train_func.client.display.html import STYLE
+from train_func.client.display.html import STYLE, as_html
 from train_func.client.job import Job, attach
 from train_func.client.runs import differences
 from train_func.client.stored_run import published_result
@@ -45,9 +44,9 @@ class SideBySide:
     __repr__ = __str__
 
     def _repr_html_(self) -> str:
-        head = "".join(f"<th>{letter}: {_text(name)}</th>" for letter, name in self._named())
+        head = "".join(f"<th>{letter}: {as_html(name)}</th>" for letter, name in self._named())
         rows = "".join(
-            f"<tr><th>{_text(column)}</th>{''.join(f'<td>{_text(cell)}</td>' for cell in cells)}</tr>"
+            f"<tr><th>{as_html(column)}</th>{''.join(f'<td>{as_html(cell)}</td>' for cell in cells)}</tr>"
             for column, cells in self._table()
         )
         return (
@@ -126,7 +125,3 @@ def _curves(rows: Sequence[Row]) -> dict[str, Curve]:
 
 def _cell(value: Any) -> str:
     return "" if value is None else f"{value:.4g}" if isinstance(value, float) else str(value)
-
-
-def _text(words: str) -> str:
-    return escape(shown(words), quote=False)

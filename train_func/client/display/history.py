@@ -61,13 +61,6 @@ def read_rows(store: Readable, keys: RunKeys, since: int | None = None) -> list[
     ]
 
 
-def last_numbers(store: Readable, keys: RunKeys) -> str:
-    """The newest value of each metric, to stand behind other words."""
-    newest = {name: value for row in read_rows(store, keys) for name, value in row.items()}
-    numbers = {name: value for name, value in newest.items() if isinstance(value, (int, float))}
-    return "".join(f", {name}={value:.4g}" for name, value in numbers.items())
-
-
 def joined_history(rows: Mapping[int, Sequence[Row]]) -> list[tuple[int, Row]]:
     """The rows with their attempts, without steps that a later attempt repeated; sorted by step and time.
 

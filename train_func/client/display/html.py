@@ -39,23 +39,23 @@ padding-left:8px;margin:8px 0}</style>"""
 
 def draw(panel: Panel) -> str:
     """Returns the panel as HTML."""
-    state, name, *facts = (_text(words) for words in (panel.state, *panel.heading))
+    state, name, *facts = (as_html(words) for words in (panel.state, *panel.heading))
     soft = "".join(f'<span class="tf-soft">{fact}</span>' for fact in facts)
     parts = [
         f'<div class="tf-head"><span class="tf-state">{state}</span><b>{name}</b>{soft}</div>',
         _progress(panel),
-        *(f'<div class="tf-note"><pre>{_text(warning)}</pre></div>' for warning in panel.warnings),
+        *(f'<div class="tf-note"><pre>{as_html(warning)}</pre></div>' for warning in panel.warnings),
         _charts(panel),
         _workers(panel),
-        *(f"<div>{_text(fact)}</div>" for fact in panel.facts),
+        *(f"<div>{as_html(fact)}</div>" for fact in panel.facts),
         _printed(panel.printed),
-        f'<div class="tf-error"><pre>{_text(panel.error)}</pre></div>' if panel.error else "",
+        f'<div class="tf-error"><pre>{as_html(panel.error)}</pre></div>' if panel.error else "",
     ]
     return f'{STYLE}<div class="tf">{"".join(parts)}</div>'
 
 
 def _progress(panel: Panel) -> str:
-    words = f'<span class="tf-soft">{_text(" · ".join(panel.progress))}</span>'
+    words = f'<span class="tf-soft">{as_html(" · ".join(panel.progress))}</span>'
     if panel.share is None:
         return f"<div>{words}</div>" if panel.progress else ""
     bar = f'<div class="tf-bar" role="progressbar"><div style="width:{panel.share:.1%}"></div></div>'
@@ -79,7 +79,7 @@ def _charts(panel: Panel) -> str:
 def _numbers(metrics: Sequence[Sequence[Line]]) -> str:
     """The newest values of metrics that no chart shows."""
     lines = [line for of_metric in metrics for line in of_metric][:MOST_NUMBERS]
-    cells = "".join(f"<span>{_text(line.name)} <b>{line.points[-1][1]:.4g}</b></span>" for line in lines)
+    cells = "".join(f"<span>{as_html(line.name)} <b>{line.points[-1][1]:.4g}</b></span>" for line in lines)
     return f'<div class="tf-head">{cells}<span></span></div>' if cells else ""
 
 
@@ -87,7 +87,7 @@ def _workers(panel: Panel) -> str:
     if not panel.workers:
         return ""
     head = "".join(f"<th>{name}</th>" for name in COLUMNS)
-    rows = "".join(f"<tr>{''.join(f'<td>{_text(cell)}</td>' for cell in cells)}</tr>" for cells in panel.workers)
+    rows = "".join(f"<tr>{''.join(f'<td>{as_html(cell)}</td>' for cell in cells)}</tr>" for cells in panel.workers)
     more = f"and {panel.num_more_workers} more" if panel.num_more_workers else ""
     last = f'<tr><td></td><td colspan="{len(COLUMNS) - 1}" class="tf-soft">{more}</td></tr>' if more else ""
     return f"<table><tr>{head}</tr>{rows}{last}</table>"
@@ -97,7 +97,7 @@ def _printed(lines: Sequence[str]) -> str:
     """The last lines of rank 0, the older ones folded."""
     if not lines:
         return ""
-    texts = [_text(line if len(line) <= LONGEST else f"{line[:LONGEST]} ...") for line in lines]
+    texts = [as_html(line if len(line) <= LONGEST else f"{line[:LONGEST]} ...") for line in lines]
     older, newer = "\n".join(texts[:-MOST_PRINTED]), "\n".join(texts[-MOST_PRINTED:])
     num_older = counted(len(texts[:-MOST_PRINTED]), "earlier line")
     fold = f"<details><summary>{num_older} of rank 0</summary><pre>{older}</pre></details>" if older else ""
@@ -107,6 +107,6 @@ def _printed(lines: Sequence[str]) -> str:
 _COLOURS = re.compile(r"\x1b\[[0-9;]*[A-Za-z]")  # of a terminal
 
 
-def _text(words: str) -> str:
-    """Text of anyone, which neither HTML nor a terminal obeys."""
+def as_html(words: str) -> str:
+    """Returns text of anyone so that neither HTML nor a terminal obeys it."""
     return escape(shown(_COLOURS.sub("", words)), quote=False)

@@ -7,10 +7,9 @@ how to do it again.
 import json
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from html import escape
 from typing import Any
 
-from train_func.client.display.html import draw
+from train_func.client.display.html import as_html, draw
 from train_func.client.display.panel import Panel
 from train_func.client.display.trace import Trace
 from train_func.client.stored_attempts import all_ends, attempt_numbers
@@ -18,7 +17,6 @@ from train_func.client.stored_run import Submission
 from train_func.fields import field_names
 from train_func.run import Run
 from train_func.storage import Readable, find
-from train_func.text import shown
 from train_func.wire.records import EndRecord, RunRecord
 
 PAGE = """<!doctype html><html lang="en"><head><meta charset="utf-8"><meta name="viewport" content="width=device-width">
@@ -65,9 +63,9 @@ def page(panel: Panel, trace: Trace, record: RunRecord, store: Readable, attach:
         _section("Attempts", _table(("attempt", "workers", "began behind", "ended"), _attempts(attempts, trace))),
         _section("Computed on", _table((), _environment(attempts))),
         _section("Function", _cells(newest.cells if newest else {})),
-        _section("Again", f"<pre>{_text(_again(record, attach))}</pre>"),
+        _section("Again", f"<pre>{as_html(_again(record, attach))}</pre>"),
     ]
-    return PAGE.format(title=_text(f"{record.name}: {trace.state}"), body="".join(parts))
+    return PAGE.format(title=as_html(f"{record.name}: {trace.state}"), body="".join(parts))
 
 
 def _asked(record: RunRecord) -> Rows:
@@ -103,7 +101,7 @@ def _environment(attempts: Sequence[_Attempt]) -> Rows:
 def _cells(cells: Mapping[str, Any]) -> str:
     pieces = cells.get("pieces", [])
     return "".join(
-        f"<div>{_text(str(piece['origin']))}</div><pre>{_text(piece['text'].rstrip())}</pre>" for piece in pieces
+        f"<div>{as_html(str(piece['origin']))}</div><pre>{as_html(piece['text'].rstrip())}</pre>" for piece in pieces
     )
 
 
@@ -138,9 +136,7 @@ def _table(head: Sequence[str], rows: Rows) -> str:
     lines = [f"<tr>{''.join(f'<th>{name}</th>' for name in head)}</tr>"] if head else []
     for first, *cells in rows:
         tag = "td" if head else "th"
-        lines.append(f"<tr><{tag}>{_text(first)}</{tag}>{''.join(f'<td>{_text(cell)}</td>' for cell in cells)}</tr>")
+        lines.append(
+            f"<tr><{tag}>{as_html(first)}</{tag}>{''.join(f'<td>{as_html(cell)}</td>' for cell in cells)}</tr>"
+        )
     return f"<table>{''.join(lines)}</table>" if len(lines) > bool(head) else ""
-
-
-def _text(words: str) -> str:
-    return escape(shown(words), quote=False)

@@ -7,19 +7,17 @@ import math
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, datetime
-from html import escape
 from typing import Any
 
 import pandas as pd
 
 from train_func.client.display.chart import Curve, means
 from train_func.client.display.history import read_rows
-from train_func.client.display.html import STYLE
+from train_func.client.display.html import STYLE, as_html
 from train_func.client.display.panel import SIGNS, duration
 from train_func.client.stored_run import newest_generation
 from train_func.errors import StorageFailed
 from train_func.storage import open_store
-from train_func.text import shown
 from train_func.wire.layout import RunKeys
 
 MOST_ROWS = 30  # that are shown, the newest
@@ -34,10 +32,10 @@ class RunsTable(pd.DataFrame):
         rows = self.head(MOST_ROWS)
         curves = _losses(self.attrs.get("store", ""), list(rows["name"]))
         columns = [column for column in rows.columns if column != "note"]
-        head = "".join(f"<th>{_text(str(column))}</th>" for column in columns)
+        head = "".join(f"<th>{as_html(str(column))}</th>" for column in columns)
         lines = []
         for (_, row), curve in zip(rows.iterrows(), curves, strict=True):
-            cells = "".join(f"<td>{_text(_cell(column, row[column]))}</td>" for column in columns)
+            cells = "".join(f"<td>{as_html(_cell(column, row[column]))}</td>" for column in columns)
             lines.append(f"<tr>{cells}<td>{_sparkline(curve)}</td></tr>")
         more = f'<div class="tf-soft">and {len(self) - len(rows)} earlier ones</div>' if len(self) > len(rows) else ""
         return f'{STYLE}<div class="tf"><table><tr>{head}<th>loss</th></tr>{"".join(lines)}</table>{more}</div>'
@@ -84,7 +82,3 @@ def _cell(column: str, value: Any) -> str:
     if isinstance(value, float):
         return f"{value:.4g}"
     return str(value)
-
-
-def _text(words: str) -> str:
-    return escape(shown(words), quote=False)
