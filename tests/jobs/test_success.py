@@ -11,6 +11,7 @@ from huggingface_hub import ModelCard
 from tests.jobs.conftest import processes_of
 from tests.jobs.functions import fine_tunes, only_meets
 from tests.local_jobs import until
+from tests.messages import refuses
 from train_func import Local, attach, submit
 from train_func.errors import StorageFailed
 
@@ -27,6 +28,9 @@ def test_a_function_becomes_a_verified_model_that_is_found_again(home, a_run, tm
 
     page = job.report(tmp_path / "report.html").read_text()
     assert all(words in page for words in (job.name, "Succeeded", "32 rows was used exactly once", "def fine_tunes"))
+
+    with refuses("nowhere", cause="input"):
+        job.report(tmp_path / "nowhere" / "report.html")
 
     logs = list(job.logs())
     assert any("audit epoch=1 rows=32 used_once=32" in line for line in logs)

@@ -166,17 +166,23 @@ class Job:
         It shows what ``watch`` shows, the Run, the attempts with their machines and versions, and the function.
 
         Args:
-            path: the file; default: the name of the run with ``.html``, in the working directory.
+            path: the file, or the folder of a file that is named as the run; default: the working directory.
+
+        Raises:
+            InvalidInput: the folder is not there.
         """
         from train_func.client.display.page import page
         from train_func.client.display.panel import panel_of
         from train_func.client.display.trace import Trace
 
+        target = Path(path or "").expanduser()
+        target = target / f"{self.name}.html" if target.is_dir() else target
+        if not target.parent.is_dir():
+            raise InvalidInput(f"report({str(path)!r}): there is no folder {target.parent}; make it, or name another")
         trace = Trace()
         for news in self._looks.news(is_followed=False):
             trace.take(news)
         panel = panel_of(self._subject(), trace, str(self._looks.failure(trace.state) or ""))
-        target = Path(path or f"{self.name}.html").expanduser()
         target.write_text(page(panel, trace, self.record, self._store, self.attach_expression), encoding="utf-8")
         return target
 

@@ -94,7 +94,7 @@ def _attempts(attempts: Sequence[_Attempt], trace: Trace) -> Rows:
 def _environment(attempts: Sequence[_Attempt]) -> Rows:
     setup = next((attempt.setup for attempt in reversed(attempts) if attempt.setup), {})
     for part in ("machine", "numerics", "versions"):
-        for name, value in setup.get(part, {}).items():
+        for name, value in (setup.get(part) or {}).items():  # a function without a Session has no numerics
             yield name, _value(value)
 
 
