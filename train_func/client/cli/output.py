@@ -53,7 +53,7 @@ def finite(value: object) -> object:
 
 
 def error_fields(error: Exception, exit_code: int) -> Fields:
-    """What a program is told of an error, which may be none of this package's."""
+    """Returns what a program is told of an error, which may be none of this package's."""
     return {
         "error": type(error).__name__,
         "cause": getattr(error, "cause", None),
@@ -104,14 +104,14 @@ class EventLines:
 
 
 def event_fields(line: AttemptLine, event: Event) -> Fields:
-    """What a worker has told: the kind of the event, whose it is, and its own fields."""
+    """Returns what a worker has told: the kind of the event, whose it is, and its own fields."""
     of_line = {"time": event.time, "attempt": line.attempt.number, "worker": line.worker}
     own = {each.name: getattr(event, each.name) for each in fields(event)}
     return {"event": type(event).__name__, **of_line, **own}
 
 
 def diagnosis_fields(diagnosis: Diagnosis) -> Fields:
-    """What hinders a job, or has happened to a worker."""
+    """Returns what hinders a job, or has happened to a worker."""
     return {
         "cause": diagnosis.cause,
         "message": diagnosis.message,

@@ -125,7 +125,7 @@ def judge(words: str) -> Diagnosis:
 
 
 def refusals(pods: Sequence[Pod], events: Iterable[JobEvent], num_workers: int) -> list[Diagnosis]:
-    """Why workers have no pod; a refusal is over once the pod exists."""
+    """Returns why workers have no pod; a refusal is over once the pod exists."""
     present = {pod.worker for pod in pods if not pod.deleted}
     last: dict[int, JobEvent] = {}
     for event in sorted(events, key=lambda event: event.time):
@@ -140,7 +140,7 @@ def refusals(pods: Sequence[Pod], events: Iterable[JobEvent], num_workers: int) 
 
 
 def waits(pods: Sequence[Pod], events: Sequence[JobEvent]) -> list[Diagnosis]:
-    """Why the newest pods of workers do not start.
+    """Returns why the newest pods of workers do not start.
 
     A pod that runs, has ended, or only needs more time is none of them.
     """

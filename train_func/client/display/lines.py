@@ -232,7 +232,7 @@ class Lines:
 
 
 def size_of(snapshot: Snapshot) -> str:
-    """How many of its workers a job has, in words; empty where it has all, or that is not known."""
+    """Returns how many of its workers a job has, in words; empty where it has all, or that is not known."""
     expected = snapshot.status.workers if snapshot.status else None
     num_running = len(snapshot.running)
     return f"{num_running} of {counted(expected, 'worker')}" if expected and num_running < expected else ""

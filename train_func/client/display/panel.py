@@ -177,7 +177,7 @@ def _charts(trace: Trace) -> list[list[Line]]:
 
 
 def _slowness(trace: Trace) -> Iterator[str]:
-    """Why the training is slow, while it runs."""
+    """Returns why the training is slow, while it runs."""
     measured = trace.measured
     if measured and measured.slowness and trace.state == "Running" and not trace.is_over:
         yield measured.slowness

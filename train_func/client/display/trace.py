@@ -136,7 +136,7 @@ class Trace:
 
     @property
     def num_steps(self) -> int | None:
-        """Of the whole training, where a worker has told it."""
+        """The steps of the whole training, where a worker has told it."""
         return self.progress.num_steps if self.progress else None
 
     @property
@@ -199,7 +199,7 @@ class Trace:
         return WorkerState(worker, newest.phase, newest.node, restarts, memory, limit, activity)
 
     def _training(self, shares: Sequence[Sequence[int]]) -> str:
-        """What a worker does that says nothing else; ``shares``: those of its ranks, where they are known."""
+        """Returns what a worker does that says nothing else; ``shares``: those of its ranks, where they are known."""
         means = [round(sum(part) / len(part)) for part in zip(*shares, strict=True)]
         if any(means):
             return f"trains: {WorkersMeasured.words(means)}"
