@@ -276,7 +276,7 @@ def _runs(arguments: argparse.Namespace, output: Output) -> None:
 
 
 def _run_fields(row: Mapping[str, Any]) -> dict[str, Any]:
-    """Returns what a program is told of a run: its metrics, and what it was asked differently from the others, by name."""
+    """Returns what a program is told of a run: its metrics, and what it was asked differently from others, by name."""
     rest = {name: value for name, value in row.items() if name not in OF_EVERY_RUN}
     return {
         **{name: row.get(name) for name in OF_EVERY_RUN},
