@@ -15,6 +15,7 @@ SOON = 6  # seconds until a hindrance counts
 LATE = 36  # seconds until a permanent one ends the waiting
 ADMISSION = "Error creating: pods \"job-a-worker-0\" is forbidden: ValidatingAdmissionPolicy 'teams' denied request: no"
 EMPTY_DIR = 'Usage of EmptyDir volume "{}" exceeds the limit "{}". '
+TAINTED = "DeletionByTaintManager"
 NODE_FULL = "The node was low on resource: ephemeral-storage. Threshold quantity: 2%, available: 1Gi. "
 
 
@@ -330,8 +331,10 @@ def test_a_node_that_does_not_answer_is_named_once_with_how_long_and_the_two_com
     pod["status"] |= {"phase": "Running", "conditions": [not_ready]}
     clock = Clock(datetime.fromisoformat(since) + timedelta(seconds=70))
     monitor, told = JobMonitor(a_record(), job.operator, clock.now), []
-    for _ in range(20):
-        told += [diagnosis for diagnosis in monitor.look(job.look()) if "gone" in str(diagnosis)]
+    for seconds in range(20):
+        told += [diagnosis for diagnosis in monitor.look(job.look()) if diagnosis.cause in ("cluster", "preemption")]
+        if not reason and seconds == 2:  # the cluster evicts the pod for that reason, but nothing answers for its node
+            pod["status"]["conditions"].append({"type": "DisruptionTarget", "status": "True", "reason": TAINTED})
         clock.seconds += 1
     assert len(told) == (not reason)
     for diagnosis in told:

@@ -73,7 +73,8 @@ def incidents(pods: Sequence[Pod], events: Sequence[JobEvent], max_attempts: int
             key = f"end {event.pod} {event.reason} {end.code} {num_ends}"
             happened[key] = Incident(key, event.worker, diagnosis)
     for pod in pods:
-        if pod.reason in EVICTION_REASONS:
+        # A cluster also evicts what runs on a node that it no longer hears: that node is the cause, and told as such.
+        if pod.reason in EVICTION_REASONS and not pod.unheard_since:
             evict(f"eviction {pod.name} {pod.uid}", pod.worker, pod.reason, pod.message)
     return list(happened.values())
 
