@@ -153,6 +153,23 @@ def test_the_first_failure_is_named_with_its_cause_and_what_to_do(store, recorde
     assert str(error).count(SPENT) <= 1
 
 
+def test_a_failure_that_its_worker_still_writes_down_is_waited_for(store, monkeypatch):
+    """A job fails with the first worker that ends, and that may be one which only follows."""
+    put_end(store, cause="peer", message="worker 1 had ended", exit_code=70, follows=1, root_cause=False)
+    names, looks = store.list, []
+
+    def list_later(prefix):
+        looks.append(prefix)
+        if len(looks) == 4:
+            put_end(store, worker=1, cause="code", exit_code=70, ranks=(a_rank(1, 70),))
+        return names(prefix)
+
+    monkeypatch.setattr(store, "list", list_later)
+    error = explained(store, workers=2)
+    assert error.cause == "code"
+    assert unnamed(error, "KeyError: 'x'", "worker 1, rank 1") == []
+
+
 @pytest.mark.parametrize("cause", CAUSES)
 def test_whatever_the_cause_the_error_says_what_to_do_next(store, cause):
     put_end(store, cause=cause, message="words of the worker")

@@ -5,6 +5,7 @@ The monitor tells what hinders a job that has not ended.
 
 import re
 import shlex
+import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -64,6 +65,7 @@ _NEXT: dict[Cause, str] = {
     "cluster": "ask the administrator of the cluster to check it; then submit again",
     "unknown": f"look for the reason at the end of the log; then {AGAIN}",
 }
+RECORD_SECONDS = 5.0  # within which a worker that has told its peers of its failure writes it down
 _IN_ENVIRON = re.compile(r'os(?:\.py|>)", line \d+, in __getitem__')
 _TASK_MEMORY = "give each worker more memory=..., or lower max_length or micro_batch_size, and submit again"
 
@@ -96,7 +98,7 @@ class Evidence:
         damaged: list[str] = []
         stored: dict[str, Any] = {}
         try:
-            stored["ends"] = all_ends(store, record.keys, damaged)
+            stored["ends"], damaged = _ends_with_roots(store, record)
             if newest := Submission.newest(store, record.keys):
                 stored["cells"] = newest.cells
             stored["has_result"] = bool(store.list(record.keys.result))
@@ -182,6 +184,26 @@ class Evidence:
         elif cause == "code" and not remedy:
             remedy = code_remedy(error, [origin for origin, _, _ in frames])
         return Diagnosis(cause, what, remedy)
+
+
+def _ends_with_roots(store: Store, record: RunRecord) -> tuple[list[EndRecord], list[str]]:
+    """The end records, and why others cannot be read.
+
+    A job fails with the first worker that ends for good, which may be one that follows another: the record of that one,
+    with the traceback, is on its way then.
+    """
+    late = time.monotonic() + RECORD_SECONDS
+    while True:
+        damaged: list[str] = []
+        ends = all_ends(store, record.keys, damaged)
+        first = next(iter(own_failures(ends)), None)
+        written = {(end.attempt, end.worker) for end in ends}
+        if first is None or first.follows is None or (first.attempt, first.follows) in written:
+            return ends, damaged
+        # Whoever was lost without a word in the last of several attempts writes nothing down.
+        if first.exit_code in (exits.PEER, exits.SPENT) or time.monotonic() > late:
+            return ends, damaged
+        time.sleep(0.1)
 
 
 def _own_cause(pod: Pod) -> Cause:
