@@ -12,7 +12,19 @@ from train_func.worker.inputs.cache import machine_cache
 
 GROUP_SECRET = "TRAIN_FUNC_GROUP_SECRET"
 WEBHOOK = "TRAIN_FUNC_WEBHOOK"
+STATUS_SERVER = "KUBEFLOW_TRAINER_SERVER_URL"
 DEFAULT_JOIN_SECONDS = 600.0  # for the group to form, where the job does not say; torch's own default
+
+
+@dataclass(frozen=True)
+class StatusServer:
+    """Where the operator of a TrainJob takes how far it is."""
+
+    address: str
+    authority: Path
+    """File of the certificate of who has signed the server's."""
+    token: Path
+    """File of what the server knows the pod by."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -55,6 +67,8 @@ class Environment:
     """The time of the submission."""
     webhook: str = field(default="", repr=False)
     """The address to which alerts are posted; empty where there is none."""
+    status_server: StatusServer | None = None
+    """None where the operator takes no status."""
 
     @property
     def job_dir(self) -> Path:
@@ -137,12 +151,21 @@ def read_environment(environ: Mapping[str, str]) -> Environment:
         submission=submission,
         submitted=environ.get("TRAIN_FUNC_SUBMITTED", ""),
         webhook=environ.get(WEBHOOK, "").strip(),
+        status_server=_status_server(environ),
     )
     if environment.worker >= num_workers > 0:
         faults.append(f"TRAIN_FUNC_WORKER={environment.worker}: below the {num_workers} workers of PET_NNODES")
     if faults:
         raise InvalidInput([f"{fault}; the manifest of the job sets it" for fault in faults])
     return environment
+
+
+def _status_server(environ: Mapping[str, str]) -> StatusServer | None:
+    """Returns what Kubeflow Trainer puts into the pods of a TrainJob where its feature TrainJobStatus is on."""
+    if address := environ.get(STATUS_SERVER):
+        files = (Path(environ.get(f"KUBEFLOW_TRAINER_SERVER_{name}", "")) for name in ("CA_CERT", "TOKEN"))
+        return StatusServer(address, *files)
+    return None
 
 
 def _secrets(environ: Mapping[str, str]) -> list[str]:

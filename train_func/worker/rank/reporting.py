@@ -33,6 +33,11 @@ def note(text: str) -> None:
     say(events.Note(text=text))
 
 
+def is_heard() -> bool:
+    """Returns whether a supervisor, or who stands for it, hears the events of this process."""
+    return _sink[0] is not _print
+
+
 def report_to(sink: Say) -> None:
     """Sends the events of this process there from now on."""
     _sink[0] = sink

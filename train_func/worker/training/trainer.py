@@ -21,6 +21,7 @@ from datasets import Dataset
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 from torch.utils.data import DataLoader
+from transformers.integrations.integration_utils import KubeflowCallback
 from transformers.integrations.neftune import deactivate_neftune
 from transformers.trainer_callback import PrinterCallback, ProgressCallback
 from transformers.trainer_utils import PredictionOutput, TrainOutput, speed_metrics
@@ -30,7 +31,7 @@ from train_func.errors import InvalidInput
 from train_func.process.failpoint import reach
 from train_func.wire.events import Evaluated, Stage
 from train_func.worker.checkpoint.checkpointing import Checkpointing, Parts, Resumption
-from train_func.worker.rank import marks, stop_flag, world
+from train_func.worker.rank import marks, reporting, stop_flag, world
 from train_func.worker.rank.marks import Phase
 from train_func.worker.tasks.protocol import StreamingMetric, WorkerTask
 from train_func.worker.tasks.streaming_metrics import Accuracy
@@ -88,6 +89,8 @@ class Trainer(transformers.Trainer):
             self.data_collator, self._of_task = training, (training, held_out)
         for printing in (PrinterCallback, ProgressCallback):
             self.remove_callback(printing)
+        if reporting.is_heard():  # the supervisor posts what it hears to the operator of a TrainJob
+            self.remove_callback(KubeflowCallback)
         self.evaluations: list[evaluation.Measurement] = []
         """In their order."""
         count_own = self.task.num_items if self.task else None
