@@ -18,7 +18,7 @@ DEFAULT_JOIN_SECONDS = 600.0  # for the group to form, where the job does not sa
 
 @dataclass(frozen=True)
 class StatusServer:
-    """Where the operator of a TrainJob takes how far it is."""
+    """Where the operator of a TrainJob takes how far it is, if its feature TrainJobStatus is on."""
 
     address: str
     authority: Path
@@ -72,7 +72,7 @@ class Environment:
 
     @property
     def job_dir(self) -> Path:
-        """Where ranks find the record of the run and the source."""
+        """Returns the folder in which ranks find the record of the run and the source."""
         return self.work_dir / "job"
 
     @property
@@ -128,6 +128,7 @@ def read_environment(environ: Mapping[str, str]) -> Environment:
     if num_workers > 1 and not secrets:
         faults.append(f"{GROUP_SECRET} is not set, and the store has no secret by which workers know one another")
     group_key = hmac.digest("\0".join(secrets).encode(), f"group of workers\0{submission}".encode(), "sha256")
+    status_files = [Path(environ.get(f"KUBEFLOW_TRAINER_SERVER_{name}", "")) for name in ("CA_CERT", "TOKEN")]
     environment = Environment(
         work_dir=work_dir,
         temporary_dir=Path(environ.get("TMPDIR") or work_dir / "tmp"),
@@ -151,21 +152,13 @@ def read_environment(environ: Mapping[str, str]) -> Environment:
         submission=submission,
         submitted=environ.get("TRAIN_FUNC_SUBMITTED", ""),
         webhook=environ.get(WEBHOOK, "").strip(),
-        status_server=_status_server(environ),
+        status_server=StatusServer(server, *status_files) if (server := environ.get(STATUS_SERVER)) else None,
     )
     if environment.worker >= num_workers > 0:
         faults.append(f"TRAIN_FUNC_WORKER={environment.worker}: below the {num_workers} workers of PET_NNODES")
     if faults:
         raise InvalidInput([f"{fault}; the manifest of the job sets it" for fault in faults])
     return environment
-
-
-def _status_server(environ: Mapping[str, str]) -> StatusServer | None:
-    """Returns what Kubeflow Trainer puts into the pods of a TrainJob where its feature TrainJobStatus is on."""
-    if address := environ.get(STATUS_SERVER):
-        files = (Path(environ.get(f"KUBEFLOW_TRAINER_SERVER_{name}", "")) for name in ("CA_CERT", "TOKEN"))
-        return StatusServer(address, *files)
-    return None
 
 
 def _secrets(environ: Mapping[str, str]) -> list[str]:

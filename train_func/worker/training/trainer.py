@@ -87,25 +87,24 @@ class Trainer(transformers.Trainer):
             made = [self.task and self.task.collator(self.processing_class, training=is_on) for is_on in (True, False)]
             training, held_out = (padded(of or self.data_collator) for of in made)
             self.data_collator, self._of_task = training, (training, held_out)
-        for printing in (PrinterCallback, ProgressCallback):
-            self.remove_callback(printing)
-        if reporting.is_heard():  # the supervisor posts what it hears to the operator of a TrainJob
-            self.remove_callback(KubeflowCallback)
+        posting = (KubeflowCallback,) if reporting.is_heard() else ()  # the supervisor posts what it hears
+        for callback in (PrinterCallback, ProgressCallback, *posting):
+            self.remove_callback(callback)
         self.evaluations: list[evaluation.Measurement] = []
         """In their order."""
         count_own = self.task.num_items if self.task else None
         self.items = items_of(self.model, shifts_labels=self._loss_shifts_labels, count_own=count_own)
         self.metric: StreamingMetric | None = self.task.metric() if self.task else Accuracy()
         self.rows_evaluated = 0
-        """Of the batch that an evaluation has come to."""
+        """How many rows the batch has that an evaluation has come to."""
         self._ignore_keys: list[str] | None = None
         self._forget()
 
     def _forget(self) -> None:
-        """All of a training that there was."""
+        """Leaves nothing of a training that there was."""
         self._steps: Steps | None = None
         self._step: Step | None = None
-        """That is under way, and the micro-batch of it, and the losses of those before."""
+        """The step that is under way, its micro-batch, and the losses of the micro-batches before."""
         self._part: MicroBatch | None = None
         self._of_parts: list[tuple[MicroBatch, torch.Tensor]] = []
         self._mean = math.nan
@@ -113,13 +112,13 @@ class Trainer(transformers.Trainer):
         self._progress: Progress | None = None
         self._checkpointing: Checkpointing | None = None
         self._restored: Resumption | None = None
-        """Until all of it has found its place."""
+        """What the training resumes from, until all of it has found its place."""
         self._best: tuple[int, dict[str, torch.Tensor]] | None = None
         """On rank 0: the step of the best evaluation and its weights."""
         self._loaded_step: int | None = None
         """When the best weights were loaded at the end, the step that they are of."""
         self._evaluation_seconds = math.inf
-        """That the evaluation before has taken; unknown before the first."""
+        """How long the evaluation before has taken; unknown before the first."""
 
     @property
     def coverage(self) -> list[Coverage]:

@@ -24,37 +24,41 @@ class TrainJobStatus:
         self._server = server
         self._poster = Poster("the progress of the TrainJob", STATUS_SERVER, most=1, pause=INTERVAL)
         self._progress: StepProgress | None = None
-        self._metrics: dict[str, Any] = {}
+        self._metrics: dict[str, str] = {}
         self.flush = self._poster.flush
 
     def hear(self, event: Event) -> None:
         """Takes an event of the log."""
-        row = row_of(event)
         if isinstance(event, StepProgress):
             self._progress = event
-        elif row is None:
+            self._take({"epoch": event.epoch, "rows_per_second": event.rows_per_second, "loss": event.loss})
+        elif row := row_of(event):
+            self._take(row.values)
+        else:
             return
-        self._metrics |= row.values if row else {}
         if progress := self._progress:  # a training of all steps has no result yet
             percentage = min(99, 100 * progress.step // max(1, progress.num_steps))
             self._send(percentage, min(round(progress.seconds_left), MOST_SECONDS), event.time)
 
     def succeed(self, metrics: Mapping[str, Any]) -> None:
         """Takes the numbers of the result."""
-        self._metrics |= metrics
+        self._take(metrics)
         if self._progress:
             self._send(100, 0, now())
 
+    def _take(self, values: Mapping[str, Any]) -> None:
+        """Keeps the numbers among the values, as texts; where there are MOST_METRICS, none of another name."""
+        for name, value in values.items():
+            short = name[:LONGEST_TEXT]
+            is_number = isinstance(value, (int, float)) and not isinstance(value, bool)
+            if short and is_number and (short in self._metrics or len(self._metrics) < MOST_METRICS):
+                self._metrics[short] = f"{value:.6g}" if isinstance(value, float) else f"{value}"
+
     def _send(self, percentage: int, seconds_left: int, time: str) -> None:
-        numbers = [
-            {"name": name[:LONGEST_TEXT], "value": f"{value:.6g}" if isinstance(value, float) else f"{value}"}
-            for name, value in self._metrics.items()
-            if name and isinstance(value, (int, float)) and not isinstance(value, bool)
-        ]
         status = {
             "progressPercentage": percentage,
             "estimatedRemainingSeconds": seconds_left,
-            "metrics": numbers[:MOST_METRICS],
+            "metrics": [{"name": name, "value": value} for name, value in self._metrics.items()],
             "lastUpdatedTime": time,
         }
 
