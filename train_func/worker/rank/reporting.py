@@ -1,4 +1,4 @@
-"""Where the events of this process go: from a rank to its supervisor, from a supervisor to its log, else to people."""
+"""Sends the events of this process on: from a rank to its supervisor, from a supervisor to its log, else to people."""
 
 import contextlib
 import os
