@@ -42,23 +42,22 @@ class _Documented(type):
 
 
 def field_texts(kind: type) -> dict[str, str]:
-    """What stands below the fields of a class and its bases, each as one line; nothing where no source is at hand."""
-    return {name: text for base in reversed(kind.__mro__) for name, text in _texts(base).items()}
-
-
-def _texts(kind: type) -> dict[str, str]:
-    if not isinstance(kind, _Documented):
-        return {}
-    try:
-        (body,) = ast.parse(textwrap.dedent(inspect.getsource(kind))).body
-    except (OSError, TypeError, SyntaxError, ValueError):
-        return {}
-    return {
-        field.target.id: " ".join(text.value.value.split())
-        for field, text in itertools.pairwise(getattr(body, "body", []))
-        if isinstance(field, ast.AnnAssign) and isinstance(field.target, ast.Name)
-        if isinstance(text, ast.Expr) and isinstance(text.value, ast.Constant) and isinstance(text.value.value, str)
-    }
+    """Returns what stands below each field of a class and its bases, as a line; nothing where no source is at hand."""
+    texts: dict[str, str] = {}
+    for base in reversed(kind.__mro__):
+        if not isinstance(base, _Documented):
+            continue
+        try:
+            (body,) = ast.parse(textwrap.dedent(inspect.getsource(base))).body
+        except (OSError, TypeError, SyntaxError, ValueError):
+            continue
+        texts |= {
+            field.target.id: " ".join(text.value.value.split())
+            for field, text in itertools.pairwise(getattr(body, "body", []))
+            if isinstance(field, ast.AnnAssign) and isinstance(field.target, ast.Name)
+            if isinstance(text, ast.Expr) and isinstance(text.value, ast.Constant) and isinstance(text.value.value, str)
+        }
+    return texts
 
 
 class NamedFields(metaclass=_Documented):
@@ -99,7 +98,7 @@ def whole(low: int, high: int | None = None) -> Judge:
 
 
 def meant(name: str, names: Sequence[str], what: str) -> str:
-    """Which of the ``names`` a strange one was meant to be, or all that there are."""
+    """Returns which of the ``names`` a strange one was meant to be, or all that there are."""
     close = difflib.get_close_matches(name, names, n=1)
     return f"did you mean {close[0]!r}?" if close else f"its {what} are {', '.join(names)}."
 

@@ -127,7 +127,19 @@ class Run(NamedFields):
             object.__setattr__(self, name, inputs if name == "inputs" else plain(getattr(self, name)))
         if getattr(self, "workers", None) is None:
             object.__setattr__(self, "workers", 2 if self.task else 1)
-        if faults := [*_faults(self), *input_faults]:
+        task: object = self.task
+        faults = field_faults(self)
+        if isinstance(task, Task):
+            if not faults and self.workers > self.batch_size:
+                faults = [f"workers={self.workers}: each takes at least one row of batch_size={self.batch_size}"]
+            faults = [*task.all_faults(), *faults]
+        elif task is not None:
+            expected = "a task such as TextClassification(model=..., dataset=...) is expected"
+            faults.insert(0, f"task={brief(task)}: {expected}")
+        if not faults and self.min_workers is not None and self.min_workers >= self.workers:
+            faults = [f"min_workers={self.min_workers}: fewer than workers={self.workers} are expected"]
+        reserved = {RECORD_KEY, *(field_names(Run) if task is not None else ())}
+        if faults := [*faults, *parameter_faults(self.parameters, reserved), *input_faults]:
             raise InvalidInput(faults)
         object.__setattr__(self, "parameters", json.loads(json.dumps(dict(self.parameters))))
 
@@ -176,21 +188,6 @@ class Run(NamedFields):
     def budget(self) -> dict[str, float | None]:
         """The fields in which two submissions of one run may differ."""
         return {name: getattr(self, name) for name in NOT_IN_NAME if self.task or name != "workers"}
-
-
-def _faults(run: Run) -> list[str]:
-    task: object = run.task
-    faults = field_faults(run)
-    if isinstance(task, Task):
-        if not faults and run.workers > run.batch_size:
-            faults = [f"workers={run.workers}: each takes at least one row of batch_size={run.batch_size}"]
-        faults = [*task.all_faults(), *faults]
-    elif task is not None:
-        faults.insert(0, f"task={brief(task)}: a task such as TextClassification(model=..., dataset=...) is expected")
-    if not faults and run.min_workers is not None and run.min_workers >= run.workers:
-        faults = [f"min_workers={run.min_workers}: fewer than workers={run.workers} are expected"]
-    reserved = {RECORD_KEY, *(field_names(Run) if task is not None else ())}
-    return [*faults, *parameter_faults(run.parameters, reserved)]
 
 
 def name_of(

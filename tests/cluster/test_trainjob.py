@@ -42,6 +42,20 @@ def test_it_succeeds_uses_every_row_once_and_its_result_and_model_are_fetched(ex
     assert (job.fetch(to=tmp_path / "model") / "model.safetensors").exists()
 
 
+def test_its_status_has_the_progress_and_the_metrics_of_the_result(executed, namespace, admin):
+    name = "deployment/kubeflow-trainer-controller-manager"
+    if "--feature-gates=TrainJobStatus=true" not in admin("get", name, "--namespace=kubeflow-system", "--output=yaml"):
+        pytest.skip("the operator was started without --feature-gates=TrainJobStatus=true")
+    _, job = executed
+    trainjob = admin.json("get", f"{TRAINJOB.plural}.{TRAINJOB.group}", job.name, f"--namespace={namespace}")
+    status = trainjob["status"]["trainerStatus"]
+    assert (status["progressPercentage"], status["estimatedRemainingSeconds"]) == (100, 0)
+    metrics = {metric["name"]: float(metric["value"]) for metric in status["metrics"]}
+    assert metrics["accuracy"] == pytest.approx(job.result()["accuracy"], rel=1e-5)
+    assert {"loss", "rows_per_second"} <= metrics.keys()
+    assert "was not sent" not in "\n".join(job.logs())
+
+
 def test_a_handle_for_another_kind_names_this_one(executed):
     with pytest.raises(JobNotFound, match="kind='TrainJob'"):
         attach(executed[1].name, on=Cluster(kind="PyTorchJob")).cancel()

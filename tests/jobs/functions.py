@@ -235,7 +235,7 @@ def tells_its_steps(parameters):
     from train_func.worker import Session
 
     with Session(parameters) as session:
-        x = torch.randn(40, 3, generator=torch.Generator().manual_seed(0))
+        x = torch.randn(parameters.get("rows", 40), 3, generator=torch.Generator().manual_seed(0))
         rows = Dataset.from_dict({"x": x.numpy(), "y": x.sum(1).numpy()})
         plan = split_dataset_by_node(session.plan(rows), session.rank, session.world_size)
         torch.manual_seed(0)

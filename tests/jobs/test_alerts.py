@@ -1,9 +1,11 @@
 """What a real job posts to a service, and keeps: a fault and an end are told once each, and the address nowhere."""
 
+import json
 from pathlib import Path
 
 import pytest
 
+from tests.api_servers import ApiServer, Authority, running
 from tests.jobs.functions import tells_its_steps
 from tests.webhook import SECRET, service
 from train_func import Local, Run, SecretKey, submit
@@ -46,6 +48,23 @@ def test_a_job_whose_rank_is_killed_once_posts_a_restart_and_its_end(home, monke
     assert heard == [alert.kind for alert in alerts]
     assert not files_with(SECRET, home)
     assert not files_with(slack.address, home)
+
+
+def test_a_job_posts_how_far_it_is_where_an_operator_takes_that(home, tmp_path, monkeypatch, without_proxy):
+    authority, token, name = Authority(tmp_path), tmp_path / "token", "KUBEFLOW_TRAINER_SERVER"
+    token.write_text("of the pod")
+    monkeypatch.setenv(f"{name}_TOKEN", f"{token}")
+    with running(ApiServer(authority.certificate("trainer"), authority.path)) as operator:
+        pod = {f"{name}_URL": operator.url, f"{name}_CA_CERT": f"{authority.path}"}
+        backend = Local(cpu=1, environment={**pod, f"{name}_TOKEN": SecretKey(secret="pod", key="token")})
+        run = Run(epochs=2, batch_size=8, micro_batch_size=4, parameters={"pause": 0})
+        job = submit(tells_its_steps, run, on=backend)
+        assert job.wait() == "Succeeded", "\n".join(job.logs())
+    assert {asked.token for asked in operator.asked} == {"of the pod"}
+    *_, last = (json.loads(asked.body)["trainerStatus"] for asked in operator.asked)
+    assert last["progressPercentage"] == 100
+    assert {"loss", "rows_per_second"} <= {metric["name"] for metric in last["metrics"]}
+    assert "was not sent" not in "\n".join(job.logs())
 
 
 def returns_where_it_is():

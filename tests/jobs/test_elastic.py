@@ -7,6 +7,7 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
+from tests.jobs.functions import tells_its_steps
 from tests.local_jobs import until
 from tests.messages import unnamed
 from train_func import InvalidInput, JobNotFound, Run, submit
@@ -16,45 +17,15 @@ HERE = socket.gethostname()
 NUM_STEPS = 7 * 24  # 101 rows in batches of 16
 
 
-def trains_in_steps(parameters):
-    import time
-
-    import torch
-    from datasets import Dataset
-    from datasets.distributed import split_dataset_by_node
-    from torch.nn.parallel import DistributedDataParallel
-
-    from train_func.worker import Session
-
-    with Session(parameters) as session:
-        x = torch.randn(101, 3, generator=torch.Generator().manual_seed(0))
-        rows = Dataset.from_dict({"x": x.numpy(), "y": x.sum(1).numpy()})
-        plan = split_dataset_by_node(session.plan(rows), session.rank, session.world_size)
-        model = DistributedDataParallel(torch.nn.Linear(3, 1))
-        optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
-        session.checkpoint(model, optimizer)
-        for step in session.steps(plan):
-            total = 0.0
-            for batch, weight in step:
-                loss = torch.nn.functional.mse_loss(model(batch["x"]).squeeze(1), batch["y"])
-                (weight * loss).backward()
-                total += loss.item()
-            optimizer.step()
-            optimizer.zero_grad()
-            time.sleep(parameters["pause"])
-            session.report(step.number, loss=total)
-        session.publish(model)
-
-
 @pytest.fixture
 def train(home):
     jobs = []
 
     def start(workers, min_workers=None, *, pause=0.4, **fields):
         given = {"epochs": 24, "batch_size": 16, "micro_batch_size": 4, "checkpoint_every": 3600.0}
-        parameters = {"pause": pause}
+        parameters = {"pause": pause, "rows": 101}
         run = Run(workers=workers, min_workers=min_workers, parameters=parameters, **given | fields)
-        jobs.append(submit(trains_in_steps, run))
+        jobs.append(submit(tells_its_steps, run))
         return jobs[-1]
 
     yield start

@@ -17,8 +17,8 @@ from train_func.worker import masks
 from train_func.worker.rank import reporting
 from train_func.worker.rank.marks import Mark, Phase
 from train_func.worker.supervisor.alerts.alerter import SEND_SECONDS, Alerter
+from train_func.worker.supervisor.alerts.poster import POST_SECONDS
 from train_func.worker.supervisor.alerts.rules import PAUSE_SECONDS, WAIT_SECONDS, AlertRules
-from train_func.worker.supervisor.alerts.webhook import POST_SECONDS
 
 NUM_STEPS = 1000
 
@@ -251,7 +251,7 @@ def said(monkeypatch):
 def posted_to(address, said):
     """Three alerts to a service at this address; returns how long they, and waiting for them, took."""
     masks.begin({"TRAIN_FUNC_WEBHOOK": address})
-    alerter, begun = Alerter(SimpleNamespace(webhook=address, run_name="a-run")), time.monotonic()
+    alerter, begun = Alerter(SimpleNamespace(webhook=address, run_name="a-run", status_server=None)), time.monotonic()
     alerter.hear(begins())
     alerter.hear(progress(40, NAN))
     alerter.succeed({"accuracy": 0.9})

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from train_func.errors import InvalidInput
-from train_func.worker.environment import read_environment
+from train_func.worker.environment import StatusServer, read_environment
 
 POD = {
     "TRAIN_FUNC_SUBMISSION": "a-run/submissions/1.json",
@@ -45,8 +45,14 @@ def test_the_variables_of_a_train_job_are_read():
         "PET_NODE_RANK": "1",
         "PET_MASTER_ADDR": "a-run-node-0-0.a-run",
         "PET_MASTER_PORT": "29500",
+        "KUBEFLOW_TRAINER_SERVER_URL": "https://trainer:10443/status",
+        "KUBEFLOW_TRAINER_SERVER_CA_CERT": "/var/run/trainer/ca.crt",
+        "KUBEFLOW_TRAINER_SERVER_TOKEN": "/var/run/trainer/token",
     }
     found = read_environment({**pod, **trainer})
+    folder = Path("/var/run/trainer")
+    assert found.status_server == StatusServer("https://trainer:10443/status", folder / "ca.crt", folder / "token")
+    assert read_environment(POD).status_server is None
     assert (found.worker, found.num_workers, found.num_ranks) == (1, 3, 2)
     assert (found.endpoint, found.rendezvous_id) == ("a-run-node-0-0.a-run:29500", "a-run-node-0-0.a-run")
 

@@ -11,6 +11,7 @@ import torch
 import transformers
 from datasets.distributed import split_dataset_by_node
 from transformers import TrainingArguments
+from transformers.integrations import KubeflowCallback
 
 from tests.messages import refuses, unnamed
 from tests.tiny_session import opened, result_of
@@ -245,6 +246,17 @@ def test_epochs_that_a_callback_ends_early_are_not_counted_and_all_others_are(
         if step in ended_after or num_done == 4:
             epoch, num_done = epoch + 1, 0
     assert [event.epoch for event in events if isinstance(event, StepProgress)] == expected
+
+
+@pytest.mark.parametrize("is_heard", [True, False])
+def test_in_a_trainjob_its_progress_is_posted_by_the_supervisor_or_where_there_is_none_by_transformers(
+    a_record, store, monkeypatch, is_heard
+):
+    monkeypatch.setenv("KUBEFLOW_TRAINER_SERVER_URL", "https://127.0.0.1:9")
+    monkeypatch.setattr(reporting, "_sink", [print if is_heard else reporting._print])
+    with opened(a_record()) as (_, trainer):
+        callbacks = [type(callback) for callback in trainer.callback_handler.callbacks]
+    assert (KubeflowCallback in callbacks) is not is_heard
 
 
 def test_what_cannot_be_published_is_not_trained(a_record, store):

@@ -118,7 +118,7 @@ class Placement:
 
 
 def image_fault(image: object) -> str | None:
-    """Why no node could pull ``image``, or would pull now one and now another; None when it is sane."""
+    """Returns why no node could pull ``image``, or why nodes would pull several; None when it is sane."""
     if image is None:
         return "image: none is given; give Cluster(image='registry/name:tag') or set TRAIN_FUNC_IMAGE"
     match = _IMAGE.fullmatch(str(image))

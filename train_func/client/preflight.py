@@ -29,7 +29,6 @@ if TYPE_CHECKING:
 
 END_SECONDS = 0.4  # for a process that was killed; with the limit of a store's probe it fits into the 5 promised
 LIMIT_SECONDS = 3600  # a large Hub data set or model may have to be downloaded first
-_OPENS_SESSION = re.compile(r"\bSession\(")
 _SPLIT = re.compile(r"\w+(\.\w+)*")  # as `datasets` names them
 
 
@@ -142,7 +141,7 @@ def pack_function(
         return is_present(module, backend.packages, inventory.result)
 
     source = function if isinstance(function, Source) else pack(function, modules, values, is_there=is_there)
-    if run.min_workers is not None and not _OPENS_SESSION.search(source.text):
+    if run.min_workers is not None and not re.search(r"\bSession\(", source.text):
         raise InvalidInput(
             f"min_workers={run.min_workers}: {source.function} opens no Session, so it saves nothing, and would begin "
             "anew whenever a worker is lost or comes. Let it train over session.steps, behind session.checkpoint, or "

@@ -27,7 +27,6 @@ AT_ONCE = 8  # runs that are read at the same moment
 ALWAYS = ("name", "task", "submitted", "state", "workers")  # columns that the table has, empty or not
 UNKNOWN = "Unknown"
 METRIC = "metrics."  # begins the columns of results
-_LETTERS = 7  # of the hash of a source
 _OPTIONAL = ("parameters.", "inputs.", "packages")  # a run that lacks one of these differs from one that has it
 
 Row = dict[str, Any]  # cells by column
@@ -221,6 +220,6 @@ def _asked(record: RunRecord) -> dict[str, Any]:
     plain = (int, float, str, type(None))
     return {
         "generation": record.generation,
-        "source": record.source_sha256[:_LETTERS],
+        "source": record.source_sha256[:7],
         **{name: value if isinstance(value, plain) else json.dumps(value) for name, value in flat.items()},
     }

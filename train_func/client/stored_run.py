@@ -224,7 +224,7 @@ def start_job(
 
 
 def _removed_input(store: Store, record: RunRecord, addresses: Iterable[str]) -> str:
-    """Why an input in the store may be gone before the workers read it; empty where all of them stay.
+    """Returns why an input in the store may be gone before the workers read it; empty where all of them stay.
 
     A removal reads the submissions after it has set its marks, so that it sees one that is written before this.
     """

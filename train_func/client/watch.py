@@ -98,12 +98,16 @@ class JobLooks:
 
         While there is no answer, the state is the last one.
         """
+
+        def is_published() -> bool:
+            return bool(self.store.list(self.record.keys.result))
+
         state = ""
         for snapshot in looks(self.job, worker):
             status = snapshot.status
             if not snapshot.outage or not state:
                 is_current = status is not None and not status.is_over
-                state = state_of(status, published=self._is_published) if status and is_current else self.state
+                state = state_of(status, published=is_published) if status and is_current else self.state
             yield snapshot, state
 
     def news(self, *, is_followed: bool = True) -> Iterator[News]:
@@ -169,9 +173,6 @@ class JobLooks:
             return None
         attach = attach_expression(self.record.name, self.backend)
         return explain(self.record, self.job, self.store, attach, name_of_backend(self.backend))
-
-    def _is_published(self) -> bool:
-        return bool(self.store.list(self.record.keys.result))
 
 
 def until_read(views: Iterator[View]) -> Iterator[View]:

@@ -1,4 +1,4 @@
-"""Where a run is kept: one small interface over every kind of store, each registered by the scheme of its addresses.
+"""The stores that hold runs have one small interface, and each kind is registered by the scheme of its addresses.
 
 A new scheme is a subclass of ``Scheme`` that opens a ``Store``, and one line: in ``_BUILT_IN`` here, or in the
 ``pyproject.toml`` of an installed package, ``az = "my_package.azure:AzureStore"`` under

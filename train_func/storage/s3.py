@@ -114,9 +114,11 @@ class S3Store(Scheme):
         try:
             version = str(self._ask("put", key, lambda client: client.put_object(**request)["ETag"]))
         except StorageFailed as failure:
-            version_of_own = self._written_by(metadata[WRITER], key) if failure.reason == "conflict" else None
-            if version_of_own:
-                return version_of_own
+            if failure.reason == "conflict":
+                with contextlib.suppress(StorageFailed):  # gone again, or not to be read
+                    head = self._ask("get", key, lambda client: self._first_byte(client, key))
+                    if head["Metadata"].get(WRITER) == metadata[WRITER]:
+                        return str(head["ETag"])
             if failure.reason == "absent" and if_version is not None:
                 raise StorageFailed(f"{failure}; version {if_version} was to be replaced", reason="conflict") from None
             raise
@@ -238,7 +240,9 @@ class S3Store(Scheme):
         started = time.monotonic()
         for left in reversed(range(REPEATS)):
             try:
-                return call(self._client)
+                with self._connecting:
+                    client = self._connected
+                return call(client)
             except Exception as error:
                 from train_func.storage.s3_faults import KNOWN, read_fault
 
@@ -257,11 +261,6 @@ class S3Store(Scheme):
                     is_unknown_host=fault.is_unknown_host,
                 ) from None  # its traceback would bury the words
         raise AssertionError("the loop returns or raises")
-
-    @property
-    def _client(self) -> Any:
-        with self._connecting:
-            return self._connected
 
     @functools.cached_property
     def _connected(self) -> Any:
@@ -322,14 +321,6 @@ class S3Store(Scheme):
                 if failures:
                     raise failures[0] from None
                 raise
-
-    def _written_by(self, writer: str, key: str) -> str | None:
-        """Returns the version of the object, if that writer has put it there."""
-        try:
-            head = self._ask("get", key, lambda client: self._first_byte(client, key))
-        except StorageFailed:  # gone again, or not to be read
-            return None
-        return str(head["ETag"]) if head["Metadata"].get(WRITER) == writer else None
 
     def _first_byte(self, client: Any, key: str) -> Any:
         """Returns the metadata of an object; an answer to HEAD would say no reason."""

@@ -93,7 +93,14 @@ def read_fault(error: Exception) -> S3Fault:
     if isinstance(error, RetriesExceededError):  # of s3transfer: the body of an answer broke each time
         error = error.last_exception
     if isinstance(error, boto.ClientError):
-        return _read_answer(error)
+        code = str(error.response.get("Error", {}).get("Code", ""))
+        status = int(error.response.get("ResponseMetadata", {}).get("HTTPStatusCode", 0))
+        has_no_code = code in ("", str(status))
+        what = f"the server says {status}" if has_no_code else f"the server says {code} ({status})"
+        reason = _REASONS.get(code) or _STATUSES.get(status) or ("unreachable" if status >= 500 else "address")
+        # A 404 without S3's own code may come from a wrong address; an answer that was cut on the way lost its code.
+        is_cut = reason == "address" and has_no_code
+        return S3Fault(reason, what, reason == "damaged" or code == "ConditionalRequestConflict" or is_cut)
     if isinstance(error, (Damaged, boto.FlexibleChecksumError, S3DownloadFailedError)):
         return S3Fault("damaged", f"damaged bytes: {error}", is_repeated=True)
     if isinstance(error, _OF_CREDENTIALS):
@@ -105,14 +112,3 @@ def read_fault(error: Exception) -> S3Fault:
     is_cut = isinstance(error, (boto.ResponseStreamingError, boto.IncompleteReadError))
     what = str(cause).rpartition("): ")[2]  # behind the name of a connection
     return S3Fault("unreachable", what, is_cut, is_unknown_host=isinstance(cause, NameResolutionError))
-
-
-def _read_answer(error: boto.ClientError) -> S3Fault:
-    code = str(error.response.get("Error", {}).get("Code", ""))
-    status = int(error.response.get("ResponseMetadata", {}).get("HTTPStatusCode", 0))
-    has_no_code = code in ("", str(status))
-    what = f"the server says {status}" if has_no_code else f"the server says {code} ({status})"
-    reason = _REASONS.get(code) or _STATUSES.get(status) or ("unreachable" if status >= 500 else "address")
-    # A 404 without S3's own code may come from a wrong address; an answer that was cut on the way has lost its code.
-    is_cut = reason == "address" and has_no_code
-    return S3Fault(reason, what, reason == "damaged" or code == "ConditionalRequestConflict" or is_cut)

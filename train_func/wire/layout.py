@@ -257,7 +257,7 @@ class RunKeys:
         return (int(number), name.removeprefix(END_MARK)) if number.isdecimal() and name.startswith(END_MARK) else None
 
     def attempt_file(self, key: str) -> AttemptFile | None:
-        """Which file of which attempt ``key`` is; None when it is none of these."""
+        """Returns which file of which attempt ``key`` is; None when it is none of these."""
         match = _OF_ATTEMPT.fullmatch(key.removeprefix(f"{self.attempts}/"))
         if match is None:
             return None

@@ -19,7 +19,6 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from train_func.errors import Cause
 from train_func.inputs import key_of
 from train_func.run import Run
 from train_func.storage import open_store
@@ -54,7 +53,15 @@ def report_of(fields: dict[str, Any], address: str | None, cache: Path) -> dict[
         for name, named in run.inputs.items():
             if files := findings.attempt(partial(find, name, named, store, cache)):
                 findings.add_named(key_of(name), files)
-        findings.faults += _disk_faults(findings.num_model_bytes, cache)
+        folder = next(path for path in (cache, *cache.parents) if path.is_dir())
+        num_bytes, free = findings.num_model_bytes, shutil.disk_usage(folder).free
+        if free < COPIES * num_bytes:
+            message = (
+                f"{folder}: {free / 1e6:,.1f} MB free, and {COPIES * num_bytes / 1e6:,.1f} MB are expected ({COPIES} "
+                f"copies of the model's {num_bytes / 1e6:,.1f} MB): make room there, or let TRAIN_FUNC_HOME name a "
+                "folder on another disk"
+            )
+            findings.faults.append(("storage", message))
         findings.notes += _size_notes(run, findings.facts.get("num_train"))
     return {
         "faults": [{"cause": cause, "message": message} for cause, message in findings.faults],
@@ -79,18 +86,6 @@ def base() -> int:
         answer = {"folder": str(model.folder), "fingerprint": model.fingerprint}
     print(json.dumps(answer), flush=True)
     return os.EX_OK
-
-
-def _disk_faults(num_bytes: int, cache: Path) -> list[tuple[Cause, str]]:
-    folder = next(path for path in (cache, *cache.parents) if path.is_dir())
-    free, needed = shutil.disk_usage(folder).free, COPIES * num_bytes
-    if free >= needed:
-        return []
-    message = (
-        f"{folder}: {free / 1e6:,.1f} MB free, and {needed / 1e6:,.1f} MB are expected ({COPIES} copies of the model's "
-        f"{num_bytes / 1e6:,.1f} MB): make room there, or let TRAIN_FUNC_HOME name a folder on another disk"
-    )
-    return [("storage", message)]
 
 
 def _size_notes(run: Run, num_train: int | None) -> list[str]:

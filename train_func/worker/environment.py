@@ -12,7 +12,19 @@ from train_func.worker.inputs.cache import machine_cache
 
 GROUP_SECRET = "TRAIN_FUNC_GROUP_SECRET"
 WEBHOOK = "TRAIN_FUNC_WEBHOOK"
+STATUS_SERVER = "KUBEFLOW_TRAINER_SERVER_URL"
 DEFAULT_JOIN_SECONDS = 600.0  # for the group to form, where the job does not say; torch's own default
+
+
+@dataclass(frozen=True)
+class StatusServer:
+    """Where the operator of a TrainJob takes how far it is, if its feature TrainJobStatus is on."""
+
+    address: str
+    authority: Path
+    """File of the certificate of who has signed the server's."""
+    token: Path
+    """File of what the server knows the pod by."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -55,10 +67,12 @@ class Environment:
     """The time of the submission."""
     webhook: str = field(default="", repr=False)
     """The address to which alerts are posted; empty where there is none."""
+    status_server: StatusServer | None = None
+    """None where the operator takes no status."""
 
     @property
     def job_dir(self) -> Path:
-        """Where ranks find the record of the run and the source."""
+        """Returns the folder in which ranks find the record of the run and the source."""
         return self.work_dir / "job"
 
     @property
@@ -114,6 +128,7 @@ def read_environment(environ: Mapping[str, str]) -> Environment:
     if num_workers > 1 and not secrets:
         faults.append(f"{GROUP_SECRET} is not set, and the store has no secret by which workers know one another")
     group_key = hmac.digest("\0".join(secrets).encode(), f"group of workers\0{submission}".encode(), "sha256")
+    status_files = [Path(environ.get(f"KUBEFLOW_TRAINER_SERVER_{name}", "")) for name in ("CA_CERT", "TOKEN")]
     environment = Environment(
         work_dir=work_dir,
         temporary_dir=Path(environ.get("TMPDIR") or work_dir / "tmp"),
@@ -137,6 +152,7 @@ def read_environment(environ: Mapping[str, str]) -> Environment:
         submission=submission,
         submitted=environ.get("TRAIN_FUNC_SUBMITTED", ""),
         webhook=environ.get(WEBHOOK, "").strip(),
+        status_server=StatusServer(server, *status_files) if (server := environ.get(STATUS_SERVER)) else None,
     )
     if environment.worker >= num_workers > 0:
         faults.append(f"TRAIN_FUNC_WORKER={environment.worker}: below the {num_workers} workers of PET_NNODES")

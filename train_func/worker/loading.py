@@ -26,7 +26,7 @@ class Loading:
     def __init__(self, record: RunRecord, store: Store, cache: Path) -> None:
         self._record, self._store, self._cache = record, store, cache
         self.processor: Any = None
-        """That which rows were encoded with last, or else of the model."""
+        """The processor with which rows were encoded last, or else that of the model."""
         self._encoded: tuple[Any, Any] = (None, None)
         """Form of the training rows that ``data`` gave, and the processor that it was given."""
 
@@ -61,21 +61,22 @@ class Loading:
     def data(self, processor: Any) -> tuple[Dataset, Dataset]:
         """The rows to train on and those held out, as the model takes them."""
         rows = self.rows
-        train, held_out = world.on_all_ranks(lambda: self._encode(rows, processor))
+
+        def encode() -> list[Dataset]:
+            encoded, refusals = [], []
+            for side in (rows.train, rows.held_out):
+                try:
+                    encoded.append(self.task.encode(side, processor))
+                except InvalidInput as refusal:
+                    refusals.append(refusal)
+            if refusals:
+                raise InvalidInput([fault for each in refusals for fault in each.faults], cause=refusals[0].cause)
+            return encoded
+
+        train, held_out = world.on_all_ranks(encode)
         self._encoded = _form(train), processor
         self.processor = processor or self.processor
         return train, held_out
-
-    def _encode(self, rows: Rows, processor: Any) -> tuple[Dataset, Dataset]:
-        encoded, refusals = [], []
-        for side in (rows.train, rows.held_out):
-            try:
-                encoded.append(self.task.encode(side, processor))
-            except InvalidInput as refusal:
-                refusals.append(refusal)
-        if refusals:
-            raise InvalidInput([fault for each in refusals for fault in each.faults], cause=refusals[0].cause)
-        return encoded[0], encoded[1]
 
     def collator(self, rows: Dataset) -> Any:
         """Returns what makes batches of ``rows``, if they are like those of ``data`` to train on, and the task says.

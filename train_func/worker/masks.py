@@ -28,18 +28,13 @@ _lines: list[bytes] = []
 def begin(environ: Mapping[str, str]) -> None:
     """Masks the secrets of this environment from now on, and no others."""
     names = {*environ.get(VARIABLE, "").split(), GROUP_SECRET, WEBHOOK}
-    values = {environ[name] for name in names if environ.get(name)} | _hub_token(environ)
+    values = {environ[name] for name in names if environ.get(name)}
+    if folder := environ.get("HF_HOME"):
+        with contextlib.suppress(OSError, ValueError):  # the token of a login, read if no variable gives one
+            values.add(Path(folder, "token").read_text().strip())
     forms = {form for value in values for form in _forms(value) if len(form) >= SHORTEST}
     _texts[:] = sorted(forms, key=len, reverse=True)
     _lines[:] = [text.encode(errors="surrogateescape") for text in _texts]
-
-
-def _hub_token(environ: Mapping[str, str]) -> set[str]:
-    """Returns the token of a login, which libraries read if no variable gives one."""
-    with contextlib.suppress(OSError, ValueError):
-        if folder := environ.get("HF_HOME"):
-            return {Path(folder, "token").read_text().strip()}
-    return set()
 
 
 def _forms(value: str) -> set[str]:

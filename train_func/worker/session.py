@@ -307,7 +307,10 @@ class Session:
                 when it is called within the loop, or again before it.
             StorageFailed: reason "damaged" when there are checkpoints, and none can be used.
         """
-        if self._is_within_loop():
+        loop = self._own_loop() if self._own_loop else None
+        state = inspect.getgeneratorstate(loop) if loop else None
+        del loop  # a traceback would keep it
+        if state in (inspect.GEN_SUSPENDED, inspect.GEN_RUNNING):
             raise InvalidInput(
                 "session.checkpoint was called within the loop of session.steps: call it before the loop, with what is "
                 "to be saved; the loop saves it as often as Run(checkpoint_every=...) says",
@@ -321,10 +324,6 @@ class Session:
             )
         numbered = {str(number): of for number, of in enumerate(objects)}
         self._own_state = OwnState(self._begin_training, {**numbered, **named}, self.device)
-
-    def _is_within_loop(self) -> bool:
-        loop = self._own_loop() if self._own_loop else None  # in this frame, which no traceback keeps
-        return loop is not None and inspect.getgeneratorstate(loop) in (inspect.GEN_SUSPENDED, inspect.GEN_RUNNING)
 
     def report(self, step: int, **metrics: Any) -> None:
         """Reports the metrics of a step: ``watch`` shows them and ``job.history()`` keeps them. Only rank 0 counts.

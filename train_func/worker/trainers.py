@@ -44,7 +44,7 @@ class Trainers:
         self._store, self._record, self._attempt, self._work = store, record, attempt, work
         self._loading, self._publication = loading, publication
         self.train_ids: RowIds | None = None
-        """Of the rows that the session gave to train on."""
+        """Ids of the rows that the session gave to train on."""
         self.held_out: Dataset | None = None
         self._ended: list[Trainer] = []
 

@@ -74,7 +74,12 @@ def diagnose(error: Any, verb: str, resource: str, scope: Scope) -> Diagnosis:
     words, status = words_of(error), status_of(error)
     match status:
         case None:
-            away = f"{scope.where} cannot be reached: {_why(error)}"
+            outage = str(getattr(error, "reason", None) or error)
+            if "certificate" in outage.lower():
+                outage = f"its certificate is not one that the kubeconfig's certificate-authority has signed ({outage})"
+            else:
+                outage = outage.rpartition("): ")[2]  # behind the name of a connection
+            away = f"{scope.where} cannot be reached: {outage}"
             return Diagnosis("cluster", f"{away}. See whether `kubectl get pods` answers with that context")
         case 401:
             refused = f"{scope.where} does not accept the credentials (expired?): {words}. {_LOG_IN}"
@@ -181,13 +186,6 @@ def silent_operator(scope: Scope, why: str) -> str:
         f"the {operator.name} of {scope.where} does not answer: {why}. It starts within a minute or so; otherwise "
         f"have the administrator of the cluster look: {operator.look}"
     )
-
-
-def _why(error: BaseException) -> str:
-    words = str(getattr(error, "reason", None) or error)
-    if "certificate" in words.lower():
-        return f"its certificate is not one that the kubeconfig's certificate-authority has signed ({words})"
-    return words.rpartition("): ")[2]  # behind the name of a connection
 
 
 def words_of(error: Any) -> str:

@@ -1,4 +1,4 @@
-"""Which cluster is meant: from a kubeconfig, or from inside a pod; and which proxy leads to it."""
+"""Finds the cluster that is meant, by a kubeconfig or from inside a pod, and the proxy that leads to it."""
 
 import functools
 import os

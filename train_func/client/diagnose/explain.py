@@ -1,4 +1,4 @@
-"""Why a job that has ended has no result: one typed error from pods, events, attempt records and a rank's traceback.
+"""Explains why a job that has ended has no result, by one typed error from pods, events, records and a traceback.
 
 The monitor tells what hinders a job that has not ended.
 """

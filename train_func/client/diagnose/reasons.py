@@ -1,4 +1,4 @@
-"""Why workers do not start, or end: one table of the cluster's reasons, each with its cause and what to do next.
+"""Explains why workers do not start, or end, by a table of the cluster's reasons: each has its cause and a remedy.
 
 The cluster's own message is always told with it.
 """

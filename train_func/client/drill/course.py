@@ -22,7 +22,6 @@ from train_func.client.watch import JobLooks
 from train_func.errors import Cause, InvalidInput
 from train_func.text import counted, shown
 from train_func.wire import exits
-from train_func.wire.events import Resumes
 from train_func.wire.records import EndRecord, RunRecord
 
 
@@ -65,7 +64,11 @@ def drill(target: Target, campaign: Campaign, *, is_compared: bool = False) -> D
         injector.check(fault)
     trace = Observer(target.news(), target.note)
     trace.until(lambda: trace.state in (*ENDED, "Absent") or (trace.is_current and trace.is_training))
-    _check_trains(target, trace)
+    if trace.is_over or trace.state in (*ENDED, "Absent"):
+        raise InvalidInput(
+            f"{target.record.name} is {trace.state}: a drill needs a job that trains; submit the run"
+            f"{' with fresh=True' if trace.state == 'Succeeded' else ''}, and drill it meanwhile"
+        )
     group = trace.group
     assert group is not None  # it trains
     faults = campaign.choose(trace.last_step, trace.num_steps, group.ranks, group.workers)
@@ -98,14 +101,6 @@ def drill(target: Target, campaign: Campaign, *, is_compared: bool = False) -> D
 
 def _is_due(fault: Fault, trace: Observer) -> bool:
     return trace.is_training and (fault.at_step is None or trace.last_step >= fault.at_step)
-
-
-def _check_trains(target: Target, trace: Observer) -> None:
-    if trace.is_over or trace.state in (*ENDED, "Absent"):
-        raise InvalidInput(
-            f"{target.record.name} is {trace.state}: a drill needs a job that trains; submit the run"
-            f"{' with fresh=True' if trace.state == 'Succeeded' else ''}, and drill it meanwhile"
-        )
 
 
 def _victim(fault: Fault, target: Target, trace: Observer) -> int | None:
@@ -176,7 +171,9 @@ def _measured(
     is_over = again is not None or new is None  # the attempt, whose end record has its last step
     told = [step.step for step in trace.steps if step.attempt == attempt and (is_over or step.time < begun)]
     recorded = [end.step for end in ends if end.attempt == attempt and is_over]
-    resumption = trace.resumptions.get(again or 0)
+    resumption, checkpoint = trace.resumptions.get(again or 0), ""
+    if resumption:
+        checkpoint = str(resumption) if resumption.step else f"begins at step 1: {resumption.why}"
     cause, message = _told([end for end in ends if again is None or end.attempt < again], trace, begun)
     return Recovery(
         fault=fault,
@@ -187,7 +184,7 @@ def _measured(
         next_attempt=again,
         workers=next((group.workers for group in trace.groups if group.attempt == again), None),
         resumed_step=resumption.step if resumption else None,
-        checkpoint=_taken(resumption) if resumption else "",
+        checkpoint=checkpoint,
         first_step=(new.step or None) if new else None,
         seconds=new.time - begun if new else None,
         cause=cause,
@@ -198,10 +195,6 @@ def _measured(
 def _ends(target: Target, attempt: int) -> list[EndRecord]:
     """Returns how workers ended in this attempt and later ones, as far as that is on record."""
     return [end for end in all_ends(target.store, target.record.keys, []) if end.attempt >= attempt]
-
-
-def _taken(resumption: Resumes) -> str:
-    return str(resumption) if resumption.step else f"begins at step 1: {resumption.why}"
 
 
 def _told(ends: Sequence[EndRecord], trace: Observer, begun: float) -> tuple[Cause | None, str]:

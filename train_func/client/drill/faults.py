@@ -113,17 +113,13 @@ class Fault(NamedFields):
         return f"{self.kill}{'' if victim is None else f' {victim}'}"
 
 
-def _nothing() -> None:
-    """Has nothing to undo."""
-
-
 @dataclass(frozen=True)
 class Injection:
     """A fault that has been caused."""
 
     what: str
     """What was done, in words that follow "drill: "."""
-    undo: Callable[[], None] = field(default=_nothing)
+    undo: Callable[[], None] = field(default=lambda: None)
     """Brings back what is away; to be called once, whatever happens."""
 
 

@@ -72,35 +72,27 @@ class Recovery:
     def __str__(self) -> str:
         when = datetime.fromtimestamp(self.time).astimezone()
         behind = f", behind step {self.last_step}" if self.last_step is not None else ""
+        then, cost = "no step came any more", "all that was not saved"
+        if self.seconds is not None:
+            checkpoint = self.checkpoint or "tells no checkpoint that it goes on from"
+            then = f"attempt {self.next_attempt}, with {counted(self.workers or 0, 'worker')}, {checkpoint}"
+            if self.next_attempt is None:
+                then = "the same attempt goes on"
+            lost = "steps unknown" if self.steps_lost is None else f"{counted(self.steps_lost, 'step')} done again"
+            what = f"step {self.first_step}, the first new one," if self.first_step else f"attempt {self.next_attempt}"
+            cost = f"{lost}; {what} came after {self.seconds:.1f} s"
+        expected = " or ".join(self.fault.causes)
+        verdict = "as it was" if self.has_right_cause else f"and it was {expected}"
+        told = f"{self.cause}, {verdict}: {self.message.partition(chr(10))[0]}"
+        if self.cause is None:
+            told = f"nothing ({expected} is what was done)"
         lines = [
             ("did", f"at {when:%H:%M:%S}, in attempt {self.attempt}{behind}: {self.what}"),
-            ("then", self._then()),
-            ("cost", self._cost()),
-            ("told", self._told()),
+            ("then", then),
+            ("cost", cost),
+            ("told", told),
         ]
         return "\n".join(f"  {name}  {words}" for name, words in lines)
-
-    def _then(self) -> str:
-        if self.seconds is None:
-            return "no step came any more"
-        if self.next_attempt is None:
-            return "the same attempt goes on"
-        taken = self.checkpoint or "tells no checkpoint that it goes on from"
-        return f"attempt {self.next_attempt}, with {counted(self.workers or 0, 'worker')}, {taken}"
-
-    def _cost(self) -> str:
-        if self.seconds is None:
-            return "all that was not saved"
-        lost = "steps unknown" if self.steps_lost is None else f"{counted(self.steps_lost, 'step')} done again"
-        what = f"step {self.first_step}, the first new one," if self.first_step else f"attempt {self.next_attempt}"
-        return f"{lost}; {what} came after {self.seconds:.1f} s"
-
-    def _told(self) -> str:
-        expected = " or ".join(self.fault.causes)
-        if self.cause is None:
-            return f"nothing ({expected} is what was done)"
-        verdict = "as it was" if self.has_right_cause else f"and it was {expected}"
-        return f"{self.cause}, {verdict}: {self.message.partition(chr(10))[0]}"
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -1,4 +1,4 @@
-"""From Kubernetes' JSON to what a backend reports: conditions, pods, events."""
+"""Reads Kubernetes' JSON into what a backend reports: conditions, pods, events."""
 
 from collections.abc import Iterable, Mapping
 from datetime import UTC, datetime

@@ -21,7 +21,6 @@ RUNTIME = "torch-distributed"
 NODE = "node"  # the replicated job of the runtime, and its container
 MANAGER = "train-func/client"  # owner of the patches
 _NOT_PATCHED = ("automountServiceAccountToken", "enableServiceLinks", "priorityClassName", "containers")
-_STATES = {"Complete": "Succeeded"}
 
 
 class TrainJob(Kind):
@@ -101,7 +100,7 @@ class TrainJob(Kind):
         """Complete is Succeeded; it runs as soon as all its pods do, which the counts of its Jobs tell."""
         status = job.get("status") or {}
         read = [reading.condition(condition) for condition in status.get("conditions") or ()]
-        conditions = [replace(condition, type=_STATES.get(condition.type, condition.type)) for condition in read]
+        conditions = [replace(each, type="Succeeded") if each.type == "Complete" else each for each in read]
         started = [count for count in status.get("jobsStatus") or () if count["name"] == NODE and count.get("ready")]
         if started and not any(c.type in ("Succeeded", "Failed") and c.status == "True" for c in conditions):
             conditions.append(Condition("Running", "True", "JobsReady", "all pods of the job run"))

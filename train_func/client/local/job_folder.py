@@ -19,7 +19,6 @@ from train_func.process import lock
 from train_func.wire.codec import Record
 
 _ENTRIES: dict[str, type[JobStatus | Pod | JobEvent]] = {kind.__name__: kind for kind in (JobStatus, Pod, JobEvent)}
-_TIMES = ("created", "started", "ended", "time")
 
 
 class Journal(NamedTuple):
@@ -125,7 +124,8 @@ class JobFolder:
 
 def _entry(line: str) -> JobStatus | Pod | JobEvent:
     ((kind, values),) = json.loads(line).items()
-    values |= {name: datetime.fromisoformat(values[name]) for name in _TIMES if values.get(name)}
+    times = ("created", "started", "ended", "time")
+    values |= {name: datetime.fromisoformat(values[name]) for name in times if values.get(name)}
     if kind == "JobStatus":
         values["conditions"] = tuple(Condition(**condition) for condition in values["conditions"])
     if kind == "JobEvent" and values["end"]:

@@ -80,7 +80,7 @@ def _gpus(environment: Mapping[str, str]) -> tuple[str, ...]:
 def capacity_faults(
     workers: int, machine: Machine, *, num_model_bytes: int, cpu: int | None, memory: str | None, gpu: int
 ) -> list[str]:
-    """Why this machine does not hold the workers, with the number that it holds.
+    """Returns why this machine does not hold the workers, with the number that it holds.
 
     Args:
         workers: how many are asked for.

@@ -189,7 +189,7 @@ def remove_fetched(folder: Path) -> None:
 
 
 def _manifest_in(folder: Path) -> bytes:
-    """Which model was fetched into a folder; empty where none was."""
+    """Returns which model was fetched into a folder; empty where none was."""
     return (folder / MODEL_MANIFEST).read_bytes() if (folder / MODEL_MANIFEST).is_file() else b""
 
 

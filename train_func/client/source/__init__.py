@@ -1,4 +1,4 @@
-"""From a function in a notebook cell to one self-contained module, or to every reason why it cannot travel."""
+"""Makes one self-contained module of a function in a notebook cell, or tells every reason why it cannot travel."""
 
 from train_func.client.source.pack import Source, locate, locate_main, pack
 

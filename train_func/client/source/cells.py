@@ -25,7 +25,6 @@ from train_func.wire.source_file import split_lines
 MAX_SHOWN = 80  # characters of a line inside a message
 ABSENT = object()
 ATOMS = (type(None), bool, int, float, str, bytes)
-_INSTALLED = frozenset({"site-packages", "dist-packages"})
 _STANDARD = tuple(Path(sysconfig.get_path(kind)).resolve() for kind in ("stdlib", "platstdlib"))
 
 
@@ -160,7 +159,14 @@ class Space:
     def of(cls, live: Mapping[str, Any], file: str | None) -> "Space | None":
         """The space of the globals ``live``; ``file``: what they come from, unless a notebook. None without text."""
         if isinstance(live.get("_ih"), list) and "get_ipython" in live:
-            return cls(live, list(_cells(live["_ih"])))
+            cells = []
+            for number, text in enumerate(live["_ih"]):
+                cell = Text(f"cell In[{number}]", text, order=number)
+                if number and text:
+                    cells.append(cell)
+                    if body := _magic_body(cell):
+                        cells.append(Text(cell.origin, body, order=number, line=2))
+            return cls(live, cells)
         if file is None or not Path(file).is_file():
             return None
         path = Path(file).resolve()
@@ -330,7 +336,8 @@ def is_installed(file: str | None) -> bool:
     if file is None or file in {"built-in", "frozen"}:
         return True
     path = Path(file).resolve()
-    return bool(_INSTALLED & set(path.parts)) or any(path.is_relative_to(folder) for folder in _STANDARD)
+    is_of_package = not {"site-packages", "dist-packages"}.isdisjoint(path.parts)
+    return is_of_package or any(path.is_relative_to(folder) for folder in _STANDARD)
 
 
 def absolute(node: ast.ImportFrom, package: str) -> str:
@@ -373,15 +380,6 @@ def layers(value: object) -> Iterator[FunctionType]:
 def is_same_literal(value: object, other: object) -> bool:
     """Returns whether two values are of one type, and equal bit for bit."""
     return type(value) is type(other) and repr(value) == repr(other)
-
-
-def _cells(history: list[str]) -> Iterator[Text]:
-    for number, text in enumerate(history):
-        cell = Text(f"cell In[{number}]", text, order=number)
-        if number and text:
-            yield cell
-            if body := _magic_body(cell):
-                yield Text(cell.origin, body, order=number, line=2)
 
 
 def _magic_body(cell: Text) -> str | None:

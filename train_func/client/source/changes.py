@@ -23,7 +23,6 @@ from train_func.client.source.names import Definition, Import
 
 _IMPLICIT = frozenset(("__new__", "__init_subclass__", "__class_getitem__"))  # which type() wraps by itself
 _METACLASSES = (type, abc.ABCMeta)
-_STATE = (*ATOMS, list, dict, set)
 _Function = ast.FunctionDef | ast.AsyncFunctionDef
 
 
@@ -71,7 +70,7 @@ def _changes_of_function(node: _Function, value: object, path: str, space: Space
         made_by = space.definition_at(wrapper.__code__) if wrapper is not function else None
         for name, cell in zip(wrapper.__code__.co_freevars, wrapper.__closure__ or (), strict=True):
             assigned = _literals_around(made_by, name) if made_by and cell != CellType() else []
-            is_state = bool(assigned) and type(cell.cell_contents) in _STATE
+            is_state = bool(assigned) and type(cell.cell_contents) in (*ATOMS, list, dict, set)
             if is_state and not any(is_same_literal(constant, cell.cell_contents) for constant in assigned):
                 yield Change(f"{path}.{name}", cell, node, is_made=False)
 

@@ -58,7 +58,11 @@ class Collection:
         self.modules = Modules(self.module_name, is_there)
         self.faults: list[str] = []
         self.pieces: list[Piece] = []
-        self._writer = Writer(self._reference, self._module, self._helper, (statement.text, statement.first))
+
+        def helper(name: str, text: str) -> str:
+            return self._alias(name, text, functools.partial(self._helper_piece, text)).name
+
+        self._writer = Writer(self._reference, self._module, helper, (statement.text, statement.first))
         self._of_name: dict[str, list[Piece]] = {}
         self._of_node: dict[ast.stmt, Piece] = {}
         self._of_alias: dict[object, Piece] = {}  # which give names to what values need
@@ -401,9 +405,6 @@ class Collection:
     def _module(self, name: str) -> str:
         alias = "_" + name.replace(".", "_")
         return self._alias(alias, name, lambda alias: self._import(name, alias, *self._writer.at)).name
-
-    def _helper(self, name: str, text: str) -> str:
-        return self._alias(name, text, functools.partial(self._helper_piece, text)).name
 
     def _helper_piece(self, text: str, alias: str) -> Piece:
         cell, line = self._writer.at

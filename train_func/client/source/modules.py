@@ -1,6 +1,7 @@
 """The modules that code imports: installed ones stay imports, local ones travel whole, missing ones are refused."""
 
 import ast
+import contextlib
 import importlib.util
 import sys
 from collections.abc import Callable, Container, Iterable, Iterator, Mapping
@@ -113,7 +114,10 @@ class Modules:
     def _import(self, name: str, place: str, *, is_certain: bool) -> None:
         """``is_certain``: the code cannot do without."""
         top, *rest = name.split(".")
-        spec = None if top in NEVER_PACKED else _spec_of(top)
+        spec = None
+        if top not in NEVER_PACKED:
+            with contextlib.suppress(ValueError, ImportError):  # a module without a spec, made in memory
+                spec = importlib.util.find_spec(top)
         folders = list(spec.submodule_search_locations or ()) if spec else []
         if spec and spec.origin is None and not any(_holds_python(folder, rest) for folder in folders):
             spec = None  # any folder of that name
@@ -128,24 +132,22 @@ class Modules:
         """Lets a local module travel, and then the next part of the dotted name below it."""
         name, folders = spec.name, spec.submodule_search_locations
         if name not in self.local and name != self._own:
-            self._read(name, Path(spec.origin) if spec.origin else None, place, is_package=folders is not None)
+            is_package = folders is not None
+            path = name.replace(".", "/") + ("/__init__.py" if is_package else ".py")
+            try:
+                text = Text.of_file(Path(spec.origin), path) if spec.origin else Text(path, "")
+                tree = ast.parse(text.text)
+            except (OSError, SyntaxError, ValueError) as error:
+                self.faults.append(f"{place}: the local module {name!r} ({path}) cannot be read as Python: {error}")
+            else:
+                module = self.local[name] = LocalModule(name, is_package, text)
+                self.add(tree, text, module.package, is_module=True)
         if rest and folders is not None:
             below = PathFinder.find_spec(f"{name}.{rest[0]}", list(folders))
             if below:
                 self._embed(below, rest[1:], place, is_certain=is_certain)
             elif is_certain and f"{name}.{rest[0]}" not in sys.modules:
                 self.faults.append(_missing(f"{name}.{rest[0]}", place))
-
-    def _read(self, name: str, file: Path | None, place: str, *, is_package: bool) -> None:
-        path = name.replace(".", "/") + ("/__init__.py" if is_package else ".py")
-        try:
-            text = Text.of_file(file, path) if file else Text(path, "")
-            tree = ast.parse(text.text)
-        except (OSError, SyntaxError, ValueError) as error:
-            self.faults.append(f"{place}: the local module {name!r} ({path}) cannot be read as Python: {error}")
-            return
-        module = self.local[name] = LocalModule(name, is_package, text)
-        self.add(tree, text, module.package, is_module=True)
 
 
 def _is_plain(node: ast.AST, names: Container[str]) -> bool:
@@ -166,13 +168,6 @@ def _imports_in(node: ast.AST, *, is_certain: bool, is_module: bool) -> Iterator
             is_suppressed = isinstance(child, ast.With) and any("suppress" in ast.unparse(item) for item in child.items)
             is_passed_by = may_fail or is_lazy or is_suppressed or isinstance(child, ast.If | ast.Match)
             yield from _imports_in(child, is_certain=is_certain and not is_passed_by, is_module=is_module)
-
-
-def _spec_of(top: str) -> ModuleSpec | None:
-    try:
-        return importlib.util.find_spec(top)
-    except (ValueError, ImportError):  # a module without a spec, made in memory
-        return None
 
 
 def _holds_python(folder: str, rest: list[str]) -> bool:

@@ -18,7 +18,6 @@ OF_A_MODULE = frozenset(
 )
 
 _LOADS = frozenset({"LOAD_GLOBAL", "LOAD_NAME", "LOAD_FROM_DICT_OR_GLOBALS"})
-_LAZY = frozenset({"__annotate__"})  # annotations of Python 3.14, evaluated when they are asked for
 _AT_ONCE = ("<listcomp>", "<setcomp>", "<dictcomp>", "<genexpr>", "<generic parameters of ")
 _FORGIVING = frozenset({"NameError", "Exception", "BaseException"})
 
@@ -79,7 +78,9 @@ def _read(code: CodeType, uses: Uses, *, at_once: bool, is_module: bool, guarded
         line = (step.positions and step.positions.lineno) or line
         if step.opname in _LOADS and step.argval not in bound:
             certain = uses.now if at_once else uses.later
-            into = uses.hints if code.co_name in _LAZY else uses.maybe if line in guarded else certain
+            into = uses.maybe if line in guarded else certain
+            if code.co_name == "__annotate__":  # annotations of Python 3.14, evaluated when they are asked for
+                into = uses.hints
             into[step.argval] = min(line, into.get(step.argval, line))
         elif step.opname in ("STORE_GLOBAL", "STORE_NAME"):
             if step.opname == "STORE_NAME":

@@ -1,5 +1,6 @@
 """SHA-256 of files and folders; that of a large file is remembered until the file changes."""
 
+import contextlib
 import hashlib
 import json
 import os
@@ -20,8 +21,10 @@ def of_file(path: Path, cache: Path) -> str:
         return _hash(path)
     state = [status.st_size, status.st_mtime_ns, status.st_ctime_ns, status.st_ino]  # only the third cannot be set
     note = cache / "fingerprints" / f"{hashlib.sha256(os.fsencode(path.resolve())).hexdigest()}.json"
-    if known := _remembered(note, state):
-        return known
+    with contextlib.suppress(OSError, ValueError):
+        known = json.loads(note.read_text())
+        if known["state"] == state:
+            return str(known["sha256"])
     found = _hash(path)
     if time.time() - max(status.st_mtime, status.st_ctime) > SETTLED_SECONDS:
         make_folders(note.parent)
@@ -82,11 +85,3 @@ def of_named(sums: Mapping[str, str]) -> str:
 def _hash(path: Path) -> str:
     with path.open("rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()
-
-
-def _remembered(note: Path, state: list[int]) -> str | None:
-    try:
-        known = json.loads(note.read_text())
-    except (OSError, ValueError):
-        return None
-    return str(known["sha256"]) if known["state"] == state else None

@@ -49,12 +49,6 @@ def look_up(wanted: Wanted) -> Listing:
     return Listing(str(info.sha), {file.rfilename: file.size or 0 for file in info.siblings or ()})
 
 
-def _no_answer(wanted: Wanted, error: Exception) -> InvalidInput | HubUnreachable:
-    """Returns what is raised for an error of asking the Hub: a refusal, or an outage."""
-    fault = _refusal(wanted, error)
-    return InvalidInput(fault, cause=wanted.cause) if fault else unreachable(wanted, _reason(error))
-
-
 def unreachable(wanted: Wanted, why: str, copy: str = "no copy of it") -> HubUnreachable:
     """The outage of a Hub of whose repository this machine holds ``copy``."""
     return HubUnreachable(
@@ -76,30 +70,32 @@ def _page(wanted: Wanted) -> str:
     return f"{constants.ENDPOINT}/{'datasets/' if wanted.kind == 'dataset' else ''}{wanted.address}"
 
 
-def _refusal(wanted: Wanted, error: Exception) -> str | None:
-    """Returns what the Hub refused; None when it gave no answer of use."""
+def _no_answer(wanted: Wanted, error: Exception) -> InvalidInput | HubUnreachable:
+    """Returns what is raised for an error of asking the Hub: a refusal, or an outage."""
     has_token = get_token() is not None
     match error:
         case HFValidationError():
-            return f"{wanted}: no such file or folder here, and no Hub id, which is like 'name' or 'owner/name'"
+            fault = f"{wanted}: no such file or folder here, and no Hub id, which is like 'name' or 'owner/name'"
         case GatedRepoError() if has_token:
-            return f"{wanted} is gated: the token lacks access; ask for it at {_page(wanted)} with the token's account"
+            fault = f"{wanted} is gated: the token lacks access; ask for it at {_page(wanted)} with the token's account"
         case GatedRepoError():
-            return f"{wanted} is gated and no token is set: accept its terms at {_page(wanted)} and give HF_TOKEN"
+            fault = f"{wanted} is gated and no token is set: accept its terms at {_page(wanted)} and give HF_TOKEN"
         case RevisionNotFoundError():
-            return (
+            fault = (
                 f"{wanted}: the Hub holds it without that revision; a branch, tag or commit is expected, "
                 f"{_page(wanted)}/tree/main lists them"
             )
         case RepositoryNotFoundError():
             token = "the token lacks access" if has_token else "no HF_TOKEN is set"
-            return (
+            fault = (
                 f"{wanted}: not found: the Hub ({constants.ENDPOINT}) has none of that name, or it is private and "
                 f"{token}; check the spelling ('name' or 'owner/name'); no file or folder of that name is here either"
             )
         case HfHubHTTPError() if error.response is not None and error.response.status_code in (401, 403):
-            return f"{wanted}: the Hub refuses the token HF_TOKEN ({_reason(error)}); make a new one with read access"
-    return None
+            fault = f"{wanted}: the Hub refuses the token HF_TOKEN ({_reason(error)}); make a new one with read access"
+        case _:
+            return unreachable(wanted, _reason(error))
+    return InvalidInput(fault, cause=wanted.cause)
 
 
 def _reason(error: Exception) -> str:

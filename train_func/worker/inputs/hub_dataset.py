@@ -69,7 +69,10 @@ def _tables(splits: DatasetDict) -> dict[str, pa.Table]:
 
 def _cached(wanted: Wanted, subset: str | None, outage: HubUnreachable) -> tuple[Any, str]:
     """Returns what an earlier load left in HF_HOME, when it is certain to be the revision asked for, and its subset."""
-    known = _revision(wanted)
+    known: str | None = wanted.revision
+    if len(wanted.revision) != 40:  # a branch or tag: the commit that it had when the Hub was last asked
+        note = Path(constants.HF_HUB_CACHE, f"datasets--{wanted.address.replace('/', '--')}", "refs", wanted.revision)
+        known = note.read_text().strip() if note.is_file() else None
     copy_of = partial(Cache, repo_id=wanted.address, dataset_name=wanted.address.split("/")[-1])
     try:
         builder = copy_of(config_name=subset, version="auto", hash="auto")  # the copy that was made last
@@ -83,15 +86,6 @@ def _cached(wanted: Wanted, subset: str | None, outage: HubUnreachable) -> tuple
     if known != builder.hash and not (known is None and wanted.revision == "main"):
         raise unreachable(wanted, outage.why, f"only commit {builder.hash} of it")
     return loaded, str(builder.config.name)
-
-
-def _revision(wanted: Wanted) -> str | None:
-    """The commit that a branch or tag had when the Hub was last asked; a commit is its own."""
-    if len(wanted.revision) == 40:
-        return wanted.revision
-    folder = f"datasets--{wanted.address.replace('/', '--')}"
-    note = Path(constants.HF_HUB_CACHE) / folder / "refs" / wanted.revision
-    return note.read_text().strip() if note.is_file() else None
 
 
 def _unloadable(wanted: Wanted, subset: str | None, error: Exception) -> Exception:

@@ -76,7 +76,12 @@ def read_image_folder(wanted: Wanted, folder: Path) -> ImageFolder | None:
     by_split = defaultdict(list)
     for path in images:
         by_split[path.parts[0] if has_splits else "all"].append(path)
-    splits = {name: _table(folder, paths, num_above) for name, paths in by_split.items()}
+    splits = {}
+    for name, of_split in by_split.items():
+        paths = pa.array([str(folder / path) for path in of_split], pa.string())
+        stored = pa.StructArray.from_arrays([pa.nulls(len(paths), pa.binary()), paths], names=["bytes", "path"])
+        labels = pa.array([path.parts[num_above - 1] for path in of_split], pa.string())
+        splits[name] = pa.Table.from_arrays([stored, labels], schema=_SCHEMA)
     return ImageFolder(splits, tuple(map(str, images)), tuple(_notes(wanted, folder, found)))
 
 
@@ -125,13 +130,6 @@ def _has_splits(wanted: Wanted, images: list[PurePosixPath]) -> bool:
             f"classes, give {TRAIN!r} another name, or put its images directly in it"
         )
     return True
-
-
-def _table(folder: Path, images: list[PurePosixPath], num_above: int) -> pa.Table:
-    paths = pa.array([str(folder / path) for path in images], pa.string())
-    stored = pa.StructArray.from_arrays([pa.nulls(len(images), pa.binary()), paths], names=["bytes", "path"])
-    labels = pa.array([path.parts[num_above - 1] for path in images], pa.string())
-    return pa.Table.from_arrays([stored, labels], schema=_SCHEMA)
 
 
 def _notes(wanted: Wanted, folder: Path, found: list[PurePosixPath]) -> list[str]:

@@ -99,7 +99,11 @@ def locate(wanted: Wanted, store: Store | None, cache: Path, take: Callable[[str
     """
     address = wanted.address
     if address.startswith(PACKAGE):
-        return _in_package(wanted)
+        name, _, inside = address.removeprefix(PACKAGE).partition("/")
+        spec = importlib.util.find_spec(name) if name.isidentifier() else None  # which imports no package
+        if spec is None or not spec.submodule_search_locations:
+            raise wanted.fault(f"no package {name!r} is installed in this Python; install it, or name a folder")
+        return _existing(wanted, Path(spec.submodule_search_locations[0]) / inside)
     if is_address(address):
         try:
             scheme = scheme_of(address)
@@ -142,15 +146,6 @@ def _existing(wanted: Wanted, path: Path) -> Path:
 def near(name: str, names: Sequence[str]) -> str:
     """Returns the ``names`` that are nearest to one that is missing, for messages."""
     return listed(difflib.get_close_matches(name, names, len(names), cutoff=0), NEAREST) if names else "nothing"
-
-
-def _in_package(wanted: Wanted) -> Path:
-    """The folder or file inside an installed package, which is not imported."""
-    name, _, inside = wanted.address.removeprefix(PACKAGE).partition("/")
-    spec = importlib.util.find_spec(name) if name.isidentifier() else None
-    if spec is None or not spec.submodule_search_locations:
-        raise wanted.fault(f"no package {name!r} is installed in this Python; install it, or name a folder")
-    return _existing(wanted, Path(spec.submodule_search_locations[0]) / inside)
 
 
 @dataclass(frozen=True)

@@ -155,19 +155,17 @@ def _missing(where: str, sizes: Mapping[str, int], *, needs_tokenizer: bool) -> 
             f"{where}: no tokenizer: {TOKENIZER} is expected (or {', '.join(VOCABULARIES)}); "
             "save the model's tokenizer beside it with tokenizer.save_pretrained"
         )
-    if not {WHOLE, INDEX} & set(sizes):
-        faults.append(_no_weights(where, sizes))
-    return faults
-
-
-def _no_weights(where: str, sizes: Mapping[str, int]) -> str:
+    if {WHOLE, INDEX} & set(sizes):
+        return faults
     if set(PICKLES) & set(sizes):
-        return (
+        faults.append(
             f"{where}: its weights are a pickle (pytorch_model.bin), which can run any program when loaded, so it "
             f"is refused; {WHOLE} is expected: where you trust it, load and save it once with "
             "AutoModel.from_pretrained(...).save_pretrained(folder), or take a revision with safetensors"
         )
-    return f"{where}: no weights: {WHOLE} (or {INDEX} and the files it names) is expected"
+    else:
+        faults.append(f"{where}: no weights: {WHOLE} (or {INDEX} and the files it names) is expected")
+    return faults
 
 
 def _wrong_weights(path: Path) -> str | None:

@@ -166,7 +166,13 @@ def _read_file(wanted: Wanted, path: Path) -> pa.Table:
 def _folder(wanted: Wanted, folder: Path, cache: Path) -> RawDataset:
     names = sorted(path.name for path in folder.iterdir())
     if {"dataset_info.json", "dataset_dict.json"} & set(names):
-        return _saved_folder(wanted, folder, cache)
+        from train_func.worker.inputs.hub_dataset import read_saved
+
+        files = [name for name in fingerprint.names_in(folder) if (folder / name).is_file()]
+        parts = fingerprint.of_each(folder, files, cache)
+        sha256 = fingerprint.of_parts(parts)
+        local = LocalFiles.found(wanted, folder, parts, sha256)
+        return RawDataset(str(folder), read_saved(folder), sha256, local=local)
     if read := read_image_folder(wanted, folder):
         parts = fingerprint.of_each(folder, read.files, cache)
         sha256 = fingerprint.of_parts(parts)
@@ -177,12 +183,3 @@ def _folder(wanted: Wanted, folder: Path, cache: Path) -> RawDataset:
         "the folder was not saved by datasets' save_to_disk: it has neither dataset_info.json nor "
         f"dataset_dict.json; and it holds no images, in a folder per class{hint}"
     )
-
-
-def _saved_folder(wanted: Wanted, folder: Path, cache: Path) -> RawDataset:
-    from train_func.worker.inputs.hub_dataset import read_saved
-
-    files = [name for name in fingerprint.names_in(folder) if (folder / name).is_file()]
-    parts = fingerprint.of_each(folder, files, cache)
-    sha256 = fingerprint.of_parts(parts)
-    return RawDataset(str(folder), read_saved(folder), sha256, local=LocalFiles.found(wanted, folder, parts, sha256))

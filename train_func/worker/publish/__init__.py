@@ -1,1 +1,1 @@
-"""From what a function leaves to the model of a run in the store."""
+"""Makes the model of a run in the store of what its function leaves."""

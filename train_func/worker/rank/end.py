@@ -1,4 +1,4 @@
-"""How a rank ends: what its function has done until then, what it leaves for its supervisor, and what that sees.
+"""The end of a rank: what its function has done until then, what it leaves for its supervisor, and what that sees.
 
 A rank leaves its outcome, one small JSON file, as its last act. Native code may end its process before that: two more
 files beside it say whether the function had come to its end, and whether break or return had left a loop over steps.

@@ -1,4 +1,4 @@
-"""Where the events of this process go: from a rank to its supervisor, from a supervisor to its log, else to people."""
+"""Sends the events of this process on: from a rank to its supervisor, from a supervisor to its log, else to people."""
 
 import contextlib
 import os
@@ -31,6 +31,11 @@ def say(event: Event) -> None:
 def note(text: str) -> None:
     """Says what a person should know."""
     say(events.Note(text=text))
+
+
+def is_heard() -> bool:
+    """Returns whether a supervisor, or who stands for it, hears the events of this process."""
+    return _sink[0] is not _print
 
 
 def report_to(sink: Say) -> None:

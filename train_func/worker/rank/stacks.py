@@ -1,4 +1,4 @@
-"""Where a rank is, in Python's words: its stacks when it is asked for them, the traceback of the error that ends it.
+"""Writes where a rank is: its stacks when it is asked for them, and the traceback of the error that ends it.
 
 They go to a pipe of their own, so that they are told from what the function prints. Loads no torch.
 """

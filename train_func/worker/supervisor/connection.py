@@ -35,11 +35,12 @@ class Host:
         family = socket.AF_INET6 if is_dual else socket.AF_INET
         self._socket = socket.create_server(("", port), family=family, backlog=128, dualstack_ipv6=is_dual)
         self.port = int(self._socket.getsockname()[1])
-        threading.Thread(target=lambda: asyncio.run(self._serve()), name="host of the group", daemon=True).start()
 
-    async def _serve(self) -> None:
-        async with await asyncio.start_server(self._hear, sock=self._socket) as server:
-            await server.serve_forever()
+        async def serve() -> None:
+            async with await asyncio.start_server(self._hear, sock=self._socket) as server:
+                await server.serve_forever()
+
+        threading.Thread(target=lambda: asyncio.run(serve()), name="host of the group", daemon=True).start()
 
     async def _hear(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         report = None
@@ -83,7 +84,12 @@ class Connection:
             try:
                 if until:
                     self._connect()
-                return self._order(report)
+                self._socket.sendall(_framed(report.to_json()))
+                length = int.from_bytes(self._file.read(LENGTH))
+                answer = self._file.read(length)
+                if not length or len(answer) < length:
+                    raise ConnectionError("worker 0 has closed the connection")
+                return Order.from_json(answer)
             except OSError as error:
                 self.close()
                 until = until or time.monotonic() + AWAY_SECONDS
@@ -110,14 +116,6 @@ class Connection:
         except OSError:
             self.close()
             raise
-
-    def _order(self, report: Report) -> Order:
-        self._socket.sendall(_framed(report.to_json()))
-        length = int.from_bytes(self._file.read(LENGTH))
-        answer = self._file.read(length)
-        if not length or len(answer) < length:
-            raise ConnectionError("worker 0 has closed the connection")
-        return Order.from_json(answer)
 
 
 def _framed(content: bytes) -> bytes:

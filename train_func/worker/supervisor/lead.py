@@ -1,4 +1,4 @@
-"""Which worker leads a group, and how the others reach it.
+"""The lead: one worker leads a group, and the others reach it at its address.
 
 The lead of a group of a fixed size is worker 0, whose name is in the environment of every pod. In an elastic group any
 worker may be lost, so the lead is the worker that wrote the newest of the numbered records in the store, each of which

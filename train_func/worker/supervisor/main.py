@@ -224,20 +224,20 @@ class Supervisor:
 
     def _meet(self) -> Verdict | None:
         """Returns None once this worker is in a group."""
-        self._member = patiently(
-            lambda: meet(self._environment, self._stop, self._lead, self._get_ready, self._member), self._stop
-        )
+        inputs, stop = self._inputs, self._stop
+        assert inputs is not None
+
+        def get_ready() -> None:
+            inputs.bring(stop.check)
+            while not self._template.is_ready():
+                stop.pause(LOOK_SECONDS)
+
+        self._member = patiently(lambda: meet(self._environment, stop, self._lead, get_ready, self._member), stop)
         if self._member.is_lead:
             self._log_tee.tell(self._alerter.hear)
             if self._heartbeat and not self._heartbeat.is_alive():
                 self._heartbeat.start()
         return None
-
-    def _get_ready(self) -> None:
-        assert self._inputs is not None
-        self._inputs.bring(self._stop.check)
-        while not self._template.is_ready():
-            self._stop.pause(LOOK_SECONDS)
 
     def _close(self, verdict: Verdict, root: Verdict | None = None) -> Verdict:
         if self._attempt:

@@ -201,8 +201,9 @@ class GroupMeter:
         times = [self._time(worker, rank) for worker, usage in workers.items() for rank in usage.ranks]
         seconds = now - self._since
         if times and min(rank.num_steps for rank in times) >= LEAST_STEPS:
-            before, self._suspicion = self._suspicion, slowness_of(times)
-            self._slowness = self._suspicion if _is_same(before, self._suspicion) else None
+            before, slowness = self._suspicion, slowness_of(times)
+            is_same = before and slowness and (before.part, before.worker) == (slowness.part, slowness.worker)
+            self._suspicion, self._slowness = slowness, slowness if is_same else None
             self._before = {rank.rank: rank for usage in workers.values() for rank in usage.ranks}
             self._since = now
         return measured(seconds, workers, times, self._slowness)
@@ -215,13 +216,6 @@ class GroupMeter:
             seconds[PHASES[Phase(phase)]] += spent - (before.seconds[phase] if before.seconds else 0.0)
         num_steps = rank.num_steps - (before.num_steps if rank.num_steps >= before.num_steps else 0)
         return RankTime(rank.rank, worker, num_steps, **seconds)
-
-
-def _is_same(before: Slowness | None, slowness: Slowness | None) -> bool:
-    """Returns whether both say that the same worker, or else the exchange, is slow."""
-    if before is None or slowness is None:
-        return False
-    return (before.part, before.worker) == (slowness.part, slowness.worker)
 
 
 def measured(
@@ -238,7 +232,11 @@ def measured(
         num_ranks = sum(len(by_worker[other]) for other in {*chosen, worker})
         if worker not in chosen and len(chosen) < MOST_WORKERS and num_ranks <= MOST_RANKS:
             chosen.append(worker)
-    shares = {rank.rank: _shares(rank) for rank in times}
+    shares: dict[int, list[int]] = {}  # percent of the time of each rank, by its parts
+    for rank in times:
+        parts = [getattr(rank, part) for part in WorkersMeasured.PARTS]
+        total = max(sum(parts) + rank.other, 1e-9)
+        shares[rank.rank] = [round(100 * part / total) for part in parts]
     event = WorkersMeasured(
         seconds=round(seconds, 1),
         num_workers=len(workers),
@@ -262,10 +260,3 @@ def measured(
         message=slowness.message,
         remedy=slowness.remedy,
     )
-
-
-def _shares(rank: RankTime) -> list[int]:
-    """Returns the percent of its time that each part had."""
-    parts = [getattr(rank, part) for part in WorkersMeasured.PARTS]
-    total = sum(parts) + rank.other
-    return [round(100 * part / max(total, 1e-9)) for part in parts]

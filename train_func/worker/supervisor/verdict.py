@@ -1,4 +1,4 @@
-"""From the ends of a worker's ranks to the one exit of the worker: what came first, and what merely followed."""
+"""Makes the one exit of a worker of the ends of its ranks: tells what came first from what merely followed."""
 
 import signal
 from collections.abc import Sequence

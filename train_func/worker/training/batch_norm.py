@@ -137,7 +137,9 @@ class BatchStatistics:
                 "buffers stay as they are"
             )
 
-    def _spread_others(self) -> None:
+    @torch.no_grad()
+    def merge(self) -> None:
+        """Changes the buffers after the micro-batches of a step, on every rank alike; collective."""
         if not self._is_settled and world.size() > 1:
             self._changed = world.gather(self._changed)[0]
         self._is_settled = self._is_settled or self._changed is not None
@@ -145,11 +147,6 @@ class BatchStatistics:
             for name, buffer in self._named_others():
                 if name in self._changed:
                     world.spread(buffer)
-
-    @torch.no_grad()
-    def merge(self) -> None:
-        """Changes the buffers after the micro-batches of a step, on every rank alike; collective."""
-        self._spread_others()
         if not self._layers:
             return
         buffers = [buffer for layer in self._layers for buffer in layer.buffers]

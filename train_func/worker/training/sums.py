@@ -148,7 +148,7 @@ class Sums:
         self._runs: Sequence[Node] = ()
         self.tree = tree(0)
         self.nodes: list[tuple[Node, ...]] = []
-        """Of the step, over all of it, and what each rank has in the end."""
+        """The nodes that each rank has at the end of the step, which together span all of it."""
         self.is_open = False
         """Whether a step has begun whose gradients are not the sums yet."""
 

@@ -21,6 +21,7 @@ from datasets import Dataset
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 from torch.utils.data import DataLoader
+from transformers.integrations.integration_utils import KubeflowCallback
 from transformers.integrations.neftune import deactivate_neftune
 from transformers.trainer_callback import PrinterCallback, ProgressCallback
 from transformers.trainer_utils import PredictionOutput, TrainOutput, speed_metrics
@@ -30,7 +31,7 @@ from train_func.errors import InvalidInput
 from train_func.process.failpoint import reach
 from train_func.wire.events import Evaluated, Stage
 from train_func.worker.checkpoint.checkpointing import Checkpointing, Parts, Resumption
-from train_func.worker.rank import marks, stop_flag, world
+from train_func.worker.rank import marks, reporting, stop_flag, world
 from train_func.worker.rank.marks import Phase
 from train_func.worker.tasks.protocol import StreamingMetric, WorkerTask
 from train_func.worker.tasks.streaming_metrics import Accuracy
@@ -86,23 +87,24 @@ class Trainer(transformers.Trainer):
             made = [self.task and self.task.collator(self.processing_class, training=is_on) for is_on in (True, False)]
             training, held_out = (padded(of or self.data_collator) for of in made)
             self.data_collator, self._of_task = training, (training, held_out)
-        for printing in (PrinterCallback, ProgressCallback):
-            self.remove_callback(printing)
+        posting = (KubeflowCallback,) if reporting.is_heard() else ()  # the supervisor posts what it hears
+        for callback in (PrinterCallback, ProgressCallback, *posting):
+            self.remove_callback(callback)
         self.evaluations: list[evaluation.Measurement] = []
         """In their order."""
         count_own = self.task.num_items if self.task else None
         self.items = items_of(self.model, shifts_labels=self._loss_shifts_labels, count_own=count_own)
         self.metric: StreamingMetric | None = self.task.metric() if self.task else Accuracy()
         self.rows_evaluated = 0
-        """Of the batch that an evaluation has come to."""
+        """How many rows the batch has that an evaluation has come to."""
         self._ignore_keys: list[str] | None = None
         self._forget()
 
     def _forget(self) -> None:
-        """All of a training that there was."""
+        """Leaves nothing of a training that there was."""
         self._steps: Steps | None = None
         self._step: Step | None = None
-        """That is under way, and the micro-batch of it, and the losses of those before."""
+        """The step that is under way, its micro-batch, and the losses of the micro-batches before."""
         self._part: MicroBatch | None = None
         self._of_parts: list[tuple[MicroBatch, torch.Tensor]] = []
         self._mean = math.nan
@@ -110,13 +112,13 @@ class Trainer(transformers.Trainer):
         self._progress: Progress | None = None
         self._checkpointing: Checkpointing | None = None
         self._restored: Resumption | None = None
-        """Until all of it has found its place."""
+        """What the training resumes from, until all of it has found its place."""
         self._best: tuple[int, dict[str, torch.Tensor]] | None = None
         """On rank 0: the step of the best evaluation and its weights."""
         self._loaded_step: int | None = None
         """When the best weights were loaded at the end, the step that they are of."""
         self._evaluation_seconds = math.inf
-        """That the evaluation before has taken; unknown before the first."""
+        """How long the evaluation before has taken; unknown before the first."""
 
     @property
     def coverage(self) -> list[Coverage]:

@@ -1,6 +1,10 @@
-"""Says the alerts of a job: as events in the log of the worker that leads, and to the webhook if the job has one."""
+"""Says the alerts of a job: as events in the log of the worker that leads, and to the webhook if the job has one.
+
+It also has the operator of a TrainJob told how far the job is.
+"""
 
 import threading
+import time
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -11,9 +15,10 @@ from train_func.worker.environment import Environment
 from train_func.worker.rank import reporting
 from train_func.worker.rank.marks import Mark
 from train_func.worker.supervisor.alerts.rules import AlertRules
+from train_func.worker.supervisor.alerts.trainjob_status import TrainJobStatus
 from train_func.worker.supervisor.alerts.webhook import Webhook
 
-SEND_SECONDS = 5.0  # for the last alerts, at the end of the worker
+SEND_SECONDS = 5.0  # for what is posted last, at the end of the worker
 
 
 class Alerter:
@@ -22,11 +27,16 @@ class Alerter:
     def __init__(self, environment: Environment) -> None:
         self._rules, self._lock = AlertRules(), threading.Lock()
         self._webhook = Webhook(environment.webhook, environment.run_name) if environment.webhook else None
+        self._status = TrainJobStatus(environment.status_server) if environment.status_server else None
 
     def hear(self, event: Event) -> None:
         """Takes an event of the log."""
-        if not isinstance(event, Alert):
-            self._say(lambda: self._rules.hear(event))
+        if isinstance(event, Alert):
+            return
+        if self._status:
+            with self._lock:
+                self._status.hear(event)
+        self._say(lambda: self._rules.hear(event))
 
     def look(self, mark: Mark, hang_after: float) -> None:
         """Takes the last sign of progress of rank 0."""
@@ -38,12 +48,17 @@ class Alerter:
 
     def succeed(self, metrics: Mapping[str, Any]) -> None:
         """Takes the numbers of the result."""
+        if self._status:
+            with self._lock:
+                self._status.succeed(masks.mask(metrics))
         self._say(lambda: self._rules.succeed(metrics))
 
     def flush(self, seconds: float) -> None:
-        """Returns when all alerts were sent, or after ``seconds``."""
-        if self._webhook:
-            self._webhook.flush(min(seconds, SEND_SECONDS))
+        """Returns when all was sent, or after ``seconds``."""
+        until = time.monotonic() + min(seconds, SEND_SECONDS)
+        for target in (self._webhook, self._status):
+            if target:
+                target.flush(max(0.0, until - time.monotonic()))
 
     def _say(self, apply: Callable[[], list[Alert]]) -> None:
         with self._lock:

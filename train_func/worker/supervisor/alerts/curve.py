@@ -71,19 +71,16 @@ class LossCurve:
 
     def rise(self, *, is_warm_up: bool = False) -> Rise | None:
         """Returns the rise of the curve; None where it does not rise plainly."""
-        rules = (rule for rule in RULES if rule.in_warm_up or not is_warm_up)
-        return next(filter(None, (self._rise(rule) for rule in rules)), None)
-
-    def _rise(self, rule: Rule) -> Rise | None:
-        losses, size = self._losses, rule.size
-        if len(losses) < 3 * size:
-            return None
-        places = range(0, len(losses) - 2 * size + 1, size // 5)
-        place = min(places, key=lambda begin: median(losses[begin : begin + size]))
-        lowest, last = losses[place : place + size], losses[-size:]
-        level, first = median(lowest), median(losses[:size])
-        needed = max(rule.of_level * abs(level), rule.of_descent * (first - level))
-        spare = size // 10
-        if sorted(last)[spare] - sorted(lowest)[-1 - spare] < needed:
-            return None
-        return Rise(level, self._steps[place + size - 1], median(last))
+        losses = self._losses
+        for rule in RULES:
+            size = rule.size
+            if len(losses) < 3 * size or (is_warm_up and not rule.in_warm_up):
+                continue
+            places = range(0, len(losses) - 2 * size + 1, size // 5)
+            level, place = min((median(losses[begin : begin + size]), begin) for begin in places)
+            lowest, last = losses[place : place + size], losses[-size:]
+            needed = max(rule.of_level * abs(level), rule.of_descent * (median(losses[:size]) - level))
+            spare = size // 10
+            if sorted(last)[spare] - sorted(lowest)[-1 - spare] >= needed:
+                return Rise(level, self._steps[place + size - 1], median(last))
+        return None

@@ -1,0 +1,103 @@
+"""Posts JSON to a service in a thread of its own: one that is away, refuses or hangs costs the training nothing.
+
+The address of a service may be a credential, so that no message names it, nor what a library says of it.
+"""
+
+import json
+import threading
+import time
+from collections import deque
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+from train_func.worker.rank import reporting
+
+POST_SECONDS = 4.0  # for the service to answer
+
+
+class Poster(threading.Thread):
+    """Makes the posts that it is given one after the other; the first that fails is told, and no other."""
+
+    def __init__(self, subject: str, variable: str, *, most: int, pause: float = 0.0) -> None:
+        """Begins.
+
+        Args:
+            subject: what is posted, in words.
+            variable: names the service.
+            most: how many posts may wait; of more, the oldest are left out.
+            pause: seconds between two posts, as long as no ``flush`` waits.
+        """
+        super().__init__(name="poster", daemon=True)
+        self._subject, self._variable, self._pause = subject, variable, pause
+        self._waiting: deque[Callable[[], object]] = deque(maxlen=most)
+        self._is_posting = self._has_failed = False
+        self._changed = threading.Condition()
+        self.start()
+
+    def send(self, post: Callable[[], object]) -> None:
+        """Has it called soon; returns at once."""
+        with self._changed:
+            self._waiting.append(post)
+            self._changed.notify_all()
+
+    def flush(self, seconds: float) -> None:
+        """Returns when all posts were made, or after ``seconds``."""
+        with self._changed:
+            self._pause = 0.0
+            self._changed.notify_all()
+            self._changed.wait_for(lambda: not (self._waiting or self._is_posting), seconds)
+
+    def run(self) -> None:
+        ended = time.monotonic() - self._pause
+        while True:
+            with self._changed:
+                self._changed.wait_for(lambda: self._waiting)
+                while (left := ended + self._pause - time.monotonic()) > 0:
+                    self._changed.wait(left)
+                post, self._is_posting = self._waiting.popleft(), True
+            try:
+                post()
+            except Exception as error:
+                if not self._has_failed:
+                    self._has_failed = True
+                    reporting.note(
+                        f"{self._subject} was not sent: the service that {self._variable} names {_words(error)}"
+                    )
+            ended = time.monotonic()
+            with self._changed:
+                self._is_posting = False
+                self._changed.notify_all()
+
+
+def post_json(
+    address: str, body: Mapping[str, Any], headers: Mapping[str, str] | None = None, authority: Path | None = None
+) -> None:
+    """Posts an object. ``authority``: the file of the certificates that are trusted; None: those of this machine."""
+    import ssl  # most jobs post nothing
+    from urllib.request import Request, urlopen
+
+    if not address.startswith(("http://", "https://")):
+        raise ValueError("no address of the web")
+    headers = {"Content-Type": "application/json", "User-Agent": "train_func", **(headers or {})}
+    trust = ssl.create_default_context(cafile=authority) if authority else None
+    with urlopen(Request(address, json.dumps(body).encode(), headers), timeout=POST_SECONDS, context=trust):
+        pass
+
+
+def _words(error: Exception) -> str:
+    """Returns what has failed, in words that a library has not made of the address."""
+    from urllib.error import HTTPError
+
+    if isinstance(error, HTTPError):
+        return f"answered {error.code}"
+    cause = getattr(error, "reason", error)
+    if isinstance(cause, TimeoutError):
+        return f"did not answer within {POST_SECONDS:g} s"
+    if isinstance(cause, OSError) and cause.filename:
+        return f"was not asked: {cause.filename}: {cause.strerror}"
+    if isinstance(cause, OSError) and cause.strerror and cause.errno:
+        return f"cannot be reached: {type(cause).__name__} {cause.errno}"
+    if isinstance(cause, ValueError):
+        return "has no address that begins with http:// or https://"
+    return f"cannot be reached: {type(cause).__name__}"
