@@ -106,7 +106,7 @@ class Confusion:
     """A line for each expected class, with a number for each predicted one."""
 
     def pairs(self, limit: int) -> list[tuple[str, str, int, int]]:
-        """Returns the classes that are mistaken most often: the expected and the predicted one, rows, and of how many."""
+        """Returns which classes are mistaken most often: the expected, the predicted one, rows, and of how many."""
         pairs = [
             (expected, predicted, number, sum(line))
             for expected, line in zip(self.names, self.counts, strict=True)

@@ -227,9 +227,7 @@ class Publication:
             texts[PREDICTIONS] = state.predictions.to_json(indent=None).decode()
         if state.card and not (self.folder / CARD).exists():
             try:
-                texts[CARD] = render(
-                    self._record, state.card, state.report, self._attempt, packages, state.predictions
-                )
+                texts[CARD] = render(self._record, state.card, state.report, self._attempt, packages, state.predictions)
             except Exception as error:  # the model is worth more than its card
                 reporting.note(f"{CARD}, the card of the model, is not published: {type(error).__name__}: {error}")
         for name, text in texts.items():
