@@ -10,7 +10,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from train_func.client.display.confusion import MOST_MISTAKES, draw_confusion, draw_mistakes, title_of_mistakes
+from train_func.client.display.confusion import (
+    CONFUSION_STYLE,
+    MOST_MISTAKES,
+    draw_confusion,
+    draw_mistakes,
+    title_of_mistakes,
+)
 from train_func.client.display.html import as_html, draw
 from train_func.client.display.panel import Panel, Subject, panel_of
 from train_func.client.display.trace import Trace
@@ -103,6 +109,7 @@ def _held_out(record: RunRecord, store: Readable, *, texts: bool) -> Iterator[st
     predictions = stored_predictions(store, record.keys)
     if predictions is None:
         return
+    yield CONFUSION_STYLE
     yield _section("Confusion", draw_confusion(predictions))
     places = predictions.worst(MOST_MISTAKES)
     known, why = texts_of(record, predictions, places) if texts else ({}, "")
