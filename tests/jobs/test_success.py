@@ -36,7 +36,7 @@ def test_a_function_becomes_a_verified_model_that_is_found_again(home, a_run, tm
     assert set(table.columns) == {"row", "text", "expected", "predicted", "confidence"}
     with Path(job.record.run.task.dataset).open(newline="") as file:
         written = list(csv.DictReader(file))
-    assert [written[row]["review"] for row in table.row] == list(table.text)
+    assert [written[row]["text"] for row in table.row] == list(table.text)
 
     with refuses("nowhere", cause="input"):
         job.report(tmp_path / "nowhere" / "report.html")

@@ -49,6 +49,7 @@ def main(arguments: list[str]) -> int:
 
         return check.base()
     if arguments == ["texts"]:
+        os.environ["HF_HUB_OFFLINE"] = "1"  # no data set is downloaded for a look at some of its rows
         from train_func.worker import check
 
         return check.texts()

@@ -11,8 +11,9 @@ prints one JSON line, the last on stdout: ``{"faults": [{"cause", "message"}], "
 workers load with, imports no torch, and needs seconds; only a Hub data set is downloaded, with its own cache.
 
 ``python -m train_func.worker texts`` tells the beginnings of the texts of some held-out rows, where this machine has
-the data of their run. Reads what ``check`` reads and ``"rows": [ids]``, prints ``{"texts": [...], "fingerprints":
-{...}}`` in the order of the ids, or ``{"faults": [{"cause", "message"}]}``. ``texts`` is null where rows have none.
+the data of their run: it downloads nothing of the Hub. Reads what ``check`` reads and ``"rows": [ids]``, prints
+``{"texts": [...], "fingerprints": {...}}`` in the order of the ids, or ``{"faults": [{"cause", "message"}]}``.
+``texts`` is null where rows have none.
 """
 
 import json
