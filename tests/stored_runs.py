@@ -2,6 +2,7 @@
 
 import contextlib
 import hashlib
+import json
 import shutil
 from collections.abc import Iterator
 from dataclasses import replace
@@ -17,6 +18,7 @@ from train_func.client.stored_run import Submission
 from train_func.run import Run, name_of
 from train_func.storage import Store
 from train_func.wire.layout import CHECKPOINT_MANIFEST, MODEL_MANIFEST, SUMS, CheckpointId, newest_number
+from train_func.wire.predictions import PREDICTIONS, Predictions
 from train_func.wire.records import EndRecord, Lease, RunRecord
 from train_func.wire.result import FileEntry, Result, read_sums, write_sums
 
@@ -70,6 +72,15 @@ def put_run(
         store.put(f"{record.keys.model}/{SUMS}", write_sums({"weights": HASH}))
         store.put(f"{record.keys.model}/{MODEL_MANIFEST}", result)
     return record
+
+
+def put_predictions(store: Store, record: RunRecord, predictions: Predictions) -> None:
+    """What the model of a run predicts of the held-out rows, as if it had been published with it."""
+    key, data = f"{record.keys.attempt(1).model}/{PREDICTIONS}", predictions.to_json()
+    published = json.loads(store.get(record.keys.result).data)
+    published["files"][PREDICTIONS] = {"size": len(data), "sha256": hashlib.sha256(data).hexdigest()}
+    store.put(record.keys.result, json.dumps(published).encode())
+    store.put(key, data)
 
 
 def put_end(store: Store, record: RunRecord, end: EndRecord) -> None:

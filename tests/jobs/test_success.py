@@ -1,5 +1,6 @@
 """From a function to a verified model, and found again by name."""
 
+import csv
 import hashlib
 import json
 import subprocess
@@ -28,6 +29,14 @@ def test_a_function_becomes_a_verified_model_that_is_found_again(home, a_run, tm
 
     page = job.report(tmp_path / "report.html").read_text()
     assert all(words in page for words in (job.name, "Succeeded", "32 rows was used exactly once", "def fine_tunes"))
+
+    assert all(words in page for words in ("Confusion", "8 held-out rows"))
+    table = job.predictions()
+    assert (table.expected == table.predicted).mean() == metrics["accuracy"]
+    assert set(table.columns) == {"row", "text", "expected", "predicted", "confidence"}
+    with Path(job.record.run.task.dataset).open(newline="") as file:
+        written = list(csv.DictReader(file))
+    assert [written[row]["text"] for row in table.row] == list(table.text)
 
     with refuses("nowhere", cause="input"):
         job.report(tmp_path / "nowhere" / "report.html")

@@ -12,6 +12,7 @@ from tests.runs import a_run
 from train_func.run import Run
 from train_func.storage import open_store
 from train_func.tasks import StoredTask
+from train_func.wire.predictions import Predictions
 from train_func.wire.records import RunRecord
 from train_func.worker.publish.card import TaskPart, render
 from train_func.worker.publish.publication import Publication
@@ -111,6 +112,27 @@ def test_rows_that_were_left_out_are_not_said_to_be_used_once():
     text = card_of(a_run(), CONTENTS, report={**REPORT, "audit": {**audit, "held_out": None}}).text
     assert "0 of 1 counted" in text
     assert "each measured" not in text
+
+
+def predicted(labels, pairs):
+    """Predictions of rows with these classes, and which were predicted for them."""
+    expected, given = zip(*pairs, strict=True)
+    columns = {"row": range(len(pairs)), "expected": expected, "predicted": given, "confidence": [0.5] * len(pairs)}
+    return Predictions(step=9, num_rows=30_000, labels=labels, columns=columns)
+
+
+@pytest.mark.parametrize(
+    ("labels", "lines"),
+    [
+        (("a|b", "c"), ["| expected | a\\|b | c | right |", "| a\\|b | 2 | 1 | 67 % |", "| c | 0 | 0 |  |"]),
+        (tuple(map(str, range(30))), ["| expected | predicted | rows | of |", "| 0 | 1 | 1 | 3 |"]),
+    ],
+    ids=["few", "many"],
+)
+def test_it_tells_which_classes_the_model_mistakes_for_which(labels, lines):
+    predictions = predicted(labels, [(0, 0), (0, 0), (0, 1)])
+    text = render(record_of(a_run(), CONTENTS), PART, REPORT, 2, {}, predictions)
+    assert [line for line in [*lines, "Of 3 of 30,000 held-out rows"] if line not in text] == []
 
 
 def test_a_note_on_the_result_stands_in_it():

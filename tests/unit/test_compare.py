@@ -1,4 +1,5 @@
-"""Runs are compared: what was asked for differently, their curves in one picture, their results."""
+"""Runs are compared: what was asked for differently, their curves in one picture, their results, and their predictions;
+what one run predicts is a table, and in its report."""
 
 import re
 from html import unescape
@@ -6,10 +7,12 @@ from html import unescape
 import pytest
 
 from tests.messages import refuses
-from tests.stored_runs import put_run
-from train_func import Run, compare
+from tests.stored_runs import put_predictions, put_run
+from train_func import Run, attach, compare
+from train_func.errors import StorageFailed
 from train_func.storage import open_store
 from train_func.wire.metrics import Row, to_csv
+from train_func.wire.predictions import Predictions
 
 NOON = "2026-01-02T12:00:00+00:00"
 
@@ -58,6 +61,95 @@ def test_a_run_that_has_reported_nothing_is_compared_by_what_was_asked(store, tw
     compared = compare(*two, bare)
     assert compared.to_dict()["curves"]["loss"][2] == []
     assert re.search(r"^epochs +3 +3 +7$", str(compared), re.MULTILINE)
+
+
+def predicted(classes, **others):
+    """Of four rows of class 0, in the order of their ids, with growing confidence."""
+    columns = {
+        "row": [7, 8, 9, 12],
+        "expected": [0] * 4,
+        "predicted": classes,
+        "confidence": [0.6, 0.7, 0.8, 0.9],
+    }
+    return Predictions(
+        **{"step": 1, "num_rows": 4, "held_out_sha256": "7", "labels": ("x", "y"), **others}, columns=columns
+    )
+
+
+@pytest.fixture
+def predicting(store):
+    def put(*of_runs):
+        records = [put_run(store, Run(name="own", seed=seed)) for seed in range(len(of_runs))]
+        for record, predictions in zip(records, of_runs, strict=True):
+            if predictions:
+                put_predictions(store, record, predictions)
+        return compare(*(record.name for record in records))
+
+    return put
+
+
+def test_of_the_same_held_out_rows_it_is_told_what_each_run_is_right_about_and_which_rows_changed(predicting):
+    compared = predicting(predicted([0, 0, 1, 0]), predicted([0, 1, 1, 1]))
+    found = compared.to_dict()["held_out"]
+    assert found["counts"] == [
+        {"are_right": [True, True], "rows": 1},
+        {"are_right": [True, False], "rows": 2},
+        {"are_right": [False, False], "rows": 1},
+    ]
+    assert [(each["row"], each["predicted"], each["right"]) for each in found["changes"]] == [
+        (12, ["x", "y"], ["right", "wrong"]),
+        (8, ["x", "y"], ["right", "wrong"]),
+    ]
+    assert re.search(r"^2 held-out rows +right +wrong$", str(compared), re.MULTILINE)
+    assert re.search(r"^row 12, x +x 90% +y 90%$", str(compared), re.MULTILINE)
+
+
+@pytest.mark.parametrize(
+    "other",
+    [None, predicted([0] * 4, held_out_sha256="8"), predicted([0] * 4, held_out_sha256="")],
+    ids=["none", "other rows", "unknown rows"],
+)
+def test_rows_are_compared_only_where_all_runs_have_predicted_the_same(predicting, other):
+    assert predicting(predicted([0] * 4), other).to_dict()["held_out"] is None
+
+
+def test_of_tags_it_is_told_how_many_of_a_row_are_right(predicting):
+    tags = [
+        Predictions(step=1, num_rows=2, held_out_sha256="7", columns={"row": [3, 4], "tokens": [5, 6], "right": right})
+        for right in ([5, 6], [5, 2])
+    ]
+    assert re.search(r"^row 4 +6 of 6 +2 of 6$", str(predicting(*tags)), re.MULTILINE)
+
+
+@pytest.mark.parametrize(
+    ("labels", "words"),
+    [
+        (("x", "y<"), ["y&lt;", "67%", "33%"]),
+        (tuple(f"of {number}" for number in range(30)), ["mistaken most often", "1 of 3", "33%"]),
+    ],
+    ids=["few classes", "many classes"],
+)
+def test_the_report_shows_which_classes_are_mistaken_and_the_surest_mistakes(store, tmp_path, labels, words):
+    record = put_run(store, Run(name="own"))
+    columns = {"row": [7, 8, 9], "expected": [0, 0, 0], "predicted": [0, 1, 0], "confidence": [0.6, 0.987, 0.8]}
+    put_predictions(store, record, Predictions(step=1, num_rows=3, labels=labels, columns=columns))
+    page = attach(record.name).report(tmp_path).read_text()
+    assert [word for word in [*words, "Surest mistakes", "98.7%"] if word not in page] == []
+
+
+def test_the_predictions_are_a_table_and_no_other_ones_than_were_published(store, capsys):
+    record = put_run(store, Run(name="own"))
+    with pytest.raises(StorageFailed, match=f"{record.name} has published no predictions"):
+        attach(record.name).predictions()
+    put_predictions(store, record, predicted([0, 1, 0, 0]))
+    table = attach(record.name).predictions()
+    assert list(table.columns) == ["row", "expected", "predicted", "confidence"]
+    assert list(table.predicted) == ["x", "y", "x", "x"]
+    assert "without the texts" in capsys.readouterr().out
+    key = f"{record.keys.attempt(1).model}/held_out_predictions.json"
+    store.put(key, store.get(key).data.replace(b"0.6", b"0.7"))
+    with pytest.raises(StorageFailed, match=r"SHA-256.*fresh=True"):
+        attach(record.name).predictions()
 
 
 def test_fewer_than_two_runs_are_refused(two):

@@ -1,6 +1,7 @@
 """What is measured of a trained model, and that no fault of the measuring costs the model."""
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -9,9 +10,10 @@ import torch
 import transformers
 
 from tests.messages import unnamed
-from tests.tiny_session import opened, result_of, trainer_of, trainer_over
+from tests.tiny_session import NAME, opened, result_of, trainer_of, trainer_over
 from train_func.errors import InvalidInput
 from train_func.worker import Session
+from train_func.worker.training import evaluation
 
 BEST = {"eval_strategy": "epoch", "save_strategy": "epoch", "load_best_model_at_end": True}
 
@@ -174,6 +176,40 @@ def test_of_own_rows_the_eval_dataset_is_what_is_published_as_measured(a_record,
         name.removeprefix("eval_"): value for name, value in expected.items() if name != "epoch"
     }
     assert result["audit"]["held_out"]["rows"] == 8
+
+
+def predictions_in(store):
+    return json.loads(store.get(f"{NAME}/model/held_out_predictions.json").data)
+
+
+def test_what_the_published_weights_predict_of_each_held_out_row_is_published_by_its_id(a_record, store):
+    record = replace(a_record(learning_rate=1e-6), held_out_sha256="6" * 64)
+    with opened(record, eval_strategy="epoch", per_device_eval_batch_size=3) as (session, trainer):
+        trainer.add_callback(Worsens(4))  # behind the first evaluation
+        trainer.train()
+        session.publish(trainer)
+        told, rows = trainer.predict(trainer.eval_dataset), session._loading.rows.held_out
+    found = predictions_in(store)
+    columns = {name: np.array(column) for name, column in found["columns"].items()}
+    order = np.argsort(rows["row_id"])
+    assert columns["row"].tolist() == np.array(rows["row_id"])[order].tolist()
+    assert columns["expected"].tolist() == told.label_ids[order].tolist()
+    assert columns["predicted"].tolist() == told.predictions.argmax(-1)[order].tolist()
+    shares = torch.tensor(told.predictions).softmax(-1).max(-1).values.numpy()[order]
+    assert columns["confidence"] == pytest.approx(shares, rel=1e-4)
+    assert (found["step"], found["num_rows"]) == (trainer.state.global_step, 8)
+    assert (found["labels"], found["held_out_sha256"]) == (["bad", "good"], "6" * 64)
+    assert "food" not in json.dumps(found)
+
+
+def test_of_very_many_held_out_rows_some_at_even_distances_are_kept(a_record, store, monkeypatch):
+    monkeypatch.setattr(evaluation, "MOST_ROWS", 4)
+    with opened(a_record(epochs=1)) as (session, trainer):
+        trainer.train()
+        session.publish(trainer)
+        ids = sorted(session._loading.rows.held_out["row_id"])
+    found = predictions_in(store)
+    assert (found["columns"]["row"], found["num_rows"]) == (ids[::2], 8)
 
 
 class Worsens(transformers.TrainerCallback):

@@ -6,12 +6,13 @@ import pytest
 import torch
 
 from tests.messages import unnamed
-from train_func.worker.publish.model import below_baseline
+from train_func.worker.publish.model import below_baseline, plain_columns
 from train_func.worker.tasks.streaming_metrics import (
     Accuracy,
     LabelScores,
     NumberErrors,
     TagScores,
+    TokenScores,
     spans_of,
 )
 
@@ -133,6 +134,41 @@ def test_tags_that_mark_no_spans_have_an_accuracy_alone():
     assert by_batches(TagScores(("NOUN", "VERB")), torch.zeros(1, 3, 2), labels) == {"accuracy": 0.5}
     assert set(by_batches(TagScores(("O", "B-PER")), torch.zeros(1, 3, 2), labels)) > {"f1"}
     assert TagScores(NAMES).count(torch.zeros(1, 3, 2), labels) is None
+
+
+@pytest.mark.parametrize(
+    ("metric", "logits", "labels", "columns"),
+    [
+        (
+            Accuracy(),
+            [[0.0, 0.0, -99.0], [0.0, 99.0, 0.0]],
+            [1, 1],
+            {"expected": [1, 1], "predicted": [0, 1], "confidence": [0.5, 1.0]},
+        ),
+        (
+            LabelScores(),
+            [[0.0, -99.0], [99.0, 99.0]],
+            [[1.0, 0.0], [1.0, 1.0]],
+            {
+                "expected": [[0], [0, 1]],
+                "predicted": [[], [0, 1]],
+                "confidence": [0.5, 1.0],
+            },
+        ),
+        (NumberErrors(), [[1.5], [2.5]], [1.0, 2.5], {"expected": [1.0, 2.5], "predicted": [1.5, 2.5]}),
+        (
+            TagScores(["O", "B-PER"]),
+            [[[1.0, 0.0], [0.0, 1.0], [0.0, 1.0]]],
+            [[0, 0, -100]],
+            {"tokens": [2], "right": [1]},
+        ),
+        (TokenScores(), [[6.0, 3.0, 2.0]], [[1, 2, 3]], {"loss": [2.0], "tokens": [3], "right": [2]}),
+    ],
+    ids=lambda value: type(value).__name__ if hasattr(value, "count") and not isinstance(value, list) else "",
+)
+def test_of_each_row_a_metric_tells_what_was_predicted(metric, logits, labels, columns):
+    found = metric.predictions(torch.tensor(logits), torch.tensor(labels))
+    assert plain_columns({name: column.numpy() for name, column in found.items()}) == columns
 
 
 def rows(labels):

@@ -93,7 +93,7 @@ def test_a_model_with_classes_of_its_own_is_refused_with_those_of_both(store, mo
 @pytest.mark.parametrize("error", [StorageFailed("worker-0.log", reason="damaged"), ValueError("<of a page>")])
 def test_no_fault_of_the_report_fails_the_step_that_has_trained(error, tmp_path):
     class Damaged:
-        def report(self, path):
+        def report(self, path, texts):
             raise error
 
     jobs.write_report(Damaged(), str(tmp_path / "report"))

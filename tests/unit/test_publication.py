@@ -14,6 +14,7 @@ from tests.runs import a_run
 from tests.stored_runs import put_submission
 from train_func import Run
 from train_func.wire import exits
+from train_func.wire.predictions import PREDICTIONS, Predictions
 from train_func.worker.environment import Environment
 from train_func.worker.publish.publication import Publication
 from train_func.worker.rank.end import Outcome, RankEnd
@@ -98,6 +99,16 @@ def writes(**files):
 
 
 OF_EVERY_RUN = {"run.json", "versions.json"}
+
+
+@pytest.mark.parametrize("is_replaced", [False, True])
+def test_predictions_are_published_with_the_model_that_they_are_of(pending, published, is_replaced):
+    pending.add(writes(weights="old"), is_model=True)
+    pending.add_predictions(Predictions(step=1, num_rows=1, columns={"row": [7], "loss": [0.5]}))
+    if is_replaced:
+        pending.add(writes(weights="new"), is_model=True)
+    result, names = published(pending)
+    assert (PREDICTIONS in names) is (PREDICTIONS in result["files"]) is not is_replaced
 
 
 def test_files_add_up_and_another_model_replaces_all_of_the_one_before(pending, published):

@@ -1,7 +1,9 @@
-"""Runs side by side: what was asked for differently, their curves in one picture, their results."""
+"""Runs side by side: what was asked for differently, their curves in one picture, their results, and the held-out rows
+that they predict differently."""
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass
 from string import ascii_uppercase
 from typing import Any
 
@@ -10,16 +12,47 @@ from train_func.client.display.chart import Curve, Line, chart
 from train_func.client.display.history import read_rows
 from train_func.client.display.html import STYLE, as_html
 from train_func.client.job import Job, attach
+from train_func.client.model.held_out import stored_predictions
 from train_func.client.runs import differences
 from train_func.client.stored_run import published_result
 from train_func.errors import InvalidInput
 from train_func.storage import open_store
 from train_func.text import counted, shown
+from train_func.wire.predictions import Predictions
 
 NO_METRICS = ("step", "attempt", "epoch", "rows_per_second", "eval_rows", "timestamp")
 MOST_CHARTS = 6
 WIDTH, HEIGHT = 470, 190  # pixels
+MOST_CHANGES = 10  # rows that are shown
 Row = Mapping[str, Any]
+
+
+@dataclass(frozen=True)
+class Change:
+    """A held-out row that not all runs predict the same; each field but the first two has a value for each run."""
+
+    row: int
+    expected: Any
+    """None where the prediction is one of tags, of which ``right`` counts."""
+    predicted: Sequence[Any]
+    confidence: Sequence[float | None]
+    right: Sequence[str]
+    """``right`` and ``wrong``, or how many tags of the row are right."""
+
+
+@dataclass(frozen=True)
+class HeldOut:
+    """How the models of runs predict the same held-out rows."""
+
+    counts: Mapping[tuple[bool, ...], int]
+    """Number of rows by which of the runs are right."""
+    changes: Sequence[Change]
+    """The rows that are predicted differently, the surest first, at most MOST_CHANGES."""
+
+    def to_dict(self) -> dict[str, Any]:
+        """Returns all of it as plain values."""
+        counts = [{"are_right": list(are_right), "rows": number} for are_right, number in self.counts.items()]
+        return {"counts": counts, "changes": [asdict(change) for change in self.changes]}
 
 
 @dataclass(frozen=True)
@@ -33,6 +66,8 @@ class SideBySide:
     """What each has published and returned."""
     curves: Mapping[str, Sequence[Curve]]
     """By metric, the curve of each run; empty for one that has not reported it."""
+    held_out: HeldOut | None = None
+    """None where the runs have not predicted the same held-out rows."""
 
     def __str__(self) -> str:
         lines = [["", *(f"{letter}: {name}" for letter, name in zip(ascii_uppercase, self.names, strict=False))]]
@@ -58,17 +93,26 @@ class SideBySide:
         """Returns all of it as plain values."""
         fields = zip(self.names, self.differences, self.results, strict=True)
         runs = [{"name": name, "asked": dict(asked), "results": dict(results)} for name, asked, results in fields]
-        return {"runs": runs, "curves": {metric: [list(curve) for curve in of] for metric, of in self.curves.items()}}
+        return {
+            "runs": runs,
+            "curves": {metric: [list(curve) for curve in of] for metric, of in self.curves.items()},
+            "held_out": self.held_out.to_dict() if self.held_out else None,
+        }
 
     def _named(self) -> list[tuple[str, str]]:
         return list(zip(ascii_uppercase, self.names, strict=False))
 
     def _table(self) -> list[tuple[str, list[str]]]:
-        """The rows of the table: what was asked for differently, and then the results."""
+        """The rows of the table: what was asked for differently, then the results, and the held-out rows."""
         rows = []
         for cells in (self.differences, self.results):
             for column in dict.fromkeys(name for of_run in cells for name in of_run):
                 rows.append((column, [_cell(of_run.get(column)) for of_run in cells]))
+        if self.held_out:
+            for are_right, number in self.held_out.counts.items():
+                words = ["right" if is_right else "wrong" for is_right in are_right]
+                rows.append((counted(number, "held-out row"), words))
+            rows += [(_title(change), _answers(change)) for change in self.held_out.changes]
         return rows
 
     def _charts(self) -> list[str]:
@@ -85,6 +129,9 @@ class SideBySide:
 
 def compare(*runs: Job | str, on: Backend | None = None) -> SideBySide:
     """Shows runs side by side: what was asked for differently, their curves in one picture, their results.
+
+    Of runs that were measured on the same held-out rows it counts how many each is right about, and shows those that
+    they predict differently.
 
     Args:
         runs: two or more, as handles or by their names.
@@ -111,7 +158,58 @@ def compare(*runs: Job | str, on: Backend | None = None) -> SideBySide:
             metric: [curves.get(metric, []) for curves in by_run]
             for metric in sorted(metrics, key=lambda name: name != "loss")
         },
+        held_out=_held_out([stored_predictions(store, keys) for store, keys in stored]),
     )
+
+
+def _held_out(of_runs: Sequence[Predictions | None]) -> HeldOut | None:
+    """Compares the predictions of runs, where all are of the same rows and say what is right."""
+    known = [predictions for predictions in of_runs if predictions]
+    right = [are_right for predictions in known if (are_right := predictions.are_right) is not None]
+    first = known[0] if known else None
+    if first is None or len(right) < len(of_runs) or not first.held_out_sha256:
+        return None
+    if any((each.held_out_sha256, len(each)) != (first.held_out_sha256, len(first)) for each in known):
+        return None
+    counts = Counter(zip(*right, strict=True))
+    ordered = sorted(counts.items(), reverse=True)
+    changes = sorted(_changes(known), key=lambda item: -item[0])
+    return HeldOut(dict(ordered), [change for _, change in changes[:MOST_CHANGES]])
+
+
+def _changes(of_runs: Sequence[Predictions]) -> Iterator[tuple[float, Change]]:
+    """Returns the rows that runs predict differently, each behind how sure, or how far apart, the runs are."""
+    for place, row in enumerate(of_runs[0].columns["row"]):
+        if "confidence" in of_runs[0].columns:
+            expected, *predicted = (
+                each.named(each.columns[name][place])
+                for each, name in [(of_runs[0], "expected"), *((each, "predicted") for each in of_runs)]
+            )
+            if any(each != predicted[0] for each in predicted):
+                confidence = [each.columns["confidence"][place] for each in of_runs]
+                words = ["right" if each == expected else "wrong" for each in predicted]
+                yield min(confidence), Change(row, expected, predicted, confidence, words)
+        else:
+            numbers = [each.columns["right"][place] for each in of_runs]
+            if len({*numbers}) > 1:
+                words = [f"{number} of {of_runs[0].columns['tokens'][place]}" for number in numbers]
+                nothing = [None] * len(of_runs)
+                yield max(numbers) - min(numbers), Change(row, None, nothing, nothing, words)
+
+
+def _title(change: Change) -> str:
+    return f"row {change.row}" if change.expected is None else f"row {change.row}, {_name(change.expected)}"
+
+
+def _answers(change: Change) -> list[str]:
+    return [
+        right if confidence is None else f"{_name(predicted)} {confidence:.0%}"
+        for predicted, confidence, right in zip(change.predicted, change.confidence, change.right, strict=True)
+    ]
+
+
+def _name(value: Any) -> str:
+    return ", ".join(map(str, value)) or "none" if isinstance(value, list) else str(value)
 
 
 def _curves(rows: Sequence[Row]) -> dict[str, Curve]:

@@ -31,6 +31,7 @@ from train_func.wire.layout import RunKeys
 from train_func.wire.records import RunRecord
 
 if TYPE_CHECKING:
+    import pandas
     from transformers import Pipeline
 
     from train_func.client.control.move import Move, Workers
@@ -160,31 +161,22 @@ class Job:
             raise KeyboardInterrupt(f"{self.name} keeps running") from None  # without the frames of the loop
         return failure
 
-    def report(self, path: str | Path | None = None) -> Path:
+    def report(self, path: str | Path | None = None, *, texts: bool = True) -> Path:
         """Writes a page of HTML about the run as it is now, and returns its path. The page needs no other file.
 
-        It shows what ``watch`` shows, the Run, the attempts with their machines and versions, and the function.
+        It shows what ``watch`` shows, what the model gets wrong, the Run, the attempts, and the function.
 
         Args:
             path: the file, or the folder of a file that is named as the run; default: the working directory.
+            texts: show rows with the beginnings of their texts, where this machine can read the data.
 
         Raises:
             InvalidInput: the folder is not there.
         """
-        from train_func.client.display.page import page
-        from train_func.client.display.panel import panel_of
-        from train_func.client.display.trace import Trace
+        from train_func.client.display.page import write_page
 
-        target = Path(path or "").expanduser()
-        target = target / f"{self.name}.html" if target.is_dir() else target
-        if not target.parent.is_dir():
-            raise InvalidInput(f"report({str(path)!r}): there is no folder {target.parent}; make it, or name another")
-        trace = Trace()
-        for news in self._looks.news(is_followed=False):
-            trace.take(news)
-        panel = panel_of(self._subject(), trace, str(self._looks.failure(trace.state) or ""))
-        target.write_text(page(panel, trace, self.record, self._store, self.attach_expression), encoding="utf-8")
-        return target
+        run = (self._subject(), self._looks, self.record, self._store, self.attach_expression)
+        return write_page(path, *run, texts=texts)
 
     def _subject(self) -> "Subject":
         from train_func.client.display.panel import Subject
@@ -246,6 +238,17 @@ class Job:
         from train_func.client.display.history import history_of, read_rows  # pandas takes long to import
 
         return history_of(read_rows(self._store, self.record.keys, since), self.name)
+
+    def predictions(self) -> "pandas.DataFrame":
+        """Returns what the published model predicts of each held-out row; of more than 20,000, of that many.
+
+        Columns: ``expected``, ``predicted``, ``confidence``, or loss and tokens; ``text`` where the data can be read.
+
+        Raises StorageFailed where the run has published none, as after a loop of its own.
+        """
+        from train_func.client.model.held_out import predictions_of
+
+        return predictions_of(self.record, self._store, self._note)
 
     def result(self, timeout: float | None = None) -> dict[str, Any]:
         """Waits for the end, then returns the published metrics together with what the function returned.

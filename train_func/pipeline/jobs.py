@@ -61,7 +61,7 @@ def log_numbers(metrics: Any, values: dict[str, Any]) -> None:
 def write_report(job: Job, path: str) -> None:
     """Writes the report of the job there; where it cannot be made, the words that say why."""
     try:
-        job.report(path)
+        job.report(path, texts=False)  # what a pipeline writes lies in a store
     except Exception as error:  # whatever it is: the model is trained, and worth more than its report
         Path(path).write_text(f"<p>{html.escape(f'{type(error).__name__}: {error}')}</p>")
 

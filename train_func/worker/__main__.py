@@ -1,4 +1,5 @@
-"""The worker's programs: ``run`` (of a pod), ``template`` and ``rank`` (which it starts), ``check`` and ``base``."""
+"""The worker's programs: ``run`` (of a pod), ``template`` and ``rank`` (which it starts), ``check``, ``base`` and
+``texts``."""
 
 import gc
 import os
@@ -12,6 +13,7 @@ USAGE = """usage: python -u -m train_func.worker run     supervise the ranks of 
        python -u -m train_func.worker rank     be one rank; the supervisor starts it where the template cannot
        python -m train_func.worker check      read {"run": ..., "store": ...} from stdin, report what is wrong with it
        python -m train_func.worker base       read {"model": ..., ...} from stdin, bring the model of adapters here
+       python -m train_func.worker texts      read {"run": ..., "rows": ..., ...} from stdin, print their texts
 """
 
 
@@ -46,6 +48,11 @@ def main(arguments: list[str]) -> int:
         from train_func.worker import check
 
         return check.base()
+    if arguments == ["texts"]:
+        os.environ["HF_HUB_OFFLINE"] = "1"  # no data set is downloaded for a look at some of its rows
+        from train_func.worker import check
+
+        return check.texts()
     sys.stderr.write(USAGE)
     return os.EX_USAGE
 

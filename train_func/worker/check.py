@@ -9,15 +9,24 @@ Reads the line ``{"run": {...}, "store": address or null, "path": [folders to im
 prints one JSON line, the last on stdout: ``{"faults": [{"cause", "message"}], "notes": [...], "facts": {...},
 "summary": "...", "inputs": {...}, "commits": {...}, "held_out_sha256": "..."}``. It judges with the code that the
 workers load with, imports no torch, and needs seconds; only a Hub data set is downloaded, with its own cache.
+
+``python -m train_func.worker texts`` tells the beginnings of the texts of some held-out rows, where this machine has
+the data of their run: it downloads nothing of the Hub. Reads what ``check`` reads and ``"rows": [ids]``, prints
+``{"texts": [...], "fingerprints": {...}}`` in the order of the ids, or ``{"faults": [{"cause", "message"}]}``.
+``texts`` is null where rows have none.
 """
 
 import json
 import os
 import shutil
 import sys
+from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
 
 from train_func.inputs import key_of
 from train_func.run import Run
@@ -27,8 +36,9 @@ from train_func.worker.inputs.cache import machine_cache
 from train_func.worker.inputs.findings import Findings
 from train_func.worker.inputs.model_folder import ModelUse, find_model
 from train_func.worker.inputs.named import find
-from train_func.worker.tasks.protocol import worker_half
+from train_func.worker.tasks.protocol import WorkerHalf, worker_half
 
+LONGEST = 200  # characters of a text
 COPIES = 2  # of the model that must fit beside what is there: one being written, one being published
 
 
@@ -86,6 +96,38 @@ def base() -> int:
         answer = {"folder": str(model.folder), "fingerprint": model.fingerprint}
     print(json.dumps(answer), flush=True)
     return os.EX_OK
+
+
+def texts() -> int:
+    """Reads the request for texts of held-out rows from stdin, prints the answer; 0 also when it holds faults."""
+    request, findings = json.loads(sys.stdin.readline()), Findings()
+    sys.path += [folder for folder in request.get("path", []) if folder not in sys.path]
+    answer = findings.attempt(lambda: texts_of(request["run"], request["store"], request["rows"]))
+    if answer is None:
+        answer = {"faults": [{"cause": cause, "message": text} for cause, text in findings.faults]}
+    print(json.dumps(answer), flush=True)
+    return os.EX_OK
+
+
+def texts_of(fields: dict[str, Any], address: str, ids: Sequence[int]) -> dict[str, Any]:
+    """Returns the beginnings of the texts of these held-out rows of a run given as plain JSON.
+
+    Raises:
+        InvalidInput: the data are not here, or cannot work; StorageFailed: the store is away or denies.
+    """
+    half = worker_half(Run.from_dict(fields), open_store(address), machine_cache(os.environ))
+    if not isinstance(half, WorkerHalf) or type(half).texts is WorkerHalf.texts:  # before images are looked at
+        return {"texts": None, "fingerprints": {}}
+    rows = half.rows()
+    held_out = rows.held_out.with_format("arrow")[:]
+    places = pc.index_in(pa.array(ids, held_out["row_id"].type), value_set=held_out["row_id"].combine_chunks())
+    table = half.texts(held_out.take(places))
+    if table is None:
+        return {"texts": None, "fingerprints": dict(rows.fingerprints)}
+    columns = [table[name].to_pylist() for name in ("text", "text_pair") if name in table.column_names]
+    whole = (" | ".join(filter(None, parts)) for parts in zip(*columns, strict=True))
+    short = [text if len(text) <= LONGEST else f"{text[:LONGEST]} ..." for text in whole]
+    return {"texts": short, "fingerprints": dict(rows.fingerprints)}
 
 
 def _size_notes(run: Run, num_train: int | None) -> list[str]:

@@ -133,6 +133,11 @@ class Loading:
         )
 
     @property
+    def labels(self) -> tuple[str, ...]:
+        """Names of the classes; none where the function has not loaded the task's rows."""
+        return self.rows.labels if self._has_rows else ()
+
+    @property
     def _has_rows(self) -> bool:
         return "rows" in self.__dict__
 

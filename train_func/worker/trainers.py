@@ -18,6 +18,7 @@ from transformers.trainer_callback import TrainerCallback
 
 from train_func.errors import InvalidInput
 from train_func.storage import Store
+from train_func.wire.predictions import Predictions
 from train_func.wire.records import RunRecord
 from train_func.worker.attempt_records import versions
 from train_func.worker.loading import Loading
@@ -155,8 +156,20 @@ class Trainers:
         if fault := world.on_rank_zero(fault_of_published):
             whole = {**begun, "note": f"no metrics are published: {fault}"}
 
+        predictions = whole.pop("predictions", None)
+
         def report() -> None:
             self._publication.report({"note": "", **whole})
+            if predictions is not None:
+                self._publication.add_predictions(
+                    Predictions(
+                        step=trainer.weights_step,
+                        num_rows=whole["audit"]["held_out"]["rows"],
+                        held_out_sha256=self._record.held_out_sha256 if self.held_out is not None else "",
+                        labels=self._loading.labels,
+                        columns=model_module.plain_columns(predictions),
+                    )
+                )
             self._publication.finish()
 
         world.on_rank_zero(report)

@@ -185,6 +185,21 @@ def _history(arguments: argparse.Namespace, output: Output) -> None:
         print(table.to_string(index=False))
 
 
+def _report(arguments: argparse.Namespace, output: Output) -> None:
+    job = _job(arguments)
+    with contextlib.redirect_stdout(sys.stderr):
+        path = job.report(arguments.output, texts=not arguments.no_texts)
+    output.document({"name": job.name, "file": str(path)}, str(path))
+
+
+def _compare(arguments: argparse.Namespace, output: Output) -> None:
+    from train_func.client.compare import compare
+
+    with contextlib.redirect_stdout(sys.stderr):  # what stands for a name is no part of it
+        compared = compare(*arguments.several, on=_backend(arguments))
+    output.document(compared.to_dict(), str(compared))
+
+
 def _result(arguments: argparse.Namespace, output: Output) -> None:
     with contextlib.redirect_stdout(sys.stderr):
         result = _job(arguments).result()
@@ -364,6 +379,8 @@ COMMANDS: dict[str, tuple[Callable[[argparse.Namespace, Output], int | None], st
     "logs": (_logs, "print what the workers of a run wrote", (*RUN, "follow", "worker", "attempt")),
     "events": (_events, "print what the backend says of a job and its workers", RUN),
     "history": (_history, "print every reported step and evaluation of a run", (*RUN, "since")),
+    "report": (_report, "write a page about a run, and print its path", (*RUN, "output", "no_texts")),
+    "compare": (_compare, "show runs side by side", ("several", *PLACE)),
     "result": (_result, "wait for the end of a run and print its metrics as JSON", RUN),
     "fetch": (_fetch, "download and verify the model of a run, and print its folder", (*RUN, "what", "to")),
     "promote": (_promote, "put the model of a run in place under a name", (*RUN, "under", "better")),

@@ -78,6 +78,7 @@ OPTIONS = {
     "names": _option(
         "names", metavar="NAME", nargs="+", help="the name of a run; the first digits of its last part do"
     ),
+    "several": _option("several", metavar="NAME", nargs="+", help="the names of two runs or more, or their beginnings"),
     "beginning": _option("beginning", metavar="NAME", nargs="?", default="", help="only runs whose name begins so"),
     "place": _option("place", metavar="NAME", help="the name that a model is in place under"),
     "under": _option("under", metavar="UNDER", help="the name that the model is put in place under"),
@@ -111,6 +112,8 @@ OPTIONS = {
     "wait": _option("--wait", action="store_true", help="wait for its end; the exit code tells the cause of a failure"),
     "watch": _option("--watch", action="store_true", help="show its progress until its end, as the command watch"),
     "to": _option("--to", metavar="FOLDER", help="where the model is put"),
+    "output": _option("--output", metavar="FILE", help="the page, or its folder (default: NAME.html here)"),
+    "no_texts": _option("--no-texts", action="store_true", help="show rows by their ids alone, without their texts"),
     "better": _option(
         "--better",
         metavar="METRIC",

@@ -1,19 +1,30 @@
 """The report of a run: one page of HTML, for which nothing has to be loaded from anywhere.
 
-It has the last frame of the panel, what was asked for, each attempt with what ended it, what it was computed on, and
-how to do it again.
+It has the last frame of the panel, what the model gets wrong, what was asked for, each attempt with what ended it, what
+it was computed on, and how to do it again.
 """
 
 import json
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
+from train_func.client.display.confusion import (
+    CONFUSION_STYLE,
+    MOST_MISTAKES,
+    draw_confusion,
+    draw_mistakes,
+    title_of_mistakes,
+)
 from train_func.client.display.html import as_html, draw
-from train_func.client.display.panel import Panel
+from train_func.client.display.panel import Panel, Subject, panel_of
 from train_func.client.display.trace import Trace
+from train_func.client.model.held_out import stored_predictions, texts_of
 from train_func.client.stored_attempts import all_ends, attempt_numbers
 from train_func.client.stored_run import Submission
+from train_func.client.watch import JobLooks
+from train_func.errors import InvalidInput
 from train_func.fields import field_names
 from train_func.run import Run
 from train_func.storage import Readable, find
@@ -30,6 +41,29 @@ th{{color:light-dark(#666,#aaa)}}pre{{white-space:pre-wrap;overflow-wrap:anywher
 Rows = Iterable[Sequence[str]]
 
 
+def write_page(
+    path: str | Path | None,
+    subject: Subject,
+    looks: JobLooks,
+    record: RunRecord,
+    store: Readable,
+    attach: str,
+    *,
+    texts: bool,
+) -> Path:
+    """Writes the page of a job as ``Job.report`` does; returns its path. Arguments: as those, and of ``page``."""
+    target = Path(path or "").expanduser()
+    target = target / f"{record.name}.html" if target.is_dir() else target
+    if not target.parent.is_dir():
+        raise InvalidInput(f"report({str(path)!r}): there is no folder {target.parent}; make it, or name another")
+    trace = Trace()
+    for news in looks.news(is_followed=False):
+        trace.take(news)
+    panel = panel_of(subject, trace, str(looks.failure(trace.state) or ""))
+    target.write_text(page(panel, trace, record, store, attach, texts=texts), encoding="utf-8")
+    return target
+
+
 @dataclass(frozen=True)
 class _Attempt:
     """What is known of one attempt."""
@@ -40,7 +74,7 @@ class _Attempt:
     ends: Sequence[EndRecord]
 
 
-def page(panel: Panel, trace: Trace, record: RunRecord, store: Readable, attach: str) -> str:
+def page(panel: Panel, trace: Trace, record: RunRecord, store: Readable, attach: str, *, texts: bool = False) -> str:
     """Returns the page.
 
     Args:
@@ -49,6 +83,7 @@ def page(panel: Panel, trace: Trace, record: RunRecord, store: Readable, attach:
         record: of the run.
         store: of the run.
         attach: the expression that gets a handle on the run.
+        texts: whether rows are shown with their texts, where this machine has them.
     """
     keys = record.keys
     ends = all_ends(store, keys, [])
@@ -59,6 +94,7 @@ def page(panel: Panel, trace: Trace, record: RunRecord, store: Readable, attach:
     newest = Submission.newest(store, keys)
     parts = [
         draw(panel),
+        *_held_out(record, store, texts=texts),
         _section("Asked for", _table((), _asked(record))),
         _section("Attempts", _table(("attempt", "workers", "began behind", "ended"), _attempts(attempts, trace))),
         _section("Computed on", _table((), _environment(attempts))),
@@ -66,6 +102,18 @@ def page(panel: Panel, trace: Trace, record: RunRecord, store: Readable, attach:
         _section("Again", f"<pre>{as_html(_again(record, attach))}</pre>"),
     ]
     return PAGE.format(title=as_html(f"{record.name}: {trace.state}"), body="".join(parts))
+
+
+def _held_out(record: RunRecord, store: Readable, *, texts: bool) -> Iterator[str]:
+    """The sections about what the published model predicts of the held-out rows."""
+    predictions = stored_predictions(store, record.keys)
+    if predictions is None:
+        return
+    yield CONFUSION_STYLE
+    yield _section("Confusion", draw_confusion(predictions))
+    places = predictions.worst(MOST_MISTAKES)
+    known, why = texts_of(record, predictions, places) if texts else ({}, "")
+    yield _section(title_of_mistakes(predictions), draw_mistakes(predictions, places, known, why))
 
 
 def _asked(record: RunRecord) -> Rows:

@@ -15,12 +15,14 @@ from train_func.errors import InvalidInput
 from train_func.inputs import key_of, repository_of
 from train_func.tasks import KIND
 from train_func.wire.layout import CELLS, INPUTS, RUN, SOURCE, SUMS
+from train_func.wire.predictions import Predictions
 from train_func.wire.records import RunRecord
 
 TEMPLATE = Path(__file__).with_name("card.md.jinja")
 TAG = "train_func"  # by which the Hub lists what this package has trained
 COUNT = "rows"  # what the number of measured rows is called, alone or behind the name of a set
 DECIDES = ("epochs", "batch_size", "learning_rate", "seed")  # of Run, beside its task; the others have defaults
+MOST_CLASSES, MOST_PAIRS = 20, 10  # of a table of all classes; of more classes those that are mistaken most often
 FENCE = "---\n"
 _COMMIT = re.compile(r"[0-9a-f]{40}")  # the fingerprint of what lies on the Hub; that of any other content has 64
 _CARRIED = re.compile(rf"(?:.+/)?{INPUTS}/[0-9a-f]{{64}}/.+")
@@ -43,7 +45,12 @@ class TaskPart:
 
 
 def render(
-    record: RunRecord, part: TaskPart, report: Mapping[str, Any], attempt: int, versions: Mapping[str, str]
+    record: RunRecord,
+    part: TaskPart,
+    report: Mapping[str, Any],
+    attempt: int,
+    versions: Mapping[str, str],
+    predictions: Predictions | None = None,
 ) -> str:
     """Returns the text of the card.
 
@@ -53,6 +60,7 @@ def render(
         report: step, num_steps, metrics, audit, note: those there are.
         attempt: has trained it.
         versions: of Python and the packages that compute.
+        predictions: of the held-out rows.
 
     Raises:
         InvalidInput: (cause "code") the front matter in the task's text is none.
@@ -92,6 +100,10 @@ def render(
         ],
         measured=measured,
         held_out=audit.get("held_out"),
+        confusion=predictions.confusion() if predictions else None,
+        extent=predictions.extent if predictions else "",
+        most_classes=MOST_CLASSES,
+        most_pairs=MOST_PAIRS,
         is_adapter=task_data.get("library_name") == "peft",
         base=hub_id(values.get("model"), fingerprints.get("model", "")),
         pipeline_arguments=", ".join(

@@ -161,7 +161,7 @@ def rows_measured(trainer: Trainer, held_out: Dataset | None) -> dict[str, Any]:
 
 
 def report_measured(report: dict[str, Any], trainer: Trainer, held_out: Dataset | None) -> dict[str, Any]:
-    """Collective: ``report`` with the metrics of the weights that the model has now.
+    """Collective: ``report`` with the metrics of the weights that the model has now, and what rank 0 has predicted.
 
     Measuring may run the first evaluation of all, and the user's code. When that raises, the model is published
     without metrics, and the report has a ``note`` that names the error. Errors of callbacks are printed only.
@@ -192,5 +192,18 @@ def _measured(trainer: Trainer, sets: dict[str, Any], audited: dict[str, Any]) -
         notes += [below_baseline(trainer.metric, train, sets[name], results[name].metrics) for name in sets]
     notes.append(evaluation.better_before(trainer, metrics))
     note = "; ".join(filter(None, notes))
-    measured = {"metrics": plain, "audit": {**audited, "held_out": held_out}}
+    predictions = results[""].predictions if "" in results else None
+    measured = {"metrics": plain, "audit": {**audited, "held_out": held_out}, "predictions": predictions}
     return {**measured, "note": note} if note else measured
+
+
+def plain_columns(predictions: Mapping[str, np.ndarray]) -> dict[str, list[Any]]:
+    """Returns the predictions of rows as they are published: of several labels the numbers of those that are there."""
+
+    def plain(column: np.ndarray) -> list[Any]:
+        if column.ndim > 1:
+            return [np.flatnonzero(line).tolist() for line in column]
+        values = column.tolist()
+        return [float(f"{value:.6g}") for value in values] if column.dtype.kind == "f" else values
+
+    return {name: plain(column) for name, column in predictions.items()}

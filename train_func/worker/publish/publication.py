@@ -24,6 +24,7 @@ from train_func.storage import Store, find
 from train_func.wire.codec import Record
 from train_func.wire.events import Published
 from train_func.wire.layout import CARD, CELLS, LABELS, MODEL_MANIFEST, RUN, SOURCE, RunKeys, later_generations
+from train_func.wire.predictions import PREDICTIONS, Predictions
 from train_func.wire.records import RunRecord, SubmissionRecord
 from train_func.wire.result import FileEntry, Result, copy_model
 from train_func.worker import masks
@@ -52,6 +53,8 @@ class _State(Record):
     """Files of the model that was added last; another model replaces them."""
     card: TaskPart | None = None
     """What the task says of that model; None where it is none of a task."""
+    predictions: Predictions | None = None
+    """Those of that model."""
     report: Mapping[str, Any] = field(default_factory=dict)
     own_metrics: tuple[str, ...] = ()
     """Names of the metrics in it that the function has added; all else is of the model."""
@@ -115,7 +118,7 @@ class Publication:
         new.rename(self.folder)
         if is_model:
             own = {name: state.report["metrics"][name] for name in state.own_metrics}
-            state = replace(state, model_files=tuple(names), card=card, report={"metrics": own})
+            state = replace(state, model_files=tuple(names), card=card, predictions=None, report={"metrics": own})
         self._write(replace(state, sent={name: state.sent[name] for name in remaining if name in state.sent}))
         if sends:
             self.send()
@@ -138,6 +141,10 @@ class Publication:
         whole = {**state.report, **report, "metrics": {**state.report.get("metrics", {}), **metrics}}
         own_metrics = tuple(name for name in state.own_metrics if name not in metrics)
         self._write(replace(state, report=whole, own_metrics=own_metrics))
+
+    def add_predictions(self, predictions: Predictions) -> None:
+        """Adds what the model that was added last predicts of the held-out rows."""
+        self._write(replace(self._state(), predictions=predictions))
 
     def conclude(self, output: Path, outcome: Outcome | None) -> None:
         """Adds what the function has left in ``output`` and has returned; nothing more is to come.
@@ -216,9 +223,11 @@ class Publication:
         if state.card and state.card.labels:
             plain[LABELS] = state.card.labels
         texts = {name: json.dumps(content, indent=1) + "\n" for name, content in plain.items()}
+        if state.predictions:
+            texts[PREDICTIONS] = state.predictions.to_json(indent=None).decode()
         if state.card and not (self.folder / CARD).exists():
             try:
-                texts[CARD] = render(self._record, state.card, state.report, self._attempt, packages)
+                texts[CARD] = render(self._record, state.card, state.report, self._attempt, packages, state.predictions)
             except Exception as error:  # the model is worth more than its card
                 reporting.note(f"{CARD}, the card of the model, is not published: {type(error).__name__}: {error}")
         for name, text in texts.items():

@@ -55,8 +55,8 @@ class CausalLMTuner(WorkerHalf[CausalLM]):
         words = pc.list_value_length(pc.utf8_split_whitespace(answers_of(data.train))).to_numpy()
         return f"{counted(len(words), 'answer')}, half of them of {int(np.median(words))} words or more"
 
-    def texts(self, data: TrainEvalSplit) -> pa.Table:
-        return pa.table({"text": texts_of(data.train)})
+    def texts(self, rows: pa.Table) -> pa.Table:
+        return pa.table({"text": texts_of(rows)})
 
     def load(self, labels: tuple[str, ...], precision: str) -> tuple[Any, Any]:
         import torch

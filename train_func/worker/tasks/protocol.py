@@ -68,6 +68,17 @@ class StreamingMetric(Protocol):
         """The metrics by name, from the sums over all ranks."""
 
 
+@runtime_checkable
+class PredictsRows(Protocol):
+    """A streaming metric that tells also what is predicted of each row."""
+
+    def predictions(self, logits: Any, labels: Any) -> Mapping[str, Any]:
+        """Returns tensors of one batch by their column in ``wire.predictions``, after ``count`` has taken the batch.
+
+        A column has a value for each row, or one for each row and label.
+        """
+
+
 class WorkerTask(Protocol):
     """The worker half of a task, made of (task, seed, store, cache).
 
@@ -171,8 +182,8 @@ class WorkerHalf(Generic[AnyRowsTask]):
         """Returns what is predicted of the rows, in few words."""
         raise NotImplementedError
 
-    def texts(self, data: TrainEvalSplit) -> "pa.Table | None":
-        """Returns what the model is given of the training rows, in a column ``text``; None where that is no text."""
+    def texts(self, rows: pa.Table) -> pa.Table | None:
+        """Returns what the model is given of the rows of a side, in a column ``text``; None where that is no text."""
         return None
 
     def check(self) -> Findings:
@@ -192,7 +203,7 @@ class WorkerHalf(Generic[AnyRowsTask]):
             report.facts["labels"] = list(data.labels)
             report.held_out_sha256 = sha256_of_rows(data.held_out.drop_columns(["row_id"]), data.labels)
             report.summary = f"{num_train} rows to train, {num_held_out} held out; {self.target(data)}"
-        texts = self.texts(data) if data is not None else None
+        texts = self.texts(data.train) if data is not None else None
         if texts is not None and model is not None:
             judge_lengths(texts, model.folder, getattr(self.task, "max_length", 0), report)
         return report

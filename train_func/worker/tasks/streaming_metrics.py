@@ -36,6 +36,10 @@ class Accuracy:
             return None
         return {RIGHT: int((logits.argmax(-1) == labels).sum())}
 
+    def predictions(self, logits: Any, labels: Any) -> Mapping[str, Any]:
+        confidence, predicted = logits.float().softmax(-1).max(-1)
+        return {"expected": labels, "predicted": predicted, "confidence": confidence}
+
     def values(self, sums: Mapping[str, float], num_rows: int) -> Mapping[str, float]:
         return {"accuracy": sums[RIGHT] / num_rows}
 
@@ -59,6 +63,11 @@ class LabelScores:
             TRUE: int(true.sum()),
             EXACT: int((predicted == true).all(dim=1).sum()),
         }
+
+    def predictions(self, logits: Any, labels: Any) -> Mapping[str, Any]:
+        """The confidence is that of the label that is least sure to be there or not."""
+        confidence = logits.float().abs().sigmoid().amin(dim=1)
+        return {"expected": labels > 0.5, "predicted": logits > 0, "confidence": confidence}
 
     def values(self, sums: Mapping[str, float], num_rows: int) -> Mapping[str, float]:
         return {"f1_micro": f1(sums[BOTH], sums[PREDICTED], sums[TRUE]), "exact_match": sums[EXACT] / num_rows}
@@ -87,6 +96,9 @@ class NumberErrors:
             SUM_OF_SQUARES: float(true.square().sum()),
         }
 
+    def predictions(self, logits: Any, labels: Any) -> Mapping[str, Any]:
+        return {"expected": labels.float(), "predicted": logits.float().squeeze(-1)}
+
     def values(self, sums: Mapping[str, float], num_rows: int) -> Mapping[str, float]:
         """``r2`` is the share of the variance that is predicted; it is left out where all numbers are equal."""
         spread = sums[SUM_OF_SQUARES] - sums[SUM] ** 2 / num_rows
@@ -104,6 +116,10 @@ class TokenScores:
             return None
         sums = logits.double().sum(dim=0).tolist()
         return dict(zip((LOSS, TOKENS, RIGHT), sums, strict=True))
+
+    def predictions(self, logits: Any, labels: Any) -> Mapping[str, Any]:
+        losses, num_tokens, num_right = logits.unbind(dim=1)
+        return {"loss": losses / num_tokens.clamp(min=1), "tokens": num_tokens.long(), "right": num_right.long()}
 
     def values(self, sums: Mapping[str, float], num_rows: int) -> Mapping[str, float]:
         num = max(sums[TOKENS], 1.0)
@@ -140,6 +156,10 @@ class TagScores:
             counts[PREDICTED] += len(said)
             counts[TRUE] += len(true)
         return {**sums, **counts}
+
+    def predictions(self, logits: Any, labels: Any) -> Mapping[str, Any]:
+        tagged = labels != IGNORED
+        return {"tokens": tagged.sum(dim=1), "right": ((logits.argmax(-1) == labels) & tagged).sum(dim=1)}
 
     def _spans(self, codes: Iterator[int]) -> set[Span]:
         return set(spans_of([self._names[code] for code in codes]))

@@ -79,8 +79,8 @@ class TokenClassifier(WorkerHalf[TokenClassification]):
     def target(self, data: TrainEvalSplit) -> str:
         return f"{counted(len(data.labels), 'tag')}: {listed(data.labels, MOST_TAGS)}"
 
-    def texts(self, data: TrainEvalSplit) -> pa.Table:
-        return pa.table({"text": _sentences(data.train)})
+    def texts(self, rows: pa.Table) -> pa.Table:
+        return pa.table({"text": _sentences(rows)})
 
     def load(self, labels: tuple[str, ...], precision: str) -> tuple[Any, Any]:
         from transformers import AutoModelForTokenClassification

@@ -10,6 +10,7 @@ repeated, and nothing large is gathered:
 - The sums of all batches are gathered and added up in the order of the data set, so that their rounding is the same at
   any number of ranks. The loss is the mean over the items of all batches, as a step has it.
 - The ids of the evaluated rows are gathered too and counted: a row that is missing or repeated fails the evaluation.
+  With them come a few numbers of each row, what was predicted: those of the published weights are published.
 - compute_metrics runs on every rank, and all take what it gave on rank 0: it may draw at random, and ranks that
   disagree about the best evaluation would save and stop apart.
 
@@ -39,9 +40,11 @@ from transformers.trainer_utils import PredictionOutput
 
 from train_func.errors import InvalidInput
 from train_func.wire.events import RowsAudited
+from train_func.wire.predictions import MOST_ROWS
 from train_func.worker.rank import marks, reporting, world
 from train_func.worker.rank.json_values import to_python
 from train_func.worker.rank.marks import Phase
+from train_func.worker.tasks.protocol import PredictsRows
 from train_func.worker.training import audit, weights
 from train_func.worker.training.audit import Coverage, RowIds, count
 from train_func.worker.training.loader import seed_for, take_row_ids
@@ -63,6 +66,8 @@ class Measurement:
     named: dict[str, Any]
     """The metrics with the prefix that was asked for."""
     coverage: Coverage
+    predictions: Mapping[str, npt.NDArray[Any]] | None
+    """On rank 0, by column, ordered by the ids of the rows; None where the metric tells of no row."""
 
     @property
     def reported(self) -> dict[str, float | int | str]:
@@ -81,6 +86,8 @@ class _Batch:
     weight: int
     sums: Mapping[str, float] | None
     """What it adds to the sums of the metric; None where it has none."""
+    predictions: Mapping[str, npt.NDArray[Any]]
+    """Of each row, by column, where the metric tells them."""
     outputs: tuple[Any, Any, Any]
 
 
@@ -97,9 +104,9 @@ def measure(trainer: transformers.Trainer, rows: Dataset, ignore_keys: list[str]
     weights.spread_buffers(model)
     mark = weights.mark_of(model)
     keep = trainer.compute_metrics is not None
-    _, metrics, coverage = _evaluate(trainer, rows, ids, ignore_keys, "held_out", keep=keep)
+    _, metrics, coverage, predictions = _evaluate(trainer, rows, ids, ignore_keys, "held_out", keep=keep)
     plain_names = {name.removeprefix("eval_"): value for name, value in metrics.items()}
-    return Measurement(mark, rows._fingerprint, plain_names, _with_prefix(metrics, prefix), coverage)
+    return Measurement(mark, rows._fingerprint, plain_names, _with_prefix(metrics, prefix), coverage, predictions)
 
 
 @contextmanager
@@ -120,7 +127,7 @@ def names(trainer: transformers.Trainer, rows: Dataset, prefix: str) -> set[str]
     """
     ids = audit.check_rows_alike(rows, None, "held-out")
     keep = trainer.compute_metrics is not None
-    _, metrics, _ = _evaluate(trainer, rows, ids, trainer._ignore_keys, "tried_before_training", keep=keep)
+    _, metrics, *_ = _evaluate(trainer, rows, ids, trainer._ignore_keys, "tried_before_training", keep=keep)
     return set(_with_prefix(metrics, prefix))
 
 
@@ -144,7 +151,7 @@ def predict(
     """
     ids = audit.check_rows_alike(rows, None, "given")
     weights.spread_buffers(trainer.accelerator.unwrap_model(trainer.model))
-    (logits, labels, _), metrics, _ = _evaluate(trainer, rows, ids, ignore_keys, "predicted", keep=True)
+    (logits, labels, _), metrics, *_ = _evaluate(trainer, rows, ids, ignore_keys, "predicted", keep=True)
     is_labelled = labels is not None or "loss" in metrics
     return PredictionOutput(logits, labels, _with_prefix(metrics if is_labelled else {"rows": len(rows)}, prefix))
 
@@ -174,8 +181,9 @@ def _batches_of(rows: Dataset, batch_size: int) -> list[Ints]:
 
 def _evaluate(
     trainer: transformers.Trainer, rows: Dataset, ids: RowIds, ignore_keys: list[str] | None, what: str, *, keep: bool
-) -> tuple[tuple[Any, Any, Any], dict[str, Any], Coverage]:
-    """Returns logits, labels and inputs of all rows where they are kept, the metrics, and how the rows were used."""
+) -> tuple[tuple[Any, Any, Any], dict[str, Any], Coverage, Mapping[str, npt.NDArray[Any]] | None]:
+    """Returns logits, labels and inputs of all rows where they are kept, the metrics, how the rows were used, and on
+    rank 0 what was predicted of each."""
     if not len(rows):
         raise InvalidInput(f"The {what.replace('_', '-')} rows are none: give at least one", cause="code")
     batches = _batches_of(rows, trainer.args.per_device_eval_batch_size)
@@ -224,7 +232,20 @@ def _evaluate(
     if weighed and all(part.loss is not None for part in weighed):
         weights_of_parts = [part.weight for part in weighed]
         metrics["loss"] = float(np.average([part.loss for part in weighed], weights=weights_of_parts))
-    return (logits, labels, inputs), {**metrics, "rows": coverage.num_rows}, coverage
+    predictions = _predictions_of(parts) if world.rank() == 0 else None
+    return (logits, labels, inputs), {**metrics, "rows": coverage.num_rows}, coverage, predictions
+
+
+def _predictions_of(parts: Sequence[_Batch]) -> Mapping[str, npt.NDArray[Any]] | None:
+    """Joins the predictions of all batches; of more than MOST_ROWS rows, those at even distances."""
+    if any(not part.predictions for part in parts):
+        return None
+    rows = np.concatenate([np.asarray(part.row_ids) for part in parts])
+    order = np.argsort(rows, kind="stable")
+    if len(order) > MOST_ROWS:
+        order = order[np.arange(MOST_ROWS) * len(order) // MOST_ROWS]
+    columns = {name: np.concatenate([part.predictions[name] for part in parts]) for name in parts[0].predictions}
+    return {"row": rows[order], **{name: column[order] for name, column in columns.items()}}
 
 
 def _predict(
@@ -261,9 +282,13 @@ def _predict(
         logits = trainer.preprocess_logits_for_metrics(logits, labels)
     mean = None if loss is None else loss.item()
     sums = trainer.metric.count(logits, labels) if trainer.metric else None
+    predictions: dict[str, npt.NDArray[Any]] = {}
+    if sums is not None and isinstance(trainer.metric, PredictsRows):
+        of_rows = trainer.metric.predictions(logits, labels)
+        predictions = {name: value.cpu().numpy() for name, value in of_rows.items()}
     marks.batch_evaluated()
     logits, labels = (nested_numpify(value) if keep and value is not None else None for value in (logits, labels))
-    return _Batch(positions, row_ids, mean, weight, sums, (logits, labels, main_input))
+    return _Batch(positions, row_ids, mean, weight, sums, predictions, (logits, labels, main_input))
 
 
 def _in_order(values: Sequence[Any], positions: Sequence[Ints]) -> Any:

@@ -1,0 +1,111 @@
+"""The predictions of held-out rows as HTML: which classes are mistaken for which, and the worst of all rows.
+
+A cell has a number and, where there is room, the share of its line; its colour says the share again.
+"""
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+from train_func.client.display.html import as_html
+from train_func.wire.predictions import Confusion, Predictions
+
+MOST_CLASSES, MOST_WITH_SHARES = 20, 8  # of a matrix, and of one with shares in its cells
+MOST_PAIRS, MOST_MISTAKES = 12, 10
+RIGHT, WRONG = "47,127,208", "217,130,43"  # as red, green and blue
+FAINTEST, STRONGEST = 0.12, 0.55  # how much of it lies on the page's own colour, so that a text is read on it
+LONGEST = 24  # characters of the name of a class
+
+CONFUSION_STYLE = """<style>.tf-confusion td,.tf-confusion th{padding:3px 8px;text-align:center;vertical-align:middle}
+.tf-confusion td{min-width:1.6em;border:1px solid light-dark(#ddd,#444)}.tf-confusion small{opacity:.75}
+.tf-confusion th:first-child{text-align:right;white-space:nowrap}.tf-confusion .tf-column{writing-mode:vertical-rl;
+transform:rotate(180deg);text-align:left;margin:auto}.tf-many td,.tf-many th{padding:2px 4px;font-size:12px}
+.tf-of{color:light-dark(#666,#aaa);margin:0 0 6px}.tf-rows td,.tf-rows th{border-bottom:1px solid light-dark(#eee,#333)}
+</style>"""
+
+
+def draw_confusion(predictions: Predictions) -> str:
+    """Returns the confusion matrix, of many classes the pairs that are mistaken most often; empty without classes."""
+    confusion = predictions.confusion()
+    if confusion is None:
+        return ""
+    if len(confusion.names) <= MOST_CLASSES:
+        return _matrix(confusion, predictions.extent)
+    words = f"Of {predictions.extent} and {len(confusion.names)} classes, those that are mistaken most often"
+    pairs = [
+        (expected, predicted, f"{number:,} of {num_rows:,}", f"{number / num_rows:.0%}")
+        for expected, predicted, number, num_rows in confusion.pairs(MOST_PAIRS)
+    ]
+    return _table(words, ("expected", "predicted", "rows", "share"), pairs)
+
+
+def _matrix(confusion: Confusion, extent: str) -> str:
+    names = [name if len(name) <= LONGEST else f"{name[:LONGEST]}…" for name in confusion.names]
+    has_shares = len(names) <= MOST_WITH_SHARES
+    column = "<th><div{}>{}</div></th>".format
+    kind, turned = ("tf-confusion", "") if has_shares else ("tf-confusion tf-many", ' class="tf-column"')
+    head = "".join(column(turned, as_html(name)) for name in [*names, "right"])
+    lines = []
+    for at, (name, counts) in enumerate(zip(names, confusion.counts, strict=True)):
+        num_rows = sum(counts)
+        cells = "".join(
+            _cell(number, num_rows, RIGHT if place == at else WRONG, has_share=has_shares)
+            for place, number in enumerate(counts)
+        )
+        right = f"{counts[at] / num_rows:.0%}" if num_rows else "–"
+        lines.append(f"<tr><th>{as_html(name)}</th>{cells}<td>{right}</td></tr>")
+    words = f"Of {extent}: in each line what was expected, in each column what was predicted"
+    return f'<p class="tf-of">{words}</p><table class="{kind}"><tr><th></th>{head}</tr>{"".join(lines)}</table>'
+
+
+def _cell(number: int, num_rows: int, colour: str, *, has_share: bool) -> str:
+    if not number:
+        return "<td></td>"
+    share = number / num_rows
+    words = f"<br><small>{share:.0%}</small>" if has_share else ""
+    depth = FAINTEST + (STRONGEST - FAINTEST) * share
+    return f'<td style="background:rgba({colour},{depth:.2f})" title="{share:.1%}">{number:,}{words}</td>'
+
+
+def draw_mistakes(predictions: Predictions, places: Sequence[int], texts: Mapping[int, str], why: str) -> str:
+    """Returns a table of the rows at ``places``; ``why``: there are no texts, in words."""
+    if not places:
+        return ""
+    names = [name for name in predictions.columns if name != "row"]
+    rows = [
+        [str(row), *([texts.get(row, "")] if texts else []), *_values(predictions, place)]
+        for place, row in ((place, predictions.columns["row"][place]) for place in places)
+    ]
+    words = f"Of {predictions.extent}" + (f"; without their texts: {why}" if why else "")
+    return _table(words, ["row", *(["text"] if texts else []), *names], rows)
+
+
+def title_of_mistakes(predictions: Predictions) -> str:
+    """Returns what the rows that are predicted worst are called."""
+    if "loss" in predictions.columns:
+        return "Rows with the highest loss"
+    if "tokens" in predictions.columns:
+        return "Rows with the most wrong tags"
+    return "Surest mistakes" if "confidence" in predictions.columns else "Largest errors"
+
+
+def _values(predictions: Predictions, place: int) -> Iterator[str]:
+    for name, column in predictions.columns.items():
+        if name != "row":
+            yield shown_value(predictions, name, column[place])
+
+
+def shown_value(predictions: Predictions, name: str, value: Any) -> str:
+    """Returns a value of a column as a person reads it."""
+    if name == "confidence":
+        return f"{value:.1%}"
+    if name in ("expected", "predicted") and "confidence" in predictions.columns:
+        value = predictions.named(value)
+        return ", ".join(map(str, value)) or "none" if isinstance(value, list) else str(value)
+    return f"{value:.4g}" if isinstance(value, float) else str(value)
+
+
+def _table(words: str, head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
+    lines = [f"<tr>{''.join(f'<td>{as_html(cell)}</td>' for cell in cells)}</tr>" for cells in rows]
+    titles = "".join(f"<th>{name}</th>" for name in head)
+    table = f'<table class="tf-rows"><tr>{titles}</tr>{"".join(lines)}</table>'
+    return f'<p class="tf-of">{as_html(words)}</p>{table}'
