@@ -70,6 +70,7 @@ def chart(lines: Sequence[Line], marks: Sequence[Flag], *, width: int, height: i
     parts.append(f'<line x1="{LEFT}" x2="{width - RIGHT}" y1="{bottom}" y2="{bottom}" class="tf-axis"/>')
     for tick in ticks(first, last, 5, least=1):
         parts.append(_text(x(tick), bottom + 14, f"{tick:,.0f}", "middle"))
+    parts.append(_text(LEFT - 5, bottom + 14, "step", "end"))
     parts += _marks(marks, x, width, bottom)
     for number, line in enumerate(lines):
         parts += _curve(line, number, [(x(step), y(value)) for step, value in line.points])
@@ -123,7 +124,7 @@ def _curve(line: Line, number: int, points: Points) -> Iterator[str]:
 def _marks(marks: Sequence[Flag], x: Callable[[float], float], width: int, bottom: float) -> Iterator[str]:
     end = -math.inf
     for mark in sorted(marks, key=lambda mark: mark.step):
-        at = x(mark.step)
+        at = max(LEFT, x(mark.step))  # an attempt may begin before the first step that is known
         if not mark.words:
             yield f'<path d="M{at:.1f} {bottom - 5}l3 5h-6z" class="tf-ink"/>'
             continue

@@ -14,7 +14,7 @@ from train_func.text import counted, shown
 MOST_CHARTS, MOST_LINES, MOST_NUMBERS = 5, 4, 12
 MOST_PRINTED = 4  # lines that are not folded
 LONGEST = 300  # characters of a line that was printed
-WIDE, NARROW, HIGH, LOW = 630, 300, 230, 115  # pixels
+WIDE, NARROW, HIGH, LOW = 560, 300, 210, 115  # pixels
 
 STYLE = """<style>.tf{--tf-ink:var(--jp-ui-font-color1,var(--vscode-foreground,light-dark(#222,#ddd)));
 --tf-soft:var(--jp-ui-font-color2,var(--vscode-descriptionForeground,light-dark(#666,#aaa)));
@@ -25,10 +25,11 @@ border:1px solid var(--tf-line);border-radius:6px;padding:10px 14px;box-sizing:b
 align-items:baseline}.tf-head>:last-child{margin-left:auto}.tf-state{font-size:15px;font-weight:600}
 .tf-bar{height:8px;border:1px solid var(--tf-line);border-radius:4px;margin:7px 0;overflow:hidden}
 .tf-bar>div{height:100%;background:#2f7fd0}.tf-charts{display:flex;flex-wrap:wrap;gap:0 12px;margin:6px 0}
-.tf-wide{flex:2 1 420px;max-width:700px}.tf-small{flex:1 1 220px;max-width:320px}
-.tf-chart text{fill:var(--tf-soft);font-size:10.5px;font-family:inherit}.tf-chart{display:block;max-width:100%}
+.tf-wide{flex:2 1 420px;max-width:660px}.tf-small{flex:1 1 240px;display:flex;flex-wrap:wrap;gap:0 12px}
+.tf-small svg{flex:1 1 200px;max-width:330px}.tf-chart{display:block;max-width:100%}
+.tf-chart text{fill:var(--tf-soft);font-size:10.5px;font-family:inherit}
 .tf-grid{stroke:var(--tf-line);stroke-opacity:.6}.tf-axis{stroke:var(--tf-soft)}.tf-ink{fill:var(--tf-ink)}
-.tf table{border-collapse:collapse;margin:6px 0;font-size:12px;color:inherit}
+.tf tr{background:none!important}.tf table{border-collapse:collapse;margin:6px 0;font-size:12px;color:inherit}
 .tf th,.tf td{padding:1px 14px 1px 0!important;text-align:left!important;border:0;background:none;color:inherit}
 .tf th{color:var(--tf-soft);font-weight:400}.tf pre{margin:4px 0;padding:0;font-size:12px;line-height:1.4;
 white-space:pre-wrap;overflow-wrap:anywhere;color:inherit;background:none;

@@ -153,15 +153,20 @@ def _heading(subject: Subject, trace: Trace, now: datetime) -> list[str]:
     if trace.group and trace.group.attempt > 1:
         words.append(f"attempt {trace.group.attempt}")
     end = datetime.fromisoformat(trace.published.time) if trace.is_over and trace.published else now
-    return words if subject.submitted is None else [*words, duration((end - subject.submitted).total_seconds())]
+    times = [] if subject.submitted is None else [duration((end - subject.submitted).total_seconds())]
+    if not trace.is_over:  # a page that was loaded again, or a saved notebook, shows a frame that is no longer new
+        times.append(f"{now.astimezone():%d %b %H:%M:%S %Z}")
+    return [*words, " · ".join(times)]
 
 
 def _progress(trace: Trace) -> list[str]:
     progress, step = trace.progress, trace.last_step
     if progress is None:
         return [f"step {step:,}"] if trace.steps else []
-    words = [f"step {step:,} of {progress.num_steps:,}", f"epoch {progress.epoch:.2f}"]
-    words.append(f"{progress.rows_per_second:,.4g} rows/s")
+    words = [f"step {step:,} of {progress.num_steps:,}"]
+    if not trace.is_stepping:
+        return words  # what an attempt was like that has ended is no news
+    words += [f"epoch {progress.epoch:.2f}", f"{progress.rows_per_second:,.4g} rows/s"]
     if not trace.is_over and step < progress.num_steps:
         words.append(f"about {duration(progress.seconds_left)} left")
     return words
@@ -222,18 +227,28 @@ def _cells(worker: WorkerState) -> tuple[str, ...]:
 def _facts(trace: Trace) -> Iterator[str]:
     if trace.saves:
         save = trace.saves[-1]
-        yield f"◆ newest checkpoint: step {save.step:,}, {sized(save.size)}, saved in {save.seconds:.1f} s"
+        yield f"▲ newest checkpoint: step {save.step:,}, {sized(save.size)}, saved in {save.seconds:.1f} s"
     yield from _audits(list(trace.audits.values()))
-    for attempt, reason in sorted(trace.restarts.items())[-MOST_RESTARTS:]:
-        resumption = trace.resumptions.get(attempt)
-        behind = f"; it went on behind step {resumption.step:,}" if resumption else ""
-        yield f"↻ attempt {attempt} because of worker {reason.follows}: {reason.message}{behind}"
+    for attempt in sorted(group.attempt for group in trace.groups)[1:][-MOST_RESTARTS:]:
+        reason = trace.reasons.get(attempt)
+        words = [f"↻ attempt {attempt}", reason and f"({reason})", _beginning(trace, attempt)]
+        yield " ".join(filter(None, words))
     for alert in [alert for alert in trace.alerts if not _lasts(alert, trace)][-MOST_ALERTS:]:
         yield f"! {alert.message}"
     for note in trace.notes[-MOST_NOTES:]:
-        yield f"i {note}"
+        yield f"note: {note}"
     if trace.published:
         yield f"✓ published: {trace.published.model or 'the result'}"
+
+
+def _beginning(trace: Trace, attempt: int) -> str:
+    """Returns where an attempt began; empty while it has not said so."""
+    resumption = trace.resumptions.get(attempt)
+    if resumption is None:
+        return ""
+    if resumption.step:
+        return f"resumed from the checkpoint of step {resumption.step:,}"
+    return f"began at step 1: {resumption.why}"
 
 
 def _audits(audits: Sequence[RowsAudited]) -> Iterator[str]:

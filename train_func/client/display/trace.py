@@ -10,6 +10,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 
+from train_func.client.diagnose.incidents import ending
 from train_func.client.display.chart import Curve
 from train_func.client.logs import AttemptLine
 from train_func.client.status import Pod, Snapshot
@@ -30,7 +31,6 @@ from train_func.wire.events import (
     Reported,
     Resumes,
     RowsAudited,
-    Stage,
     StepProgress,
     WaitsForPeers,
     WaitsForStore,
@@ -110,7 +110,7 @@ class Trace:
         self.saves: list[CheckpointSaved] = []
         self.resumptions: dict[int, Resumes] = {}
         """What attempts have gone on from, by their numbers."""
-        self.restarts: dict[int, RanksRestart] = {}
+        self.reasons: dict[int, str] = {}
         """Why attempts have followed others, by their numbers."""
         self.progress: StepProgress | None = None
         """How far the training is, as it was told last."""
@@ -141,8 +141,16 @@ class Trace:
 
     @property
     def last_step(self) -> int:
-        """The highest step that was done; 0 before the first one."""
-        return max((step.step for step in self.steps), default=0)
+        """The last step that counts: of the newest attempt that has done one, or has said where it begins."""
+        done = ((point.attempt, point.step) for point in self.steps)
+        begun = ((attempt, resumption.step) for attempt, resumption in self.resumptions.items())
+        return max([*done, *begun], default=(0, 0))[1]
+
+    @property
+    def is_stepping(self) -> bool:
+        """Whether the newest attempt has done a step."""
+        newest = max((point.attempt for point in self.steps), default=0)
+        return newest >= (self.group.attempt if self.group else 1)
 
     @property
     def summary(self) -> str:
@@ -190,8 +198,8 @@ class Trace:
         restarts = len(pods) - 1 + newest.restarts
         if newest.phase != "Running" or newest.deleted:
             phase = "Deleted" if newest.deleted and newest.phase in ("Running", "Pending") else newest.phase
-            code = "" if newest.exit_code in (None, 0) else f", exit code {newest.exit_code}"
-            why = "" if newest.reason == "Completed" else f"{newest.reason}{code}"
+            why = ending(newest.exit_code, newest.reason, newest.message) if newest.exit_code else newest.reason
+            why = "" if newest.exit_code == 0 else why
             return WorkerState(worker, phase, newest.node, restarts, activity=why)
         usage = self.measured.workers.get(str(worker), {}) if self.measured else {}
         memory, limit = usage.get("memory", 0), usage.get("limit", 0)
@@ -201,6 +209,8 @@ class Trace:
     def _training(self, shares: Sequence[Sequence[int]]) -> str:
         """Returns what a worker does that says nothing else; ``shares``: those of its ranks, where they are known."""
         means = [round(sum(part) / len(part)) for part in zip(*shares, strict=True)]
+        if self.num_steps and self.last_step >= self.num_steps:
+            return "all steps are done: evaluates, saves, publishes"
         if any(means):
             return f"trains: {WorkersMeasured.words(means)}"
         return "trains" if self.steps else ""
@@ -234,7 +244,7 @@ class Trace:
             case Resumes():
                 self.resumptions[event.attempt] = event
             case RanksRestart():
-                self.restarts[event.attempt] = event
+                self.reasons[event.attempt] = f"worker {event.follows}: {event.message}"
             case CheckpointSaved():
                 self.saves.append(event)
             case RowsAudited():
@@ -250,8 +260,10 @@ class Trace:
                 self._activities[line.worker] = str(event)
             case WorkerStarts():
                 self._activities[line.worker] = "starts"
-            case Stage() | WaitsForPeers() | RankStops() | WorkerEnds():
+            case WaitsForPeers() | RankStops() | WorkerEnds():
                 self._activities[line.worker] = str(event).partition("\n")[0]
+                if isinstance(event, WorkerEnds) and event.exit_code:
+                    self.reasons.setdefault(attempt + 1, event.message)
 
     def _add(self, step: Point) -> None:
         self.steps.append(step)
