@@ -33,7 +33,7 @@ COLUMNS = ("worker", "phase", "node", "restarts", "memory", "does")
 MOST_MARKS = 60  # checkpoints in a chart, the newest
 MOST_RESTARTS, MOST_ALERTS, MOST_NOTES = 3, 3, 3  # told one by one, the newest
 MOST_ROWS = 12  # workers one by one
-LONGEST = 90  # characters of what a worker does
+LONGEST = 120  # characters of what a worker does
 
 
 @dataclass(frozen=True)

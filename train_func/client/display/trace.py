@@ -41,6 +41,7 @@ from train_func.wire.events import (
 
 MOST_PRINTED = 40  # lines of rank 0 that are kept
 MOST_STEPS = 20_000  # that are kept one by one: of more, every second one is left out
+LEAST_SHARE = 5  # percent of its time, below which a part of what a worker does is not shown
 RANK_0 = OF_RANK.format(0)
 
 
@@ -209,6 +210,7 @@ class Trace:
     def _training(self, shares: Sequence[Sequence[int]]) -> str:
         """Returns what a worker does that says nothing else; ``shares``: those of its ranks, where they are known."""
         means = [round(sum(part) / len(part)) for part in zip(*shares, strict=True)]
+        means = [mean if mean >= LEAST_SHARE else 0 for mean in means]
         if self.num_steps and self.last_step >= self.num_steps:
             return "all steps are done: evaluates, saves, publishes"
         if any(means):
@@ -260,7 +262,9 @@ class Trace:
                 self._activities[line.worker] = str(event)
             case WorkerStarts():
                 self._activities[line.worker] = "starts"
-            case WaitsForPeers() | RankStops() | WorkerEnds():
+            case WaitsForPeers():
+                self._activities[line.worker] = f"waits for the other workers: {event.why}"
+            case RankStops() | WorkerEnds():
                 self._activities[line.worker] = str(event).partition("\n")[0]
                 if isinstance(event, WorkerEnds) and event.exit_code:
                     self.reasons.setdefault(attempt + 1, event.message)
