@@ -162,6 +162,23 @@ def test_an_attempt_that_lost_steps_shows_how_far_it_is_itself():
     assert ("step 6 of 40" in text, "epoch 1.00" in text, "rows/s" in text) == (True, True, True)
 
 
+def evaluated(step):
+    return events.Evaluated(step=step, epoch=1, metrics={"loss": 1 / step})
+
+
+def test_what_an_attempt_measured_behind_the_step_that_the_next_one_begins_with_is_not_shown():
+    measured_before = [*(progress(step) for step in range(1, 9)), evaluated(4), evaluated(8)]
+    checked = [audit("epoch=1"), audit("epoch=2")]
+    trace = Trace()
+    trace.take(news("Running", begins(), *measured_before, *checked))
+    trace.take(news("Running", begins(2), attempt=2))
+    assert "<title>attempt 2" not in draw(panel_of(SUBJECT, trace, now=NOW))  # where it begins is not known yet
+    trace.take(news("Running", progress(6), attempt=2))
+    assert [step for step, _ in trace.curves()["eval_loss"]] == [4]
+    html = draw(panel_of(SUBJECT, trace, now=NOW))
+    assert ("<title>attempt 2" in html, "exactly once in epoch 1 " in words(html)) == (True, True)
+
+
 def test_a_worker_that_was_lost_is_the_reason_of_the_next_attempt_though_it_left_no_word():
     end = events.WorkerEnds(worker=0, exit_code=145, cause="peer", message="worker 1 had ended", follows=1)
     begun = events.Resumes(step=0, attempt=2, why="the store has no checkpoint")

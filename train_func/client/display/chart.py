@@ -73,9 +73,9 @@ def chart(lines: Sequence[Line], marks: Sequence[Flag], *, width: int, height: i
         words = f"{tick:,.0f}"
         parts.append(_text(min(x(tick), width - LETTER / 2 * len(words)), bottom + 14, words, "middle"))
     parts.append(_text(LEFT - 5, bottom + 14, "step", "end"))
-    parts += _marks(marks, x, width, bottom)
     for number, line in enumerate(lines):
         parts += _curve(line, number, [(x(step), y(value)) for step, value in line.points])
+    parts += _marks(marks, x, width, bottom)
     parts += _legend(lines)
     return "".join([*parts, "</svg>"])
 

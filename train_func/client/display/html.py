@@ -30,7 +30,8 @@ align-items:baseline}.tf-head>:last-child{margin-left:auto}.tf-state{font-size:1
 .tf-wide{flex:2 1 420px;max-width:660px}.tf-small{flex:1 1 240px;display:grid;
 grid-template-columns:repeat(auto-fill,minmax(min(240px,100%),1fr));gap:0 12px;align-content:start}
 .tf-below{flex-basis:100%}.tf-small svg{max-width:330px}.tf-chart{display:block;max-width:100%}
-.tf-chart text{fill:var(--tf-soft);font-size:10.5px;font-family:inherit}
+.tf-chart text{fill:var(--tf-soft);paint-order:stroke;stroke-width:3px;
+stroke:var(--jp-layout-color0,var(--vscode-editor-background,Canvas));font-size:10.5px;font-family:inherit}
 .tf-grid{stroke:var(--tf-line);stroke-opacity:.6}.tf-axis{stroke:var(--tf-soft)}.tf-ink{fill:var(--tf-ink)}
 .tf tr{background:none!important}.tf table{border-collapse:collapse;margin:6px 0;font-size:12px;color:inherit}
 .tf th,.tf td{padding:1px 14px 1px 0!important;text-align:left!important;border:0;background:none;color:inherit}

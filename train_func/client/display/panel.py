@@ -3,6 +3,7 @@
 Every state has a sign and a word, so that nothing is told by colour alone.
 """
 
+import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -28,6 +29,7 @@ SIGNS = {
 }
 PREFIX = "eval_"  # of what an evaluation measures: it stands in one chart with the same metric of the training
 EPOCH = "epoch="  # of the audit of a training
+ROUNDING = 0.005  # of the epochs in which a training is
 NO_METRICS = ("epoch", "eval_rows")
 COLUMNS = ("worker", "phase", "node", "restarts", "memory", "does")
 MOST_MARKS = 60  # checkpoints in a chart, the newest
@@ -199,14 +201,15 @@ def _lasts(alert: Alert, trace: Trace) -> bool:
 
 
 def _restarts(trace: Trace) -> Iterator[Flag]:
-    """The beginnings of attempts but the first, with their sizes where these have changed."""
+    """The beginnings of attempts but the first, as far as known, with their sizes where these have changed."""
     groups = sorted(trace.groups, key=lambda group: group.attempt)
-    for before, group in pairwise(groups):
-        resumption = trace.resumptions.get(group.attempt)
+    firsts = {attempt: step - 1 for attempt, step in trace.first_steps.items()}
+    begun = firsts | {attempt: resumption.step for attempt, resumption in trace.resumptions.items()}
+    for before, group in pairwise(group for group in groups if group is groups[0] or group.attempt in begun):
         words = f"attempt {group.attempt}"
         if group.workers != before.workers:
             words = f"{before.workers} → {counted(group.workers, 'worker')}"
-        yield Flag(resumption.step if resumption else 0, words)
+        yield Flag(begun[group.attempt], words)
 
 
 def _workers(workers: Sequence[WorkerState]) -> tuple[list[WorkerState], int]:
@@ -228,7 +231,7 @@ def _facts(trace: Trace) -> Iterator[str]:
     if trace.saves:
         save = trace.saves[-1]
         yield f"▲ newest checkpoint: step {save.step:,}, {sized(save.size)}, saved in {save.seconds:.1f} s"
-    yield from _audits(list(trace.audits.values()))
+    yield from _audits(list(trace.audits.values()), trace.progress.epoch if trace.progress else math.inf)
     for attempt in sorted(group.attempt for group in trace.groups)[1:][-MOST_RESTARTS:]:
         reason = trace.reasons.get(attempt)
         words = [f"↻ attempt {attempt}", reason and f"({reason})", _beginning(trace, attempt)]
@@ -251,12 +254,16 @@ def _beginning(trace: Trace, attempt: int) -> str:
     return f"began at step 1: {resumption.why}"
 
 
-def _audits(audits: Sequence[RowsAudited]) -> Iterator[str]:
-    """One tick for the epochs in which each row was used exactly once, one for other rows, and what was not so."""
+def _audits(audits: Sequence[RowsAudited], epoch: float) -> Iterator[str]:
+    """One tick for the epochs in which each row was used exactly once, one for other rows, and what was not so.
+
+    Epochs behind ``epoch``, where the training is, are of an attempt whose steps are lost.
+    """
     exact = [audit for audit in audits if _is_exact(audit.counts)]
     epochs = [audit for audit in exact if audit.what.startswith(EPOCH)]
-    if epochs:
-        numbers = [int(audit.what.removeprefix(EPOCH)) for audit in epochs]
+    numbers = [int(audit.what.removeprefix(EPOCH)) for audit in epochs]
+    numbers = [number for number in numbers if number <= epoch + ROUNDING]
+    if numbers:
         which = f"epochs {min(numbers)} to {max(numbers)}" if len(numbers) > 1 else f"epoch {numbers[0]}"
         yield f"✓ audit: each of {epochs[-1].counts['rows']:,} rows was used exactly once in {which}"
     for audit in exact:

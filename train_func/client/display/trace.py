@@ -148,6 +148,14 @@ class Trace:
         return max([*done, *begun], default=(0, 0))[1]
 
     @property
+    def first_steps(self) -> dict[int, int]:
+        """The first step that each attempt has done, by its number."""
+        firsts: dict[int, int] = {}
+        for point in self.steps:
+            firsts[point.attempt] = min(point.step, firsts.get(point.attempt, point.step))
+        return firsts
+
+    @property
     def is_stepping(self) -> bool:
         """Whether the newest attempt has done a step."""
         newest = max((point.attempt for point in self.steps), default=0)
@@ -177,7 +185,7 @@ class Trace:
         """Returns the curve of each metric, without the steps that a later attempt did again."""
         curves: dict[str, Curve] = {}
         for rows in (self.steps, self.evaluations):
-            for step in unrepeated(rows):
+            for step in unrepeated(rows, self.first_steps):
                 for name, value in step.values.items():
                     if math.isfinite(value):
                         curves.setdefault(name, []).append((float(step.step), value))
@@ -275,17 +283,21 @@ class Trace:
             del self.steps[1:-1:2]
 
 
-def unrepeated(steps: Iterable[Point]) -> Iterator[Point]:
-    """Yields the steps in their order, without those that a later attempt did again."""
-    kept: list[Point] = []
-    again = math.inf  # the first step of any later attempt
+def unrepeated(points: Iterable[Point], first_steps: Mapping[int, int]) -> Iterator[Point]:
+    """Yields the points in their order, without those that a later attempt has measured again, or will.
+
+    Args:
+        points: steps or evaluations.
+        first_steps: the first step that each attempt has done.
+    """
     by_attempt: dict[int, list[Point]] = {}
-    for step in steps:
-        by_attempt.setdefault(step.attempt, []).append(step)
-    for number in sorted(by_attempt, reverse=True):
-        kept[:0] = sorted((step for step in by_attempt[number] if step.step < again), key=lambda step: step.step)
-        again = min(again, *(step.step for step in by_attempt[number]))
-    yield from kept
+    for point in points:
+        by_attempt.setdefault(point.attempt, []).append(point)
+    own = {attempt: min(point.step for point in of_attempt) for attempt, of_attempt in by_attempt.items()}
+    firsts = [*first_steps.items(), *own.items()]
+    for attempt in sorted(by_attempt):
+        again = min((step for later, step in firsts if later > attempt), default=math.inf)
+        yield from sorted((point for point in by_attempt[attempt] if point.step < again), key=lambda point: point.step)
 
 
 def _numbers(metrics: Iterable[tuple[str, object]]) -> dict[str, float]:
