@@ -71,7 +71,7 @@ class Recovery:
 
     def __str__(self) -> str:
         when = datetime.fromtimestamp(self.time).astimezone()
-        behind = f", behind step {self.last_step}" if self.last_step is not None else ""
+        behind = f", after step {self.last_step}" if self.last_step is not None else ""
         lines = [
             ("did", f"at {when:%H:%M:%S}, in attempt {self.attempt}{behind}: {self.what}"),
             ("then", self._then()),
