@@ -179,6 +179,11 @@ def test_what_an_attempt_measured_behind_the_step_that_the_next_one_begins_with_
     assert ("<title>attempt 2" in html, "exactly once in epoch 1 " in words(html)) == (True, True)
 
 
+def test_the_epoch_is_that_of_the_step_that_is_shown():
+    reported = events.Reported(step=30, metrics={"loss": 0.4})
+    assert "step 30 of 40 · epoch 1.50" in words(html_of(news("Running", begins(), progress(20, epoch=1.0), reported)))
+
+
 def test_a_worker_that_was_lost_is_the_reason_of_the_next_attempt_though_it_left_no_word():
     end = events.WorkerEnds(worker=0, exit_code=145, cause="peer", message="worker 1 had ended", follows=1)
     begun = events.Resumes(step=0, attempt=2, why="the store has no checkpoint")

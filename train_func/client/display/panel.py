@@ -3,7 +3,6 @@
 Every state has a sign and a word, so that nothing is told by colour alone.
 """
 
-import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -168,7 +167,7 @@ def _progress(trace: Trace) -> list[str]:
     words = [f"step {step:,} of {progress.num_steps:,}"]
     if not trace.is_stepping:
         return words  # what an attempt was like that has ended is no news
-    words += [f"epoch {progress.epoch:.2f}", f"{progress.rows_per_second:,.4g} rows/s"]
+    words += [f"epoch {trace.epoch:.2f}", f"{progress.rows_per_second:,.4g} rows/s"]
     if not trace.is_over and step < progress.num_steps:
         words.append(f"about {duration(progress.seconds_left)} left")
     return words
@@ -231,7 +230,7 @@ def _facts(trace: Trace) -> Iterator[str]:
     if trace.saves:
         save = trace.saves[-1]
         yield f"▲ newest checkpoint: step {save.step:,}, {sized(save.size)}, saved in {save.seconds:.1f} s"
-    yield from _audits(list(trace.audits.values()), trace.progress.epoch if trace.progress else math.inf)
+    yield from _audits(list(trace.audits.values()), trace.epoch)
     for attempt in sorted(group.attempt for group in trace.groups)[1:][-MOST_RESTARTS:]:
         reason = trace.reasons.get(attempt)
         words = [f"↻ attempt {attempt}", reason and f"({reason})", _beginning(trace, attempt)]

@@ -148,6 +148,13 @@ class Trace:
         return max([*done, *begun], default=(0, 0))[1]
 
     @property
+    def epoch(self) -> float:
+        """Where the training is, in epochs; infinite where a worker has not told it."""
+        if not self.progress:
+            return math.inf
+        return self.progress.epoch * self.last_step / max(1, self.progress.step)
+
+    @property
     def first_steps(self) -> dict[int, int]:
         """The first step that each attempt has done, by its number."""
         firsts: dict[int, int] = {}
