@@ -67,7 +67,8 @@ def chart(lines: Sequence[Line], marks: Sequence[Flag], *, width: int, height: i
         return bottom - INSET - (value - low) / ((high - low) or 1) * y_scale
 
     parts = [f'<svg xmlns="http://www.w3.org/2000/svg" class="tf-chart" viewBox="0 0 {width} {height}">']
-    parts += [text for tick in ticks(low, high, max(4, (bottom - TOP) // PER_TICK)) for text in _across(tick, y(tick), width)]
+    values = ticks(low, high, max(4, (bottom - TOP) // PER_TICK))
+    parts += [text for tick in values for text in _across(tick, y(tick), width)]
     parts.append(f'<line x1="{LEFT}" x2="{width - RIGHT}" y1="{bottom}" y2="{bottom}" class="tf-axis"/>')
     for tick in ticks(first, last, 5, least=1):
         words = f"{tick:,.0f}"
