@@ -205,9 +205,10 @@ class Trace:
             pods.setdefault(pod.worker, []).append(pod)
         status = self.snapshot.status
         expected = status.workers if status and status.workers else 0
-        return [self._worker(worker, pods.get(worker, [])) for worker in sorted({*pods, *range(expected)})]
+        is_done = self.num_steps is not None and self.last_step >= self.num_steps
+        return [self._worker(worker, pods.get(worker, []), is_done) for worker in sorted({*pods, *range(expected)})]
 
-    def _worker(self, worker: int, pods: Sequence[Pod]) -> WorkerState:
+    def _worker(self, worker: int, pods: Sequence[Pod], is_done: bool) -> WorkerState:
         if not pods:
             return WorkerState(worker, "Missing")
         newest, activity = pods[-1], self._activities.get(worker, "")
@@ -219,14 +220,19 @@ class Trace:
             return WorkerState(worker, phase, newest.node, restarts, activity=why)
         usage = self.measured.workers.get(str(worker), {}) if self.measured else {}
         memory, limit = usage.get("memory", 0), usage.get("limit", 0)
-        activity = activity or self._training(list(usage.get("ranks", {}).values()))
+        activity = activity or self._training(list(usage.get("ranks", {}).values()), is_done)
         return WorkerState(worker, newest.phase, newest.node, restarts, memory, limit, activity)
 
-    def _training(self, shares: Sequence[Sequence[int]]) -> str:
-        """Returns what a worker does that says nothing else; ``shares``: those of its ranks, where they are known."""
+    def _training(self, shares: Sequence[Sequence[int]], is_done: bool) -> str:
+        """Returns what a worker does that says nothing else.
+
+        Args:
+            shares: those of its ranks, where they are known.
+            is_done: whether all steps are done.
+        """
         means = [round(sum(part) / len(part)) for part in zip(*shares, strict=True)]
         means = [mean if mean >= LEAST_SHARE else 0 for mean in means]
-        if self.num_steps and self.last_step >= self.num_steps:
+        if is_done:
             return "all steps are done: evaluates, saves, publishes"
         if any(means):
             return f"trains: {WorkersMeasured.words(means)}"
