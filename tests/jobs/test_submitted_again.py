@@ -49,7 +49,7 @@ def test_after_a_failure_it_goes_on_as_a_new_job_with_what_is_asked_for_now(home
     capsys.readouterr()
     again = submit(functions.ends_with, a_run(workers=1, deadline=600, **asked), on=Local())
     (told,) = (line for line in capsys.readouterr().out.splitlines() if "submitted, 1 worker" in line)
-    assert "behind step 7" in told
+    assert "after step 7" in told
     assert (again.name, again.record.generation) == (first.name, 1)
     assert again.wait(LIMIT) == "Failed"
     assert (again.manifest["deadline"], again.manifest["workers"]) == (600, 1)
@@ -80,12 +80,12 @@ def test_a_mended_function_goes_on_from_the_checkpoint_of_the_one_that_failed(ho
     given = {"run": a_run(parameters={"fails": -1}, **asked), "on": Local(), "resume": ended(no_better)}
     mended = submit(functions.fails_at, **given)
     (told,) = (line for line in capsys.readouterr().out.splitlines() if "submitted, 1 worker" in line)
-    saved = int(re.search(rf"behind step (\d+) of {broken.name}", told)[1])
+    saved = int(re.search(rf"after step (\d+) of {broken.name}", told)[1])
     assert 0 < saved < 8
     assert mended.wait(LIMIT) == "Succeeded"
     logs = "\n".join(mended.logs())
     assert [int(step) for step in re.findall(r"step (\d+) of -1", logs)] == list(range(saved + 1, 11))
-    assert unnamed(logs, f"behind step {saved}, ", f"of {broken.name}") == []
+    assert unnamed(logs, f"after step {saved}, ", f"of {broken.name}") == []
     assert submit(functions.fails_at, **given).state == "Succeeded"
     assert len(re.findall(r"audit epoch=\d rows=40 used_once=40 missing=0", logs)) == (2 if saved < 5 else 1)
 

@@ -46,7 +46,7 @@ def executed(folder, model):
 def test_it_is_stopped_after_epoch_2_and_goes_on_from_there(executed):
     shown, _ = executed
     assert re.search(r"^Cancelled after epoch [2-5]$", shown, re.M)
-    (step,) = re.findall(r"submitted, 2 workers, .* goes on behind step (\d+)$", shown, re.M)
+    (step,) = re.findall(r"submitted, 2 workers, .* goes on after step (\d+)$", shown, re.M)
     assert 2 * STEPS <= int(step) < EPOCHS * STEPS
     attempts = re.findall(r"^([12]) +(\d\.\d+) +(\d\.\d+)$", shown, re.M)
     (first, second) = sorted((int(number), float(begin), float(end)) for number, begin, end in attempts)

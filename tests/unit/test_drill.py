@@ -83,7 +83,7 @@ def test_a_campaign_is_drawn_by_its_seed_alone_and_grows_from_fault_to_fault():
 
 
 def recovery(**fields):
-    """Of rank 1, killed behind step 45 of attempt 1, which goes on behind step 40 as attempt 2."""
+    """Of rank 1, killed after step 45 of attempt 1, which goes on after step 40 as attempt 2."""
     given = {
         "fault": Fault(kill="rank", rank=1, at_step=44),
         "what": "sent SIGKILL to rank 1",
@@ -93,7 +93,7 @@ def recovery(**fields):
         "next_attempt": 2,
         "workers": 2,
         "resumed_step": 40,
-        "checkpoint": "goes on behind step 40, from a checkpoint of attempt 1: the newest",
+        "checkpoint": "goes on after step 40, from a checkpoint of attempt 1: the newest",
         "first_step": 46,
         "seconds": 3.25,
         "cause": "killed",

@@ -78,7 +78,7 @@ def test_cancel_says_where_the_run_goes_on(job, jobs, capsys, has_checkpoint):
     if has_checkpoint:
         put_checkpoint(job._store, job.record, step=101)
     job.cancel()
-    assert ("behind step 101" in capsys.readouterr().out) is has_checkpoint
+    assert ("after step 101" in capsys.readouterr().out) is has_checkpoint
 
 
 def test_what_is_published_while_a_job_is_cancelled_stays_and_cancel_says_so(job, jobs, tmp_path, capsys):

@@ -9,6 +9,7 @@ from xml.dom import minidom
 import pytest
 
 from train_func.client.diagnose import Diagnosis
+from train_func.client.display.chart import LEFT
 from train_func.client.display.html import draw
 from train_func.client.display.panel import Subject, panel_of
 from train_func.client.display.trace import Trace
@@ -145,9 +146,65 @@ def test_the_curve_has_no_step_twice_and_what_happened_is_marked_on_it():
     assert [step for step, _ in trace.curves()["loss"]] == [*range(1, 11)]
     assert [loss for _, loss in trace.curves()["loss"]][5:] == [9] * 5
     html = draw(panel_of(SUBJECT, trace, now=NOW))
-    for fact in ("attempt 2", "killed by SIGKILL", "behind step 5", "2 → 1 worker", "checkpoint: step 5, 2.0 MB"):
+    told = "↻ attempt 2 (worker 1: rank 1 was killed by SIGKILL) resumed from the checkpoint of step 5"
+    for fact in (told, "2 → 1 worker", "▲ newest checkpoint: step 5, 2.0 MB"):
         assert fact in words(html)
     assert html.count('class="tf-ink"') == 1  # the checkpoint on the axis
+
+
+def test_an_attempt_that_lost_steps_shows_how_far_it_is_itself():
+    told = [begins(), *(progress(step, epoch=2.5) for step in range(1, 9))]
+    lost = news("Running", begins(2), attempt=2)
+    resumes = news("Running", events.Resumes(step=5, attempt=2, saved_by=1, why="the newest"), attempt=2)
+    text = words(html_of(news("Running", *told), lost, resumes))
+    assert ("step 5 of 40" in text, "12%" in text, "rows/s" in text, "left" in text) == (True, True, False, False)
+    text = words(html_of(news("Running", *told), lost, resumes, news("Running", progress(6), attempt=2)))
+    assert ("step 6 of 40" in text, "epoch 1.00" in text, "rows/s" in text) == (True, True, True)
+
+
+def evaluated(step):
+    return events.Evaluated(step=step, epoch=1, metrics={"loss": 1 / step})
+
+
+def test_what_an_attempt_measured_behind_the_step_that_the_next_one_begins_with_is_not_shown():
+    measured_before = [*(progress(step) for step in range(1, 9)), evaluated(4), evaluated(8)]
+    checked = [audit("epoch=1"), audit("epoch=2")]
+    trace = Trace()
+    trace.take(news("Running", begins(), *measured_before, *checked))
+    trace.take(news("Running", begins(2), attempt=2))
+    assert "<title>attempt 2" not in draw(panel_of(SUBJECT, trace, now=NOW))  # where it begins is not known yet
+    trace.take(news("Running", progress(6), attempt=2))
+    assert [step for step, _ in trace.curves()["eval_loss"]] == [4]
+    html = draw(panel_of(SUBJECT, trace, now=NOW))
+    assert ("<title>attempt 2" in html, "exactly once in epoch 1 " in words(html)) == (True, True)
+
+
+def test_the_epoch_is_that_of_the_step_that_is_shown():
+    reported = events.Reported(step=30, metrics={"loss": 0.4})
+    assert "step 30 of 40 · epoch 1.50" in words(html_of(news("Running", begins(), progress(20, epoch=1.0), reported)))
+
+
+def test_a_worker_that_was_lost_is_the_reason_of_the_next_attempt_though_it_left_no_word():
+    end = events.WorkerEnds(worker=0, exit_code=145, cause="peer", message="worker 1 had ended", follows=1)
+    begun = events.Resumes(step=0, attempt=2, why="the store has no checkpoint")
+    html = html_of(
+        news("Running", begins(), progress(7), progress(8), end),
+        news("Running", begins(2), begun, progress(1), progress(2), attempt=2),
+    )
+    assert "↻ attempt 2 (worker 1 had ended) began at step 1: the store has no checkpoint" in words(html)
+    lines = [float(at) for at in re.findall(r'<line x1="([\d.]+)"[^>]*><title>', html)]
+    assert [at >= LEFT for at in lines] == [True]  # within the chart
+
+
+def test_a_frame_says_when_it_was_drawn_while_the_job_goes_on():
+    running, done = news("Running", progress(3)), news("Succeeded", is_last=True)
+    when = f"{NOW.astimezone():%d %b %H:%M:%S}"
+    assert [when in words(html_of(each)) for each in (running, done)] == [True, False]
+
+
+def test_a_training_whose_steps_are_done_says_what_it_still_does():
+    text = words(html_of(news("Running", begins(), progress(40), measured(a=[9, 70, 21, 0, 0, 0]), of=pods("Running"))))
+    assert ("all steps are done" in text, "compute" in text) == (True, False)
 
 
 def test_metrics_of_one_value_are_numbers_and_those_of_several_are_charts():

@@ -69,10 +69,10 @@ def origin(store, record, name):
 def test_a_run_goes_on_behind_the_newest_step_of_its_last_training(store):
     record = put_run(store, RUN, code=1)
     put_checkpoint(store, record, step=7)
-    assert newest_checkpoint(store, record.keys) == "behind step 7"
+    assert newest_checkpoint(store, record.keys) == "after step 7"
     store.put(f"{record.keys.checkpoints_of(0)}/10-9/manifest.json", b"{}")  # of a later attempt
     store.put(f"{record.keys.checkpoints_of(0)}/10-12/training.safetensors", b"on its way")
-    assert newest_checkpoint(store, record.keys) == "behind step 9"
+    assert newest_checkpoint(store, record.keys) == "after step 9"
     put_checkpoint(store, record, step=3, training=1)
     assert unnamed(newest_checkpoint(store, record.keys), "step 3", "training 2") == []
 

@@ -233,7 +233,7 @@ class Job:
     def history(self, since: int | None = None) -> "History":
         """Returns every reported step and evaluation as a DataFrame. The later attempt counts for a repeated step.
 
-        ``job.history().plot()`` draws the metrics over the steps. With ``since`` it has only what is behind that step.
+        ``job.history().plot()`` draws the metrics over the steps. With ``since`` it has only what is after that step.
         """
         from train_func.client.display.history import history_of, read_rows  # pandas takes long to import
 
@@ -311,7 +311,7 @@ class Job:
                 store in a folder away for a time. Or a campaign of several, a file that ends in ``.json``.
             rank: the rank; default: the last one.
             worker: the worker, or that of the pod or on the node; default: the last one.
-            at_step: the step behind which it happens; default: at once, when the job trains.
+            at_step: the step after which it happens; default: at once, when the job trains.
             signal: ``"KILL"``, the default, or ``"TERM"``, which leaves time to save; of a rank also others.
             seconds: for which the store, or at most the node, is away; default: 10 and 30.
             compare: wait for the end, train the same Run undisturbed, and compare the weights by SHA-256.

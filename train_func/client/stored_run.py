@@ -260,7 +260,7 @@ def published_keys(store: Readable, keys: RunKeys) -> RunKeys:
 
 
 def newest_checkpoint(store: Readable, keys: RunKeys) -> str:
-    """Returns in words behind which step the run goes on; empty where it has no checkpoint.
+    """Returns in words after which step the run goes on; empty where it has no checkpoint.
 
     Workers verify the checkpoint, and take the one before where it is damaged.
     """
@@ -268,7 +268,7 @@ def newest_checkpoint(store: Readable, keys: RunKeys) -> str:
     newest = max((checkpoint for checkpoint in ids if checkpoint.step), default=None)
     if newest is None:
         return ""
-    return f"behind step {newest.step}{f' of its training {newest.training + 1}' if newest.training else ''}"
+    return f"after step {newest.step}{f' of its training {newest.training + 1}' if newest.training else ''}"
 
 
 def goes_on_in(store: Readable, record: RunRecord) -> str:

@@ -231,7 +231,7 @@ class Resumes(Event):
         if not self.step:
             return f"attempt {self.attempt} begins at step 1: {self.why}"
         of_run = f" of {self.of_run}" if self.of_run else ""
-        return f"goes on behind step {self.step}, from a checkpoint of attempt {self.saved_by}{of_run}: {self.why}"
+        return f"goes on after step {self.step}, from a checkpoint of attempt {self.saved_by}{of_run}: {self.why}"
 
 
 class Stage(Event):
@@ -400,7 +400,7 @@ class RankStops(Event):
     WORDS = "stopped by {why}"
 
     why: str
-    """The signal, and behind which step."""
+    """The signal, and after which step."""
 
 
 class WorkerEnds(Event):

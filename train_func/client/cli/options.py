@@ -104,7 +104,7 @@ OPTIONS = {
     "follow": _option("-f", "--follow", action="store_true", help="go on until the job has finished"),
     "worker": _option("--worker", type=int, metavar="N", help="only of this worker"),
     "attempt": _option("--attempt", type=int, metavar="N", help="only of this attempt"),
-    "since": _option("--since", type=int, metavar="STEP", help="only what is behind this step"),
+    "since": _option("--since", type=int, metavar="STEP", help="only what is after this step"),
     "timeout": _option("--timeout", type=float, metavar="SECONDS", help="of waiting, then exit code 124"),
     "function": _option("function", metavar="FILE.py:FUNCTION", help="the function, and the file that it is in"),
     "fresh": _option("--fresh", action="store_true", help="train again from the beginning"),
@@ -124,7 +124,7 @@ OPTIONS = {
     "campaign": _option("--campaign", metavar="FILE", type=Path, help="several faults, as JSON, in place of --kill"),
     "rank": _option("--rank", type=int, metavar="N", help="the rank that is killed, or hangs (default: the last one)"),
     "victim": _option("--worker", type=int, metavar="N", help="the worker that is meant (default: the last one)"),
-    "at_step": _option("--at-step", type=int, metavar="N", help="the step behind which it happens (default: at once)"),
+    "at_step": _option("--at-step", type=int, metavar="N", help="the step after which it happens (default: at once)"),
     "signal": _option("--signal", metavar="NAME", help="KILL, TERM; of a rank others too (default: KILL)"),
     "seconds": _option("--seconds", type=float, metavar="N", help="for which the store, or at most the node, is away"),
     "compare": _option(

@@ -13,8 +13,9 @@ LEFT, RIGHT, TOP, BOTTOM = 46, 12, 24, 20  # room around a chart
 INSET = 6  # between its edges and the curves
 MOST_POINTS = 160  # of the thin line, and
 MOST_MEANS = 40  # of the thick one
+PER_TICK = 27  # pixels between two values beside a high chart
 LETTER = 6.0  # width of one, about
-COLOURS = ("#2f7fd0", "#d9822b", "#2e9e5b", "#a259c4", "#c0392b")  # to be seen on white and on black
+COLOURS = ("#2f7fd0", "#cf7516", "#2e9e5b", "#a259c4", "#c0392b")  # to be seen on white and on black
 DASHES = ("", "5 3", "1.5 3", "8 3 2 3", "12 4")
 FAULT = "#d64545"
 
@@ -66,13 +67,16 @@ def chart(lines: Sequence[Line], marks: Sequence[Flag], *, width: int, height: i
         return bottom - INSET - (value - low) / ((high - low) or 1) * y_scale
 
     parts = [f'<svg xmlns="http://www.w3.org/2000/svg" class="tf-chart" viewBox="0 0 {width} {height}">']
-    parts += [text for tick in ticks(low, high, 4) for text in _across(tick, y(tick), width)]
+    values = ticks(low, high, max(4, (bottom - TOP) // PER_TICK))
+    parts += [text for tick in values for text in _across(tick, y(tick), width)]
     parts.append(f'<line x1="{LEFT}" x2="{width - RIGHT}" y1="{bottom}" y2="{bottom}" class="tf-axis"/>')
     for tick in ticks(first, last, 5, least=1):
-        parts.append(_text(x(tick), bottom + 14, f"{tick:,.0f}", "middle"))
-    parts += _marks(marks, x, width, bottom)
+        words = f"{tick:,.0f}"
+        parts.append(_text(min(x(tick), width - LETTER / 2 * len(words)), bottom + 14, words, "middle"))
+    parts.append(_text(LEFT - 5, bottom + 14, "step", "end"))
     for number, line in enumerate(lines):
         parts += _curve(line, number, [(x(step), y(value)) for step, value in line.points])
+    parts += _marks(marks, x, width, bottom)
     parts += _legend(lines)
     return "".join([*parts, "</svg>"])
 
@@ -123,7 +127,7 @@ def _curve(line: Line, number: int, points: Points) -> Iterator[str]:
 def _marks(marks: Sequence[Flag], x: Callable[[float], float], width: int, bottom: float) -> Iterator[str]:
     end = -math.inf
     for mark in sorted(marks, key=lambda mark: mark.step):
-        at = x(mark.step)
+        at = max(LEFT, x(mark.step))  # an attempt may begin before the first step that is known
         if not mark.words:
             yield f'<path d="M{at:.1f} {bottom - 5}l3 5h-6z" class="tf-ink"/>'
             continue

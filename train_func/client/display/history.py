@@ -47,7 +47,7 @@ class _Plot(PlotAccessor):
 
 
 def read_rows(store: Readable, keys: RunKeys, since: int | None = None) -> list[dict[str, Any]]:
-    """The rows of ``Job.history``, behind the step ``since``, if that is given.
+    """The rows of ``Job.history``, after the step ``since``, if that is given.
 
     Raises InvalidInput when that is no step, and StorageFailed (reason "damaged") when a file cannot be read.
     """

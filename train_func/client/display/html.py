@@ -7,14 +7,16 @@ import re
 from collections.abc import Sequence
 from html import escape
 
-from train_func.client.display.chart import Line, chart
+from train_func.client.display.chart import FAULT, Line, chart
 from train_func.client.display.panel import COLUMNS, Panel
 from train_func.text import counted, shown
 
-MOST_CHARTS, MOST_LINES, MOST_NUMBERS = 5, 4, 12
+MOST_CHARTS, MOST_LINES, MOST_NUMBERS = 6, 4, 12
+MOST_BESIDE = 2  # charts beside that of the losses: others are below
 MOST_PRINTED = 4  # lines that are not folded
 LONGEST = 300  # characters of a line that was printed
-WIDE, NARROW, HIGH, LOW = 630, 300, 230, 115  # pixels
+WIDE, NARROW, HIGH, LOW = 560, 300, 210, 115  # pixels
+BARS = dict.fromkeys(("Failed", "Interrupted"), f";background:{FAULT}") | {"Succeeded": ";background:#2e9e5b"}
 
 STYLE = """<style>.tf{--tf-ink:var(--jp-ui-font-color1,var(--vscode-foreground,light-dark(#222,#ddd)));
 --tf-soft:var(--jp-ui-font-color2,var(--vscode-descriptionForeground,light-dark(#666,#aaa)));
@@ -25,15 +27,19 @@ border:1px solid var(--tf-line);border-radius:6px;padding:10px 14px;box-sizing:b
 align-items:baseline}.tf-head>:last-child{margin-left:auto}.tf-state{font-size:15px;font-weight:600}
 .tf-bar{height:8px;border:1px solid var(--tf-line);border-radius:4px;margin:7px 0;overflow:hidden}
 .tf-bar>div{height:100%;background:#2f7fd0}.tf-charts{display:flex;flex-wrap:wrap;gap:0 12px;margin:6px 0}
-.tf-wide{flex:2 1 420px;max-width:700px}.tf-small{flex:1 1 220px;max-width:320px}
-.tf-chart text{fill:var(--tf-soft);font-size:10.5px;font-family:inherit}.tf-chart{display:block;max-width:100%}
+.tf-wide{flex:2 1 420px;max-width:660px}.tf-small{flex:1 1 240px;display:grid;
+grid-template-columns:repeat(auto-fill,minmax(min(240px,100%),1fr));gap:0 12px;align-content:start}
+.tf-below{flex-basis:100%}.tf-small svg{max-width:330px}.tf-chart{display:block;max-width:100%}
+.tf-chart text{fill:var(--tf-soft);paint-order:stroke;stroke-width:3px;
+stroke:var(--jp-layout-color0,var(--vscode-editor-background,Canvas));font-size:10.5px;font-family:inherit}
 .tf-grid{stroke:var(--tf-line);stroke-opacity:.6}.tf-axis{stroke:var(--tf-soft)}.tf-ink{fill:var(--tf-ink)}
-.tf table{border-collapse:collapse;margin:6px 0;font-size:12px;color:inherit}
+.tf tr{background:none!important}.tf table{border-collapse:collapse;margin:6px 0;font-size:12px;color:inherit}
 .tf th,.tf td{padding:1px 14px 1px 0!important;text-align:left!important;border:0;background:none;color:inherit}
+.tf td{vertical-align:top}.tf td:nth-child(2),.tf td:nth-child(5){white-space:nowrap}
 .tf th{color:var(--tf-soft);font-weight:400}.tf pre{margin:4px 0;padding:0;font-size:12px;line-height:1.4;
 white-space:pre-wrap;overflow-wrap:anywhere;color:inherit;background:none;
 font-family:var(--jp-code-font-family,ui-monospace,monospace)}
-.tf-note{border-left:3px solid #d9822b;padding-left:8px;margin:6px 0}.tf-error{border-left:3px solid #d64545;
+.tf-note{border-left:3px solid #cf7516;padding-left:8px;margin:6px 0}.tf-error{border-left:3px solid #d64545;
 padding-left:8px;margin:8px 0}</style>"""
 
 
@@ -45,11 +51,11 @@ def draw(panel: Panel) -> str:
         f'<div class="tf-head"><span class="tf-state">{state}</span><b>{name}</b>{soft}</div>',
         _progress(panel),
         *(f'<div class="tf-note"><pre>{as_html(warning)}</pre></div>' for warning in panel.warnings),
+        f'<div class="tf-error"><pre>{as_html(panel.error)}</pre></div>' if panel.error else "",
         _charts(panel),
         _workers(panel),
         *(f"<div>{as_html(fact)}</div>" for fact in panel.facts),
         _printed(panel.printed),
-        f'<div class="tf-error"><pre>{as_html(panel.error)}</pre></div>' if panel.error else "",
     ]
     return f'{STYLE}<div class="tf">{"".join(parts)}</div>'
 
@@ -58,7 +64,8 @@ def _progress(panel: Panel) -> str:
     words = f'<span class="tf-soft">{as_html(" · ".join(panel.progress))}</span>'
     if panel.share is None:
         return f"<div>{words}</div>" if panel.progress else ""
-    bar = f'<div class="tf-bar" role="progressbar"><div style="width:{panel.share:.1%}"></div></div>'
+    colour = BARS.get(panel.state.partition(" ")[2], "")
+    bar = f'<div class="tf-bar" role="progressbar"><div style="width:{panel.share:.1%}{colour}"></div></div>'
     return f'{bar}<div class="tf-head"><b>{panel.share:.0%}</b>{words}</div>'
 
 
@@ -72,8 +79,10 @@ def _charts(panel: Panel) -> str:
     small = [
         chart(lines[:MOST_LINES], (), width=NARROW, height=LOW, last=panel.last_step) for lines in curves[1:MOST_CHARTS]
     ]
-    beside = f'<div class="tf-small">{"".join(small)}</div>' if small else ""
-    return f'<div class="tf-charts"><div class="tf-wide">{wide}</div>{beside}</div>{numbers}'
+    beside, below = "".join(small[:MOST_BESIDE]), "".join(small[MOST_BESIDE:])
+    parts = [f'<div class="tf-wide">{wide}</div>', beside and f'<div class="tf-small">{beside}</div>']
+    parts.append(below and f'<div class="tf-small tf-below">{below}</div>')
+    return f'<div class="tf-charts">{"".join(parts)}</div>{numbers}'
 
 
 def _numbers(metrics: Sequence[Sequence[Line]]) -> str:
@@ -100,7 +109,7 @@ def _printed(lines: Sequence[str]) -> str:
     texts = [as_html(line if len(line) <= LONGEST else f"{line[:LONGEST]} ...") for line in lines]
     older, newer = "\n".join(texts[:-MOST_PRINTED]), "\n".join(texts[-MOST_PRINTED:])
     num_older = counted(len(texts[:-MOST_PRINTED]), "earlier line")
-    fold = f"<details><summary>{num_older} of rank 0</summary><pre>{older}</pre></details>" if older else ""
+    fold = f"<details><summary>{num_older}</summary><pre>{older}</pre></details>" if older else ""
     return f'<div class="tf-soft">printed by rank 0</div>{fold}<pre>{newer}</pre>'
 
 

@@ -28,12 +28,13 @@ SIGNS = {
 }
 PREFIX = "eval_"  # of what an evaluation measures: it stands in one chart with the same metric of the training
 EPOCH = "epoch="  # of the audit of a training
+ROUNDING = 0.005  # of the epochs in which a training is
 NO_METRICS = ("epoch", "eval_rows")
 COLUMNS = ("worker", "phase", "node", "restarts", "memory", "does")
 MOST_MARKS = 60  # checkpoints in a chart, the newest
 MOST_RESTARTS, MOST_ALERTS, MOST_NOTES = 3, 3, 3  # told one by one, the newest
 MOST_ROWS = 12  # workers one by one
-LONGEST = 90  # characters of what a worker does
+LONGEST = 120  # characters of what a worker does
 
 
 @dataclass(frozen=True)
@@ -153,15 +154,20 @@ def _heading(subject: Subject, trace: Trace, now: datetime) -> list[str]:
     if trace.group and trace.group.attempt > 1:
         words.append(f"attempt {trace.group.attempt}")
     end = datetime.fromisoformat(trace.published.time) if trace.is_over and trace.published else now
-    return words if subject.submitted is None else [*words, duration((end - subject.submitted).total_seconds())]
+    times = [] if subject.submitted is None else [duration((end - subject.submitted).total_seconds())]
+    if not trace.is_over:  # a page that was loaded again, or a saved notebook, shows a frame that is no longer new
+        times.append(f"{now.astimezone():%d %b %H:%M:%S %Z}")
+    return [*words, " · ".join(times)]
 
 
 def _progress(trace: Trace) -> list[str]:
     progress, step = trace.progress, trace.last_step
     if progress is None:
         return [f"step {step:,}"] if trace.steps else []
-    words = [f"step {step:,} of {progress.num_steps:,}", f"epoch {progress.epoch:.2f}"]
-    words.append(f"{progress.rows_per_second:,.4g} rows/s")
+    words = [f"step {step:,} of {progress.num_steps:,}"]
+    if not trace.is_stepping:
+        return words  # what an attempt was like that has ended is no news
+    words += [f"epoch {trace.epoch:.2f}", f"{progress.rows_per_second:,.4g} rows/s"]
     if not trace.is_over and step < progress.num_steps:
         words.append(f"about {duration(progress.seconds_left)} left")
     return words
@@ -194,14 +200,15 @@ def _lasts(alert: Alert, trace: Trace) -> bool:
 
 
 def _restarts(trace: Trace) -> Iterator[Flag]:
-    """The beginnings of attempts but the first, with their sizes where these have changed."""
+    """The beginnings of attempts but the first, as far as known, with their sizes where these have changed."""
     groups = sorted(trace.groups, key=lambda group: group.attempt)
-    for before, group in pairwise(groups):
-        resumption = trace.resumptions.get(group.attempt)
+    firsts = {attempt: step - 1 for attempt, step in trace.first_steps.items()}
+    begun = firsts | {attempt: resumption.step for attempt, resumption in trace.resumptions.items()}
+    for before, group in pairwise(group for group in groups if group is groups[0] or group.attempt in begun):
         words = f"attempt {group.attempt}"
         if group.workers != before.workers:
             words = f"{before.workers} → {counted(group.workers, 'worker')}"
-        yield Flag(resumption.step if resumption else 0, words)
+        yield Flag(begun[group.attempt], words)
 
 
 def _workers(workers: Sequence[WorkerState]) -> tuple[list[WorkerState], int]:
@@ -222,26 +229,40 @@ def _cells(worker: WorkerState) -> tuple[str, ...]:
 def _facts(trace: Trace) -> Iterator[str]:
     if trace.saves:
         save = trace.saves[-1]
-        yield f"◆ newest checkpoint: step {save.step:,}, {sized(save.size)}, saved in {save.seconds:.1f} s"
-    yield from _audits(list(trace.audits.values()))
-    for attempt, reason in sorted(trace.restarts.items())[-MOST_RESTARTS:]:
-        resumption = trace.resumptions.get(attempt)
-        behind = f"; it went on behind step {resumption.step:,}" if resumption else ""
-        yield f"↻ attempt {attempt} because of worker {reason.follows}: {reason.message}{behind}"
+        yield f"▲ newest checkpoint: step {save.step:,}, {sized(save.size)}, saved in {save.seconds:.1f} s"
+    yield from _audits(list(trace.audits.values()), trace.epoch)
+    for attempt in sorted(group.attempt for group in trace.groups)[1:][-MOST_RESTARTS:]:
+        reason = trace.reasons.get(attempt)
+        words = [f"↻ attempt {attempt}", reason and f"({reason})", _beginning(trace, attempt)]
+        yield " ".join(filter(None, words))
     for alert in [alert for alert in trace.alerts if not _lasts(alert, trace)][-MOST_ALERTS:]:
         yield f"! {alert.message}"
     for note in trace.notes[-MOST_NOTES:]:
-        yield f"i {note}"
+        yield f"note: {note}"
     if trace.published:
         yield f"✓ published: {trace.published.model or 'the result'}"
 
 
-def _audits(audits: Sequence[RowsAudited]) -> Iterator[str]:
-    """One tick for the epochs in which each row was used exactly once, one for other rows, and what was not so."""
+def _beginning(trace: Trace, attempt: int) -> str:
+    """Returns where an attempt began; empty while it has not said so."""
+    resumption = trace.resumptions.get(attempt)
+    if resumption is None:
+        return ""
+    if resumption.step:
+        return f"resumed from the checkpoint of step {resumption.step:,}"
+    return f"began at step 1: {resumption.why}"
+
+
+def _audits(audits: Sequence[RowsAudited], epoch: float) -> Iterator[str]:
+    """One tick for the epochs in which each row was used exactly once, one for other rows, and what was not so.
+
+    Epochs behind ``epoch``, where the training is, are of an attempt whose steps are lost.
+    """
     exact = [audit for audit in audits if _is_exact(audit.counts)]
     epochs = [audit for audit in exact if audit.what.startswith(EPOCH)]
-    if epochs:
-        numbers = [int(audit.what.removeprefix(EPOCH)) for audit in epochs]
+    numbers = [int(audit.what.removeprefix(EPOCH)) for audit in epochs]
+    numbers = [number for number in numbers if number <= epoch + ROUNDING]
+    if numbers:
         which = f"epochs {min(numbers)} to {max(numbers)}" if len(numbers) > 1 else f"epoch {numbers[0]}"
         yield f"✓ audit: each of {epochs[-1].counts['rows']:,} rows was used exactly once in {which}"
     for audit in exact:

@@ -10,6 +10,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 
+from train_func.client.diagnose.incidents import ending
 from train_func.client.display.chart import Curve
 from train_func.client.logs import AttemptLine
 from train_func.client.status import Pod, Snapshot
@@ -30,7 +31,6 @@ from train_func.wire.events import (
     Reported,
     Resumes,
     RowsAudited,
-    Stage,
     StepProgress,
     WaitsForPeers,
     WaitsForStore,
@@ -41,6 +41,7 @@ from train_func.wire.events import (
 
 MOST_PRINTED = 40  # lines of rank 0 that are kept
 MOST_STEPS = 20_000  # that are kept one by one: of more, every second one is left out
+LEAST_SHARE = 5  # percent of its time, below which a part of what a worker does is not shown
 RANK_0 = OF_RANK.format(0)
 
 
@@ -110,7 +111,7 @@ class Trace:
         self.saves: list[CheckpointSaved] = []
         self.resumptions: dict[int, Resumes] = {}
         """What attempts have gone on from, by their numbers."""
-        self.restarts: dict[int, RanksRestart] = {}
+        self.reasons: dict[int, str] = {}
         """Why attempts have followed others, by their numbers."""
         self.progress: StepProgress | None = None
         """How far the training is, as it was told last."""
@@ -141,8 +142,31 @@ class Trace:
 
     @property
     def last_step(self) -> int:
-        """The highest step that was done; 0 before the first one."""
-        return max((step.step for step in self.steps), default=0)
+        """The last step that counts: of the newest attempt that has done one, or has said where it begins."""
+        done = ((point.attempt, point.step) for point in self.steps)
+        begun = ((attempt, resumption.step) for attempt, resumption in self.resumptions.items())
+        return max([*done, *begun], default=(0, 0))[1]
+
+    @property
+    def epoch(self) -> float:
+        """Where the training is, in epochs; infinite where a worker has not told it."""
+        if not self.progress:
+            return math.inf
+        return self.progress.epoch * self.last_step / max(1, self.progress.step)
+
+    @property
+    def first_steps(self) -> dict[int, int]:
+        """The first step that each attempt has done, by its number."""
+        firsts: dict[int, int] = {}
+        for point in self.steps:
+            firsts[point.attempt] = min(point.step, firsts.get(point.attempt, point.step))
+        return firsts
+
+    @property
+    def is_stepping(self) -> bool:
+        """Whether the newest attempt has done a step."""
+        newest = max((point.attempt for point in self.steps), default=0)
+        return newest >= (self.group.attempt if self.group else 1)
 
     @property
     def summary(self) -> str:
@@ -168,7 +192,7 @@ class Trace:
         """Returns the curve of each metric, without the steps that a later attempt did again."""
         curves: dict[str, Curve] = {}
         for rows in (self.steps, self.evaluations):
-            for step in unrepeated(rows):
+            for step in unrepeated(rows, self.first_steps):
                 for name, value in step.values.items():
                     if math.isfinite(value):
                         curves.setdefault(name, []).append((float(step.step), value))
@@ -181,26 +205,35 @@ class Trace:
             pods.setdefault(pod.worker, []).append(pod)
         status = self.snapshot.status
         expected = status.workers if status and status.workers else 0
-        return [self._worker(worker, pods.get(worker, [])) for worker in sorted({*pods, *range(expected)})]
+        is_done = self.num_steps is not None and self.last_step >= self.num_steps
+        return [self._worker(worker, pods.get(worker, []), is_done) for worker in sorted({*pods, *range(expected)})]
 
-    def _worker(self, worker: int, pods: Sequence[Pod]) -> WorkerState:
+    def _worker(self, worker: int, pods: Sequence[Pod], is_done: bool) -> WorkerState:
         if not pods:
             return WorkerState(worker, "Missing")
         newest, activity = pods[-1], self._activities.get(worker, "")
         restarts = len(pods) - 1 + newest.restarts
         if newest.phase != "Running" or newest.deleted:
             phase = "Deleted" if newest.deleted and newest.phase in ("Running", "Pending") else newest.phase
-            code = "" if newest.exit_code in (None, 0) else f", exit code {newest.exit_code}"
-            why = "" if newest.reason == "Completed" else f"{newest.reason}{code}"
+            why = ending(newest.exit_code, newest.reason, newest.message) if newest.exit_code else newest.reason
+            why = "" if newest.exit_code == 0 else why
             return WorkerState(worker, phase, newest.node, restarts, activity=why)
         usage = self.measured.workers.get(str(worker), {}) if self.measured else {}
         memory, limit = usage.get("memory", 0), usage.get("limit", 0)
-        activity = activity or self._training(list(usage.get("ranks", {}).values()))
+        activity = activity or self._training(list(usage.get("ranks", {}).values()), is_done)
         return WorkerState(worker, newest.phase, newest.node, restarts, memory, limit, activity)
 
-    def _training(self, shares: Sequence[Sequence[int]]) -> str:
-        """Returns what a worker does that says nothing else; ``shares``: those of its ranks, where they are known."""
+    def _training(self, shares: Sequence[Sequence[int]], is_done: bool) -> str:
+        """Returns what a worker does that says nothing else.
+
+        Args:
+            shares: those of its ranks, where they are known.
+            is_done: whether all steps are done.
+        """
         means = [round(sum(part) / len(part)) for part in zip(*shares, strict=True)]
+        means = [mean if mean >= LEAST_SHARE else 0 for mean in means]
+        if is_done:
+            return "all steps are done: evaluates, saves, publishes"
         if any(means):
             return f"trains: {WorkersMeasured.words(means)}"
         return "trains" if self.steps else ""
@@ -234,7 +267,7 @@ class Trace:
             case Resumes():
                 self.resumptions[event.attempt] = event
             case RanksRestart():
-                self.restarts[event.attempt] = event
+                self.reasons[event.attempt] = f"worker {event.follows}: {event.message}"
             case CheckpointSaved():
                 self.saves.append(event)
             case RowsAudited():
@@ -250,8 +283,12 @@ class Trace:
                 self._activities[line.worker] = str(event)
             case WorkerStarts():
                 self._activities[line.worker] = "starts"
-            case Stage() | WaitsForPeers() | RankStops() | WorkerEnds():
+            case WaitsForPeers():
+                self._activities[line.worker] = f"waits for the other workers: {event.why}"
+            case RankStops() | WorkerEnds():
                 self._activities[line.worker] = str(event).partition("\n")[0]
+                if isinstance(event, WorkerEnds) and event.exit_code:
+                    self.reasons.setdefault(attempt + 1, event.message)
 
     def _add(self, step: Point) -> None:
         self.steps.append(step)
@@ -259,17 +296,21 @@ class Trace:
             del self.steps[1:-1:2]
 
 
-def unrepeated(steps: Iterable[Point]) -> Iterator[Point]:
-    """Yields the steps in their order, without those that a later attempt did again."""
-    kept: list[Point] = []
-    again = math.inf  # the first step of any later attempt
+def unrepeated(points: Iterable[Point], first_steps: Mapping[int, int]) -> Iterator[Point]:
+    """Yields the points in their order, without those that a later attempt has measured again, or will.
+
+    Args:
+        points: steps or evaluations.
+        first_steps: the first step that each attempt has done.
+    """
     by_attempt: dict[int, list[Point]] = {}
-    for step in steps:
-        by_attempt.setdefault(step.attempt, []).append(step)
-    for number in sorted(by_attempt, reverse=True):
-        kept[:0] = sorted((step for step in by_attempt[number] if step.step < again), key=lambda step: step.step)
-        again = min(again, *(step.step for step in by_attempt[number]))
-    yield from kept
+    for point in points:
+        by_attempt.setdefault(point.attempt, []).append(point)
+    own = {attempt: min(point.step for point in of_attempt) for attempt, of_attempt in by_attempt.items()}
+    firsts = [*first_steps.items(), *own.items()]
+    for attempt in sorted(by_attempt):
+        again = min((step for later, step in firsts if later > attempt), default=math.inf)
+        yield from sorted((point for point in by_attempt[attempt] if point.step < again), key=lambda point: point.step)
 
 
 def _numbers(metrics: Iterable[tuple[str, object]]) -> dict[str, float]:

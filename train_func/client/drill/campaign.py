@@ -36,7 +36,7 @@ class Campaign(NamedFields):
     kinds: Sequence[str] = DRAWN
     """Out of which they are drawn."""
     steps: Sequence[int] | None = None
-    """The first and the last step behind which they may happen; default: all that are left of the training."""
+    """The first and the last step after which they may happen; default: all that are left of the training."""
 
     def __post_init__(self) -> None:
         faults = [whole_fault("seed", self.seed, 0), whole_fault("draw", self.draw, 0, MOST)]

@@ -134,7 +134,7 @@ def _cause(fault: Fault, injector: Injector, target: Target, trace: Observer) ->
     first = attempt if fault.kind.victim == "store" else attempt + 1  # the attempt that does the first new step
     begun = time.time()
     injection = injector.inject(fault, victim)
-    target.note(f"{injection.what}{f', behind step {last}' if last else ''}")
+    target.note(f"{injection.what}{f', after step {last}' if last else ''}")
     try:
         if fault.kind.victim == "store":  # nothing can be looked at meanwhile
             time.sleep(fault.away_seconds)

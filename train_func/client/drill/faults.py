@@ -53,7 +53,7 @@ class Fault(NamedFields):
     worker: int | None = None
     """The worker that is killed, whose pod is deleted or whose node is drained; default: the last one."""
     at_step: int | None = None
-    """Step behind which it happens; default: at once, when the job trains."""
+    """Step after which it happens; default: at once, when the job trains."""
     signal: str | None = None
     """``KILL`` or ``TERM``; of a rank also ``INT``, ``ABRT``, ``SEGV`` and ``BUS``."""
     seconds: float | None = None

@@ -71,7 +71,7 @@ class Recovery:
 
     def __str__(self) -> str:
         when = datetime.fromtimestamp(self.time).astimezone()
-        behind = f", behind step {self.last_step}" if self.last_step is not None else ""
+        behind = f", after step {self.last_step}" if self.last_step is not None else ""
         then, cost = "no step came any more", "all that was not saved"
         if self.seconds is not None:
             checkpoint = self.checkpoint or "tells no checkpoint that it goes on from"

@@ -343,7 +343,7 @@ def _verdict(state: GroupState, now: float) -> Verdict | None:
             return left
     for lost in (report.worker for report in reports if report.status is Status.LEFT):
         if all(failure.worker != lost for failure in state.failures):
-            message = f"worker {lost} has ended without a word, or cannot be reached"
+            message = f"worker {lost} left no record (killed?), or cannot be reached"
             return Verdict(exits.PEER, "peer", message, lost, root_cause=False)
     has_left = any(report.status is Status.LEFT for report in reports)
     waits = len(verdicts) < len(reports) and state.since is not None and now - state.since < ROOT_SECONDS

@@ -75,7 +75,7 @@ def following(root: Verdict | None, verdict: Verdict) -> Verdict:
         return replace(root, worker=verdict.worker, root_cause=False, follows=root.worker)
     code = exits.PEER if root.retryable else root.exit_code
     cause = root.cause if root.exit_code == exits.STOPPED else "peer"  # an attempt that was stopped is not charged
-    message = f"worker {root.worker} had ended: {root.message}"
+    message = f"worker {root.worker} had ended: {root.message}" if root.root_cause else root.message
     return Verdict(code, cause, message, verdict.worker, root_cause=False, follows=root.worker)
 
 

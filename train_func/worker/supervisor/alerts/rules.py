@@ -72,7 +72,7 @@ class AlertRules:
         if not mark.is_watched or self._silent < STALL * hang_after:
             return []
         message = (
-            f"rank 0 makes no progress for {self._silent:.0f} s in {mark.phase.words}, behind step {mark.step}; "
+            f"rank 0 makes no progress for {self._silent:.0f} s in {mark.phase.words}, after step {mark.step}; "
             f"after {hang_after:g} s the attempt ends, and the next one begins"
         )
         remedy = (

@@ -34,7 +34,7 @@ def text_of(run: str, alert: Alert) -> str:
     first, _, more = alert.message.partition("\n")
     parts = [f"{first} ..." if more else first]
     if alert.step and f"step {alert.step}" not in first:
-        parts.append(f"behind step {alert.step}")
+        parts.append(f"after step {alert.step}")
     if alert.remedy:
         parts.append(f"next: {alert.remedy}")
     return f"{run}: {'; '.join(parts)}"
