@@ -206,6 +206,8 @@ def main() -> None:
     parser.add_argument("--picture", type=Path)
     given = parser.parse_args()
     given.steps = given.rows // OF[given.shape].BATCH_SIZE
+    if given.steps < 2:
+        parser.error(f"--rows {given.rows}: at least two batches of {OF[given.shape].BATCH_SIZE} are expected")
     given.arms = given.arms or [*OF[given.shape].ARMS, "D"]
     found = compare(given)
     show(found)
