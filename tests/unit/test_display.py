@@ -251,8 +251,9 @@ def test_an_interrupt_ends_the_watching_and_the_program_and_not_the_job(watch, c
     assert unnamed(capsys.readouterr().out.splitlines()[-1], "job-a", "attach(...).watch()") == []
 
 
-def test_an_interrupt_in_ipython_ends_the_watching_with_one_sentence(watch, shell, capsys):
-    assert watch(snapshot(), KeyboardInterrupt()) == "Running"
+def test_an_interrupt_in_ipython_ends_the_cells_behind_it_too_and_shows_one_sentence(watch, shell, capsys):
+    shell.user_ns.update(watch=watch, told=(snapshot(), KeyboardInterrupt()))
+    assert isinstance(shell.run_cell("watch(*told)").error_in_exec, KeyboardInterrupt)  # as of any interrupt
     first, last = capsys.readouterr().out.splitlines()
     assert first.endswith("job-a: Running")
     assert unnamed(last, "job-a", "attach(...).watch()", ".cancel()") == []

@@ -21,7 +21,7 @@ from train_func.client.stored_run import (
     submission_time,
     whole_name,
 )
-from train_func.errors import InvalidInput, JobFailed, JobNotFound, StorageFailed, TrainFuncError
+from train_func.errors import InvalidInput, JobFailed, JobNotFound, StorageFailed, TrainFuncError, WatchInterrupted
 from train_func.fields import whole_fault
 from train_func.process.timeout import call_with_timeout
 from train_func.storage import Store, open_store
@@ -114,19 +114,15 @@ class Job:
     def watch(self, on_alert: Callable[[Alert], object] | None = None) -> str:
         """Shows state, progress and evaluations as they come, until the job has finished; returns its state.
 
-        If the job had finished before, only a summary is printed. An interrupt ends the watching, and the job goes on:
-        in IPython ``watch`` returns, in a program it raises KeyboardInterrupt.
+        If the job had finished before, only a summary is printed. An interrupt ends the watching, and the job goes on;
+        in a notebook the cells behind this one do not run, as after any interrupt.
 
         Args:
             on_alert: is called with each alert of the newest submission, also with those from before the watching. The
                 first exception that it raises is printed; none ends the watching.
         """
         screen = self.screen()
-        try:
-            self.show(screen, on_alert)
-        except KeyboardInterrupt:
-            if not in_ipython():
-                raise
+        self.show(screen, on_alert)
         return screen.state or "Created"
 
     def screen(self) -> "Screen":
@@ -155,9 +151,7 @@ class Job:
                 self._note(words)
         except KeyboardInterrupt:
             screen.finish()
-            again = f"{self.attach_expression}.watch() shows it again, .cancel() stops it"
-            print(f"{self.name}: stopped watching; the job keeps running: {again}")
-            raise KeyboardInterrupt(f"{self.name} keeps running") from None  # without the frames of the loop
+            raise self._left_running("watching", f"{self.attach_expression}.watch() shows it again") from None
         return failure
 
     def report(self, path: str | Path | None = None) -> Path:
@@ -261,9 +255,7 @@ class Job:
         try:
             state = self.wait(timeout)
         except KeyboardInterrupt:
-            again = f"{self.attach_expression} finds it again, .cancel() stops it"
-            self._note(f"stopped waiting; the job keeps running: {again}")
-            raise
+            raise self._left_running("waiting", f"{self.attach_expression} finds it again") from None
         if failure := self._looks.failure(state):
             raise failure
         published = published_result(self._store, self.record.keys)
@@ -461,6 +453,12 @@ class Job:
 
     def _note(self, words: str) -> None:
         print(shown(f"{self.name}: {words}"), flush=True)
+
+    def _left_running(self, what: str, again: str) -> WatchInterrupted:
+        words = f"{self.name}: stopped {what}; the job keeps running: {again}, .cancel() stops it"
+        if not in_ipython():  # which shows the words of what is raised
+            print(words)
+        return WatchInterrupted(words)
 
     def _other_place(self) -> str:
         """Returns where else the job is, in words; empty when it was submitted to this backend."""
