@@ -3,11 +3,10 @@
 Every state has a sign and a word, so that nothing is told by colour alone.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from itertools import pairwise
-from typing import Any
 
 from train_func.client.display.chart import Flag, Line
 from train_func.client.display.trace import Trace, WorkerState
@@ -162,7 +161,7 @@ def _progress(trace: Trace) -> list[str]:
         return [f"step {step:,}"] if trace.steps else []
     words = [f"step {step:,} of {progress.num_steps:,}", f"epoch {progress.epoch:.2f}"]
     words.append(f"{progress.rows_per_second:,.4g} rows/s")
-    if not trace.is_over and step < progress.num_steps:
+    if not trace.is_over and step < progress.num_steps and progress.seconds_left is not None:
         words.append(f"about {duration(progress.seconds_left)} left")
     return words
 
@@ -223,7 +222,7 @@ def _facts(trace: Trace) -> Iterator[str]:
     if trace.saves:
         save = trace.saves[-1]
         yield f"◆ newest checkpoint: step {save.step:,}, {sized(save.size)}, saved in {save.seconds:.1f} s"
-    yield from _audits(list(trace.audits.values()))
+    yield from audits_in_words(trace.audits.values())
     for attempt, reason in sorted(trace.restarts.items())[-MOST_RESTARTS:]:
         resumption = trace.resumptions.get(attempt)
         behind = f"; it went on behind step {resumption.step:,}" if resumption else ""
@@ -236,9 +235,9 @@ def _facts(trace: Trace) -> Iterator[str]:
         yield f"✓ published: {trace.published.model or 'the result'}"
 
 
-def _audits(audits: Sequence[RowsAudited]) -> Iterator[str]:
+def audits_in_words(audits: Collection[RowsAudited]) -> Iterator[str]:
     """One tick for the epochs in which each row was used exactly once, one for other rows, and what was not so."""
-    exact = [audit for audit in audits if _is_exact(audit.counts)]
+    exact = [audit for audit in audits if is_exact(audit)]
     epochs = [audit for audit in exact if audit.what.startswith(EPOCH)]
     if epochs:
         numbers = [int(audit.what.removeprefix(EPOCH)) for audit in epochs]
@@ -253,6 +252,7 @@ def _audits(audits: Sequence[RowsAudited]) -> Iterator[str]:
             yield f"✗ {audit}"
 
 
-def _is_exact(counts: Mapping[str, Any]) -> bool:
-    once = [number for name, number in counts.items() if name.endswith("_once")]
-    return once == [counts.get("rows")]
+def is_exact(audit: RowsAudited) -> bool:
+    """Returns whether each row was used exactly once."""
+    once = [number for name, number in audit.counts.items() if name.endswith("_once")]
+    return once == [audit.counts.get("rows")]
