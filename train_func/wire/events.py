@@ -319,7 +319,7 @@ AlertKind = Literal["loss_not_finite", "loss_rises", "stall", "straggler", "rest
 
 
 class Alert(Event):
-    """What a person wants to hear of who does not look; the worker that leads the group decides it."""
+    """What a person hears of a job without looking at it, such as a loss that rises. The first worker decides it."""
 
     kind: AlertKind
     message: str
