@@ -16,6 +16,7 @@ from train_func.client.source.cells import Space, Statement, Text, layers, parse
 from train_func.client.source.collect import Collection
 from train_func.client.source.names import Definition
 from train_func.client.source.pieces import sort_pieces
+from train_func.client.source.plans import plan_fault
 from train_func.client.source.refusals import MAX_BYTES, Secret, secrets_in, size_fault, unpublished_fault
 from train_func.errors import SourceRefused
 from train_func.secret import may_hold_secret
@@ -137,6 +138,7 @@ def pack(
     parameters: Mapping[str, Any] | None = None,
     *,
     is_there: Callable[[str], bool] = lambda module: False,
+    workers: int = 1,
 ) -> Source:
     """Packs ``function`` with the functions, classes, imports and values it uses, of other cells and local modules.
 
@@ -145,6 +147,7 @@ def pack(
         also: modules that have to be there beside those it imports.
         parameters: what it is called with; None: a Run with its task, as one dict.
         is_there: whether a top-level module that is not here is installed where the function runs.
+        workers: of the run.
 
     The text depends on the text of functions and classes and on the values of names, as they are now: not on cell
     numbers, nor on when cells were executed.
@@ -176,8 +179,8 @@ def pack(
             f"{statement.place()}: what the function uses cannot stand in one module: {error.msg} "
             f"(`{(error.text or '').strip()}`). Write that statement on lines of its own"
         ) from error
-    if fault := unpublished_fault(statement, packed):
-        raise SourceRefused(fault)
+    if faults := [*filter(None, (plan_fault(statement, packed, workers), unpublished_fault(statement, packed)))]:
+        raise SourceRefused(faults)
     sha256 = hashlib.sha256(data).hexdigest()
     lines = {module.path: first for module, first in unfold(packed).modules}
     for module in (shipped for shipped in modules if shipped.text):
