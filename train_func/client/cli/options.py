@@ -79,6 +79,7 @@ OPTIONS = {
         "names", metavar="NAME", nargs="+", help="the name of a run; the first digits of its last part do"
     ),
     "beginning": _option("beginning", metavar="NAME", nargs="?", default="", help="only runs whose name begins so"),
+    "state": _option("--state", metavar="STATE", help="only runs in this state, such as Failed"),
     "place": _option("place", metavar="NAME", help="the name that a model is in place under"),
     "under": _option("under", metavar="UNDER", help="the name that the model is put in place under"),
     "repo": _option("repo", metavar="REPO", help="the repository, such as owner/name; it is made where there is none"),
