@@ -194,8 +194,9 @@ class Job:
 
     def _refuse_absent(self, state: str) -> None:
         if state == "Absent":
-            gone = f"there is no job {self.record.job_name}; submit the run again"
-            raise JobNotFound(self._other_place() or gone)
+            is_removed = Submission.newest(self._store, self.record.keys) is None
+            gone = f"the run {self.name} was removed" if is_removed else f"there is no job {self.record.job_name}"
+            raise JobNotFound(self._other_place() or f"{gone}; submit the run again")
 
     def logs(self, *, follow: bool = False, worker: int | None = None, attempt: int | None = None) -> "LogText":
         """Returns the lines of all workers, each behind its worker, with a heading for each attempt.
@@ -385,6 +386,8 @@ class Job:
                 raise
             state = self.state
             where = (self._other_place() if state == "Absent" else "") or "result() waits for its end, or tells why"
+            if state == "Succeeded":
+                where = "its function published nothing and left no files in its working folder"
             raise StorageFailed(
                 f"{self.name} has published no model in {self._store.address}: it is {state}; {where}", reason="absent"
             ) from None

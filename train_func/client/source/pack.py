@@ -7,7 +7,7 @@ import inspect
 import json
 import re
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from types import BuiltinFunctionType, FunctionType, MethodType
 from typing import Any, Self
 
@@ -17,7 +17,14 @@ from train_func.client.source.collect import Collection
 from train_func.client.source.names import Definition
 from train_func.client.source.pieces import sort_pieces
 from train_func.client.source.plans import plan_fault
-from train_func.client.source.refusals import MAX_BYTES, Secret, secrets_in, size_fault, unpublished_fault
+from train_func.client.source.refusals import (
+    MAX_BYTES,
+    Secret,
+    secrets_in,
+    size_fault,
+    unpublished_fault,
+    variables_read,
+)
 from train_func.errors import SourceRefused
 from train_func.secret import may_hold_secret
 from train_func.wire.source_file import NUM_HEADER_LINES, Module, fold, split_lines, unfold
@@ -48,6 +55,8 @@ class Source:
     """Top-level names of the installed modules it cannot do without, sorted, and where each is imported first."""
     module: str = "__main__"
     """The module that the function was written in; that of a notebook or a script is ``__main__``."""
+    variables: list[str] = field(default_factory=list)
+    """The variables of the environment that it reads and does not set."""
 
     def to_json(self) -> str:
         """Returns one text, with which another process submits the same function; ``from_json`` is its inverse."""
@@ -173,7 +182,7 @@ def pack(
     if len(data) > MAX_BYTES:  # with the local modules
         raise SourceRefused(size_fault(statement.place()))
     try:
-        parse(packed)
+        variables = variables_read(parse(packed))
     except SyntaxError as error:
         raise SourceRefused(
             f"{statement.place()}: what the function uses cannot stand in one module: {error.msg} "
@@ -189,7 +198,7 @@ def pack(
         entries.append({"first": first, "last": last, "origin": module.path, "line": 1, "text": module.text})
     cells = {"function": statement.name, "sha256": sha256, "modules": lines, "pieces": entries}
     imports = dict(sorted(collection.modules.installed.items()))
-    return Source(packed, sha256, statement.name, cells, imports, collection.module_name)
+    return Source(packed, sha256, statement.name, cells, imports, collection.module_name, variables)
 
 
 def _secrets(collection: Collection) -> list[Secret]:
