@@ -13,7 +13,7 @@ import math
 import re
 import textwrap
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import MISSING, fields
+from dataclasses import MISSING, Field, fields
 from functools import partial
 from typing import Any, Self, TypeGuard
 
@@ -61,6 +61,10 @@ def _texts(kind: type) -> dict[str, str]:
     }
 
 
+def _default(field: "Field[Any]") -> Any:
+    return field.default if field.default_factory is MISSING else field.default_factory()
+
+
 class NamedFields(metaclass=_Documented):
     """Base of frozen dataclasses with keyword-only fields."""
 
@@ -76,6 +80,19 @@ class NamedFields(metaclass=_Documented):
         if faults:
             raise InvalidInput(faults)
         return super().__new__(cls)
+
+    def __init_subclass__(cls) -> None:
+        super().__init_subclass__()
+        cls.__repr__ = NamedFields.__repr__  # type: ignore[method-assign]  # dataclass() makes none where there is one
+
+    def __repr__(self) -> str:
+        """Returns the call that makes it, without the fields that have their defaults."""
+        given = [
+            f"{field.name}={value!r}"
+            for field in fields(self)  # type: ignore[arg-type]
+            if field.repr and (value := getattr(self, field.name)) != _default(field)
+        ]
+        return f"{type(self).__name__}({', '.join(given)})"
 
     @classmethod
     def unknown(cls, name: str, values: Mapping[str, Any]) -> str:

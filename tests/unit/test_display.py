@@ -115,6 +115,13 @@ def test_that_each_row_was_used_once_is_told_once_in_the_end(display, shown):
     assert unnamed(audited, "each of 7 rows", "epochs 1 to 3") == []
 
 
+def test_a_note_is_told_once_and_not_where_the_submission_has_told_it(clock, shown):
+    display = Lines("a-run", told=["3 held-out texts are rows to train on too"], clock=clock)
+    for of in (attempt(), attempt(2)):
+        tell(display, of, NOTE, events.Note(text="3 held-out texts are rows to train on too"))
+    assert shown() == [str(NOTE)]
+
+
 def test_a_line_has_the_seconds_since_the_submission_also_of_what_happened_before_the_watching(clock, capsys):
     submitted = datetime(2026, 11, 27, 12, tzinfo=UTC)
     display = Lines("a-run", submitted=submitted, clock=lambda: submitted.timestamp() + 600)

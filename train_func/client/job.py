@@ -2,7 +2,7 @@
 
 import math
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -47,9 +47,11 @@ REPR_SECONDS, HINT_SECONDS = 3.0, 60.0  # for a job's repr; of waiting, before i
 class Job:
     """The handle on a run, which ``submit`` and ``attach`` return. Another process finds the same by the run's name."""
 
-    def __init__(self, record: RunRecord, backend: Backend, store: Store, promoted_as: str = "") -> None:
-        """``promoted_as``: the name of its model in place, if it was attached to by that."""
-        self.record = record
+    def __init__(
+        self, record: RunRecord, backend: Backend, store: Store, promoted_as: str = "", told: Collection[str] = ()
+    ) -> None:
+        """``promoted_as``: its model in place, if it was attached to by that. ``told``: notes that were printed."""
+        self.record, self._told = record, frozenset(told)
         self._backend, self._store, self._promoted_as = backend, store, promoted_as
         self._job = backend.job(record.job_name)
 
@@ -184,7 +186,7 @@ class Job:
         from train_func.client.display.panel import Subject
 
         submitted = submission_time(self._store, self.record.keys)
-        return Subject.of(self.record, name_of_backend(self._backend), submitted)
+        return Subject.of(self.record, name_of_backend(self._backend), submitted, self._told)
 
     @property
     def _looks(self) -> "JobLooks":

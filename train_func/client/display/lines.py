@@ -25,6 +25,7 @@ from train_func.wire.events import (
     Event,
     LogGap,
     LostPeers,
+    Note,
     Published,
     RanksRestart,
     RankStops,
@@ -69,6 +70,7 @@ class Lines:
         name: str,
         how_to_look: Callable[[], str] = str,
         submitted: datetime | None = None,
+        told: Iterable[str] = (),
         clock: Callable[[], float] = time.time,
     ) -> None:
         """Prints nothing yet.
@@ -77,6 +79,7 @@ class Lines:
             name: of the run.
             how_to_look: tells, in words, how a person learns what the ranks of a silent job do.
             submitted: when; None: now.
+            told: notes that were printed before.
             clock: in Unix seconds.
         """
         self._name, self._how_to_look, self._clock = name, how_to_look, clock
@@ -89,7 +92,7 @@ class Lines:
         self._size = ""
         self._past: Trace | None = None
         self._attempt: Attempt | None = None
-        self._said: set[Hashable] = set()  # what is not told twice
+        self._said: set[Hashable] = {(Note, text) for text in told}  # what is not told twice
         self._audits: dict[str, RowsAudited] = {}  # in which each row was used once
         self._progress: dict[type[Event], StepProgress | Reported] = {}  # came too soon after those before them
         self._progressed = self._printed = -PROGRESS_SECONDS
@@ -147,6 +150,8 @@ class Lines:
             case None | WorkerStarts() | WorkerJoins() | LogGap() | RankStops() | LostPeers() | WorkerEnds(exit_code=0):
                 pass  # what only follows from an end is left to the logs
             case Alert(repeats=True):
+                pass
+            case Note(text=text) if not self._is_new((Note, text)):
                 pass
             case WaitsForStore() | WaitsForPeers() if line.worker != 0:
                 pass  # what one waits for, all wait for

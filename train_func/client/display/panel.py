@@ -46,12 +46,14 @@ class Subject:
     """Where the job is, such as ``Local``."""
     submitted: datetime | None
     num_workers: int
+    told: frozenset[str] = frozenset()
+    """Notes that the submission has printed."""
 
     @classmethod
-    def of(cls, record: RunRecord, place: str, submitted: str) -> "Subject":
+    def of(cls, record: RunRecord, place: str, submitted: str, told: frozenset[str] = frozenset()) -> "Subject":
         """The job of a run; ``submitted``: the time of its submission, ISO, empty where that is not known."""
         begun = datetime.fromisoformat(submitted) if submitted else None
-        return cls(record.name, record.function, place, begun, record.run.workers)
+        return cls(record.name, record.function, place, begun, record.run.workers, told)
 
 
 @dataclass(frozen=True, kw_only=True)
