@@ -284,6 +284,16 @@ CELLS = {
 }
 
 
+def test_a_job_that_was_not_done_in_time_is_told_with_the_lines_at_which_its_ranks_were(store):
+    put_submission(store, a_record(), cells=CELLS)
+    frames = "".join(f'  File "/run/source.py", line {line}, in f\n' for line in (2, 4))
+    ranks = [RankRecord(rank=number, exit_code=143, stopped_at=frames * number) for number in (0, 1)]
+    put_end(store, cause="preemption", message="asked to stop by SIGTERM", exit_code=143, ranks=tuple(ranks))
+    error = explained(store, "deadline")
+    assert unnamed(error, "not done after", "rank 1 was in /lab/steps.py, line 8: `raise KeyError`") == []
+    assert "rank 0 was" not in str(error)
+
+
 @pytest.mark.parametrize(
     ("lines", "origin"),
     [([2], "cell In[5]"), ([2, 4], "/lab/steps.py"), ([], "the function")],

@@ -135,7 +135,8 @@ class Evidence:
             loops = [incident.diagnosis for incident in happened if incident.diagnosis.permanent]
             hindrances = [*refusals(pods, events, self.record.run.workers), *waits(pods, events), *loops[-1:]]
             late = f"the job was not done after {self.record.run.deadline} s"
-            return Diagnosis("deadline", "\n  ".join([late, *(hindrance.message for hindrance in hindrances)]))
+            lines = [late, *self._stopped_at(), *(hindrance.message for hindrance in hindrances)]
+            return Diagnosis("deadline", "\n  ".join(lines))
         failures = own_failures(self.ends)
         if failures and failures[0].errors:
             return self.diagnose_record(failures[0])
@@ -164,6 +165,18 @@ class Evidence:
         cause = _own_cause(pod)
         remedy = TAKEN_OVER if code == exits.FENCED else OTHER_IMAGE if cause == "image" else ""
         return Diagnosis(cause, f"worker {pod.worker} {ending(code, pod.reason, pod.message)}", remedy)
+
+    def _stopped_at(self) -> list[str]:
+        """Returns where the ranks of the last attempt were when a signal ended them, in words."""
+        last = max((end.attempt for end in self.ends), default=0)
+        ranks = {rank.rank: rank for end in self.ends if end.attempt == last for rank in end.ranks}
+        places = [(number, locate(self.cells, rank.stopped_at)) for number, rank in sorted(ranks.items())]
+        words = [
+            f"rank {number} was in {frames[-1][0]}, line {frames[-1][1]}: `{frames[-1][2]}`"
+            for number, frames in places
+            if frames
+        ]
+        return words[:MOST_PLACES]
 
     def diagnose_record(self, end: EndRecord) -> Diagnosis:
         """Reads what a worker wrote down when it failed, and finds the lines of the function that it names."""
