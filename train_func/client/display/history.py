@@ -21,7 +21,8 @@ _NO_METRICS = (*COLUMNS, "epoch", "rows_per_second", "eval_rows")
 _PREFIX = "eval_"  # of what an evaluation measures: it stands in one panel with the same metric of the training
 _ON_LIGHT_AND_DARK = {  # a page of any colour shows through, and grey is read on it
     **dict.fromkeys(("figure.facecolor", "axes.facecolor", "legend.facecolor"), "none"),
-    **dict.fromkeys(("text.color", "axes.labelcolor", "axes.edgecolor", "xtick.color", "ytick.color"), "#808080"),
+    **dict.fromkeys(("text.color", "axes.labelcolor", "axes.edgecolor", "xtick.color"), "#808080"),
+    "ytick.color": "#7f7f7f",  # Jupyter lays a sheet behind a picture whose ticks are all light, or all dark
 }
 _MOST_MARKED = 40  # points of a curve that are marked one by one
 
