@@ -352,7 +352,7 @@ def _doctor(_: argparse.Namespace, output: Output) -> int:
 
     checks: dict[str, Callable[[], None]] = {
         "local": lambda: _check_local(Local()),
-        "cluster": lambda: Cluster().check(Run()),
+        "cluster": lambda: Cluster().check(Run(), tells_unknown=True),
         "store": lambda: open_store(Cluster().store_address()).probe(PROBES),
     }
     faults: dict[str, list[str]] = {}
