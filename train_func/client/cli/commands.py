@@ -348,6 +348,7 @@ def _remove(arguments: argparse.Namespace, output: Output) -> int:
 def _doctor(_: argparse.Namespace, output: Output) -> int:
     """Tells every finding with its remedy. It creates nothing but a small object in the store, which it removes."""
     from train_func.client.cluster.cluster import Cluster
+    from train_func.client.cluster.kubeconfig import is_any_named
     from train_func.client.local.local import Local
 
     checks: dict[str, Callable[[], None]] = {
@@ -367,7 +368,7 @@ def _doctor(_: argparse.Namespace, output: Output) -> int:
     lines, known = list[str](), set[str]()
     for part, of_part in faults.items():
         texts = dict.fromkeys("as above" if fault in known else fault for fault in of_part)
-        is_none = part != "local" and not _names_a_cluster()
+        is_none = part != "local" and not is_any_named()
         sign = "none " if is_none else "FAIL "  # who has no cluster misses nothing
         lines += [shown(f"{sign} {part}: {text}") for text in texts] or [f"ok    {part}"]
         known.update(of_part)
@@ -378,11 +379,6 @@ def _doctor(_: argparse.Namespace, output: Output) -> int:
 def _check_local(backend: Backend) -> None:
     backend.check(Run())
     open_store(backend.store_address()).probe(PROBES)
-
-
-def _names_a_cluster() -> bool:
-    names = ("KUBECONFIG", "KUBERNETES_SERVICE_HOST", "TRAIN_FUNC_IMAGE")
-    return any(map(os.environ.get, names)) or Path("~/.kube/config").expanduser().exists()
 
 
 PLACE = ("on", "store", "option")
