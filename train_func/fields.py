@@ -6,6 +6,7 @@ in its metadata; ``field_faults`` asks them all.
 
 import ast
 import difflib
+import functools
 import inspect
 import itertools
 import json
@@ -15,11 +16,13 @@ import textwrap
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import MISSING, Field, fields
 from functools import partial
-from typing import Any, Self, TypeGuard
+from typing import Any, ParamSpec, Self, TypeGuard, TypeVar
 
 from train_func.errors import InvalidInput
 from train_func.secret import secret_in, secret_under
 
+P = ParamSpec("P")
+R = TypeVar("R")
 Judge = Callable[[str, Any], str | None]
 
 
@@ -98,6 +101,23 @@ class NamedFields(metaclass=_Documented):
     def unknown(cls, name: str, values: Mapping[str, Any]) -> str:
         """Returns what is said of a field that there is not; ``values`` are all fields of the call."""
         return f"{cls.__name__} has no field {name!r}: {meant(name, field_names(cls), 'fields')}"
+
+
+def named_arguments(function: Callable[P, R]) -> Callable[P, R]:
+    """Returns the function, which refuses a misspelt argument with the one that was meant."""
+    names = list(inspect.signature(function).parameters)
+
+    @functools.wraps(function)
+    def call(*arguments: P.args, **options: P.kwargs) -> R:
+        if faults := [
+            f"{function.__name__} has no argument {name!r}: {meant(name, names, 'arguments')}"
+            for name in options
+            if name not in names
+        ]:
+            raise InvalidInput(faults)
+        return function(*arguments, **options)
+
+    return call
 
 
 def field_faults(instance: Any) -> list[str]:

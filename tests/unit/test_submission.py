@@ -117,6 +117,11 @@ def test_a_variable_that_is_set_here_alone_is_told_before_a_worker_reads_nothing
     assert "note: " not in capsys.readouterr().out
 
 
+def test_a_misspelt_argument_is_refused_with_the_one_that_was_meant():
+    with pytest.raises(InvalidInput, match=r"no argument 'fresch': did you mean 'fresh'\?"):
+        submit(train_func, fresch=True)
+
+
 def with_deadline(seconds, backend, **options):
     return submit(train_func, Run(deadline=seconds), on=backend, **options)
 

@@ -26,6 +26,7 @@ from train_func.client.stored_run import (
     whole_name,
 )
 from train_func.errors import InvalidInput, JobNotFound
+from train_func.fields import named_arguments
 from train_func.run import Run, name_of
 from train_func.storage import Store, find
 from train_func.text import counted, listed, shown
@@ -44,6 +45,7 @@ OF_A_WORKER = re.compile(  # variables that a worker has without being given the
 OF_PLAN = ("epochs", "batch_size", "seed")  # fields of Run: a place in one plan is none in another
 
 
+@named_arguments
 def submit(
     function: Callable[..., object] | Source,
     run: Run | None = None,
