@@ -112,6 +112,8 @@ def run(notebook: str, values: dict[str, object], place: str) -> int:
         print(f"the executed notebook: {executed} ({link} leads to it until the next that succeeds)")
         return 0
     lines = [words]
+    if is_ours and (named := [name for name in values if re.search(rf"\b{name}=", words)]):
+        lines.append(f"from make, {', '.join(f'{name}= is {name.upper()}=...' for name in named)}")
     if re.search(r"Cluster\((store|image)=", words):
         lines.append("from make, these options are STORE=... and IMAGE=...")
     jobs = re.findall(r"^([a-z][a-z0-9-]*-[0-9a-f]{12}): ", screen.getvalue(), re.M)

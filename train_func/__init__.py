@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from train_func.errors import InvalidInput, JobFailed, JobNotFound, SourceRefused, StorageFailed, TrainFuncError
     from train_func.run import Run
     from train_func.tasks import CausalLM, ImageClassification, TextClassification, TokenClassification
+    from train_func.wire.events import Alert
 
 
 _HOMES = {
@@ -34,9 +35,11 @@ _HOMES = {
     "client.model.promote": ["withdraw"],
     "client.job": ["Job", "attach"],
     "client.job_spec": ["SecretKey"],
+    "wire.events": ["Alert"],
 }
 __version__ = version.VERSION
 __all__ = [
+    "Alert",
     "CausalLM",
     "Cluster",
     "ImageClassification",

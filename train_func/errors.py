@@ -10,6 +10,8 @@
 Every message says what was given, what is allowed, where, and what to do next.
 """
 
+import sys
+import traceback
 from collections.abc import Sequence
 from typing import Any, Literal, get_args
 
@@ -67,6 +69,27 @@ class TrainFuncError(Exception):
     def __reduce__(self) -> tuple[Any, ...]:
         # Exceptions pickle by calling __init__ with args, which here would miss the keyword-only ones.
         return _restored, (type(self), self.args, self.__dict__)
+
+    def _render_traceback_(self) -> list[str]:
+        """Returns what IPython shows of it: the message, which says where; ``%xmode Verbose`` asks for all frames."""
+        return rendered(self)
+
+
+class WatchInterrupted(KeyboardInterrupt):
+    """A person has ended the watching, and the job goes on. It ends the cells behind it, too, as any interrupt does."""
+
+    def _render_traceback_(self) -> list[str]:
+        """Returns what IPython shows of it: one sentence."""
+        return [str(self)]
+
+
+def rendered(error: Exception) -> list[str]:
+    """Returns what IPython shows of an error whose message says where and why."""
+    shell: Any = getattr(sys.modules.get("IPython"), "get_ipython", lambda: None)()
+    if getattr(getattr(shell, "InteractiveTB", None), "mode", "") == "Verbose":
+        return traceback.format_exception(error)
+    kind, text = type(error).__name__, f"{error}"
+    return [f"\x1b[31m{kind}\x1b[39m: {text}"]
 
 
 def _restored(kind: type[TrainFuncError], args: tuple[Any, ...], state: dict[str, Any]) -> TrainFuncError:

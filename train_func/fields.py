@@ -6,6 +6,7 @@ in its metadata; ``field_faults`` asks them all.
 
 import ast
 import difflib
+import functools
 import inspect
 import itertools
 import json
@@ -13,13 +14,15 @@ import math
 import re
 import textwrap
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import MISSING, fields
+from dataclasses import MISSING, Field, fields
 from functools import partial
-from typing import Any, Self, TypeGuard
+from typing import Any, ParamSpec, Self, TypeGuard, TypeVar
 
 from train_func.errors import InvalidInput
 from train_func.secret import secret_in, secret_under
 
+P = ParamSpec("P")
+R = TypeVar("R")
 Judge = Callable[[str, Any], str | None]
 
 
@@ -60,6 +63,10 @@ def field_texts(kind: type) -> dict[str, str]:
     return texts
 
 
+def _default(field: "Field[Any]") -> Any:
+    return field.default if field.default_factory is MISSING else field.default_factory()
+
+
 class NamedFields(metaclass=_Documented):
     """Base of frozen dataclasses with keyword-only fields."""
 
@@ -76,10 +83,40 @@ class NamedFields(metaclass=_Documented):
             raise InvalidInput(faults)
         return super().__new__(cls)
 
+    def __init_subclass__(cls) -> None:
+        super().__init_subclass__()
+        cls.__repr__ = NamedFields.__repr__  # type: ignore[method-assign]  # dataclass() makes none where there is one
+
+    def __repr__(self) -> str:
+        """Returns the call that makes it, without the fields that have their defaults."""
+        given = [
+            f"{field.name}={value!r}"
+            for field in fields(self)  # type: ignore[arg-type]
+            if field.repr and (value := getattr(self, field.name)) != _default(field)
+        ]
+        return f"{type(self).__name__}({', '.join(given)})"
+
     @classmethod
     def unknown(cls, name: str, values: Mapping[str, Any]) -> str:
         """Returns what is said of a field that there is not; ``values`` are all fields of the call."""
         return f"{cls.__name__} has no field {name!r}: {meant(name, field_names(cls), 'fields')}"
+
+
+def named_arguments(function: Callable[P, R]) -> Callable[P, R]:
+    """Returns the function, which refuses a misspelt argument with the one that was meant."""
+    names = list(inspect.signature(function).parameters)
+
+    @functools.wraps(function)
+    def call(*arguments: P.args, **options: P.kwargs) -> R:
+        if faults := [
+            f"{function.__name__} has no argument {name!r}: {meant(name, names, 'arguments')}"
+            for name in options
+            if name not in names
+        ]:
+            raise InvalidInput(faults)
+        return function(*arguments, **options)
+
+    return call
 
 
 def field_faults(instance: Any) -> list[str]:

@@ -6,6 +6,7 @@ the last run that did, or a week after it was saved, when another one is. A Run 
 again, as long as the notebook holds it.
 """
 
+import contextlib
 import hashlib
 import os
 import shutil
@@ -19,6 +20,7 @@ from weakref import ref
 
 from train_func.errors import InvalidInput
 from train_func.plain import is_a
+from train_func.text import counted
 from train_func.wire.layout import home
 
 if TYPE_CHECKING:
@@ -38,6 +40,16 @@ def tables_folder() -> Path:
 def is_one(address: str) -> bool:
     """Returns whether an address is that of a saved table."""
     return Path(address).parent.parent.resolve() == tables_folder().resolve()  # either may lead through a link
+
+
+def in_words(address: str) -> str:
+    """Returns what a person calls a saved table, by its rows where it is on this machine."""
+    import pyarrow.parquet as parquet
+
+    size = ""
+    with contextlib.suppress(OSError, ValueError):  # it is on another machine
+        size = f", {counted(parquet.read_metadata(address).num_rows, 'row')}"
+    return f"table {Path(address).parent.name[:7]}{size}"
 
 
 def keep(store: str, run: str, addresses: Iterable[object]) -> list[Path]:

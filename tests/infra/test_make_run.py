@@ -112,6 +112,11 @@ def test_what_the_notebook_does_not_take_is_refused_before_anything_is_set_up(ru
     assert unnamed(done.stderr, *named) == []
 
 
+def test_what_an_error_calls_a_field_is_told_as_make_takes_it(run):
+    _, done = run("LABEL=stars", RAISES="InvalidInput: label='stars': no such column")
+    assert unnamed(done.stderr, "label= is LABEL=...") == []
+
+
 @pytest.mark.parametrize("is_submitted", [True, False])
 def test_what_is_refused_before_a_job_was_submitted_leaves_nothing(run, is_submitted):
     prints = f"{JOB}: submitted, 2 workers" if is_submitted else "rows: 7, 8"

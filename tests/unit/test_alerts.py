@@ -4,6 +4,7 @@ import math
 import random
 import time
 from dataclasses import replace
+from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
@@ -39,6 +40,10 @@ def of_batches(step):
     return falling(step) * (10 if step % 37 == 0 else 1)
 
 
+def wandering(step):
+    return 1 + 0.25 * math.sin(step / 90)
+
+
 CURVES = {  # the loss at a step, the factor by which single losses are off, and the steps by which an alert is expected
     "falling": (falling, 1.0, None),
     "falling, noisy": (falling, 1.3, None),
@@ -50,9 +55,18 @@ CURVES = {  # the loss at a step, the factor by which single losses are off, and
     "lower with each epoch, and a little up within": (by_epoch, 1.1, None),
     "batches that are hard": (of_batches, 1.1, None),
     "below zero, and falling": (lambda step: -5 + falling(step), 1.01, None),
+    "wandering by a quarter": (wandering, 1.02, None),
+    "wandering by a quarter, noisy": (wandering, 1.15, None),
+    "wandering by a quarter while it falls": (lambda step: falling(step, to=0.5) * wandering(step), 1.1, None),
     "close to zero, and doubled": (lambda step: falling(step, to=0.01) if step < 700 else 0.02, 1.1, None),
     "up slowly, after a descent": (lambda step: falling(min(step, 500)) + max(0, step - 500) / 500, 1.1, (510, 720)),
     "up slowly, from the beginning": (lambda step: 1 + step / 500, 1.1, (100, 500)),
+    "doubling steadily, after a descent": (
+        lambda step: falling(min(step, 500), to=0.3) * 2 ** max(0, step / 500 - 1),
+        1.1,
+        (900, 1000),
+    ),
+    "doubling steadily, from the beginning": (lambda step: 2 ** (step / 500), 1.1, (400, 600)),
     "up at once, and staying there": (lambda step: falling(step) if step < 500 else 2.5, 1.1, (500, 550)),
     "exploding": (lambda step: falling(500) * 1.5 ** (step - 500) if step > 500 else falling(step), 1.0, (505, 550)),
     "exploding from the beginning": (lambda step: 2.3 * 1.2 ** min(step, 400), 1.0, (5, 50)),
@@ -74,6 +88,28 @@ def test_a_loss_that_rises_plainly_makes_one_alert_and_noise_makes_none(loss, no
         if expected:
             assert expected[0] <= alerts[0].step / per_step <= expected[1]
             assert unnamed(alerts[0].remedy, "learning rate") == []
+
+
+def walks(seed):
+    """Losses that wander without an aim, between three quarters and five quarters of a level."""
+    drawn, level = random.Random(seed), 1.0
+    for _ in range(600):
+        level += drawn.gauss(0, 0.03)
+        level = 0.75 + abs(level - 0.75)
+        level = 1.25 - abs(1.25 - level)
+        yield level
+
+
+def losses_of_a_bert():
+    """Those of notebook 01, with six epochs: from 1.1 to 0.0035, and single batches ten times worse."""
+    return [float(loss) for loss in (Path(__file__).parents[1] / "recorded" / "losses.txt").read_text().split()]
+
+
+@pytest.mark.parametrize("losses", [*map(walks, range(20)), losses_of_a_bert()])
+def test_a_walk_within_a_quarter_and_a_real_training_make_no_alert(losses):
+    rules, losses = AlertRules(Clock()), [*losses]
+    for step, loss in enumerate(losses, 1):
+        assert rules.hear(progress(step, loss, num_steps=len(losses))) == []
 
 
 def progress(step, loss=0.5, *, num_steps=NUM_STEPS):

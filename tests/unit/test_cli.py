@@ -14,6 +14,7 @@ from pathlib import Path
 
 import pytest
 
+import train_func
 from tests.messages import unnamed
 from tests.runs import a_run
 from tests.stored_runs import put_run
@@ -144,7 +145,7 @@ EVENT = JobEvent(datetime(2026, 1, 2, tzinfo=UTC), "Normal", "Created", "it is t
         (["delete", "{}"], "name state", {}),
         (["runs"], "runs notes", {"runs": RUN_FIELDS}),
         (["remove", "{}", "--yes"], "removed", {}),
-        (["doctor"], "cluster store", {}),
+        (["doctor"], "local cluster store", {}),
     ],
     ids=lambda value: value[0] if isinstance(value, list) else "",
 )
@@ -281,6 +282,10 @@ def test_the_runs_of_a_store_are_listed_and_one_is_removed_after_it_was_asked_fo
     assert heading.split() == ["NAME", "TASK", "SUBMITTED", "STATE", "SIZE", "METRICS"]
     assert {row.split()[0] for row in rows} == {kept.name, gone.name}
     assert command("runs", "go", **of_store).stdout.splitlines()[1].endswith("loss=0.25")
+    assert command("runs", "--state", rows[0].split()[4], **of_store).stderr.startswith("2 runs, ")
+    assert command("runs", "--state", "Failed", **of_store).stdout.splitlines() == [
+        "NAME  TASK  SUBMITTED  STATE  SIZE  METRICS"
+    ]
     for answer in ("", "n\n"):
         unasked = command("remove", gone.name, given=answer, **of_store)
         assert unasked.returncode == 1
@@ -342,14 +347,32 @@ def test_the_doctor_tells_everything_that_is_missing_at_once_with_its_remedy(tmp
     done = command("doctor", HOME=str(tmp_path))
     assert (done.returncode, done.stderr) == (3, "")
     found = [line.split(": ") for line in done.stdout.splitlines()]
-    assert [line[:2] for line in found[:2] + found[3:]] == [
-        ["FAIL  cluster", "store"],
-        ["FAIL  cluster", "image"],
-        ["FAIL  store", "as above"],
+    assert [line[:2] for line in found[:3] + found[4:]] == [
+        ["ok    local"],
+        ["none  cluster", "store"],  # no cluster is named, which is no fault of one who trains here
+        ["none  cluster", "image"],
+        ["none  store", "as above"],
     ]
-    assert unnamed(found[1], "Cluster(image='registry/name", "TRAIN_FUNC_IMAGE") == []
-    assert found[2][0] == "FAIL  cluster"
-    assert unnamed(found[2], "KUBECONFIG", "Cluster(context=...)") == []
+    assert unnamed(found[2], "Cluster(image='registry/name", "TRAIN_FUNC_IMAGE") == []
+    assert found[3][0] == "none  cluster"
+    assert unnamed(found[3], "KUBECONFIG", "Cluster(context=...)") == []
+
+
+@pytest.mark.parametrize(
+    ("word", "command_meant"),
+    [("list", "runs"), ("ps", "runs"), ("rm", "remove"), ("wach", "watch"), ("stop", "cancel")],
+)
+def test_a_word_that_is_no_command_is_told_with_the_command_that_is_meant(word, command_meant, capsys):
+    with pytest.raises(SystemExit) as ended:
+        main([word])
+    assert ended.value.code == 2
+    assert unnamed(capsys.readouterr().err, f"did you mean '{command_meant}'") == []
+
+
+def test_the_version_is_told(capsys):
+    with pytest.raises(SystemExit):
+        main(["--version"])
+    assert capsys.readouterr().out == f"train_func {train_func.__version__}\n"
 
 
 def test_what_the_doctor_quotes_is_shown_and_not_obeyed(tmp_path):
@@ -361,6 +384,6 @@ def test_what_the_doctor_quotes_is_shown_and_not_obeyed(tmp_path):
 
 
 def test_a_wrong_option_is_a_finding_of_the_doctor_and_not_the_end_of_its_report(tmp_path):
-    done = command("doctor", HOME=str(tmp_path), TRAIN_FUNC_CPU="abc")
+    done = command("doctor", HOME=str(tmp_path), TRAIN_FUNC_CPU="abc", TRAIN_FUNC_IMAGE="an/image")
     assert done.returncode == 3
     assert unnamed(done.stdout, "FAIL  cluster: ", "FAIL  store: ", "abc") == []

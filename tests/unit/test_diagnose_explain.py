@@ -19,6 +19,7 @@ from train_func import Local, TextClassification, attach
 from train_func.client.diagnose import explain
 from train_func.client.job import Job
 from train_func.client.stored_run import mark_cancelled
+from train_func.client.watch import JobLooks
 from train_func.errors import CAUSES
 from train_func.storage import open_store
 from train_func.wire.records import EndRecord, Failure, Lease, RankRecord
@@ -258,13 +259,36 @@ def test_in_a_notebook_the_way_to_the_whole_log_finds_the_job_by_its_name_and_sh
     assert [*lines][1:] == ["[worker 0] [rank 0] grün", "[worker 0] [rank 0] 'quoted' \x1b[2J\rgone"]
 
 
-@pytest.mark.parametrize("backend", ["", "Cluster"])
-def test_elsewhere_the_way_to_the_whole_log_is_a_command(store, backend):
-    record = replace(a_record(), store="file:///data of us/store")
-    interpreter, *line = shlex.split(way_to_logs(explain(record, RecordedJob("exit_1"), store, "attach(...)", backend)))
-    assert (interpreter, line[:4]) == ("python", ["-m", "train_func", "logs", record.name])
-    assert ("--store", record.store) in itertools.pairwise(line)
-    assert ("--on" in line) == bool(backend)
+def test_elsewhere_the_way_to_the_whole_log_is_a_command_with_what_is_not_the_default(tmp_path, monkeypatch):
+    monkeypatch.setenv("TRAIN_FUNC_HOME", str(tmp_path))
+    lines = {}
+    for name in ("store", "data of us"):
+        (tmp_path / name).mkdir()
+        store = open_store((tmp_path / name).as_uri())
+        record = replace(a_record(), store=store.address)
+        error = JobLooks(record, RecordedJob("exit_1"), store, Local(store=store.address)).failure("Failed")
+        lines[name] = shlex.split(way_to_logs(error))
+    assert lines["store"] == ["python", "-m", "train_func", "logs", record.name]
+    assert lines["data of us"][5:] == ["--on", "Local", "--store", record.store]
+
+
+KNOWN_ERRORS = {
+    "a GPU that is not there": ("RuntimeError", "Found no NVIDIA driver on your system", ["gpu=1", "session.device"]),
+    "a torch without CUDA": ("AssertionError", "Torch not compiled with CUDA enabled", ["gpu=1", "session.device"]),
+    "a question to nobody": ("EOFError", "EOF when reading a line", ["input()", "parameters="]),
+    "a path of this machine": (
+        "FileNotFoundError",
+        "[Errno 2] No such file: '/data/a.csv'",
+        ["inputs=", "TRAIN_FUNC_INPUT_DATA"],
+    ),
+}
+
+
+@pytest.mark.parametrize(("kind", "message", "words"), KNOWN_ERRORS.values(), ids=KNOWN_ERRORS)
+def test_an_error_that_no_change_of_its_line_helps_has_its_own_remedy(store, kind, message, words):
+    put_end(store, cause="code", message="rank 0", ranks=(a_rank(code=70, type=kind, message=message),))
+    (advice,) = re.findall("next: (.*)", str(explained(store)))
+    assert unnamed(advice, *words, "submit again") == []
 
 
 CELLS = {
@@ -275,6 +299,16 @@ CELLS = {
         {"origin": "/lab/steps.py", "line": 7, "first": 3, "last": 4, "text": "def helper():\n    raise KeyError\n"},
     ],
 }
+
+
+def test_a_job_that_was_not_done_in_time_is_told_with_the_lines_at_which_its_ranks_were(store):
+    put_submission(store, a_record(), cells=CELLS)
+    frames = "".join(f'  File "/run/source.py", line {line}, in f\n' for line in (2, 4))
+    ranks = [RankRecord(rank=number, exit_code=143, stopped_at=frames * number) for number in (0, 1)]
+    put_end(store, cause="preemption", message="asked to stop by SIGTERM", exit_code=143, ranks=tuple(ranks))
+    error = explained(store, "deadline")
+    assert unnamed(error, "not done after", "rank 1 was in /lab/steps.py, line 8: `raise KeyError`") == []
+    assert "rank 0 was" not in str(error)
 
 
 @pytest.mark.parametrize(

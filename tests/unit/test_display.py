@@ -2,6 +2,7 @@
 
 import re
 from dataclasses import replace
+from datetime import UTC, datetime, timedelta
 
 import pytest
 
@@ -12,6 +13,7 @@ from train_func.client.display.lines import LONGEST_REASON, MOST_PRINTED, PROGRE
 from train_func.client.job import Job
 from train_func.client.logs import Attempt, AttemptLine
 from train_func.client.status import Condition, JobStatus, LogLine, LogPosition, Pod, Snapshot
+from train_func.client.watch import News
 from train_func.storage import open_store
 from train_func.wire import events
 from train_func.wire.events import Event
@@ -55,7 +57,8 @@ def saved(step):
 
 
 def audit(what="epoch=1", missing=0):
-    return events.RowsAudited(what=what, counts={"rows": 7, "missing": missing}, world_size=2)
+    counts = {"rows": 7, "used_once": 7 - missing, "missing": missing}
+    return events.RowsAudited(what=what, counts=counts, world_size=2)
 
 
 def ends(worker, code, message, cause="killed", follows=None):
@@ -85,10 +88,10 @@ KILLED = ends(1, 147, "rank 1 was killed by SIGKILL")
         ([progress(1), progress(2), saved(3)], [0, 2]),
         ([progress(1), progress(2), evaluated(3)], [0, 2]),
         ([progress(1), progress(3), evaluated(3)], [0, 1, 2]),
-        ([progress(1), progress(3), audit()], [0, 1, 2]),
+        ([progress(1), progress(3), audit(missing=7)], [0, 1, 2]),
         ([progress(1), progress(3), PUBLISHED], [0, 1, 2]),
         ([progress(1), progress(2), KILLED], [0, 1, 2]),
-        ([audit(), audit("epoch=2"), audit(), audit(missing=7)], [0, 1, 3]),
+        ([audit("epoch=2", missing=1), audit(missing=7), audit(missing=7)], [0, 1]),
         ([waits(""), waits("publish what was trained")], [0, 1]),
         ([KILLED, LOST, ends(0, 145, "worker 1 had ended", follows=1), ends(0, 0, "all ranks ended")], [0]),
         ([ends(n, 70, f"rank {n}: ValueError: row {n}", "code") for n in (0, 1)], [0, 1]),
@@ -102,6 +105,33 @@ def test_what_matters_of_the_lines_is_shown_once_and_behind_nothing_newer(displa
     display.end("Succeeded")
     expected = [one if isinstance(one, str) else str(told[one]) for one in order]
     assert shown() == [*expected, "a-run: Succeeded"]
+
+
+def test_that_each_row_was_used_once_is_told_once_in_the_end(display, shown):
+    tell(display, attempt(), audit(), audit("epoch=2"), audit("epoch=3"))
+    assert shown() == []
+    display.end("Succeeded")
+    audited, _ = shown()
+    assert unnamed(audited, "each of 7 rows", "epochs 1 to 3") == []
+
+
+def test_a_note_is_told_once_and_not_where_the_submission_has_told_it(clock, shown):
+    display = Lines("a-run", told=["3 held-out texts are rows to train on too"], clock=clock)
+    for of in (attempt(), attempt(2)):
+        tell(display, of, NOTE, events.Note(text="3 held-out texts are rows to train on too"))
+    assert shown() == [str(NOTE)]
+
+
+def test_a_line_has_the_seconds_since_the_submission_also_of_what_happened_before_the_watching(clock, capsys):
+    submitted = datetime(2026, 11, 27, 12, tzinfo=UTC)
+    display = Lines("a-run", submitted=submitted, clock=lambda: submitted.timestamp() + 600)
+    for seconds in (3, 65.5):
+        tell(display, attempt(), replace(saved(7), time=(submitted + timedelta(seconds=seconds)).isoformat()))
+    display.show_state("Running")
+    assert re.findall(r"[\d.]+(?= s  )", capsys.readouterr().out) == ["3.0", "65.5", "65.5"]
+    display.take(News("Running", Snapshot(), [], [], [], None))
+    display.show_state("Failed")
+    assert "600.0 s" in capsys.readouterr().out
 
 
 def test_how_the_workers_are_is_shown_only_where_one_of_them_is_slow_that_was_not_before(display, shown):
@@ -251,8 +281,9 @@ def test_an_interrupt_ends_the_watching_and_the_program_and_not_the_job(watch, c
     assert unnamed(capsys.readouterr().out.splitlines()[-1], "job-a", "attach(...).watch()") == []
 
 
-def test_an_interrupt_in_ipython_ends_the_watching_with_one_sentence(watch, shell, capsys):
-    assert watch(snapshot(), KeyboardInterrupt()) == "Running"
+def test_an_interrupt_in_ipython_ends_the_cells_behind_it_too_and_shows_one_sentence(watch, shell, capsys):
+    shell.user_ns.update(watch=watch, told=(snapshot(), KeyboardInterrupt()))
+    assert isinstance(shell.run_cell("watch(*told)").error_in_exec, KeyboardInterrupt)  # as of any interrupt
     first, last = capsys.readouterr().out.splitlines()
     assert first.endswith("job-a: Running")
     assert unnamed(last, "job-a", "attach(...).watch()", ".cancel()") == []

@@ -37,7 +37,7 @@ def picture():
     plt.close("all")
 
 
-def test_a_job_gives_it_as_a_dataframe_with_a_row_for_each_report(tmp_path, monkeypatch):
+def test_a_job_gives_it_as_a_dataframe_with_a_row_for_each_step(tmp_path, monkeypatch):
     monkeypatch.setenv("TRAIN_FUNC_HOME", str(tmp_path))
     store = open_store((tmp_path / "store").as_uri())
     rows = [
@@ -52,6 +52,21 @@ def test_a_job_gives_it_as_a_dataframe_with_a_row_for_each_report(tmp_path, monk
     assert [*table["attempt"]] == [2, 2]
     assert [*table["timestamp"]] == [pd.Timestamp(row.timestamp) for row in rows]
     assert table["loss"].isna().tolist() == [False, True]
+
+
+def test_a_step_and_its_evaluation_are_one_row_and_what_two_attempts_or_two_reports_tell_is_not():
+    rows = [{"step": 7, "timestamp": f"2026-01-02T03:04:0{second}+00:00", "attempt": 1} for second in range(5)]
+    rows[0] |= {"epoch": 1.0, "loss": 0.5}
+    rows[1] |= {"epoch": 1.0, "eval_loss": 0.4}
+    rows[2] |= {"epoch": 1.0, "loss": 0.3}
+    rows[3] |= {"eval_loss": 0.2, "attempt": 2}
+    table = history_of(rows[:4], "a-run")
+    assert table[["attempt", "loss", "eval_loss"]].fillna(0).values.tolist() == [
+        [1, 0.5, 0.4],
+        [1, 0.3, 0],
+        [2, 0, 0.2],
+    ]
+    assert table["timestamp"][0] == pd.Timestamp(rows[0]["timestamp"])
 
 
 def test_without_a_report_it_is_empty_and_has_its_columns():

@@ -62,6 +62,17 @@ def test_a_job_of_this_place_that_is_gone_is_to_be_submitted_again(job):
     assert "on=" not in str(gone.value)
 
 
+def test_a_run_that_was_removed_is_told_as_that(job):
+    with pytest.raises(JobNotFound, match="was removed; submit the run again"):
+        job.result()
+
+
+def test_a_run_that_succeeded_without_a_model_says_so_where_one_is_fetched(job, monkeypatch):
+    monkeypatch.setattr(Job, "state", "Succeeded")
+    with pytest.raises(StorageFailed, match="published nothing and left no files"):
+        job.fetch()
+
+
 def test_cancel_stops_the_workers_though_the_store_is_away(job, jobs, tmp_path, capsys):
     store = tmp_path / "store"
     store.write_text("")  # as a volume that is not mounted any more: what stands there is no folder

@@ -45,7 +45,16 @@ def test_a_training_of_few_steps_has_a_row_for_each_and_no_more_lines(clock, tol
     trained(Progress(num_steps=8, clock=clock), clock, range(1, 9))
     assert [(one.step, one.loss) for one in told if one.is_row] == [(step, step) for step in range(1, 9)]
     assert [one.step for one in told if one.is_line] == [1, 4, 7, 8]
-    assert str(told[0]) == "progress step=1/8 epoch=0.25 loss=1.0000 rows_per_second=8.0 eta=0:14"
+    assert str(told[0]) == "progress step=1/8 epoch=0.25 loss=1.0000 rows_per_second=8.0"
+
+
+def test_how_long_the_rest_takes_is_told_once_it_is_known_and_the_slow_first_step_does_not_count(clock, told):
+    progress = Progress(num_steps=100, clock=clock)
+    trained(progress, clock, [1], seconds=60)
+    trained(progress, clock, range(2, 101))
+    assert [one.seconds_left for one in told] == [None] * 4 + [2 * (100 - step) for step in range(5, 101)]
+    assert str(told[9]).endswith(" eta=3:00")
+    assert "eta" not in str(told[0])
 
 
 @pytest.mark.parametrize("num_steps", [201, 1_001, 12_345])

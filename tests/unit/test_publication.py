@@ -163,7 +163,9 @@ def ended(returned=None, left_out=()):
     return Outcome(0, None, follows=False, failure=None, returned=returned or {}, left_out=tuple(left_out))
 
 
-def test_what_the_function_left_and_returned_is_published_with_a_note_of_what_is_not(tmp_path, pending, published):
+def test_what_the_function_left_and_returned_is_published_with_a_note_of_what_is_not(
+    tmp_path, pending, published, store, record
+):
     output = tmp_path / "output"
     (output / "plots").mkdir(parents=True)
     for name in ("plots/loss.png", "taken", "manifest.json"):
@@ -176,9 +178,19 @@ def test_what_the_function_left_and_returned_is_published_with_a_note_of_what_is
     assert names - OF_EVERY_RUN == {"taken", "plots/loss.png", "metrics.json"}
     assert result["files"]["taken"]["size"] == len("published")
     assert (result["returned"], result["metrics"]) == ({"loss": 1.0}, {"loss": 2.0, "rows": 7})
+    kept = store.get(f"{record.keys.model}/metrics.json").data
+    assert json.loads(kept) == {"loss": 1.0, "rows": 7}  # what result() gives
     assert all(
         told in result["note"]
-        for told in ("model (Linear)", "manifest.json", "taken", "loss", "ranks differ", "begun anew")
+        for told in (
+            "model (Linear)",
+            "publish",
+            "manifest.json",
+            "taken",
+            "loss",
+            "ranks differ",
+            "begun anew",
+        )
     )
     assert sorted(path.name for path in output.iterdir() if path.is_file()) == ["manifest.json", "taken"]
 

@@ -11,6 +11,7 @@ import textwrap
 import pytest
 
 from tests.job_folder import write_job_folder
+from tests.messages import unnamed
 from train_func.worker.rank.end import of_error
 
 
@@ -58,6 +59,17 @@ def test_a_function_that_returns(end):
     assert (code, out, err) == (0, "5 3\n", "")
     found = {"exit_code": 0, "cause": None, "follows": False, "failure": None, "separate": False}
     assert outcome == {**found, "format": 1, "returned": {}, "left_out": [], "left_steps": "", "notes": []}
+
+
+TRAINS = "from train_func.worker.rank.end import here; here.num_trainings = 1"  # as a loop over session.steps does
+
+
+@pytest.mark.parametrize(
+    ("body", "is_told"), [(TRAINS, True), (f"{TRAINS}; here.published = True", False), ("pass", False)]
+)
+def test_a_loop_of_which_no_model_is_kept_is_noted(end, body, is_told):
+    _, outcome, _, _ = end(body)
+    assert [unnamed(note, "session.publish(model)") for note in outcome["notes"]] == [[]] * is_told
 
 
 @pytest.mark.parametrize(

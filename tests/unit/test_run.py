@@ -292,3 +292,10 @@ def test_a_record_from_before_a_field_was_added_is_read_with_its_default():
     plain = record().to_dict()
     del plain["wheels"]
     assert RunRecord.from_dict(plain) == record()
+
+
+def test_a_run_shows_what_it_was_given_and_no_defaults():
+    given = Run(task=a_run(model="m", dataset="d").task, workers=2, parameters={"lr": 0.1})
+    assert repr(given).startswith("Run(task=TextClassification(model='m', dataset='d'")
+    assert repr(given).endswith("), workers=2, parameters={'lr': 0.1})")
+    assert repr(Run()) == "Run(workers=1)"  # which depends on the task

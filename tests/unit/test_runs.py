@@ -106,6 +106,16 @@ def test_of_a_metric_that_was_no_finite_number_the_note_of_the_result_is_shown(s
     assert set(table(store)["note"]) == {"loss (nan)", ""}
 
 
+def test_a_table_is_shown_by_its_rows_and_not_by_a_path(store, tmp_path, monkeypatch):
+    monkeypatch.setenv("TRAIN_FUNC_HOME", str(tmp_path / "home"))
+    for rows in ([1.0, 2.0], [3.0]):
+        put_run(store, Run(name=f"of-{len(rows)}", inputs={"df": pd.DataFrame({"x": rows})}))
+    assert [cell.partition(", ")[2] for cell in table(store).sort_index()["inputs.df"]] == [
+        "1 row",
+        "2 rows",
+    ]
+
+
 def test_only_runs_whose_names_begin_as_asked_are_listed(store):
     for name in ("stars", "stars-2", "likes"):
         put_run(store, Run(name=name))

@@ -223,6 +223,64 @@ def test_what_may_publish_travels(text, tmp_path):
         assert pack(module.train_func).text
 
 
+PLAN = """
+def train_func(p):
+    from train_func.worker import Session, Trainer
+    from datasets.distributed import split_dataset_by_node
+    with Session(p) as session:
+        rows, held_out = session.data()
+        plan = split_dataset_by_node(session.plan(rows), session.rank, session.world_size)
+        for step in session.steps(plan):
+            pass
+""".lstrip()
+OF_PLAN = "session.rank, session.world_size"
+SPLIT = f"split_dataset_by_node(session.plan(rows), {OF_PLAN})"
+NOT_SPLIT_ONCE = {
+    "not split": (PLAN.replace(SPLIT, "session.plan(rows)"), "all of the plan"),
+    "not split, to a Trainer": (
+        PLAN.replace(SPLIT, "session.plan(rows)").replace(
+            "for step in session.steps(plan)",
+            "t = Trainer(train_dataset=plan); t.train(); session.publish(t)\n        if p",
+        ),
+        "Trainer is given all of the plan",
+    ),
+    "split twice": (PLAN.replace("steps(plan)", f"steps(split_dataset_by_node(plan, {OF_PLAN}))"), "split twice"),
+    "split again under its name": (
+        PLAN.replace("        for", f"        plan = split_dataset_by_node(plan, {OF_PLAN})\n        for"),
+        "split twice",
+    ),
+    "no plan": (PLAN.replace("session.plan(rows)", "rows"), "no plan"),
+}
+SPLIT_ONCE = {
+    "as it should be": PLAN,
+    "two of them": PLAN.replace("        for", f"        other = {SPLIT}\n        for"),
+    "in a branch": PLAN.replace(SPLIT, "session.plan(rows)").replace(
+        "        for", f"        if p: plan = split_dataset_by_node(plan, {OF_PLAN})\n        for"
+    ),
+    "by a helper": f"def part(s, rows): return s.shared(rows)\n{PLAN.replace(SPLIT, 'part(session, rows)')}",
+    "by select": PLAN.replace(SPLIT, "session.plan(rows).shard(session.world_size, session.rank)"),
+    "with steps of another object": PLAN.replace(SPLIT, "session.plan(rows)").replace("session.steps(", "p.steps("),
+}
+
+
+@pytest.mark.parametrize(("text", "words"), NOT_SPLIT_ONCE.values(), ids=NOT_SPLIT_ONCE)
+def test_a_plan_that_is_plainly_not_split_once_is_refused_before_any_worker_starts(text, words, tmp_path):
+    with imported(tmp_path, text) as module, pytest.raises(SourceRefused) as refused:
+        pack(module.train_func, workers=2)
+    assert unnamed(refused.value, f"{module.__name__}.py, line ", words, SPLIT) == []
+
+
+@pytest.mark.parametrize("text", SPLIT_ONCE.values(), ids=SPLIT_ONCE)
+def test_a_plan_that_may_be_split_once_travels(text, tmp_path):
+    with imported(tmp_path, text) as module:
+        assert pack(module.train_func, workers=2).text
+
+
+def test_one_worker_may_have_all_of_a_plan(tmp_path):
+    with imported(tmp_path, NOT_SPLIT_ONCE["not split"][0]) as module:
+        assert pack(module.train_func).text
+
+
 def test_prose_and_code_that_speak_of_credentials_travel(tmp_path):
     text = """def train_func(p):
         '''token: identifier of a word'''

@@ -98,6 +98,30 @@ def unknown(monkeypatch):
     return lambda: monkeypatch.delitem(backends.BACKENDS, "Room")
 
 
+def reads(parameters):
+    import os
+
+    os.environ["OMP_WAIT_POLICY"] = "passive"
+    return os.environ.get("A_TEAM"), os.getenv("A_PLACE"), os.environ["OMP_WAIT_POLICY"], os.environ["RANK"]
+
+
+def test_a_variable_that_is_set_here_alone_is_told_before_a_worker_reads_nothing(monkeypatch, capsys):
+    for name in ("A_TEAM", "RANK", "OMP_WAIT_POLICY"):
+        monkeypatch.setenv(name, "1")
+    submit(reads, on=Room())
+    (note,) = [line for line in capsys.readouterr().out.splitlines() if line.startswith("note: ")]
+    assert unnamed(note, "reads", "Room(environment={'A_TEAM': ...})") == []
+    room = Room(2)
+    room.environment = {"A_TEAM": "1"}
+    submit(reads, Run(seed=2), on=room)
+    assert "note: " not in capsys.readouterr().out
+
+
+def test_a_misspelt_argument_is_refused_with_the_one_that_was_meant():
+    with pytest.raises(InvalidInput, match=r"no argument 'fresch': did you mean 'fresh'\?"):
+        submit(train_func, fresch=True)
+
+
 def with_deadline(seconds, backend, **options):
     return submit(train_func, Run(deadline=seconds), on=backend, **options)
 

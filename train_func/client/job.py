@@ -2,7 +2,7 @@
 
 import math
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -21,7 +21,7 @@ from train_func.client.stored_run import (
     submission_time,
     whole_name,
 )
-from train_func.errors import InvalidInput, JobFailed, JobNotFound, StorageFailed, TrainFuncError
+from train_func.errors import InvalidInput, JobFailed, JobNotFound, StorageFailed, TrainFuncError, WatchInterrupted
 from train_func.fields import whole_fault
 from train_func.process.timeout import call_with_timeout
 from train_func.storage import Store, open_store
@@ -48,9 +48,11 @@ REPR_SECONDS, HINT_SECONDS = 3.0, 60.0  # for a job's repr; of waiting, before i
 class Job:
     """The handle on a run, which ``submit`` and ``attach`` return. Another process finds the same by the run's name."""
 
-    def __init__(self, record: RunRecord, backend: Backend, store: Store, promoted_as: str = "") -> None:
-        """``promoted_as``: the name of its model in place, if it was attached to by that."""
-        self.record = record
+    def __init__(
+        self, record: RunRecord, backend: Backend, store: Store, promoted_as: str = "", told: Collection[str] = ()
+    ) -> None:
+        """``promoted_as``: its model in place, if it was attached to by that. ``told``: notes that were printed."""
+        self.record, self._told = record, frozenset(told)
         self._backend, self._store, self._promoted_as = backend, store, promoted_as
         self._job = backend.job(record.job_name)
 
@@ -115,19 +117,15 @@ class Job:
     def watch(self, on_alert: Callable[[Alert], object] | None = None) -> str:
         """Shows state, progress and evaluations as they come, until the job has finished; returns its state.
 
-        If the job had finished before, only a summary is printed. An interrupt ends the watching, and the job goes on:
-        in IPython ``watch`` returns, in a program it raises KeyboardInterrupt.
+        If the job had finished before, only a summary is printed. An interrupt ends the watching, and the job goes on;
+        in a notebook the cells behind this one do not run, as after any interrupt.
 
         Args:
             on_alert: is called with each alert of the newest submission, also with those from before the watching. The
                 first exception that it raises is printed; none ends the watching.
         """
         screen = self.screen()
-        try:
-            self.show(screen, on_alert)
-        except KeyboardInterrupt:
-            if not in_ipython():
-                raise
+        self.show(screen, on_alert)
         return screen.state or "Created"
 
     def screen(self) -> "Screen":
@@ -156,9 +154,7 @@ class Job:
                 self._note(words)
         except KeyboardInterrupt:
             screen.finish()
-            again = f"{self.attach_expression}.watch() shows it again, .cancel() stops it"
-            print(f"{self.name}: stopped watching; the job keeps running: {again}")
-            raise KeyboardInterrupt(f"{self.name} keeps running") from None  # without the frames of the loop
+            raise self._left_running("watching", f"{self.attach_expression}.watch() shows it again") from None
         return failure
 
     def report(self, path: str | Path | None = None, *, texts: bool = True) -> Path:
@@ -182,7 +178,7 @@ class Job:
         from train_func.client.display.panel import Subject
 
         submitted = submission_time(self._store, self.record.keys)
-        return Subject.of(self.record, name_of_backend(self._backend), submitted)
+        return Subject.of(self.record, name_of_backend(self._backend), submitted, self._told)
 
     @property
     def _looks(self) -> "JobLooks":
@@ -192,8 +188,9 @@ class Job:
 
     def _refuse_absent(self, state: str) -> None:
         if state == "Absent":
-            gone = f"there is no job {self.record.job_name}; submit the run again"
-            raise JobNotFound(self._other_place() or gone)
+            is_removed = Submission.newest(self._store, self.record.keys) is None
+            gone = f"the run {self.name} was removed" if is_removed else f"there is no job {self.record.job_name}"
+            raise JobNotFound(self._other_place() or f"{gone}; submit the run again")
 
     def logs(self, *, follow: bool = False, worker: int | None = None, attempt: int | None = None) -> "LogText":
         """Returns the lines of all workers, each behind its worker, with a heading for each attempt.
@@ -264,9 +261,7 @@ class Job:
         try:
             state = self.wait(timeout)
         except KeyboardInterrupt:
-            again = f"{self.attach_expression} finds it again, .cancel() stops it"
-            self._note(f"stopped waiting; the job keeps running: {again}")
-            raise
+            raise self._left_running("waiting", f"{self.attach_expression} finds it again") from None
         if failure := self._looks.failure(state):
             raise failure
         published = published_result(self._store, self.record.keys)
@@ -396,6 +391,8 @@ class Job:
                 raise
             state = self.state
             where = (self._other_place() if state == "Absent" else "") or "result() waits for its end, or tells why"
+            if state == "Succeeded":
+                where = "its function published nothing and left no files in its working folder"
             raise StorageFailed(
                 f"{self.name} has published no model in {self._store.address}: it is {state}; {where}", reason="absent"
             ) from None
@@ -464,6 +461,12 @@ class Job:
 
     def _note(self, words: str) -> None:
         print(shown(f"{self.name}: {words}"), flush=True)
+
+    def _left_running(self, what: str, again: str) -> WatchInterrupted:
+        words = f"{self.name}: stopped {what}; the job keeps running: {again}, .cancel() stops it"
+        if not in_ipython():  # which shows the words of what is raised
+            print(words)
+        return WatchInterrupted(words)
 
     def _other_place(self) -> str:
         """Returns where else the job is, in words; empty when it was submitted to this backend."""

@@ -140,7 +140,10 @@ def pack_function(
 
         return is_present(module, backend.packages, inventory.result)
 
-    source = function if isinstance(function, Source) else pack(function, modules, values, is_there=is_there)
+    if isinstance(function, Source):
+        source = function
+    else:
+        source = pack(function, modules, values, is_there=is_there, workers=run.workers)
     if run.min_workers is not None and not re.search(r"\bSession\(", source.text):
         raise InvalidInput(
             f"min_workers={run.min_workers}: {source.function} opens no Session, so it saves nothing, and would begin "

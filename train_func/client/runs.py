@@ -6,6 +6,7 @@ from concurrent.futures import ThreadPoolExecutor
 from textwrap import shorten
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from train_func import tables
 from train_func.client.backend import Backend, BoundJob, backend_or_default
 from train_func.client.model.promote import all_in_place
 from train_func.client.stored_attempts import cause_of_failure, state_in_store
@@ -217,9 +218,14 @@ def _asked(record: RunRecord) -> dict[str, Any]:
             flat[name] = value
     if record.wheels:
         flat["packages"] = ", ".join("==".join(wheel.split("-")[:2]) for wheel in sorted(record.wheels))
-    plain = (int, float, str, type(None))
     return {
         "generation": record.generation,
         "source": record.source_sha256[:7],
-        **{name: value if isinstance(value, plain) else json.dumps(value) for name, value in flat.items()},
+        **{name: _cell(value) for name, value in flat.items()},
     }
+
+
+def _cell(value: Any) -> Any:
+    if isinstance(value, str) and tables.is_one(value):
+        return tables.in_words(value)
+    return value if isinstance(value, (int, float, str, type(None))) else json.dumps(value)

@@ -1,13 +1,15 @@
 """Submits a function as a run, or attaches to one that was submitted before."""
 
+import os
+import re
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from importlib.metadata import packages_distributions, version
 from typing import TYPE_CHECKING, Any
 
-from train_func.client.backend import Backend, backend_or_default
+from train_func.client.backend import Backend, backend_or_default, name_of_backend
 from train_func.client.elsewhere import refuse_elsewhere
 from train_func.client.job import Job
 from train_func.client.preflight import Facts, check_inputs, input_addresses, pack_function, with_absolute_paths
@@ -24,9 +26,10 @@ from train_func.client.stored_run import (
     whole_name,
 )
 from train_func.errors import InvalidInput, JobNotFound
+from train_func.fields import named_arguments
 from train_func.run import Run, name_of
 from train_func.storage import Store, find
-from train_func.text import counted, shown
+from train_func.text import counted, listed, shown
 from train_func.wire.layout import RunKeys, newest_number
 from train_func.wire.records import Numerics, RunRecord
 
@@ -35,9 +38,14 @@ if TYPE_CHECKING:
 
 OTHER_SECONDS = 60.0  # longest wait for the job of another client that submits the same run
 LOOK_SECONDS = 0.5
+OF_A_WORKER = re.compile(  # variables that a worker has without being given them
+    r"(TRAIN_FUNC|HF|AWS|CUDA|NVIDIA|OMP|LC)_\w+|PATH|PYTHONPATH|LD_LIBRARY_PATH|HOME|LANG|TZ|HOSTNAME|TMPDIR"
+    r"|(LOCAL_)?(RANK|WORLD_SIZE)|MASTER_(ADDR|PORT)|(?i:\w+_proxy)"
+)
 OF_PLAN = ("epochs", "batch_size", "seed")  # fields of Run: a place in one plan is none in another
 
 
+@named_arguments
 def submit(
     function: Callable[..., object] | Source,
     run: Run | None = None,
@@ -127,7 +135,7 @@ class Request:
         check_ranks(store, record, request.ranks_per_worker)
         if self.packages:
             self.packages.upload(store)
-        for note in facts.notes:
+        for note in (*facts.notes, *variables_note(self.source, backend)):
             print(shown(f"note: {note}"))
         addresses = input_addresses(record.run).values()
         if not start_job(record, self.source.text, self.source.cells, request, addresses, backend, store):
@@ -145,7 +153,24 @@ class Request:
             status = earlier.status()
             if status and status.is_over:  # another client may have submitted that generation again meanwhile
                 earlier.delete()
-        return Job(record, backend, store)
+        return Job(record, backend, store, told=facts.notes)
+
+
+def variables_note(source: Source, backend: Backend) -> Sequence[str]:
+    """Says which variables the function reads that are set here and that nothing gives a worker."""
+    given = getattr(backend, "environment", {})
+    names = [
+        name
+        for name in source.variables
+        if name in os.environ and name not in given and not OF_A_WORKER.fullmatch(name)
+    ]
+    if not names:
+        return ()
+    example = ", ".join(f"{name!r}: ..." for name in names)
+    on = name_of_backend(backend)
+    return [
+        f"{source.function} reads {listed(names)}, set here and not in a worker: give {on}(environment={{{example}}})"
+    ]
 
 
 def check_run(run: object) -> Run:

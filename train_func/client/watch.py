@@ -5,7 +5,7 @@ import traceback
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
-from train_func.client.backend import Backend, BoundJob, name_of_backend
+from train_func.client.backend import DEFAULT, Backend, BoundJob, make_backend, name_of_backend
 from train_func.client.diagnose import Diagnosis, JobMonitor, explain
 from train_func.client.logs import AttemptLine, RunLogs, is_read
 from train_func.client.status import Snapshot
@@ -172,7 +172,10 @@ class JobLooks:
         if state not in WITHOUT_RESULT:
             return None
         attach = attach_expression(self.record.name, self.backend)
-        return explain(self.record, self.job, self.store, attach, name_of_backend(self.backend))
+        backend, store = name_of_backend(self.backend), self.record.store
+        is_default = backend == DEFAULT and make_backend(DEFAULT, {}).store_address() == store
+        where = () if is_default else ("--on", backend, "--store", store)
+        return explain(self.record, self.job, self.store, attach, where)
 
 
 def until_read(views: Iterator[View]) -> Iterator[View]:

@@ -251,7 +251,8 @@ class StepProgress(Event):
     loss: float | None = None
     """The mean over the steps since the row, or else the line, before; None where a loop keeps it to itself."""
     rows_per_second: float
-    seconds_left: float
+    seconds_left: float | None = None
+    """None where too few steps were done to know it."""
     points: Sequence[tuple[int, float, float | None]] = ()
     """Of a line: the steps since the line before, as a curve of few points: the last step of each, how many seconds
     before this event it ended, and the mean loss of its steps."""
@@ -261,13 +262,15 @@ class StepProgress(Event):
     """Whether it is a row of the history; rows come by the number of their step."""
 
     def __str__(self) -> str:
-        minutes, seconds = divmod(round(self.seconds_left), 60)
-        hours, minutes = divmod(minutes, 60)
-        eta = f"{hours}:{minutes:02}:{seconds:02}" if hours else f"{minutes}:{seconds:02}"
+        eta = ""
+        if self.seconds_left is not None:
+            minutes, seconds = divmod(round(self.seconds_left), 60)
+            hours, minutes = divmod(minutes, 60)
+            eta = f" eta={hours}:{minutes:02}:{seconds:02}" if hours else f" eta={minutes}:{seconds:02}"
         loss = "" if self.loss is None else f" loss={self.loss:.4f}"
         return (
             f"progress step={self.step}/{self.num_steps} epoch={self.epoch:.2f}{loss} "
-            f"rows_per_second={self.rows_per_second:.1f} eta={eta}"
+            f"rows_per_second={self.rows_per_second:.1f}{eta}"
         )
 
 
@@ -316,7 +319,7 @@ AlertKind = Literal["loss_not_finite", "loss_rises", "stall", "straggler", "rest
 
 
 class Alert(Event):
-    """What a person wants to hear of who does not look; the worker that leads the group decides it."""
+    """What a person hears of a job without looking at it, such as a loss that rises. The first worker decides it."""
 
     kind: AlertKind
     message: str
@@ -337,11 +340,13 @@ class Alert(Event):
 class CheckpointSaved(Event):
     """A complete checkpoint is in the store; ``seconds`` from its beginning to that."""
 
-    WORDS = "saved the checkpoint of step {step} ({size} bytes, {seconds:.1f} s)"
-
     step: int
     size: int
+    """Bytes."""
     seconds: float
+
+    def __str__(self) -> str:
+        return f"saved the checkpoint of step {self.step} ({sized(self.size)}, {self.seconds:.1f} s)"
 
 
 class CheckpointFailed(Event):

@@ -251,6 +251,8 @@ class RankRecord:
     """None too where it only followed from another rank's."""
     separate: bool = False
     stacks: str = ""
+    stopped_at: str = ""
+    """The traceback of the function where a signal ended it."""
 
 
 @dataclass(frozen=True, kw_only=True)

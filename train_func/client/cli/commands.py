@@ -6,6 +6,7 @@ and raises the errors of the library, whose causes have theirs.
 
 import argparse
 import contextlib
+import difflib
 import os
 import sys
 from collections.abc import Callable, Mapping, Sequence
@@ -24,11 +25,21 @@ from train_func.client.runs import METRIC, stored_runs
 from train_func.errors import InvalidInput, TrainFuncError
 from train_func.run import Run
 from train_func.storage import open_store
-from train_func.text import json_shown, listed, shown, sized
+from train_func.text import counted, json_shown, listed, shown, sized
+from train_func.version import VERSION
 from train_func.wire.layout import PROBES
 
 HEADINGS = ("NAME", "TASK", "SUBMITTED", "STATE", "CAUSE", "IN PLACE", "SIZE", "METRICS", "NOTE")
 RARE = ("CAUSE", "IN PLACE", "NOTE")  # columns that are shown only where a run has something in them
+MEANT = {  # what other programs call a command
+    **dict.fromkeys(("list", "ls", "ps", "status", "jobs"), "runs"),
+    **dict.fromkeys(("stop", "kill"), "cancel"),
+    **dict.fromkeys(("rm", "purge"), "remove"),
+    **dict.fromkeys(("run", "train", "start"), "submit"),
+    **dict.fromkeys(("attach", "tail", "follow"), "watch"),
+    **dict.fromkeys(("download", "pull", "get"), "fetch"),
+    **dict.fromkeys(("metrics", "show", "describe"), "result"),
+}
 OF_EVERY_RUN = ("name", "task", "submitted", "state", "workers", "cause", "in_place", "num_bytes", "note")
 
 
@@ -57,6 +68,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     arguments = sys.argv[1:] if arguments is None else arguments
     is_json = "--json" in arguments
     try:
+        _check_command(arguments)
         parsed, unknown = _parser(*arguments[:1]).parse_known_args(arguments)
         if unknown:
             raise WrongUsage(parsed.parser, f"unrecognized arguments: {' '.join(unknown)}")
@@ -78,15 +90,26 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return exit_codes.DONE
 
 
+def _check_command(arguments: Sequence[str]) -> None:
+    """Raises WrongUsage where the first argument is no command, with the command that is meant."""
+    word = arguments[0] if arguments else ""
+    if word[:1] in ("", "-") or word in COMMANDS:
+        return
+    near = [MEANT[word]] if word in MEANT else difflib.get_close_matches(word, COMMANDS, n=1)
+    meant = f"did you mean {near[0]!r}? " if near else ""
+    raise WrongUsage(_parser(), f"there is no command {word!r}; {meant}The commands are {', '.join(COMMANDS)}")
+
+
 def _parser(command: str = "") -> Parser:
     """Returns the parser of all commands; the options of ``submit`` take long to make, and are those of it alone."""
     parser = Parser(
-        prog="python -m train_func",
+        prog="train_func" if Path(sys.argv[0]).name == "train_func" else "python -m train_func",
         description="What can be done with a run from a terminal. Backend and store come from the environment "
         "(TRAIN_FUNC_*, AWS_*, KUBECONFIG), as in a notebook. With --json a program reads what comes. Exit codes: 0 "
         "done, 1 not done, 2 wrong usage, 130 interrupted; of errors 10 to 19 change the function or the Run, 20 to 29 "
         "try again, 30 to 39 ask the administrator, 40 to 49 look at it.",
     )
+    parser.add_argument("--version", action="version", version=f"train_func {VERSION}")
     commands = parser.add_subparsers(title="commands", metavar="COMMAND", required=True)
     for name, (run, text, options) in COMMANDS.items():
         subparser = commands.add_parser(name, help=text, description=f"{text}.")
@@ -274,6 +297,7 @@ def _delete(arguments: argparse.Namespace, output: Output) -> None:
 
 def _runs(arguments: argparse.Namespace, output: Output) -> None:
     runs, notes = stored_runs(arguments.beginning, _backend(arguments))
+    runs = [row for row in runs if not arguments.state or row["state"].lower() == arguments.state.lower()]
     if output.is_json:
         return output.document({"runs": [_run_fields(row) for row in runs], "notes": notes})
     rows = [HEADINGS, *map(_cells, runs)]
@@ -285,6 +309,7 @@ def _runs(arguments: argparse.Namespace, output: Output) -> None:
     widths = [max(map(len, column)) for column in columns]
     for row in zip(*columns, strict=True):
         print(shown("  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip()))
+    print(f"{counted(len(runs), 'run')}, {sized(sum(row['num_bytes'] for row in runs))}", file=sys.stderr)
     for note in notes:
         print(f"note: {note}", file=sys.stderr)
     return None
@@ -338,9 +363,12 @@ def _remove(arguments: argparse.Namespace, output: Output) -> int:
 def _doctor(_: argparse.Namespace, output: Output) -> int:
     """Tells every finding with its remedy. It creates nothing but a small object in the store, which it removes."""
     from train_func.client.cluster.cluster import Cluster
+    from train_func.client.cluster.kubeconfig import is_any_named
+    from train_func.client.local.local import Local
 
     checks: dict[str, Callable[[], None]] = {
-        "cluster": lambda: Cluster().check(Run()),
+        "local": lambda: _check_local(Local()),
+        "cluster": lambda: Cluster().check(Run(), tells_unknown=True),
         "store": lambda: open_store(Cluster().store_address()).probe(PROBES),
     }
     faults: dict[str, list[str]] = {}
@@ -355,10 +383,17 @@ def _doctor(_: argparse.Namespace, output: Output) -> int:
     lines, known = list[str](), set[str]()
     for part, of_part in faults.items():
         texts = dict.fromkeys("as above" if fault in known else fault for fault in of_part)
-        lines += [shown(f"FAIL  {part}: {text}") for text in texts] or [f"ok    {part}"]
+        is_none = part != "local" and not is_any_named()
+        sign = "none " if is_none else "FAIL "  # who has no cluster misses nothing
+        lines += [shown(f"{sign} {part}: {text}") for text in texts] or [f"ok    {part}"]
         known.update(of_part)
     output.document(faults, "\n".join(lines))
     return exit_codes.NOT_READY if known else exit_codes.DONE
+
+
+def _check_local(backend: Backend) -> None:
+    backend.check(Run())
+    open_store(backend.store_address()).probe(PROBES)
 
 
 PLACE = ("on", "store", "option")
@@ -418,7 +453,7 @@ COMMANDS: dict[str, tuple[Callable[[argparse.Namespace, Output], int | None], st
     "runs": (
         _runs,
         "list the runs of a store with their states, sizes and metrics",
-        ("beginning", *PLACE),
+        ("beginning", "state", *PLACE),
     ),
     "remove": (
         _remove,
@@ -427,7 +462,7 @@ COMMANDS: dict[str, tuple[Callable[[argparse.Namespace, Output], int | None], st
     ),
     "doctor": (
         _doctor,
-        "ask the cluster and the store everything that a submission would; exit code 3: not ready",
+        "ask this machine, the cluster and its store everything that a submission would; exit code 3: not ready",
         (),
     ),
 }

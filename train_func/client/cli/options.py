@@ -80,6 +80,7 @@ OPTIONS = {
     ),
     "several": _option("several", metavar="NAME", nargs="+", help="the names of two runs or more, or their beginnings"),
     "beginning": _option("beginning", metavar="NAME", nargs="?", default="", help="only runs whose name begins so"),
+    "state": _option("--state", metavar="STATE", help="only runs in this state, such as Failed"),
     "place": _option("place", metavar="NAME", help="the name that a model is in place under"),
     "under": _option("under", metavar="UNDER", help="the name that the model is put in place under"),
     "repo": _option("repo", metavar="REPO", help="the repository, such as owner/name; it is made where there is none"),

@@ -26,14 +26,13 @@ QUICK_SECONDS = 2.4  # for an answer: two fit into the five that are promised
 Answer = Iterator[Diagnosis | str]
 """What keeps the job from running, or a note: what is worth knowing and refuses nothing."""
 
-_unknown: set[tuple[str, ...]] = set()  # what could not be looked at, where: said once, not with every submission
 
-
-def check(access: Access, spec: JobSpec, also: Sequence[str] = ()) -> list[str]:
+def check(access: Access, spec: JobSpec, also: Sequence[str] = (), *, tells_unknown: bool = True) -> list[str]:
     """Asks everything that can be known before the job of ``spec`` is created.
 
     Args:
         also: faults that are known already and have to be told with the others.
+        tells_unknown: note what the account has no right to look at; an account of a notebook has few rights.
 
     Returns:
         Notes: what could not be looked at, and what may make the job wait.
@@ -68,8 +67,7 @@ def check(access: Access, spec: JobSpec, also: Sequence[str] = ()) -> list[str]:
         raise InvalidInput(list(dict.fromkeys(finding.message for finding in findings)), cause=findings[0].cause)
     notes = [note for answer, _ in answers for note in answer if isinstance(note, str)]
     unknown = [purpose for _, purpose in answers if purpose]
-    if unknown and (gap := (access.where, access.namespace, *unknown)) not in _unknown:
-        _unknown.add(gap)
+    if unknown and tells_unknown:
         notes.append(f"not known beforehand, for want of the right to look: {', '.join(unknown)}")
     return notes
 

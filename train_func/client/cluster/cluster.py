@@ -145,8 +145,12 @@ class Cluster(NamedFields):
             print(shown(f"note: {unknown}; imports are not compared"))
         return inventory
 
-    def check(self, run: Run) -> None:
+    def check(self, run: Run, *, tells_unknown: bool = False) -> None:
         """Asks the cluster everything that can be known before anything is created.
+
+        Args:
+            run: that would be submitted.
+            tells_unknown: print what the account has no right to look at, as ``doctor`` does.
 
         Raises:
             InvalidInput: with every finding at once.
@@ -164,7 +168,7 @@ class Cluster(NamedFields):
             raise InvalidInput([*faults, *refusal.faults], cause="input" if faults else refusal.cause) from None
         spec = job_spec(provisional(run, self._store_or_unnamed()), placement)
         try:
-            for note in admission.check(access, spec, also=faults):
+            for note in admission.check(access, spec, also=faults, tells_unknown=tells_unknown):
                 print(shown(f"note: {note}"))
         except InvalidInput as refusal:
             raise InvalidInput([self._by_setting(fault) for fault in refusal.faults], cause=refusal.cause) from None

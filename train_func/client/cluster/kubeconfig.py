@@ -123,3 +123,9 @@ def _set_proxy(configuration: Any, cluster: str | None, kubeconfig: str) -> None
     if proxy.username:
         user = f"{unquote(proxy.username)}:{unquote(proxy.password or '')}"
         configuration.proxy_headers = make_headers(proxy_basic_auth=user)
+
+
+def is_any_named() -> bool:
+    """Returns whether a cluster is named: by a kubeconfig, the pod of this process, or an image for it."""
+    named = os.environ.get("KUBECONFIG") or os.environ.get("TRAIN_FUNC_IMAGE") or _written(DEFAULT_KUBECONFIG)
+    return bool(named) or in_a_pod()

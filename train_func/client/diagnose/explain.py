@@ -67,6 +67,19 @@ _NEXT: dict[Cause, str] = {
 }
 RECORD_SECONDS = 5.0  # within which a worker that has told its peers of its failure writes it down
 _IN_ENVIRON = re.compile(r'os(?:\.py|>)", line \d+, in __getitem__')
+_KNOWN_ERRORS = (  # errors of a function by type and message, whose remedy is no change of the line
+    (
+        ("RuntimeError", "AssertionError"),
+        r"no NVIDIA driver|not compiled with CUDA|No CUDA GPUs are available",
+        "the worker has no GPU: give it one, gpu=1 of Local or Cluster, or let session.device choose, not 'cuda'",
+    ),
+    (("EOFError",), r"reading a line", "nobody is there to answer input(): give the answer in Run(parameters={...})"),
+    (
+        ("FileNotFoundError",),
+        r"'/",
+        "let what it reads travel by Run(inputs={'data': ...}), open os.environ['TRAIN_FUNC_INPUT_DATA'] instead",
+    ),
+)
 _TASK_MEMORY = "give each worker more memory=..., or lower max_length or micro_batch_size, and submit again"
 
 
@@ -124,7 +137,8 @@ class Evidence:
             loops = [incident.diagnosis for incident in happened if incident.diagnosis.permanent]
             hindrances = [*refusals(pods, events, self.record.run.workers), *waits(pods, events), *loops[-1:]]
             late = f"the job was not done after {self.record.run.deadline} s"
-            return Diagnosis("deadline", "\n  ".join([late, *(hindrance.message for hindrance in hindrances)]))
+            lines = [late, *self._stopped_at(), *(hindrance.message for hindrance in hindrances)]
+            return Diagnosis("deadline", "\n  ".join(lines))
         failures = own_failures(self.ends)
         if failures and failures[0].errors:
             return self.diagnose_record(failures[0])
@@ -153,6 +167,18 @@ class Evidence:
         cause = _own_cause(pod)
         remedy = TAKEN_OVER if code == exits.FENCED else OTHER_IMAGE if cause == "image" else ""
         return Diagnosis(cause, f"worker {pod.worker} {ending(code, pod.reason, pod.message)}", remedy)
+
+    def _stopped_at(self) -> list[str]:
+        """Returns where the ranks of the last attempt were when a signal ended them, in words."""
+        last = max((end.attempt for end in self.ends), default=0)
+        ranks = {rank.rank: rank for end in self.ends if end.attempt == last for rank in end.ranks}
+        places = [(number, locate(self.cells, rank.stopped_at)) for number, rank in sorted(ranks.items())]
+        words = [
+            f"rank {number} was in {frames[-1][0]}, line {frames[-1][1]}: `{frames[-1][2]}`"
+            for number, frames in places
+            if frames
+        ]
+        return words[:MOST_PLACES]
 
     def diagnose_record(self, end: EndRecord) -> Diagnosis:
         """Reads what a worker wrote down when it failed, and finds the lines of the function that it names."""
@@ -211,7 +237,7 @@ def _own_cause(pod: Pod) -> Cause:
     return termination(pod.message)[0] or exits.cause_of(pod.exit_code or 0)
 
 
-def explain(record: RunRecord, job: BoundJob, store: Store, attach: str, backend: str = "") -> JobFailed:
+def explain(record: RunRecord, job: BoundJob, store: Store, attach: str, where: Sequence[str] = ()) -> JobFailed:
     """Makes the one error that says why the job of ``record`` has no result.
 
     Args:
@@ -219,7 +245,7 @@ def explain(record: RunRecord, job: BoundJob, store: Store, attach: str, backend
         job: what has executed it.
         store: of the run.
         attach: the expression that finds the job in a notebook.
-        backend: that of the job, as a command names it; empty: the default one.
+        where: options of a command that name its backend and store; empty: the default ones.
     """
     evidence = Evidence.gather(record, job, store)
     verdict, checkpoint = evidence.verdict(), evidence.checkpoint
@@ -247,8 +273,7 @@ def explain(record: RunRecord, job: BoundJob, store: Store, attach: str, backend
         if checkpoint and not evidence.has_result and verdict.cause in CHANGES_THE_RUN:
             advice += f", with resume={record.name!r}: it goes on {checkpoint}"
         lines.append(f"  next: {advice}")
-    on = ["--on", backend] if backend else []
-    command = shlex.join(["python", "-m", "train_func", "logs", record.name, *on, "--store", record.store])
+    command = shlex.join(["python", "-m", "train_func", "logs", record.name, *where])
     lines.append(f"  the whole log: {f'{attach}.logs()' if in_ipython() else command}")
     return JobFailed("\n".join(lines), cause=verdict.cause, remedy=advice)
 
@@ -286,6 +311,9 @@ def code_remedy(error: Failure, origins: Sequence[str]) -> str:
     if error.type == "KeyError" and _IN_ENVIRON.search(error.traceback):
         name = error.message.strip("'")
         return f"give the workers that variable, environment={{{name!r}: ...}} of the backend, and submit again"
+    for kind, text, remedy in _KNOWN_ERRORS:
+        if error.type in kind and re.search(text, error.message):
+            return f"{remedy}, and submit again"
     return f"fix {origins[-1]} and submit again" if origins else ""
 
 

@@ -19,11 +19,16 @@ if TYPE_CHECKING:
 COLUMNS = ("step", "timestamp", "attempt")
 _NO_METRICS = (*COLUMNS, "epoch", "rows_per_second", "eval_rows")
 _PREFIX = "eval_"  # of what an evaluation measures: it stands in one panel with the same metric of the training
+_ON_LIGHT_AND_DARK = {  # a page of any colour shows through, and grey is read on it
+    **dict.fromkeys(("figure.facecolor", "axes.facecolor", "legend.facecolor"), "none"),
+    **dict.fromkeys(("text.color", "axes.labelcolor", "axes.edgecolor", "xtick.color"), "#808080"),
+    "ytick.color": "#7f7f7f",  # Jupyter lays a sheet behind a picture whose ticks are all light, or all dark
+}
 _MOST_MARKED = 40  # points of a curve that are marked one by one
 
 
 class History(pd.DataFrame):
-    """One row for each report: ``step``, ``timestamp`` (UTC), ``attempt``, and a column for every metric.
+    """One row for each step that was told: ``step``, ``timestamp`` (UTC), ``attempt``, and a column for every metric.
 
     A metric that a row does not have is NaN there. What is selected from it is a plain DataFrame.
     """
@@ -44,6 +49,13 @@ class _Plot(PlotAccessor):
         if args or options:
             return super().__call__(*args, **options)
         return _picture(self._parent)
+
+
+class _Drawn(list["Axes"]):
+    """Axes of which a notebook shows the picture alone."""
+
+    def _ipython_display_(self) -> None:
+        pass
 
 
 def read_rows(store: Readable, keys: RunKeys, since: int | None = None) -> list[dict[str, Any]]:
@@ -83,8 +95,18 @@ def joined_history(rows: Mapping[int, Sequence[Row]]) -> list[tuple[int, Row]]:
 
 
 def history_of(rows: Sequence[dict[str, Any]], name: str) -> History:
-    """The table of these rows, of the run of that name."""
-    table = pd.DataFrame(list(rows))
+    """The table of these rows, of the run of that name: what one attempt tells of one step is one row."""
+    joined: list[dict[str, Any]] = []
+    for row in rows:
+        last = joined[-1] if joined else {}
+        is_same = all(last.get(name) == row[name] for name in ("step", "attempt"))
+        if is_same and all(
+            last[name] == row[name] for name in {*last, *row} - {"timestamp"} if name in last and name in row
+        ):
+            joined[-1] = {**row, **last}
+        else:
+            joined.append(row)
+    table = pd.DataFrame(joined)
     table = table.reindex(columns=[*COLUMNS, *(column for column in table.columns if column not in COLUMNS)])
     table["timestamp"] = pd.to_datetime(table["timestamp"], utc=True, format="ISO8601")
     history = History(table.astype({"step": int, "attempt": int}))
@@ -116,10 +138,15 @@ def _picture(history: History) -> "list[Axes]":
         raise InvalidInput(
             "history().plot() needs matplotlib, which is not installed here: pip install matplotlib"
         ) from None
+    with plt.rc_context(_ON_LIGHT_AND_DARK):
+        return _drawn(plt, history, drawn)
+
+
+def _drawn(plt: Any, history: History, drawn: Mapping[str, Sequence[str]]) -> "list[Axes]":
     figure, grid = plt.subplots(
         len(drawn), sharex=True, squeeze=False, figsize=(7, 1 + 2 * len(drawn)), layout="constrained"
     )
-    axes: list[Axes] = list(grid[:, 0])
+    axes: list[Axes] = _Drawn(grid[:, 0])
     starts = history.groupby("attempt")["step"].min().iloc[1:]
     for panel, (metric, columns) in zip(axes, drawn.items(), strict=True):
         for column in columns:

@@ -7,9 +7,11 @@ import re
 import time
 from collections.abc import Callable, Hashable, Iterable
 from dataclasses import replace
+from datetime import datetime
 
 from train_func.client.diagnose import Diagnosis
-from train_func.client.display.trace import Trace
+from train_func.client.display.panel import audits_in_words, is_exact
+from train_func.client.display.trace import Trace, seconds_of
 from train_func.client.logs import Attempt, AttemptLine
 from train_func.client.status import Snapshot
 from train_func.client.stored_run import ENDED
@@ -23,6 +25,7 @@ from train_func.wire.events import (
     Event,
     LogGap,
     LostPeers,
+    Note,
     Published,
     RanksRestart,
     RankStops,
@@ -60,27 +63,37 @@ OF_THE_MOMENT = (
 
 
 class Lines:
-    """Prints lines after the seconds since the watching began; of the progress only some, and the last."""
+    """Prints lines after the seconds since the submission; of the progress only some, and the last."""
 
     def __init__(
-        self, name: str, how_to_look: Callable[[], str] = str, clock: Callable[[], float] = time.monotonic
+        self,
+        name: str,
+        how_to_look: Callable[[], str] = str,
+        submitted: datetime | None = None,
+        told: Iterable[str] = (),
+        clock: Callable[[], float] = time.time,
     ) -> None:
         """Prints nothing yet.
 
         Args:
             name: of the run.
             how_to_look: tells, in words, how a person learns what the ranks of a silent job do.
-            clock: in seconds.
+            submitted: when; None: now.
+            told: notes that were printed before.
+            clock: in Unix seconds.
         """
         self._name, self._how_to_look, self._clock = name, how_to_look, clock
-        self._begun = self._last = clock()
+        self._last = clock()
+        self._begun = submitted.timestamp() if submitted else self._last
+        self._when = self._last  # of what is shown: a job that is attached to has told much before
         self._pause = SILENT_SECONDS
         self.state = ""
         """The state that was shown last."""
         self._size = ""
         self._past: Trace | None = None
         self._attempt: Attempt | None = None
-        self._said: set[Hashable] = set()  # what is not told twice
+        self._said: set[Hashable] = {(Note, text) for text in told}  # what is not told twice
+        self._audits: dict[str, RowsAudited] = {}  # in which each row was used once
         self._progress: dict[type[Event], StepProgress | Reported] = {}  # came too soon after those before them
         self._progressed = self._printed = -PROGRESS_SECONDS
         self._num_printed = 0
@@ -100,6 +113,8 @@ class Lines:
             self.show_state(state, size_of(snapshot) if state == "Running" else "")
         for line in news.lines:
             self.show_line(line)
+        if not snapshot.has_more:
+            self._when = self._clock()
         self.show_diagnoses(news.diagnoses)
         if news.is_last:
             self.end(state)
@@ -122,6 +137,8 @@ class Lines:
 
     def show_line(self, line: AttemptLine) -> None:
         """Shows a line if it belongs in the display."""
+        if line.event:
+            self._when = seconds_of(line.event)
         if line.attempt is not self._attempt and not line.late:
             self._show_progress()
             self._attempt = line.attempt
@@ -133,6 +150,8 @@ class Lines:
             case None | WorkerStarts() | WorkerJoins() | LogGap() | RankStops() | LostPeers() | WorkerEnds(exit_code=0):
                 pass  # what only follows from an end is left to the logs
             case Alert(repeats=True):
+                pass
+            case Note(text=text) if not self._is_new((Note, text)):
                 pass
             case WaitsForStore() | WaitsForPeers() if line.worker != 0:
                 pass  # what one waits for, all wait for
@@ -147,17 +166,19 @@ class Lines:
                     # In a short line: the error that is raised for it has all.
                     first, _, rest = end.message.partition("\n")
                     cut = f"{first[:LONGEST_REASON]} ..." if rest or len(first) > LONGEST_REASON else first
-                    self.say(str(replace(end, message=cut)))
+                    self.say(replace(end, message=cut))
             case RanksRestart(attempt=number) as event:
                 if self._is_new(("restart", number)):  # all workers say the same
-                    self.say(str(event))
+                    self.say(event)
             case WorkersMeasured() as measured:
                 if measured.slowness and self._is_new(("slow", measured.slow_part, measured.slow_worker)):
                     self.say(measured.slowness)
+            case RowsAudited() as audit if is_exact(audit):
+                self._audits[audit.what] = audit  # that nothing is wrong is told once, at the end
             case RowsAudited() as audit:
                 self._show_progress()
                 if self._is_new(str(audit)):
-                    self.say(str(audit))
+                    self.say(audit)
             case Event() as event:
                 step = getattr(event, "step", None)
                 before = self._progress.get(StepProgress)
@@ -165,7 +186,7 @@ class Lines:
                     del self._progress[StepProgress]  # it would come behind what is newer
                 if step is not None or isinstance(event, Published):
                     self._show_progress()
-                self.say(str(event))
+                self.say(event)
 
     def idle(self) -> None:
         """Shows what is due after each look."""
@@ -177,7 +198,7 @@ class Lines:
         if now - self._last >= self._pause and self.state:
             how = self._how_to_look() if self.state == "Running" else ""
             words = f"still {self.state}, nothing new for {now - self._last:.0f} s{how and f'; {how}'}"
-            print(f"{now - self._begun:6.1f} s  {shown(words)}", flush=True)
+            print(f"{max(0.0, now - self._begun):6.1f} s  {shown(words)}", flush=True)
             self._pause *= 2
 
     def finish(self, failure: JobFailed | None = None) -> None:
@@ -187,19 +208,22 @@ class Lines:
         """Shows the last progress and the last state; a job that is gone has none."""
         self._show_unprinted()
         self._show_progress()
+        for words in audits_in_words(self._audits.values()):
+            self.say(words.removeprefix("✓ "))
         if state != "Absent":
             self.show_state(state)
 
-    def say(self, text: str) -> None:
-        """Prints it behind the seconds."""
+    def say(self, what: str | Event) -> None:
+        """Prints it behind the seconds at which it happened."""
         self._last, self._pause = self._clock(), SILENT_SECONDS
-        print(f"{self._last - self._begun:6.1f} s  {shown(text)}", flush=True)
+        when = seconds_of(what) if isinstance(what, Event) else self._when
+        print(f"{max(0.0, when - self._begun):6.1f} s  {shown(str(what))}", flush=True)
 
     def _show_progress(self) -> None:
         waiting, self._progress = self._progress, {}
         for progress in waiting.values():
             self._progressed = self._clock()
-            self.say(str(progress))
+            self.say(progress)
 
     def _show_printed(self, text: str) -> None:
         """A line of rank 0; of many at once only the first."""

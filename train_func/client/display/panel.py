@@ -3,11 +3,11 @@
 Every state has a sign and a word, so that nothing is told by colour alone.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
+import math
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from itertools import pairwise
-from typing import Any
 
 from train_func.client.display.chart import Flag, Line
 from train_func.client.display.trace import Trace, WorkerState
@@ -48,12 +48,14 @@ class Subject:
     """Where the job is, such as ``Local``."""
     submitted: datetime | None
     num_workers: int
+    told: frozenset[str] = frozenset()
+    """Notes that the submission has printed."""
 
     @classmethod
-    def of(cls, record: RunRecord, place: str, submitted: str) -> "Subject":
+    def of(cls, record: RunRecord, place: str, submitted: str, told: frozenset[str] = frozenset()) -> "Subject":
         """The job of a run; ``submitted``: the time of its submission, ISO, empty where that is not known."""
         begun = datetime.fromisoformat(submitted) if submitted else None
-        return cls(record.name, record.function, place, begun, record.run.workers)
+        return cls(record.name, record.function, place, begun, record.run.workers, told)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -168,7 +170,7 @@ def _progress(trace: Trace) -> list[str]:
     if not trace.is_stepping:
         return words  # what an attempt was like that has ended is no news
     words += [f"epoch {trace.epoch:.2f}", f"{progress.rows_per_second:,.4g} rows/s"]
-    if not trace.is_over and step < progress.num_steps:
+    if not trace.is_over and step < progress.num_steps and progress.seconds_left is not None:
         words.append(f"about {duration(progress.seconds_left)} left")
     return words
 
@@ -230,7 +232,7 @@ def _facts(trace: Trace) -> Iterator[str]:
     if trace.saves:
         save = trace.saves[-1]
         yield f"▲ newest checkpoint: step {save.step:,}, {sized(save.size)}, saved in {save.seconds:.1f} s"
-    yield from _audits(list(trace.audits.values()), trace.epoch)
+    yield from audits_in_words(trace.audits.values(), trace.epoch)
     for attempt in sorted(group.attempt for group in trace.groups)[1:][-MOST_RESTARTS:]:
         reason = trace.reasons.get(attempt)
         words = [f"↻ attempt {attempt}", reason and f"({reason})", _beginning(trace, attempt)]
@@ -253,12 +255,12 @@ def _beginning(trace: Trace, attempt: int) -> str:
     return f"began at step 1: {resumption.why}"
 
 
-def _audits(audits: Sequence[RowsAudited], epoch: float) -> Iterator[str]:
+def audits_in_words(audits: Collection[RowsAudited], epoch: float = math.inf) -> Iterator[str]:
     """One tick for the epochs in which each row was used exactly once, one for other rows, and what was not so.
 
     Epochs behind ``epoch``, where the training is, are of an attempt whose steps are lost.
     """
-    exact = [audit for audit in audits if _is_exact(audit.counts)]
+    exact = [audit for audit in audits if is_exact(audit)]
     epochs = [audit for audit in exact if audit.what.startswith(EPOCH)]
     numbers = [int(audit.what.removeprefix(EPOCH)) for audit in epochs]
     numbers = [number for number in numbers if number <= epoch + ROUNDING]
@@ -274,6 +276,7 @@ def _audits(audits: Sequence[RowsAudited], epoch: float) -> Iterator[str]:
             yield f"✗ {audit}"
 
 
-def _is_exact(counts: Mapping[str, Any]) -> bool:
-    once = [number for name, number in counts.items() if name.endswith("_once")]
-    return once == [counts.get("rows")]
+def is_exact(audit: RowsAudited) -> bool:
+    """Returns whether each row was used exactly once."""
+    once = [number for name, number in audit.counts.items() if name.endswith("_once")]
+    return once == [audit.counts.get("rows")]

@@ -31,7 +31,7 @@ class RunsTable(pd.DataFrame):
     def _repr_html_(self) -> str:
         rows = self.head(MOST_ROWS)
         curves = _losses(self.attrs.get("store", ""), list(rows["name"]))
-        columns = [column for column in rows.columns if column != "note"]
+        columns = [*rows.columns]
         head = "".join(f"<th>{as_html(str(column))}</th>" for column in columns)
         lines = []
         for (_, row), curve in zip(rows.iterrows(), curves, strict=True):

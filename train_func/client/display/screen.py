@@ -117,4 +117,4 @@ def screen_of(subject: Subject, how_to_look: Callable[[], str]) -> Screen:
         from train_func.client.display.terminal import Terminal
 
         return PaintedPanel(subject, how_to_look, Terminal())
-    return Lines(subject.name, how_to_look)
+    return Lines(subject.name, how_to_look, subject.submitted, subject.told)

@@ -244,7 +244,7 @@ class Trace:
             if line.text.startswith(RANK_0):
                 self.printed.append(line.text.removeprefix(RANK_0))
             return
-        when = _seconds(event)
+        when = seconds_of(event)
         match event:
             case StepProgress():
                 curve = [(step, when - age, loss) for step, age, loss in event.points]
@@ -318,5 +318,6 @@ def _numbers(metrics: Iterable[tuple[str, object]]) -> dict[str, float]:
     return {name: value for name, value in metrics if isinstance(value, (int, float))}
 
 
-def _seconds(event: Event) -> float:
+def seconds_of(event: Event) -> float:
+    """Returns when an event happened, in Unix seconds by the clock of the worker."""
     return datetime.fromisoformat(event.time).timestamp()

@@ -7,7 +7,7 @@ import inspect
 import json
 import re
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from types import BuiltinFunctionType, FunctionType, MethodType
 from typing import Any, Self
 
@@ -16,7 +16,15 @@ from train_func.client.source.cells import Space, Statement, Text, layers, parse
 from train_func.client.source.collect import Collection
 from train_func.client.source.names import Definition
 from train_func.client.source.pieces import sort_pieces
-from train_func.client.source.refusals import MAX_BYTES, Secret, secrets_in, size_fault, unpublished_fault
+from train_func.client.source.plans import plan_fault
+from train_func.client.source.refusals import (
+    MAX_BYTES,
+    Secret,
+    secrets_in,
+    size_fault,
+    unpublished_fault,
+    variables_read,
+)
 from train_func.errors import SourceRefused
 from train_func.secret import may_hold_secret
 from train_func.wire.source_file import NUM_HEADER_LINES, Module, fold, split_lines, unfold
@@ -47,6 +55,8 @@ class Source:
     """Top-level names of the installed modules it cannot do without, sorted, and where each is imported first."""
     module: str = "__main__"
     """The module that the function was written in; that of a notebook or a script is ``__main__``."""
+    variables: list[str] = field(default_factory=list)
+    """The variables of the environment that it reads and does not set."""
 
     def to_json(self) -> str:
         """Returns one text, with which another process submits the same function; ``from_json`` is its inverse."""
@@ -137,6 +147,7 @@ def pack(
     parameters: Mapping[str, Any] | None = None,
     *,
     is_there: Callable[[str], bool] = lambda module: False,
+    workers: int = 1,
 ) -> Source:
     """Packs ``function`` with the functions, classes, imports and values it uses, of other cells and local modules.
 
@@ -145,6 +156,7 @@ def pack(
         also: modules that have to be there beside those it imports.
         parameters: what it is called with; None: a Run with its task, as one dict.
         is_there: whether a top-level module that is not here is installed where the function runs.
+        workers: of the run.
 
     The text depends on the text of functions and classes and on the values of names, as they are now: not on cell
     numbers, nor on when cells were executed.
@@ -170,14 +182,14 @@ def pack(
     if len(data) > MAX_BYTES:  # with the local modules
         raise SourceRefused(size_fault(statement.place()))
     try:
-        parse(packed)
+        variables = variables_read(parse(packed))
     except SyntaxError as error:
         raise SourceRefused(
             f"{statement.place()}: what the function uses cannot stand in one module: {error.msg} "
             f"(`{(error.text or '').strip()}`). Write that statement on lines of its own"
         ) from error
-    if fault := unpublished_fault(statement, packed):
-        raise SourceRefused(fault)
+    if faults := [*filter(None, (plan_fault(statement, packed, workers), unpublished_fault(statement, packed)))]:
+        raise SourceRefused(faults)
     sha256 = hashlib.sha256(data).hexdigest()
     lines = {module.path: first for module, first in unfold(packed).modules}
     for module in (shipped for shipped in modules if shipped.text):
@@ -186,7 +198,7 @@ def pack(
         entries.append({"first": first, "last": last, "origin": module.path, "line": 1, "text": module.text})
     cells = {"function": statement.name, "sha256": sha256, "modules": lines, "pieces": entries}
     imports = dict(sorted(collection.modules.installed.items()))
-    return Source(packed, sha256, statement.name, cells, imports, collection.module_name)
+    return Source(packed, sha256, statement.name, cells, imports, collection.module_name, variables)
 
 
 def _secrets(collection: Collection) -> list[Secret]:

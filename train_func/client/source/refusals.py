@@ -147,6 +147,31 @@ def unpublished_fault(statement: Statement, packed: str) -> str:
     return ""
 
 
+def variables_read(packed: ast.AST) -> list[str]:
+    """Returns the variables of the environment that code reads by a literal name, without those that it sets itself."""
+    read, is_set = dict[str, None](), set[str]()
+    for node in ast.walk(packed):
+        match node:
+            case ast.Subscript(
+                value=ast.Name("environ") | ast.Attribute(attr="environ"), slice=ast.Constant(str(name))
+            ):
+                if isinstance(node.ctx, ast.Load):
+                    read[name] = None
+                else:
+                    is_set.add(name)
+            case ast.Call(func=ast.Name("getenv") | ast.Attribute(attr="getenv"), args=[ast.Constant(str(name)), *_]):
+                read[name] = None
+            case ast.Call(
+                func=ast.Attribute(value=ast.Name("environ") | ast.Attribute(attr="environ"), attr=method),
+                args=[ast.Constant(str(name)), *_],
+            ):
+                if method == "get":
+                    read[name] = None
+                else:
+                    is_set.add(name)
+    return [name for name in read if name not in is_set]
+
+
 def size_fault(place: str) -> str:
     """The fault of more text than travels."""
     return (

@@ -186,7 +186,7 @@ def _measured(trainer: Trainer, sets: dict[str, Any], audited: dict[str, Any]) -
     notes = []
     plain, losses = plain_result(metrics)
     if losses:
-        notes.append(f"not JSON, and therefore not among the metrics as it was given: {listed(losses)}")
+        notes.append(f"metrics are kept as JSON, and these are none: {listed(losses)}")
     if not trainer.compute_metrics:  # else the metrics are the function's own
         train = rows_of(trainer.train_dataset)
         notes += [below_baseline(trainer.metric, train, sets[name], results[name].metrics) for name in sets]

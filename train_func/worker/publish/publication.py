@@ -44,6 +44,11 @@ NO_MODEL = (
     "every rank, or with a loop of its own session.publish(model), inside `with Session(parameters) as session`"
 )
 
+KEPT_AS_JSON = (
+    "what a function returns is kept as JSON, and this is none (session.publish, or a file in the working folder, "
+    "keeps a model)"
+)
+
 
 @dataclass(frozen=True, kw_only=True)
 class _State(Record):
@@ -131,7 +136,7 @@ class Publication:
         state = self._state()
         self._write(replace(state, own_metrics=(*state.own_metrics, *values)))
         if left_out:
-            note = f"not JSON, and therefore not among the metrics as it was given: {', '.join(left_out)}"
+            note = f"metrics are kept as JSON, and these are none: {', '.join(left_out)}"
             end.here.notes.append(note)  # which a supervisor tells with the result
             reporting.note(note)
 
@@ -165,7 +170,7 @@ class Publication:
         if self._record.run.task and not files_of(self.folder):
             notes.append(NO_MODEL)
         for message, items in (
-            ("not JSON, and therefore not in the result as it was returned", left_out),
+            (KEPT_AS_JSON, left_out),
             ("returned, in place of the published metric of that name", sorted({*returned} & {*report["metrics"]})),
             ("not published, because the name is taken or kept for other use", refused),
             ("not published, because these links lead to no file", lost),
@@ -219,7 +224,7 @@ class Publication:
         packages, metrics = versions(), state.report.get("metrics", {})
         plain: dict[str, Any] = {RUN: self._record.to_dict(), "versions.json": packages}
         if metrics or state.model_files:
-            plain["metrics.json"] = metrics
+            plain["metrics.json"] = {**metrics, **state.report.get("returned", {})}  # what result() gives
         if state.card and state.card.labels:
             plain[LABELS] = state.card.labels
         texts = {name: json.dumps(content, indent=1) + "\n" for name, content in plain.items()}

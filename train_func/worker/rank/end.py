@@ -201,6 +201,9 @@ def records_of(ends: Sequence[RankEnd]) -> tuple[RankRecord, ...]:
             error=end.outcome.failure if end.outcome and not (end.was_signalled or (rooted and end.follows)) else None,
             separate=end.outcome is not None and end.outcome.separate,
             stacks=_cut(end.stacks, LONGEST_TRACEBACK),
+            stopped_at=end.outcome.failure.traceback
+            if end.was_signalled and end.outcome and end.outcome.failure
+            else "",
         )
         for end in sorted(ends, key=lambda end: end.rank)
     )

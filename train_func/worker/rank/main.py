@@ -101,7 +101,9 @@ def _finished(value: object) -> Outcome:
     returned, left_out = plain_result(value) if is_first else ({}, [])
     done = Outcome(0, None, follows=False, failure=None, returned=returned, left_out=tuple(left_out))
     early = [f"the loop over session.steps was left {loop}" for loop in here.loops if not loop.is_done]
-    return replace(done, notes=(*here.notes, *early[:1]), left_steps=here.left_steps())
+    is_lost = is_first and here.num_trainings and not here.trained and not here.published and not folders.files()
+    lost = ["session.steps has trained, and no model is kept: session.publish(model) keeps it"] if is_lost else []
+    return replace(done, notes=(*here.notes, *early[:1], *lost), left_steps=here.left_steps())
 
 
 def _failed(error: BaseException) -> Outcome:

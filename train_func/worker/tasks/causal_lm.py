@@ -53,7 +53,7 @@ class CausalLMTuner(WorkerHalf[CausalLM]):
 
     def target(self, data: TrainEvalSplit) -> str:
         words = pc.list_value_length(pc.utf8_split_whitespace(answers_of(data.train))).to_numpy()
-        return f"{counted(len(words), 'answer')}, half of them of {int(np.median(words))} words or more"
+        return f"{counted(len(words), 'answer')}, half of them of {counted(int(np.median(words)), 'word')} or more"
 
     def texts(self, rows: pa.Table) -> pa.Table:
         return pa.table({"text": texts_of(rows)})

@@ -15,6 +15,7 @@ from train_func.wire.events import StepProgress
 from train_func.worker.rank import world
 
 INTERVAL = 5.0  # seconds between two lines, at least
+FIRST_ETA = 5  # steps of an attempt, before it is told how long the rest takes
 MOST_ROWS = 1000  # of the history of a training, about; more where logging_steps asks for them
 MOST_POINTS = 20  # of the curve in one line
 
@@ -66,7 +67,7 @@ class Progress:
         thinned = math.ceil(num_steps / MOST_ROWS)
         self._every = min(thinned, logging_steps or thinned)
         self._interval, self._clock = interval, clock
-        self._started = self._said = clock()
+        self._started = self._said = self._first = clock()
         self._steps = self._rows = 0
         self._row_losses: list[float] = []
         self._line_steps: list[tuple[int, float, float | None]] = []  # step, when it ended, its loss
@@ -74,6 +75,7 @@ class Progress:
     def leave_out(self, seconds: float) -> None:
         """Leaves out time that was no training."""
         self._started += seconds
+        self._first += seconds
 
     def step(self, step: int, epoch: float, num_rows: int, loss: float | None = None) -> None:
         """Is called after a step.
@@ -103,7 +105,7 @@ class Progress:
                     epoch=epoch,
                     loss=sum(losses) / len(losses) if losses else None,
                     rows_per_second=self._rows / max(seconds, 1e-9),
-                    seconds_left=seconds / self._steps * (self.num_steps - step),
+                    seconds_left=self._seconds_left(step, now),
                     points=_curve(self._line_steps, now) if is_line else (),
                     is_line=is_line,
                     is_row=is_row,
@@ -114,6 +116,14 @@ class Progress:
             self._line_steps = []
         if is_row:
             self._row_losses = []
+
+    def _seconds_left(self, step: int, now: float) -> float | None:
+        """Returns how long the training will take, by the steps behind the first one, which is slow; None too early."""
+        if self._steps == 1:
+            self._first = now
+        if step < self.num_steps and self._steps < FIRST_ETA:
+            return None
+        return (now - self._first) / max(1, self._steps - 1) * (self.num_steps - step)
 
 
 def _curve(steps: Sequence[tuple[int, float, float | None]], now: float) -> list[tuple[int, float, float | None]]:

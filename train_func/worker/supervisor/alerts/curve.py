@@ -1,10 +1,11 @@
 """A curve of losses, and whether it rises plainly, however noisy it is.
 
 The curve has at most MOST_POINTS points: of a longer one each is the mean of several losses, so that a window of points
-is a share of the training and not a moment of it. The last window is compared with the lowest one before it, both
-without a tenth of their points at the near edges. The curve rises where the gap between them is a share of the level of
-the lowest window, and of what the loss had fallen until then: one that has fallen from 2.3 to 0.01 may double. Noise
-makes no such gap, because it would have to be larger than itself.
+is a share of the training and not a moment of it. The median of the last window is compared with that of the lowest
+one before it. The curve rises where the gap between them is a share of the lowest level, and of what the loss had
+fallen until then: one that has fallen from 2.3 to 0.01 may double. A loss that wanders by a quarter to both sides is at
+its highest two thirds above its lowest, which is no rise; one that has doubled is. Noise makes no rise, because the
+points of the two windows have to lie apart, but a tenth of them.
 
 RULES has two windows: a long one for a slow rise, and a short one, whose gap has to be larger, for an explosion. A loss
 may rise while the learning rate does: in the first tenth of a training, WARM_UP, the long window does not count.
@@ -24,12 +25,15 @@ class Rule:
     size: int
     of_level: float
     of_descent: float
+    apart: float
+    """The gap between their points, without ``spare`` of them at the near edges: a share of the lowest level."""
+    spare: int
     in_warm_up: bool
 
 
 RULES = (
-    Rule(20, of_level=0.25, of_descent=0.1, in_warm_up=False),
-    Rule(8, of_level=1.0, of_descent=1.0, in_warm_up=True),
+    Rule(20, of_level=0.75, of_descent=0.1, apart=0.0, spare=2, in_warm_up=False),
+    Rule(8, of_level=1.0, of_descent=1.0, apart=1.0, spare=0, in_warm_up=True),
 )
 
 
@@ -80,7 +84,7 @@ class LossCurve:
             level, place = min((median(losses[begin : begin + size]), begin) for begin in places)
             lowest, last = losses[place : place + size], losses[-size:]
             needed = max(rule.of_level * abs(level), rule.of_descent * (median(losses[:size]) - level))
-            spare = size // 10
-            if sorted(last)[spare] - sorted(lowest)[-1 - spare] >= needed:
+            gap = sorted(last)[rule.spare] - sorted(lowest)[-1 - rule.spare]
+            if median(last) - level >= needed and gap >= rule.apart * abs(level):
                 return Rise(level, self._steps[place + size - 1], median(last))
         return None

@@ -38,7 +38,8 @@ class TrainJobStatus:
             return
         if progress := self._progress:  # a training of all steps has no result yet
             percentage = min(99, 100 * progress.step // max(1, progress.num_steps))
-            self._send(percentage, min(round(progress.seconds_left), MOST_SECONDS), event.time)
+            left = progress.seconds_left
+            self._send(percentage, None if left is None else min(round(left), MOST_SECONDS), event.time)
 
     def succeed(self, metrics: Mapping[str, Any]) -> None:
         """Takes the numbers of the result."""
@@ -54,10 +55,10 @@ class TrainJobStatus:
             if short and is_number and (short in self._metrics or len(self._metrics) < MOST_METRICS):
                 self._metrics[short] = f"{value:.6g}" if isinstance(value, float) else f"{value}"
 
-    def _send(self, percentage: int, seconds_left: int, time: str) -> None:
+    def _send(self, percentage: int, seconds_left: int | None, time: str) -> None:
         status = {
             "progressPercentage": percentage,
-            "estimatedRemainingSeconds": seconds_left,
+            **({} if seconds_left is None else {"estimatedRemainingSeconds": seconds_left}),
             "metrics": [{"name": name, "value": value} for name, value in self._metrics.items()],
             "lastUpdatedTime": time,
         }

@@ -1,0 +1,96 @@
+"""Whether each worker trains on its own part of a plan, as far as the text of a function tells.
+
+A worker notices the same after it has loaded its libraries; here it takes no time. Followed are names that the function
+binds outside of branches and loops; of all others nothing is said.
+"""
+
+import ast
+import re
+from collections.abc import Iterable, Iterator
+
+from train_func.client.source.cells import Statement
+
+CALL = "split_dataset_by_node({session}.plan(rows), {session}.rank, {session}.world_size)"
+_PLANS = re.compile(r"\.plan\b")
+_WORKER = re.compile(r"\bfrom train_func\.worker import\b")
+
+
+def plan_fault(statement: Statement, packed: str, workers: int) -> str:
+    """Returns the fault of a plan that is given whole or split twice, or of rows that are no plan; empty for none.
+
+    Args:
+        statement: the function.
+        packed: all text that travels.
+        workers: of the run; one worker has all of a plan.
+    """
+    nodes = [*ast.walk(statement.node)]
+    sessions = [
+        node.optional_vars.id
+        for node in nodes
+        if isinstance(node, ast.withitem) and isinstance(node.optional_vars, ast.Name) and _opens(node.context_expr)
+    ]
+    if len(sessions) != 1 or not _WORKER.search(packed) or not isinstance(statement.node, ast.FunctionDef):
+        return ""
+    session = sessions[0]
+    owners = {node.value for node in nodes if isinstance(node, ast.Attribute)}
+    is_handed_on = any(
+        isinstance(node, ast.Name) and node.id == session and node not in owners and isinstance(node.ctx, ast.Load)
+        for node in nodes
+    )
+    call = CALL.format(session=session)
+    has_plan = bool(_PLANS.search(packed))
+    for taker, line, num_splits in _uses(statement.node.body, session, {}):
+        if not has_plan and not is_handed_on:
+            why = "rows that are no plan"
+        elif workers > 1 and num_splits in (0, 2):
+            why = "the plan split twice" if num_splits else "all of the plan on every worker"
+        else:
+            continue
+        return f"{statement.place(line)}: {taker} is given {why}; a plan of which each worker has its part is {call}"
+    return ""
+
+
+def _opens(node: ast.expr) -> bool:
+    return isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id == "Session"
+
+
+def _uses(
+    body: Iterable[ast.stmt], session: str, splits: dict[str, int | None]
+) -> Iterator[tuple[str, int, int | None]]:
+    """Yields what takes a plan, in which line, and how often the plan was split; None where that is not known.
+
+    ``splits``: the same of what names hold.
+    """
+    for part in body:
+        heads = [child for child in ast.iter_child_nodes(part) if not isinstance(child, ast.stmt)]
+        for node in (node for head in heads for node in ast.walk(head)):
+            match node:
+                case ast.Call(func=ast.Attribute(value=ast.Name(id=name), attr="steps"), args=[plan]) if (
+                    name == session
+                ):
+                    yield f"{session}.steps", node.lineno, _num_splits(plan, session, splits)
+                case ast.Call(func=ast.Name(id="Trainer"), keywords=words):
+                    for plan in (word.value for word in words if word.arg == "train_dataset"):
+                        yield "Trainer", node.lineno, _num_splits(plan, session, splits)
+        match part:
+            case ast.With():
+                yield from _uses(part.body, session, splits)
+            case ast.Assign(targets=[ast.Name(id=name)]):
+                splits[name] = _num_splits(part.value, session, splits)
+            case _:
+                bound = [
+                    node for node in ast.walk(part) if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store)
+                ]
+                splits.update(dict.fromkeys(name.id for name in bound))
+
+
+def _num_splits(node: ast.expr, session: str, splits: dict[str, int | None]) -> int | None:
+    match node:
+        case ast.Name(id=name):
+            return splits.get(name)
+        case ast.Call(func=ast.Attribute(value=ast.Name(id=name), attr="plan")) if name == session:
+            return 0
+        case ast.Call(func=ast.Name(id="split_dataset_by_node"), args=[of, *_]):
+            number = _num_splits(of, session, splits)
+            return None if number is None else number + 1
+    return None
