@@ -28,7 +28,7 @@ def formed(num_workers):
     while 0 in [way(report).round for way, report in zip(ways, reports, strict=True)]:
         pass
     return [
-        Member(Way(way, "127.0.0.1", is_lead=not report.worker), replace(report, round=1), Stop())
+        Member(Way(way, "127.0.0.1", lead=0), replace(report, round=1), Stop())
         for way, report in zip(ways, reports, strict=True)
     ]
 
@@ -127,8 +127,8 @@ def test_a_coordinator_that_has_gone_is_a_lost_peer_and_no_fault_of_the_supervis
     def ask(report):
         raise ConnectionRefusedError
 
-    with pytest.raises(PeersLost):
-        call(Member(Way(ask, "127.0.0.1", is_lead=False), Report(1, "pod 1", 1), Stop()))
+    with pytest.raises(PeersLost, match="worker 2"):
+        call(Member(Way(ask, "127.0.0.1", lead=2), Report(1, "pod 1", 1), Stop()))
 
 
 def test_a_worker_that_is_busy_reports_all_the_same():
@@ -138,6 +138,6 @@ def test_a_worker_that_is_busy_reports_all_the_same():
         has_reported.release()
         return Order(GroupPhase.START, 1)
 
-    member = Member(Way(ask, "127.0.0.1", is_lead=False), Report(1, "pod 1", 1), Stop())
+    member = Member(Way(ask, "127.0.0.1", lead=0), Report(1, "pod 1", 1), Stop())
     threading.Thread(target=member.beat, daemon=True).start()
     assert [has_reported.acquire(timeout=LIMIT) for _ in range(3)] == [True] * 3

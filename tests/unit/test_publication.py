@@ -255,7 +255,7 @@ def last_attempt(tmp_path, record, store):
         environment = environment_of(worker, tmp_path / str(worker))
         log_tee = SimpleNamespace(begin=lambda *given: None, flush=lambda seconds: None)
         made = WorkerAttempt(environment, record, store, log_tee, stop, FixedLead(environment), Alerter(environment))
-        way = Way(group.report, "127.0.0.1", is_lead=worker == 0)
+        way = Way(group.report, "127.0.0.1", lead=0)
         made._member = Member(way, Report(worker, f"pod {worker}", round=1), stop)
         return made
 

@@ -228,6 +228,8 @@ class WorkerAttempt:
                 root = self._member.root()
                 if root is None and self.lease:  # the coordinator has gone, and may have put it on record
                     root = self._bounded(partial(self._ledger.root_of, self.lease.attempt))
+                if root is None and self._member.has_gone and not self._member.is_lead:
+                    root = self._member.gone
             verdict = following(root, verdict)
         is_told = not verdict.retryable or verdict.exit_code in (exits.STOPPED, exits.RENDEZVOUS)
         if self.lease is None and verdict.root_cause and is_told:

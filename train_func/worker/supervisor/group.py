@@ -14,6 +14,7 @@ from dataclasses import replace
 from typing import Any
 
 from train_func.process.timeout import begin
+from train_func.wire import exits
 from train_func.wire.events import WaitsForPeers
 from train_func.wire.records import Verdict
 from train_func.worker.environment import Environment
@@ -46,7 +47,8 @@ class Member:
 
     def __init__(self, way: Way, report: Report, stop: Stop) -> None:
         self._way, self._report, self._stop = way, report, stop
-        self.address, self.is_lead, self.usages = way.address, way.is_lead, way.usages
+        self.address, self.usages = way.address, way.usages
+        self.lead, self.is_lead = way.lead, way.lead == report.worker
         self.usage: Usage | None = None
         """What this worker uses while its ranks run, since it was measured; the next report has it."""
         self._lock = threading.Lock()
@@ -54,6 +56,12 @@ class Member:
         self._verdict: Verdict | None = None
         self.has_gone = False
         """Whether the coordinator has gone."""
+
+    @property
+    def gone(self) -> Verdict:
+        """The verdict on the lead where it has gone, or does not answer."""
+        message = f"worker {self.lead} left no record (killed?), or cannot be reached"
+        return Verdict(exits.PEER, "peer", message, self.lead, root_cause=False)
 
     @property
     def num_left(self) -> int:
@@ -86,7 +94,7 @@ class Member:
         if self._verdict:
             raise PeersLost(f"worker {self._verdict.worker} has ended", self._verdict)
         if self.has_gone:
-            raise PeersLost("the coordinator of the group has gone, and its worker with it")
+            raise PeersLost(self.gone.message)
 
     def hear(self, *phases: GroupPhase, stop: Stop | None = None, **changes: Any) -> Order:
         """Reports these changes, and returns the order when the group is in one of these phases.

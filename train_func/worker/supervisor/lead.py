@@ -57,7 +57,8 @@ class Way:
     """Brings a report to the coordinator and returns its order; raises OSError when it has gone."""
     address: str
     """Where the others reach this worker."""
-    is_lead: bool
+    lead: int
+    """The worker in which it is."""
     usages: Callable[[], Mapping[int, Usage]] = dict
     """Returns what each worker uses, in the lead; nothing in other workers."""
 
@@ -95,11 +96,11 @@ class FixedLead:
         address = own_address(environment.endpoint) if environment.num_workers > 1 else "127.0.0.1"
         host, port = _split(environment.endpoint)
         if environment.worker:
-            return Way(Connection(host, port, environment.group_key).report, address, is_lead=False)
+            return Way(Connection(host, port, environment.group_key).report, address, lead=0)
         coordinator = Coordinator(GroupState(environment.num_workers, environment.num_workers))
         if environment.num_workers > 1:
             Host(coordinator, environment.group_key, port)
-        return Way(coordinator.report, address, is_lead=True, usages=coordinator.usages)
+        return Way(coordinator.report, address, lead=0, usages=coordinator.usages)
 
     def check(self) -> None:
         """Worker 0 leads as long as it lives."""
@@ -140,7 +141,8 @@ class ElectedLead:
             lead = LeadRecord.from_json(self._store.get(self._key(number)).data, self._key(number))
             host, port = _split(lead.address)
             try:
-                way = Way(Connection(host, port, environment.group_key).report, own_address(lead.address), False)
+                ask = Connection(host, port, environment.group_key).report
+                way = Way(ask, own_address(lead.address), lead.worker)
             except OSError as error:
                 why = error
             else:
@@ -171,7 +173,7 @@ class ElectedLead:
             coordinator = Coordinator(state)
             Host(coordinator, environment.group_key, port)
         self._own = number + 1
-        return Way(coordinator.report, address, is_lead=True, usages=coordinator.usages)
+        return Way(coordinator.report, address, environment.worker, usages=coordinator.usages)
 
     def check(self) -> None:
         """Raises Replaced where a newer record than that of this worker is there, StorageFailed where none answers."""
