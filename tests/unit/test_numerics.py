@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from train_func.worker.training.numerics import BFLOAT16, numerics_here
+from train_func.worker.numerics import BFLOAT16, numerics_here
 
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="asks the CPU")

@@ -23,7 +23,7 @@ from train_func.errors import InvalidInput
 from train_func.run import NAME, Run
 from train_func.wire.records import Numerics
 from train_func.worker.check import report_of
-from train_func.worker.training.numerics import record_first
+from train_func.worker.numerics import record_first
 
 ROWS = "text,label\n" + "".join(f"the food was number {number},{number % 2}\n" for number in range(40))
 SAME_RUN = {"deadline": 60, "max_attempts": 9, "hang_after": 600, "micro_batch_size": 2}

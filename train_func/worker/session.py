@@ -30,6 +30,7 @@ from train_func.storage import Store, open_store
 from train_func.wire.events import Reported, Resumes, Stage
 from train_func.wire.layout import RUN, home
 from train_func.wire.records import Numerics, RunRecord
+from train_func.worker import numerics
 from train_func.worker.checkpoint.checkpointing import Checkpointing
 from train_func.worker.inputs.cache import machine_cache
 from train_func.worker.loading import Loading
@@ -40,7 +41,7 @@ from train_func.worker.rank.json_values import reported
 from train_func.worker.rank.marks import Phase
 from train_func.worker.supervisor.ledger import Ledger
 from train_func.worker.trainers import Trainers
-from train_func.worker.training import audit, numerics, own_loop
+from train_func.worker.training import audit, own_loop
 from train_func.worker.training.arguments import session_arguments
 from train_func.worker.training.own_loop import OwnState
 from train_func.worker.training.plan import build_plan, row_ids_of

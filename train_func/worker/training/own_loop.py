@@ -28,6 +28,7 @@ from train_func.worker.checkpoint.state import State
 from train_func.worker.rank import end, marks, stop_flag, world
 from train_func.worker.rank.marks import Phase
 from train_func.worker.training import audit, weights
+from train_func.worker.training.attention import attention_of_steps
 from train_func.worker.training.audit import check_same_plan
 from train_func.worker.training.batch_norm import BatchStatistics, check_layers
 from train_func.worker.training.loader import Collator, PlanLoader
@@ -218,6 +219,7 @@ def steps(
     try:
         with contextlib.ExitStack() as left:
             left.enter_context(memory_of_steps())
+            left.enter_context(attention_of_steps())
             left.enter_context(statistics.watch())
             left.callback(sums.close)
             left.callback(register_optimizer_step_pre_hook(partial(_check_update, sums)).remove)

@@ -37,6 +37,7 @@ from train_func.worker.tasks.protocol import StreamingMetric, WorkerTask
 from train_func.worker.tasks.streaming_metrics import Accuracy
 from train_func.worker.training import arguments, audit, evaluation, trainer_state, weights
 from train_func.worker.training.arguments import leave_to_plan, logging_steps_of, plan_faults
+from train_func.worker.training.attention import attention_of_steps
 from train_func.worker.training.audit import Coverage, check_same_plan
 from train_func.worker.training.batch_norm import BatchStatistics, check_layers
 from train_func.worker.training.loader import Collator, PlanLoader, padded
@@ -249,7 +250,7 @@ class Trainer(transformers.Trainer):
         self._losses = Losses(torch.zeros((), device=self.args.device))
         self._started, begun = time.time(), steps.done
         model.zero_grad()
-        with memory_of_steps(), statistics.watch():
+        with memory_of_steps(), attention_of_steps(), statistics.watch():
             self.control = self.callback_handler.on_train_begin(self.args, self.state, self.control)
             if restored:
                 self._go_on(restored.training, restored.rank["votes"])
