@@ -95,10 +95,9 @@ class Job:
             JobFailed: the job cannot go on without a change from outside; it is left as it is.
             TimeoutError: after ``timeout`` seconds; the job goes on.
         """
-        looks = self._looks
         end = None if timeout is None else time.monotonic() + timeout
-        monitor, hint = looks.monitor(), time.monotonic() + HINT_SECONDS
-        for snapshot, state in looks.views(worker=0):
+        monitor, hint = self._looks.monitor(), time.monotonic() + HINT_SECONDS
+        for snapshot, state in self._looks.views(worker=0):
             if state in ENDED:
                 break
             if time.monotonic() > hint:
@@ -171,8 +170,9 @@ class Job:
         """
         from train_func.client.display.page import write_page
 
-        run = (self._subject(), self._looks, self.record, self._store, self.attach_expression)
-        return write_page(path, *run, texts=texts)
+        return write_page(
+            path, self._subject(), self._looks, self.record, self._store, self.attach_expression, texts=texts
+        )
 
     def _subject(self) -> "Subject":
         from train_func.client.display.panel import Subject
@@ -240,7 +240,6 @@ class Job:
         """Returns what the published model predicts of each held-out row; of more than 20,000, of that many.
 
         Columns: ``expected``, ``predicted``, ``confidence``, or loss and tokens; ``text`` where the data can be read.
-
         Raises StorageFailed where the run has published none, as after a loop of its own.
         """
         from train_func.client.model.held_out import predictions_of
