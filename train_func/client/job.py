@@ -170,9 +170,8 @@ class Job:
         """
         from train_func.client.display.page import write_page
 
-        return write_page(
-            path, self._subject(), self._looks, self.record, self._store, self.attach_expression, texts=texts
-        )
+        run = (self._subject(), self._looks, self.record, self._store, self.attach_expression)
+        return write_page(path, *run, texts=texts)
 
     def _subject(self) -> "Subject":
         from train_func.client.display.panel import Subject
@@ -273,9 +272,8 @@ class Job:
     def cancel(self) -> None:
         """Stops the workers. When the run is submitted again, it goes on from the newest checkpoint, which is printed.
 
-        A training that is already over is published within the grace period: then the job succeeds. A job that has
-        ended stays as it is. A job of a machine or cluster that cannot be asked from here is given up if it gives no
-        sign of life: the run can be submitted or removed here, and the workers of that job begin no further attempt.
+        A training that is over is published within the grace period: then the job succeeds. A job that has ended stays
+        so. One that cannot be asked and gives no sign of life is given up: its workers begin no further attempt.
 
         Raises:
             JobNotFound: there is no such job any more, or it runs in another place.

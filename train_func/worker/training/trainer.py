@@ -75,8 +75,7 @@ class Trainer(transformers.Trainer):
     """Checks of that session."""
 
     def __init__(self, model: Any = None, args: Any = None, **others: Any) -> None:
-        """Raises InvalidInput naming what transformers' Trainer would use of this class and its arguments, and this one
-        would not."""
+        """Raises InvalidInput naming what of this class and its arguments only transformers' Trainer would use."""
         faults = arguments.method_faults(self, Trainer) + arguments.parameter_faults(others)
         if faults := faults + (arguments.refused_argument_faults(vars(args)) if args else []):
             raise InvalidInput(faults, cause="code")
