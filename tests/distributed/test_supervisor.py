@@ -140,9 +140,9 @@ def train_func(parameters):
     record = made.end_record(1, 1)
     assert record["cause"] == "peer"
     assert "sys.exit(9)" in record["message"]
-    assert record["ranks"] == [  # it was asked to end
-        {"rank": 1, "exit_code": 143, "error": None, "separate": False, "stacks": ""}
-    ]
+    (rank,) = record["ranks"]
+    assert (rank["rank"], rank["exit_code"], rank["error"]) == (1, 143, None)  # it was asked to end
+    assert "time.sleep(600)" in rank["stopped_at"]
 
 
 def test_of_an_attempt_nothing_lives_on_in_the_next_one_of_the_pod(job):

@@ -21,4 +21,6 @@ def test_the_documented_program_trains_publishes_and_attaches_to_its_run(home, t
         assert ast.literal_eval(result)["mse"] < 0.1
         assert (Path(folder) / "model.safetensors").is_file()
         assert any("already done" in line for line in shown) is (number == 2)
-        assert any("epoch=20 rows=101 used_once=101" in line for line in shown) is (number == 1)
+        assert any("each of 101 rows was used exactly once in epochs 1 to 20" in line for line in shown) is (
+            number == 1
+        )

@@ -1,5 +1,7 @@
 """Notebooks run by papermill, as a person without a browser would: what their cells have shown."""
 
+import html
+import re
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -22,7 +24,15 @@ def home_in(folder: Path) -> Iterator[None]:
 def execute(notebook: Path, target: Path, **given: Any) -> str:
     """Runs it with these parameters, in its folder, and writes it with its outputs to ``target``; its texts."""
     papermill.execute_notebook(notebook, target, given, cwd=notebook.parent, progress_bar=False)
-    return "\n".join(out.get("text") or out.get("data", {}).get("text/plain", "") for out in outputs(target))
+    return "\n".join(out.get("text") or _words(out.get("data", {})) for out in outputs(target))
+
+
+def _words(data: dict[str, str]) -> str:
+    """What is shown, as text; of a table with a style, which has no text of its own, a line for each row."""
+    if ".Styler " not in data.get("text/plain", ""):
+        return data.get("text/plain", "")
+    rows = re.findall(r"<tr>(.*?)</tr>", data["text/html"], re.S)
+    return "\n".join(" ".join(html.unescape(re.sub(r"<[^>]*>", " ", row)).split()) for row in rows)
 
 
 def outputs(executed: Path) -> list[Any]:
