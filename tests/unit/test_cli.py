@@ -252,7 +252,7 @@ def test_every_field_of_a_run_and_of_the_tasks_is_an_option_of_submit(capsys):
         (["train.py:train_func", "--store", "s3://a/b", "--option", "store=s3://a/c"], 10, ("s3://a/b", "s3://a/c")),
         (["train.py:train_func", "--parameter", "lr=1", "lr=2"], 10, ("lr=1", "lr=2", "--parameter")),
         (["train.py:train_func", "--parameter", "lr"], 2, ("'lr'", "NAME=VALUE")),
-        (["train.py:train_func", "--epoch", "1"], 2, ("--epoch 1", "[--epochs VALUE]")),
+        (["train.py:train_func", "--epoch", "1"], 2, ("--epoch 1", "did you mean --epochs?")),
         (["train.py:trains"], 10, ("'trains'", "did you mean 'train_func'?")),
         (["train.py"], 10, ("FILE.py:FUNCTION",)),
         (["absent.py:train_func"], 10, ("absent.py is no file",)),

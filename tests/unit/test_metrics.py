@@ -185,11 +185,13 @@ CLASSES = [0, 0, 0, 1]
         (NumberErrors(), NUMBERS, [50.0, 150.0], {"mse": 18634.0}, ["1.863e+04", 5000]),
         (NumberErrors(), NUMBERS, [50.0, 150.0], {"mse": 4999.0}, None),
         (Accuracy(), CLASSES, [0, 0, 0, 1], {"accuracy": 0.5}, ["0.500", "0.750"]),
-        (Accuracy(), CLASSES, [0, 0, 0, 1], {"accuracy": 0.75}, None),
+        (Accuracy(), CLASSES, [0, 0, 0, 1], {"accuracy": 0.75}, ["0.750"]),
+        (Accuracy(), CLASSES, [0, 0, 0, 1], {"accuracy": 1.0}, None),
+        (Accuracy(), CLASSES, [0, 0, 0, 0], {"accuracy": 1.0}, None),
         (Accuracy(), [[0, 1]], [[0, 1]], {"accuracy": 0.0}, None),
     ],
 )
-def test_a_model_that_is_worse_than_the_best_single_answer_is_noted_and_no_other(metric, learnt, true, metrics, facts):
+def test_a_model_no_better_than_the_best_single_answer_is_noted_and_no_other(metric, learnt, true, metrics, facts):
     note = below_baseline(metric, rows(learnt), rows(true), metrics)
     assert (note == "") is (facts is None)
     assert unnamed(note, *(facts or [])) == []

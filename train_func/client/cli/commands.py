@@ -71,7 +71,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         _check_command(arguments)
         parsed, unknown = _parser(*arguments[:1]).parse_known_args(arguments)
         if unknown:
-            raise WrongUsage(parsed.parser, f"unrecognized arguments: {' '.join(unknown)}")
+            parsed.parser.usage = "%(prog)s ...; --help lists its options"
+            raise WrongUsage(parsed.parser, f"there is no {' '.join(unknown)}{_meant(unknown[0], parsed.parser)}")
         output = Output(is_json=is_json)
         with contextlib.redirect_stdout(sys.stderr) if is_json else contextlib.nullcontext():
             return parsed.run(parsed, output) or exit_codes.DONE
@@ -88,6 +89,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except BrokenPipeError:  # such as of `logs NAME | head`
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return exit_codes.DONE
+
+
+def _meant(option: str, parser: argparse.ArgumentParser) -> str:
+    near = difflib.get_close_matches(option.partition("=")[0], parser._option_string_actions, n=1)
+    return f"; did you mean {near[0]}?" if near else ""
 
 
 def _check_command(arguments: Sequence[str]) -> None:

@@ -72,6 +72,8 @@ def chart(lines: Sequence[Line], marks: Sequence[Flag], *, width: int, height: i
     parts.append(f'<line x1="{LEFT}" x2="{width - RIGHT}" y1="{bottom}" y2="{bottom}" class="tf-axis"/>')
     for tick in ticks(first, last, 5, least=1):
         words = f"{tick:,.0f}"
+        if x(tick) < LEFT + LETTER / 2 * len(words):  # where the word stands
+            continue
         parts.append(_text(min(x(tick), width - LETTER / 2 * len(words)), bottom + 14, words, "middle"))
     parts.append(_text(LEFT - 5, bottom + 14, "step", "end"))
     for number, line in enumerate(lines):

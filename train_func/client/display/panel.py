@@ -116,6 +116,8 @@ def panel_of(
     workers, num_more = _workers(trace.workers())
     hindrances = [] if trace.failure else [str(hindrance) for hindrance in trace.hindrances]
     step = trace.last_step
+    if state == "Running" and hindrances and not trace.is_stepping:
+        state = "Waiting"  # the backend's word says only that a worker runs
     return Panel(
         state=f"{SIGNS.get(state, '◌')} {state}",
         heading=_heading(subject, trace, now or datetime.now(UTC)),

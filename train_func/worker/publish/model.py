@@ -34,7 +34,7 @@ _REMEDY = "it may need more epochs or another learning rate"
 
 
 def below_baseline(metric: object, train: Dataset, rows: Dataset, metrics: Mapping[str, Any]) -> str:
-    """Returns a note on a model that is worse on ``rows`` than the same answer for all of them; mostly empty."""
+    """Returns a note on a model that is no better on ``rows`` than the same answer for all of them; mostly empty."""
     learnt, true = _labels(train), _labels(rows)
     if learnt is None or true is None:
         return ""
@@ -43,17 +43,17 @@ def below_baseline(metric: object, train: Dataset, rows: Dataset, metrics: Mappi
     if isinstance(metric, Accuracy) and are_classes and accuracy is not None:
         classes, counts = np.unique(learnt, return_counts=True)
         baseline = float(np.mean(true == classes[counts.argmax()]))
-        if accuracy < baseline:
+        if accuracy <= baseline < 1:
             return (
-                f"the model is right less often than its majority-class baseline: accuracy {accuracy:.3f}, baseline "
+                f"the model is right no more often than its majority-class baseline: accuracy {accuracy:.3f}, baseline "
                 f"{baseline:.3f}; {_REMEDY}"
             )
     if isinstance(metric, NumberErrors) and mse is not None:
         baseline = float(np.mean((true - learnt.mean(dtype=np.float64)) ** 2))
-        if mse > baseline:
+        if mse >= baseline > 0:
             return (
-                f"the model predicts worse than the mean of its training rows: mse {mse:.4g}, baseline {baseline:.4g}; "
-                f"{_REMEDY}, or numbers that lie between -1 and 1 (docs/training.md)"
+                f"the model predicts no better than the mean of its training rows: mse {mse:.4g}, baseline "
+                f"{baseline:.4g}; {_REMEDY}, or numbers that lie between -1 and 1 (docs/training.md)"
             )
     return ""
 
