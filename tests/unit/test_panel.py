@@ -79,6 +79,9 @@ def test_a_job_without_all_its_workers_says_how_many_and_what_it_waits_for():
     text = words(html_of(news("Running", of=pods("Running", "Pending"), hindrances=[waits])))
     for fact in ("1 of 2 workers", "no node has 64 cpu", "ask for less cpu", "◌ Pending"):
         assert fact in text
+    assert "Waiting" in text  # it does not train, whatever the backend calls that
+    goes_on = news("Running", progress(3), of=pods("Running", "Pending"), hindrances=[waits])
+    assert "Waiting" not in words(html_of(goes_on))
 
 
 def test_each_worker_is_a_row_and_of_many_those_first_that_need_a_look():
