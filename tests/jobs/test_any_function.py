@@ -95,7 +95,9 @@ def test_a_function_as_it_is_trains_and_comes_back(home: Path, tmp_path: Path, r
     else:
         assert row.result <= set(result)
     all_ranks_were_there(job, row)
-    assert f"def {job.record.function}(" in job.report(tmp_path).read_text()
+    page = job.report(tmp_path).read_text()
+    assert f"def {job.record.function}(" in page
+    assert "learning_rate" not in page.partition("Asked for")[2].partition("</table>")[0]  # which is that of a task
     assert fetched(job, tmp_path / "model", row) == row.files
 
 

@@ -117,13 +117,14 @@ def _held_out(record: RunRecord, store: Readable, *, texts: bool) -> Iterator[st
 
 
 def _asked(record: RunRecord) -> Rows:
-    """The fields of the Run that are not what they are by default, and those of its task."""
+    """The fields of the Run that are not what they are by default, and those of its task and that a task uses."""
     values, default = record.run.to_dict(), Run().to_dict()
+    of_task = ("epochs", "batch_size", "learning_rate", "seed", "workers") if record.run.task else ("workers",)
     for name in field_names(Run):
         value = values[name]
         if isinstance(value, Mapping):
             yield from ((f"{name}.{key}", _value(one)) for key, one in value.items() if one is not None)
-        elif value != default[name] or name in ("epochs", "batch_size", "learning_rate", "seed", "workers"):
+        elif value != default[name] or name in of_task:
             yield name, _value(value)
     yield from ((f"fingerprint of {name}", fingerprint) for name, fingerprint in record.fingerprints.items())
 
