@@ -22,8 +22,8 @@ RULES = [
 
 @pytest.fixture
 def job(namespace: str) -> Iterator[Job]:
-    """A training of two workers, 400 steps of a tenth of a second."""
-    fields = {"workers": 2, "epochs": 80, "batch_size": 8, "micro_batch_size": 4, "checkpoint_every": 1.0}
+    """A training of two workers, 800 steps of a tenth of a second."""
+    fields = {"workers": 2, "epochs": 160, "batch_size": 8, "micro_batch_size": 4, "checkpoint_every": 1.0}
     job = submit(tells_its_steps, Run(parameters={"pause": 0.1}, **fields), on=Cluster(**SMALL), fresh=True)
     yield job
     job.delete()
@@ -67,7 +67,7 @@ def test_a_rank_that_is_killed_and_a_pod_that_is_deleted_cost_what_the_report_sa
 ):
     campaign = tmp_path / "campaign.json"
     campaign.write_text(
-        '{"faults": [{"kill": "rank", "rank": 1, "at_step": 20}, {"kill": "pod", "worker": 1},'
+        '{"faults": [{"kill": "rank", "rank": 1, "at_step": 100}, {"kill": "pod", "worker": 1},'
         ' {"kill": "pod", "worker": 0, "signal": "TERM"}, {"kill": "worker", "worker": 1, "signal": "TERM"}]}'
     )
     report = job.drill(campaign)

@@ -16,7 +16,6 @@ from tests.cluster import training_operator
 from tests.cluster.kubectl import Kubectl, until
 from tests.messages import unnamed
 from train_func import Cluster, InvalidInput, Run
-from train_func.client.cluster import admission
 
 SECONDS = 5.0
 RUN = Run(workers=2)
@@ -66,13 +65,11 @@ def server(url: str, **more: str) -> Callable[[dict[str, Any]], object]:
     return change
 
 
-def test_a_job_that_can_run_is_let_pass_and_what_is_not_known_is_said_once(monkeypatch, capsys):
-    monkeypatch.setattr(admission, "_unknown", set())
-    Cluster(**SMALL).check(RUN)
-    said = capsys.readouterr().out
+def test_a_job_that_can_run_is_let_pass_and_what_is_not_known_is_said_where_that_is_asked(capsys):
     Cluster(**SMALL).check(RUN)
     assert "not known" not in capsys.readouterr().out
-    assert unnamed(said, "not known", "admitted") == []
+    Cluster(**SMALL).check(RUN, tells_unknown=True)
+    assert unnamed(capsys.readouterr().out, "not known", "admitted") == []
 
 
 def test_the_doctor_of_a_notebook_finds_the_same(admin, namespace):
