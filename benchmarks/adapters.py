@@ -19,7 +19,7 @@ SHAPES = {
         "intermediate_size": 2048,
     }
 }
-MOST_TOKENS, BATCH_SIZE, LEARNING_RATE, WARMUP = 512, 16, 2e-4, 0.1
+MOST_TOKENS, BATCH_SIZE, LEARNING_RATE = 512, 16, 2e-4
 SPECIAL = ["<unk>", "<s>", "</s>", "<pad>"]
 NUM_WORDS = 8000
 FIRST_NUMBER = len(SPECIAL)
@@ -117,53 +117,17 @@ def tuned(pace: Pace, folder: str, rank: int, size: int, num_steps: int, *, per_
     ).train()
 
 
-def train_func(parameters):  # type: ignore[no-untyped-def]
-    """D: the function of notebook 03, watched."""
-    from datasets.distributed import split_dataset_by_node
-    from transformers import TrainingArguments
+def task(folder: Path) -> Any:
+    """What D is asked for."""
+    from train_func import CausalLM
 
-    from train_func.worker import Session, Trainer
-
-    with Session(parameters) as session:
-        pace = Pace(parameters["address"], parameters["arm"], numbers_of, None)
-        model, tokenizer = session.model()
-        pace.watch(model)
-        train, held_out = session.data(tokenizer)
-        plan = split_dataset_by_node(session.plan(train), session.rank, session.world_size)
-        arguments = TrainingArguments(**session.arguments(warmup_steps=WARMUP, weight_decay=0.01))
-        trainer = Trainer(
-            model=model,
-            args=arguments,
-            train_dataset=plan,
-            eval_dataset=held_out,
-            processing_class=tokenizer,
-            callbacks=[pace],
-        )
-        trainer.train()
-        session.publish(trainer)
-
-
-def run(folder: Path, address: str, num_ranks: int, num_epochs: int) -> Any:
-    """The Run of D."""
-    from train_func import CausalLM, Run
-
-    task = CausalLM(
+    return CausalLM(
         model=str(folder / "model"),
         dataset=str(folder / "rows.jsonl"),
         held_out=str(folder / "held_out.jsonl"),
         lora_rank=RANK,
         lora_alpha=ALPHA,
         max_length=MOST_TOKENS,
-    )
-    return Run(
-        task=task,
-        workers=num_ranks,
-        epochs=num_epochs,
-        batch_size=BATCH_SIZE,
-        learning_rate=LEARNING_RATE,
-        hang_after=36_000,
-        checkpoint_every=36_000,
-        parameters={"address": address, "arm": "D", "folder": str(folder)},
     )
 
 

@@ -18,7 +18,7 @@ SHAPES = {
         "layer_type": "basic",
     }
 }
-SIZE, BATCH_SIZE, LEARNING_RATE, WARMUP = 112, 32, 1e-3, 0.1
+SIZE, BATCH_SIZE, LEARNING_RATE = 112, 32, 1e-3
 ONCE: tuple[str, ...] = ()
 CHOICES = [{"per_device": size, "bf16": bf16} for size in (8, 16, 32) for bf16 in (False, True)]
 """What B is tuned over."""
@@ -94,51 +94,15 @@ def tuned(pace: Pace, folder: str, rank: int, size: int, num_steps: int, *, per_
     Trainer(model=model, args=arguments, train_dataset=rows, data_collator=collate, callbacks=[pace]).train()
 
 
-def train_func(parameters):  # type: ignore[no-untyped-def]
-    """D: the function of notebook 05, watched."""
-    from datasets.distributed import split_dataset_by_node
-    from transformers import TrainingArguments
+def task(folder: Path) -> Any:
+    """What D is asked for."""
+    from train_func import ImageClassification
 
-    from train_func.worker import Session, Trainer
-
-    with Session(parameters) as session:
-        pace = Pace(parameters["address"], parameters["arm"], numbers_of, labels(parameters["folder"]))
-        model, processor = session.model()
-        pace.watch(model)
-        train, held_out = session.data(processor)
-        plan = split_dataset_by_node(session.plan(train), session.rank, session.world_size)
-        arguments = TrainingArguments(**session.arguments(warmup_steps=WARMUP, weight_decay=0.01))
-        trainer = Trainer(
-            model=model,
-            args=arguments,
-            train_dataset=plan,
-            eval_dataset=held_out,
-            processing_class=processor,
-            callbacks=[pace],
-        )
-        trainer.train()
-        session.publish(trainer)
-
-
-def run(folder: Path, address: str, num_ranks: int, num_epochs: int) -> Any:
-    """The Run of D."""
-    from train_func import ImageClassification, Run
-
-    task = ImageClassification(
+    return ImageClassification(
         model=str(folder / "model"),
         dataset=str(folder / "rows.parquet"),
         held_out=str(folder / "held_out.parquet"),
         augment=False,
-    )
-    return Run(
-        task=task,
-        workers=num_ranks,
-        epochs=num_epochs,
-        batch_size=BATCH_SIZE,
-        learning_rate=LEARNING_RATE,
-        hang_after=36_000,
-        checkpoint_every=36_000,
-        parameters={"address": address, "arm": "D", "folder": str(folder)},
     )
 
 

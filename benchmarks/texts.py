@@ -1,4 +1,4 @@
-"""Classification of texts: a BERT with random weights, made-up rows of a given distribution of lengths, and four arms.
+"""Classification of texts: a BERT with random weights, made-up rows of a given distribution of lengths, and the arms.
 
 A, the recipe: split_dataset_by_node, then the stock Trainer, which divides its rows among the ranks once more; every
 text padded to 512 tokens, in fp32. A2: the same, divided once. B: the stock Trainer, tuned. C: a loop of Lightning
@@ -205,51 +205,15 @@ def fabric(pace: Pace, folder: str, rank: int, size: int, num_steps: int, *, att
     pace.end()
 
 
-def train_func(parameters):  # type: ignore[no-untyped-def]
-    """D: the function of notebook 01, watched."""
-    from datasets.distributed import split_dataset_by_node
-    from transformers import TrainingArguments
+def task(folder: Path) -> Any:
+    """What D is asked for."""
+    from train_func import TextClassification
 
-    from train_func.worker import Session, Trainer
-
-    with Session(parameters) as session:
-        pace = Pace(parameters["address"], parameters["arm"], numbers_of, labels(parameters["folder"]))
-        model, tokenizer = session.model()
-        pace.watch(model)
-        train, held_out = session.data(tokenizer)
-        plan = split_dataset_by_node(session.plan(train), session.rank, session.world_size)
-        arguments = TrainingArguments(**session.arguments(warmup_steps=WARMUP, weight_decay=0.01))
-        trainer = Trainer(
-            model=model,
-            args=arguments,
-            train_dataset=plan,
-            eval_dataset=held_out,
-            processing_class=tokenizer,
-            callbacks=[pace],
-        )
-        trainer.train()
-        session.publish(trainer)
-
-
-def run(folder: Path, address: str, num_ranks: int, num_epochs: int) -> Any:
-    """The Run of D."""
-    from train_func import Run, TextClassification
-
-    task = TextClassification(
+    return TextClassification(
         model=str(folder / "model"),
         dataset=str(folder / "rows.csv"),
         held_out=str(folder / "held_out.csv"),
         max_length=MOST_TOKENS,
-    )
-    return Run(
-        task=task,
-        workers=num_ranks,
-        epochs=num_epochs,
-        batch_size=BATCH_SIZE,
-        learning_rate=LEARNING_RATE,
-        hang_after=36_000,
-        checkpoint_every=36_000,
-        parameters={"address": address, "arm": "D", "folder": str(folder)},
     )
 
 

@@ -1,13 +1,14 @@
-"""python -m benchmarks.throughput [SHAPE] [--lengths reviews] [--ranks 1] [--rows 96] [--rounds 3] [--tune] ...
+"""python -m benchmarks.throughput [SHAPE] [--lengths reviews] [--ranks 1] [--rows 96] [--rounds 3] ...
 
 Compares arms (benchmarks/texts.py, adapters.py, images.py) that train the same model on the same rows, by turns in one
 run: in each round every arm trains as many steps as its rows make an epoch, while the others wait. Each rank has one
 thread.
 
-Prints what B is tuned over; of every arm the processor seconds a row, median and range over the rounds, rows a second,
-how often each row was used, what was padded, the peak of memory; the ratios to D; and how much of the time the matrix
-products of the rows alone would take, at the speed that this machine reaches in the same run. The first step of an arm
-is not counted. ``--json FILE`` keeps all of it, ``--picture FILE.svg`` draws the losses of all arms.
+Prints what B is tuned over, which needs many batches to group rows by length; of every arm the processor seconds a row,
+median and range over the rounds, rows a second, how often each row was used, what was padded, the peak of memory; the
+ratios to D; and how much of the time the matrix products of the rows alone would take, at the speed that this machine
+reaches in the same run. The first step of an arm is not counted. ``--json FILE`` keeps all of it, ``--picture
+FILE.svg`` draws the losses of all arms.
 """
 
 import argparse
@@ -26,7 +27,7 @@ from typing import Any
 
 import torch
 
-from benchmarks import adapters, images, texts
+from benchmarks import adapters, images, ours, texts
 from benchmarks.pace import Arms, Turn
 
 ROOT = Path(__file__).parents[1]
@@ -65,8 +66,8 @@ def of_train_func(arms: Arms, folder: Path, given: argparse.Namespace) -> Iterat
     from train_func import Local, submit
 
     os.environ.update(ONE_THREAD, TRAIN_FUNC_HOME=str(folder / "home"))
-    of = OF[given.shape]
-    job = submit(of.train_func, of.run(folder, arms.address, given.ranks, given.rounds), on=Local())
+    run = ours.run(OF[given.shape], folder, arms.address, given.ranks, given.rounds)
+    job = submit(ours.train_func, run, on=Local())
     try:
         arms.join("D", lambda: job.state in ("Created", "Running", "Pending") or job.result())
         yield
@@ -93,6 +94,7 @@ def cost(turns: list[Turn]) -> float:
 
 def tune(arms: Arms, folder: Path, given: argparse.Namespace) -> dict[str, Any]:
     """Trains B with each choice for a few steps; returns the best one."""
+    print("what B is tuned over:", flush=True)
     of, costs = OF[given.shape], {}
     for choice in of.CHOICES:
         name = f"B {' '.join(map(str, choice.values()))}"
@@ -112,10 +114,7 @@ def compare(given: argparse.Namespace) -> dict[str, Any]:
         of = OF[given.shape]
         of.write(folder, given.shape, given.lengths, given.rows)
         arms = stack.enter_context(Arms(folder, given.ranks))
-        best = of.CHOICES[-1]
-        if given.tune:
-            print("what B is tuned over:", flush=True)
-            best = tune(arms, folder, given)
+        best = tune(arms, folder, given) if {"B", "C"} & {*given.arms} else {}
         for arm in given.arms:
             stack.enter_context(alive(arms, arm, folder, given, **(best if arm in ("B", "C") else {})))
         turns: dict[str, list[list[Turn]]] = {arm: [] for arm in given.arms}
@@ -201,7 +200,6 @@ def main() -> None:
     parser.add_argument("--rows", type=int, default=96)
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--arms", type=lambda names: names.split(","), help="default: all that there are of the shape")
-    parser.add_argument("--tune", action="store_true", help="try all choices of B first")
     parser.add_argument("--json", type=Path)
     parser.add_argument("--picture", type=Path)
     given = parser.parse_args()
