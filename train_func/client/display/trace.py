@@ -164,7 +164,7 @@ class Trace:
 
     @property
     def is_stepping(self) -> bool:
-        """Whether the newest attempt has done a step."""
+        """Tells whether the newest attempt has done a step."""
         newest = max((point.attempt for point in self.steps), default=0)
         return newest >= (self.group.attempt if self.group else 1)
 

@@ -129,7 +129,7 @@ def _curves(steps: Sequence[Point]) -> tuple[list[Points], list[Points]]:
 
 
 def _means(lines: Sequence[Points]) -> Iterator[Points]:
-    """The same lines, each point the mean of those around it, in the neighbouring lines too."""
+    """Returns the same lines, each point the mean of those around it, in the neighbouring lines too."""
     sums = [0.0, *itertools.accumulate(loss for line in lines for _, loss in line)]
     most = len(sums) - 1
     half, at = most // NUM_MEANS // 2, 0

@@ -213,7 +213,7 @@ class Controller:
             self._enter("Failed" if code else "Succeeded", what)
 
     def _reason(self, replica: Replica, code: int) -> str:
-        """Why a worker has ended, in one word."""
+        """Returns why a worker has ended, in one word."""
         if self._ending == DEADLINE:
             return DEADLINE
         if not code:

@@ -1,4 +1,4 @@
-"""Whether each worker trains on its own part of a plan, as far as the text of a function tells.
+"""Judges whether each worker trains on its own part of a plan, as far as the text of a function tells.
 
 A worker notices the same after it has loaded its libraries; here it takes no time. Followed are names that the function
 binds outside of branches and loops; of all others nothing is said.

@@ -191,7 +191,7 @@ class Secret:
 
     @property
     def fault(self) -> str:
-        """Why that line cannot travel."""
+        """Returns why that line cannot travel."""
         return (
             f"{self.place}: holds {self.what}; no credential may stand in code, which is stored and shown. "
             "Remove it there, and read it from the environment: a cluster sets it from a Secret"
