@@ -73,7 +73,7 @@ _KNOWN_ERRORS = (  # errors of a function by type and message, whose remedy is n
         r"no NVIDIA driver|not compiled with CUDA|No CUDA GPUs are available",
         "the worker has no GPU: give it one, gpu=1 of Local or Cluster, or let session.device choose, not 'cuda'",
     ),
-    (("EOFError",), r"reading a line", "no person is there to answer input(): give the answer in Run(parameters={...})"),
+    (("EOFError",), r"reading a line", "nothing answers input() in a worker: give the answer in Run(parameters={...})"),
     (
         ("FileNotFoundError",),
         r"'/",
