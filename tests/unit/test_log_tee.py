@@ -71,6 +71,25 @@ def test_everything_goes_to_stdout_at_once_and_to_the_store_when_it_is_there():
     assert last.splitlines() == [*lines, end]
 
 
+def test_a_worker_that_leads_no_more_waits_for_no_history():
+    """In another attempt of its pod it has none."""
+    program = """
+import time
+from train_func.wire.events import Note
+from train_func.wire.layout import RunKeys
+from train_func.worker.supervisor.log import LogTee
+from train_func.worker.supervisor.uploads import HistoryUpload
+log_tee = LogTee()
+log_tee.begin(lambda log: None, HistoryUpload(RunKeys("run").attempt(1), lambda key, data: None))
+log_tee.begin(lambda log: None)
+start = time.monotonic()
+log_tee.flush(30)
+log_tee.close(Note(text="the end"), 30)
+print(time.monotonic() - start)
+"""
+    assert float(printed_by(program).splitlines()[-1]) < 25
+
+
 def test_a_secret_that_is_a_part_of_a_number_or_of_a_pods_name_leaves_the_events_readable():
     program = """
 import os

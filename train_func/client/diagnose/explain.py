@@ -216,18 +216,20 @@ def _ends_with_roots(store: Store, record: RunRecord) -> tuple[list[EndRecord], 
     """The end records, and why others cannot be read.
 
     A job fails with the first worker that ends for good, which may be one that follows another: the record of that one,
-    with the traceback, is on its way then.
+    with the traceback, is on its way then. So are those of the other workers where all of their ranks hang.
     """
     late = time.monotonic() + RECORD_SECONDS
     while True:
         damaged: list[str] = []
         ends = all_ends(store, record.keys, damaged)
         first = next(iter(own_failures(ends)), None)
-        written = {(end.attempt, end.worker) for end in ends}
-        if first is None or first.follows is None or (first.attempt, first.follows) in written:
-            return ends, damaged
         # Whoever was lost without a word in the last of several attempts writes nothing down.
-        if first.exit_code in (exits.PEER, exits.SPENT) or time.monotonic() > late:
+        if first is None or first.exit_code in (exits.PEER, exits.SPENT) or time.monotonic() > late:
+            return ends, damaged
+        awaited = set() if first.follows is None else {first.follows}
+        if first.cause == "hang" and first.hangs is None:
+            awaited = {*range(record.run.workers)}
+        if awaited <= {end.worker for end in ends if end.attempt == first.attempt}:
             return ends, damaged
         time.sleep(0.1)
 

@@ -201,7 +201,7 @@ class LogTee:
                 self._log.add(self._first)
         if history is not None:
             history.start()
-            self._history = history
+        self._history = history
         self._upload = LogUpload(self._render, put, self._interval)
         self._upload.start()
 
