@@ -219,10 +219,11 @@ class Group:
         return pauses
 
     def result(self):
-        """The attempt that has published, and the SHA-256 of the weights."""
+        """The attempt that has published, the SHA-256 of the weights, and the audit of each epoch."""
         path = f"{self.keys.model}/{MODEL_MANIFEST}"
         result = Result.read(self.store.get(path).data, path)
-        return result.attempt, {name: sum for name, sum in result.files.items() if name.endswith(".safetensors")}
+        weights = {name: sum for name, sum in result.files.items() if name.endswith(".safetensors")}
+        return result.attempt, weights, json.loads(result.data)["audit"]["training"]
 
     def rows(self):
         """By step the rows that the newest attempt with it has used, over all of its ranks."""
@@ -247,11 +248,9 @@ class Group:
             yield f"other rows in the steps {wrong[:5]}"
         if self.result()[1] != expected["weights"]:
             yield "other weights"
-        text = "\n".join(self.job.logs())
-        pattern = rf"audit epoch=(\d+) rows={NUM_ROWS} used_once={NUM_ROWS} missing=0 repeated=0"
-        audits, all_audits = set(re.findall(pattern, text)), re.findall(r"audit epoch=\d+", text)
-        if audits != {str(epoch) for epoch in range(1, EPOCHS + 1)} or len(re.findall(pattern, text)) < len(all_audits):
-            yield f"{len(audits)} of {EPOCHS} epochs were audited as whole"
+        whole = {"rows": NUM_ROWS, "used_once": NUM_ROWS, "missing": 0, "repeated": 0}
+        if (epochs := self.result()[2]) != [whole] * EPOCHS:
+            yield f"{epochs.count(whole)} of {EPOCHS} epochs were audited as whole"
         history = self.job.history()["step"].tolist()
         if history != sorted(set(history)) or not (is_killed or history == list(range(1, NUM_STEPS + 1))):
             yield f"a history of {len(history)} rows for {NUM_STEPS} steps"

@@ -4,11 +4,14 @@ import json
 
 import pytest
 import torch
+from datasets import Dataset
+from datasets.distributed import split_dataset_by_node
 from safetensors.torch import load_file, load_model
 from torch import nn
 
 from tests.messages import refuses
 from train_func.errors import InvalidInput
+from train_func.wire.layout import MODEL_MANIFEST
 from train_func.worker import Session
 
 
@@ -82,6 +85,20 @@ def test_weights_that_share_memory_load_back(a_record, store, tmp_path, kind):
     else:
         load_model(again, folder / "model.safetensors")
     assert all(torch.equal(of, net.state_dict()[name]) for name, of in again.state_dict().items())
+
+
+def test_a_module_is_published_with_the_steps_that_trained_it_and_their_audit(a_record, store):
+    net, rows = nn.Linear(1, 1), Dataset.from_dict({"x": [[float(number)] for number in range(7)]})
+    optimizer = torch.optim.SGD(net.parameters(), lr=0.01)
+    with Session(a_record(epochs=3, batch_size=4).parameters()) as session:
+        for step in session.steps(split_dataset_by_node(session.plan(rows), 0, 1)):
+            for batch, weight in step:
+                (weight * net(batch["x"]).square().mean()).backward()
+            optimizer.step(), optimizer.zero_grad()
+        session.publish(net)
+    manifest = json.loads(store.get(f"tiny-reviews-0123/model/{MODEL_MANIFEST}").data)
+    assert (manifest["step"], manifest["num_steps"]) == (6, 6)
+    assert manifest["audit"]["training"] == [{"rows": 7, "used_once": 7, "missing": 0, "repeated": 0}] * 3
 
 
 class Anything:

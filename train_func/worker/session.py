@@ -120,6 +120,7 @@ class Session:
         run = self.record.run
         self.run = replace(run, task=run.task and run.task.load())
         self._own_state: OwnState | None = None
+        self._of_loop: dict[str, Any] = {}  # what is published with a model of the last loop over the steps
         self._own_loop: weakref.ref[Generator[Any, Any, Any]] | None = None  # not held: to end where it is left
 
     def __enter__(self) -> Self:
@@ -290,7 +291,9 @@ class Session:
             why = "no attempt saves this loop, because session.checkpoint was not called before it"
             world.log_rank0(Resumes(step=0, attempt=self.attempt, why=why))
         of_task = self._loading.collator
-        loop = own_loop.steps(plan, self.device, collate, state, of_task, shifts_labels=shifts_labels)
+        loop = own_loop.steps(
+            plan, self.device, collate, state, of_task, shifts_labels=shifts_labels, report=self._of_loop.update
+        )
         self._own_loop = weakref.ref(loop)
         return loop
 
@@ -376,6 +379,8 @@ class Session:
         elif self.rank == 0:
             write, is_model = module.writer(what, self.record)
             self._publication.add(write, is_model=is_model, card=self._loading.card_part())
+            if is_model:
+                self._publication.report(self._of_loop)
             if isinstance(what, nn.Module):
                 self._publication.report({"note": self._trainers.difference_of_module(module.bare(what)) or ""})
         if self.rank == 0 and metrics:

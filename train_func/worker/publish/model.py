@@ -26,7 +26,7 @@ from train_func.worker.publish.publication import take_source
 from train_func.worker.rank import world
 from train_func.worker.rank.json_values import plain_result
 from train_func.worker.tasks.streaming_metrics import Accuracy, NumberErrors
-from train_func.worker.training import evaluation, weights
+from train_func.worker.training import audit, evaluation, weights
 from train_func.worker.training.plan import rows_of
 from train_func.worker.training.trainer import Trainer
 
@@ -138,11 +138,9 @@ def rehearse(
 
 def report_unmeasured(trainer: Trainer) -> dict[str, Any]:
     """The report before the model is measured."""
-    audited: dict[str, Any] = {"world_size": world.size()}
+    audited = {**audit.published(trainer.coverage), "held_out": None}
     if step := evaluation.loaded_step(trainer):
         audited["best_step"] = step
-    audited["training"] = [coverage.counts("used_once") for coverage in trainer.coverage]
-    audited["held_out"] = None
     state = trainer.state
     return {"step": state.global_step, "num_steps": state.max_steps, "metrics": {}, "audit": audited}
 

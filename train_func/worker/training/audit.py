@@ -88,6 +88,11 @@ class Coverage:
         return text
 
 
+def published(coverage: Sequence[Coverage]) -> dict[str, Any]:
+    """Returns the audit as it is published, of epochs that were gone through to their ends."""
+    return {"world_size": world.size(), "training": [of.counts("used_once") for of in coverage]}
+
+
 def count(expected: RowIds, used: Sequence[RowIds]) -> Coverage:
     """Counts how the rows ``expected`` were used, given the ids each rank has used."""
     ids, times = np.unique(np.concatenate([expected[:0], *used]), return_counts=True)

@@ -186,10 +186,18 @@ def steps(
     of_task: Callable[[Dataset], Collator | None] = lambda rows: None,
     *,
     shifts_labels: bool | None = None,
+    report: Callable[[dict[str, Any]], object] = lambda facts: None,
 ) -> Generator[Step, None, None]:
     """Collective: what ``Session.steps`` gives.
 
-    ``state``: what is saved between two steps, and gone on from; ``of_task``: makes batches of such rows.
+    Args:
+        part: of the plan, of this rank.
+        device: of the batches.
+        collate: makes batches of rows; None: columns are stacked.
+        state: what is saved between two steps, and gone on from.
+        of_task: makes batches of such rows.
+        shifts_labels: as of ``Session.steps``.
+        report: takes, at the end of the loop, what is published of it.
     """
     facts = world.on_all_ranks(lambda: facts_of(part, STEPS))
     collate = collate or world.on_all_ranks(lambda: of_task(rows_of(part, STEPS)))
@@ -244,6 +252,8 @@ def steps(
             all_steps.restore_random()
             if state:
                 state.end(all_steps.done)
+            num_steps = facts.num_epochs * facts.steps_per_epoch
+            report({"step": all_steps.done, "num_steps": num_steps, "audit": audit.published(all_steps.coverage)})
     except GeneratorExit:  # the loop stays noted, and by which line it was left
         if function := sys._getframe().f_back:
             all_steps.loop.left_at = function.f_code, function.f_lineno
