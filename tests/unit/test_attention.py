@@ -1,4 +1,4 @@
-"""Attention of a training on a CPU: the numbers of the formula, dropout by the seed, and who uses it."""
+"""Attention and dropout of a training on a CPU: the numbers of the formula, what a seed drops, and who uses them."""
 
 import hashlib
 import json
@@ -18,7 +18,7 @@ from transformers import (
 from transformers.integrations.sdpa_attention import sdpa_attention_forward
 
 from tests.tiny_session import opened
-from train_func.worker.training.attention import attend, attention_of_steps
+from train_func.worker.training.attention import SMALLEST, attend, attention_of_steps
 
 ROWS, HEADS, SIZE = 3, 4, 8
 BLIND = 2  # the row that a mask of padding leaves without a token
@@ -173,6 +173,63 @@ def test_what_a_seed_drops_stays(dtype, golden):
     torch.manual_seed(0)
     bits = attend(query, key, ones, None, 0.1).transpose(1, 2).eq(0)
     assert hashlib.sha256(bits.contiguous().numpy().tobytes()).hexdigest()[:16] == golden
+
+
+def dropped_by_layer(seed, rate=0.1, dtype=torch.bfloat16, shape=(16, 101, 70)):
+    torch.manual_seed(seed)
+    with attention_of_steps():
+        return torch.nn.Dropout(rate)(torch.ones(shape, dtype=dtype))
+
+
+@pytest.mark.parametrize("rate", [0.1, 0.5])
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float32])
+def test_a_layer_drops_as_much_as_it_says_and_the_others_are_larger_by_that(rate, dtype):
+    factors = dropped_by_layer(3, rate, dtype)
+    rates = (~factors.bool()).double().mean(1)
+    assert (rates - rate).abs().max() < 4.5 * (rate * (1 - rate) / factors.shape[1]) ** 0.5
+    assert abs(rates.mean() - rate) < 4 * (rate * (1 - rate) / factors.numel()) ** 0.5
+    expected = torch.tensor([0, 1 / (1 - rate)], dtype=dtype)
+    assert torch.allclose(factors.unique(), expected, rtol=2e-5)
+    values = torch.randn(factors.shape, dtype=dtype, requires_grad=True)
+    torch.manual_seed(3)
+    with attention_of_steps():
+        out = torch.nn.Dropout(rate)(values)
+    out.backward(torch.full_like(out, 2))
+    assert torch.equal(out, values * factors)
+    assert torch.equal(values.grad, 2 * factors)
+
+
+def test_a_seed_decides_what_a_layer_drops_and_each_call_draws_one_number():
+    first, state = dropped_by_layer(1), torch.get_rng_state()
+    assert torch.equal(first, dropped_by_layer(1))
+    assert not torch.equal(first, dropped_by_layer(2))
+    torch.manual_seed(1)
+    torch.randint(2**63 - 1, ())
+    assert torch.equal(torch.get_rng_state(), state)
+
+
+def test_what_a_seed_drops_in_a_layer_stays():
+    """Other bits are other numbers of the same run: raise RESULT_VERSION in train_func/run.py, then record them."""
+    bits = dropped_by_layer(0).eq(0)
+    assert hashlib.sha256(bits.numpy().tobytes()).hexdigest()[:16] == "95e3cdcb8d7cadd3"
+
+
+@pytest.mark.parametrize(
+    "layer",
+    [
+        pytest.param(torch.nn.Dropout(0.1).eval(), id="evaluation"),
+        pytest.param(torch.nn.Dropout(0.0), id="no dropout"),
+        pytest.param(torch.nn.Dropout(0.1, inplace=True), id="in place"),
+        pytest.param(torch.nn.Dropout1d(0.1), id="another kind"),
+    ],
+)
+def test_other_layers_are_left_to_torch(layer):
+    values = torch.ones(4, 8, SMALLEST)
+    torch.manual_seed(0)
+    before = layer(values.clone())
+    torch.manual_seed(0)
+    with attention_of_steps():
+        assert torch.equal(layer(values.clone()), before)
 
 
 def batch_of(model):

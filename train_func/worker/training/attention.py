@@ -1,17 +1,19 @@
-"""Attention for training on a CPU, in the place of torch's scaled_dot_product_attention, which is slow there.
+"""Attention and dropout for training on a CPU, in the place of those of torch, which are slow there.
 
-With dropout torch computes it in float32 and draws a float for every probability; without, its backward pass is slow.
-Both were half of a step of a BERT. Here the scores of a few heads, as many as the caches hold, are computed in the
-precision of the training and become probabilities in place. What the backward pass needs of them is one number each: a
-probability, whose sign bit says that it was dropped.
+With dropout torch computes attention in float32 and draws a float for every probability; without, its backward pass is
+slow. Both were half of a step of a BERT. Here the scores of a few heads, as many as the caches hold, are computed in
+the precision of the training and become probabilities in place. What the backward pass needs of them is one number
+each: a probability, whose sign bit says that it was dropped.
 
 Dropout draws one number of torch's generator per call, as the seed of a generator of numpy that gives the bits of all
 its probabilities. Steps seeds the former by micro-batch, so the model is the same at any number of ranks, after a
 resume, and where gradient checkpointing computes a layer again. A probability is dropped where 15 random bits (31 in
-float32) are below a threshold: for 0.1 that is 3277 of 32768, and what stays is divided by exactly 1 - 3277 / 32768.
+float32) are below a threshold: for 0.1 that is 3277 of 32768, and what stays is divided by exactly 1 - 3277 / 32768. So
+do the layers nn.Dropout, with 16 bits.
 
-It computes what transformers' "sdpa" does, and takes that name while a training is under way. So a model keeps its
-configuration, one that was given another attention keeps that, and whatever is not done here is left to torch.
+The attention computes what transformers' "sdpa" does, and takes that name while a training is under way. So a model
+keeps its configuration, one that was given another attention keeps that, and whatever is not done here is left to
+torch.
 """
 
 from collections.abc import Iterator
@@ -22,6 +24,7 @@ from typing import Any
 
 import numpy as np
 import torch
+from torch import nn
 from torch.autograd.function import once_differentiable
 from transformers import AttentionInterface
 from transformers.integrations.sdpa_attention import sdpa_attention_forward
@@ -31,21 +34,42 @@ BLOCK = 2**22  # bytes of the scores that are computed at once
 LONG = 4  # times the size of a head: of more tokens, without dropout, probabilities are computed twice, not kept
 LONGEST = 2048  # tokens, without dropout; of more it was not measured, and a head's scores fill the caches
 INTEGERS = {torch.bfloat16: torch.int16, torch.float32: torch.int32}  # whose bits are those of the numbers
+SMALLEST = 2**14  # elements of a layer's values below which torch's dropout is faster
 NOT_HERE = ("cache", "output_attentions", "position_bias", "softcap")  # other arguments that "sdpa" looks at
 
 
 @contextmanager
 def attention_of_steps() -> Iterator[None]:
-    """Lets models of transformers that train with "sdpa" on a CPU use ``attend``, in its body."""
-    before = AttentionInterface()[SDPA]
-    if before is not sdpa_attention_forward:  # the user's own, or a training within one
+    """Lets models that train on a CPU use ``attend``, if they are of transformers and have "sdpa", and ``drop``."""
+    before, dropout = AttentionInterface()[SDPA], nn.Dropout.forward
+    if before is not sdpa_attention_forward or dropout is not _TORCH:  # the user's own, or a training within one
         yield
         return
     AttentionInterface.register(SDPA, _attention)
+    nn.Dropout.forward = _dropout  # type: ignore[assignment, method-assign]
     try:
         yield
     finally:
         AttentionInterface.register(SDPA, before)
+        nn.Dropout.forward = dropout  # type: ignore[method-assign]
+
+
+_TORCH = nn.Dropout.forward
+
+
+def _dropout(layer: nn.Dropout, values: torch.Tensor) -> torch.Tensor:
+    """What a layer nn.Dropout does."""
+    if (
+        not layer.training
+        or layer.inplace
+        or not 0 < layer.p < 1
+        or torch.compiler.is_compiling()
+        or values.device.type != "cpu"
+        or values.dtype not in INTEGERS
+        or values.numel() < SMALLEST
+    ):
+        return _TORCH(layer, values)
+    return drop(values, layer.p)
 
 
 def _attention(
@@ -173,7 +197,7 @@ class _Attend(torch.autograd.Function):
             if generator or num_tokens <= LONG * query.shape[-1]:
                 kept.append(probabilities)
             if generator:
-                _drop(probabilities, threshold, generator)
+                _mark(probabilities, threshold, generator)
                 probabilities = torch.relu(probabilities)
             block.put(_product(probabilities, block.of(value), 1 / stays), out)
         ctx.save_for_backward(query, key, value, out, mask, *kept)
@@ -240,7 +264,7 @@ def _product(left: torch.Tensor, right: torch.Tensor, factor: float) -> torch.Te
     return torch.baddbmm(out, left, right, beta=0, alpha=factor, out=out)
 
 
-def _drop(probabilities: torch.Tensor, threshold: int, generator: np.random.SFC64) -> None:
+def _mark(probabilities: torch.Tensor, threshold: int, generator: np.random.SFC64) -> None:
     """Sets the sign bit of those that are dropped, where the other bits of a random number are below the threshold."""
     numbers = probabilities.view(INTEGERS[probabilities.dtype])
     num_words = -(-numbers.numel() * numbers.element_size() // 8)
@@ -248,3 +272,11 @@ def _drop(probabilities: torch.Tensor, threshold: int, generator: np.random.SFC6
     drawn = words[: numbers.numel()].view(numbers.shape)
     sign = torch.iinfo(numbers.dtype).min
     numbers.bitwise_or_(drawn.bitwise_and_(~sign).sub_(threshold).bitwise_and_(sign))
+
+
+def drop(values: torch.Tensor, rate: float) -> torch.Tensor:
+    """Returns ``values``, bfloat16 or float32, with this share of them set to 0, and the others made larger."""
+    generator, threshold = np.random.SFC64(int(torch.randint(2**63 - 1, ()))), min(round(rate * 2**16), 2**16 - 1)
+    words = torch.from_numpy(generator.random_raw(-(-values.numel() // 4)).view(np.int16))
+    stays = words[: values.numel()].view(values.shape) >= threshold - 2**15
+    return values * stays.to(values.dtype).mul_(1 / (1 - threshold / 2**16))
