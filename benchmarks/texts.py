@@ -220,8 +220,8 @@ def task(folder: Path) -> Any:
 ARMS = {"A": partial(recipe, is_split_twice=True), "A2": partial(recipe, is_split_twice=False), "B": tuned, "C": fabric}
 
 
-def num_operations(shape: str, folder: Path) -> float:
-    """Floating point operations, a row, of the matrix products of training on rows that are padded by nothing.
+def work_of_rows(shape: str, folder: Path) -> list[float]:
+    """Floating point operations of the matrix products of training on each row, padded by nothing.
 
     Forward, and backward for inputs and weights: six for a token and a weight; and of attention, 12 for a layer, a
     hidden unit and a pair of tokens.
@@ -230,4 +230,4 @@ def num_operations(shape: str, folder: Path) -> float:
     of = SHAPES[shape]
     hidden, layers, inner = of["hidden_size"], of["num_hidden_layers"], of["intermediate_size"]
     weights = layers * (4 * hidden * hidden + 2 * hidden * inner)
-    return sum(6.0 * weights * size + 12.0 * layers * hidden * size * size for size in lengths) / len(lengths)
+    return [6.0 * weights * size + 12.0 * layers * hidden * size * size for size in lengths]

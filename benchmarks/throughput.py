@@ -1,14 +1,16 @@
-"""python -m benchmarks.throughput [SHAPE] [--lengths reviews] [--ranks 1] [--rows 96] [--rounds 3] ...
+"""python -m benchmarks.throughput [SHAPE] [--lengths reviews] [--ranks 1] [--rows 800] [--steps 6] [--rounds 3] ...
 
 Compares arms (benchmarks/texts.py, adapters.py, images.py) that train the same model on the same rows, by turns in one
-run: in each round every arm trains as many steps as its rows make an epoch, while the others wait. Each rank has one
-thread.
+run: in each round every arm trains so many steps, while the others wait. Each rank has one thread.
 
-Prints what B is tuned over, which needs many batches to group rows by length; of every arm the processor seconds a row,
-median and range over the rounds, rows a second, how often each row was used, what was padded, the peak of memory; the
-ratios to D; and how much of the time the matrix products of the rows alone would take, at the speed that this machine
-reaches in the same run. The first step of an arm is not counted. ``--json FILE`` keeps all of it, ``--picture
-FILE.svg`` draws the losses of all arms.
+The rows of a turn are read from what the model is given, and those of two turns differ in length. So the cost of a row
+is the processor time of a turn, divided by the work of its rows, times the work of a mean row. The stock Trainer groups
+rows by length only among many: 800 rows give it as much to choose from as it ever takes.
+
+Prints what B is tuned over; of every arm the processor seconds a row, median and range over the rounds, rows a second,
+how often each row was used, what was padded, the peak of memory; the ratios to D; and how much of the time the matrix
+products of the rows alone would take, at the speed that this machine reaches in the same run. The first step of an arm
+is not counted. ``--json FILE`` keeps all of it, ``--picture FILE.svg`` draws the losses of all arms.
 """
 
 import argparse
@@ -31,7 +33,7 @@ from benchmarks import adapters, images, ours, texts
 from benchmarks.pace import Arms, Turn
 
 ROOT = Path(__file__).parents[1]
-ONE_THREAD = {"OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1", "TRAIN_FUNC_CPUS": "1", "HF_HUB_OFFLINE": "1"}
+ONE_THREAD = {"OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1", "HF_HUB_OFFLINE": "1"}
 OF: Any = {shape: module for module in (texts, adapters, images) for shape in module.SHAPES}
 
 
@@ -66,8 +68,10 @@ def of_train_func(arms: Arms, folder: Path, given: argparse.Namespace) -> Iterat
     from train_func import Local, submit
 
     os.environ.update(ONE_THREAD, TRAIN_FUNC_HOME=str(folder / "home"))
-    run = ours.run(OF[given.shape], folder, arms.address, given.ranks, given.rounds)
-    job = submit(ours.train_func, run, on=Local())
+    of = OF[given.shape]
+    num_epochs = -(-given.rounds * given.steps * of.BATCH_SIZE // given.rows)
+    run = ours.run(of, folder, arms.address, given.ranks, num_epochs)
+    job = submit(ours.train_func, run, on=Local(cpu=1))
     try:
         arms.join("D", lambda: job.state in ("Created", "Running", "Pending") or job.result())
         yield
@@ -87,12 +91,23 @@ def product_speed(seconds: float = 2.0) -> float:
     return 2.0 * 2048 * 768 * 3072 * count / (time.thread_time() - begun)
 
 
-def cost(turns: list[Turn]) -> float:
-    """Processor seconds a row, over all ranks."""
-    return sum(turn.cpu_seconds for turn in turns) / sum(len(turn.rows) for turn in turns)
+class Works:
+    """The work of rows. ``rows``: that of each, in any unit."""
+
+    def __init__(self, rows: list[float]) -> None:
+        self._rows = rows
+        self.mean = statistics.mean(rows)
+
+    def num_rows(self, turns: list[Turn]) -> float:
+        """How many mean rows there were, over all ranks."""
+        return sum(self._rows[row] for turn in turns for row in turn.rows) / self.mean
+
+    def cost(self, turns: list[Turn]) -> float:
+        """Processor seconds a mean row, over all ranks."""
+        return sum(turn.cpu_seconds for turn in turns) / self.num_rows(turns)
 
 
-def tune(arms: Arms, folder: Path, given: argparse.Namespace) -> dict[str, Any]:
+def tune(arms: Arms, works: Works, folder: Path, given: argparse.Namespace) -> dict[str, Any]:
     """Trains B with each choice for a few steps; returns the best one."""
     print("what B is tuned over:", flush=True)
     of, costs = OF[given.shape], {}
@@ -102,7 +117,7 @@ def tune(arms: Arms, folder: Path, given: argparse.Namespace) -> dict[str, Any]:
             continue
         with alive(arms, name, folder, given, briefly=True, **choice):
             arms.train(name, 1)
-            costs[name] = cost(arms.train(name, given.steps - 1)), choice
+            costs[name] = works.cost(arms.train(name, given.steps - 1)), choice
         print(f"  {name}: {costs[name][0]:.3f} s a row", flush=True)
     return min(costs.values(), key=lambda pair: pair[0])[1]
 
@@ -114,7 +129,8 @@ def compare(given: argparse.Namespace) -> dict[str, Any]:
         of = OF[given.shape]
         of.write(folder, given.shape, given.lengths, given.rows)
         arms = stack.enter_context(Arms(folder, given.ranks))
-        best = tune(arms, folder, given) if {"B", "C"} & {*given.arms} else {}
+        works = Works(of.work_of_rows(given.shape, folder))
+        best = tune(arms, works, folder, given) if {"B", "C"} & {*given.arms} else {}
         for arm in given.arms:
             stack.enter_context(alive(arms, arm, folder, given, **(best if arm in ("B", "C") else {})))
         turns: dict[str, list[list[Turn]]] = {arm: [] for arm in given.arms}
@@ -128,9 +144,8 @@ def compare(given: argparse.Namespace) -> dict[str, Any]:
                 if not turn:
                     arms.train(arm, 1)  # memory, kernels and caches are made in it
                 turns[arm].append(arms.train(arm, given.steps - (not turn)))
-                print(f"round {turn + 1}, {arm}: {cost(turns[arm][-1]):.3f} s a row", flush=True)
-        operations = of.num_operations(given.shape, folder) if of is texts else 0.0
-    return summary(given, best, turns, speeds, operations)
+                print(f"round {turn + 1}, {arm}: {works.cost(turns[arm][-1]):.3f} s a row", flush=True)
+    return summary(given, best, turns, speeds, works)
 
 
 def summary(
@@ -138,20 +153,20 @@ def summary(
     best: dict[str, Any],
     turns: dict[str, list[list[Turn]]],
     speeds: list[float],
-    operations: float,
+    works: Works,
 ) -> dict[str, Any]:
     """The figures of every arm."""
-    bound = operations / statistics.median(speeds)
+    bound = works.mean / statistics.median(speeds) if OF[given.shape] is texts else 0.0  # else it is no operations
     figures = {}
     for arm, rounds in turns.items():
         every = [turn for turns_of_ranks in rounds for turn in turns_of_ranks]
-        costs = [cost(turns_of_ranks) for turns_of_ranks in rounds]
-        last = Counter(row for turn in rounds[-1] for row in turn.rows)
+        costs = [works.cost(turns_of_ranks) for turns_of_ranks in rounds]
+        uses = Counter(row for turn in every for row in turn.rows)
         figures[arm] = {
             "cpu_seconds_a_row": costs,
-            "rows_a_second": sum(len(turn.rows) for turn in every) / sum(turns[0].seconds for turns in rounds),
-            "rows_used": len(last),
-            "most_uses": max(last.values()),
+            "rows_a_second": sum(map(works.num_rows, rounds)) / sum(turns[0].seconds for turns in rounds),
+            "num_used": uses.total(),
+            "num_rows": len(uses),
             "cells_a_token": sum(turn.num_cells for turn in every) / max(1, sum(turn.num_tokens for turn in every)),
             "peak_gb": max(turn.peak_bytes for turn in every) / 1e9,
             "share_of_bound": bound / statistics.median(costs),
@@ -164,14 +179,16 @@ def show(found: dict[str, Any]) -> None:
     """Prints the table."""
     middle = {arm: statistics.median(of["cpu_seconds_a_row"]) for arm, of in found["arms"].items()}
     print(f"B and C with {found['best']}; products at {statistics.median(found['gflops']):.0f} GFLOP/s")
-    head = "arm | CPU s a row (range) | rows a s | arm / D | rows used, most often | padded | peak GB | of the bound"
-    print(head)
+    print(
+        "| arm | CPU s a row (range) | rows a s | arm / D | rows, of them different | padded | peak GB | of the bound |"
+    )
+    print("| --- " * 8 + "|")
     for arm, of in found["arms"].items():
         costs = of["cpu_seconds_a_row"]
         print(
-            f"{arm} | {middle[arm]:.3f} ({min(costs):.3f} to {max(costs):.3f}) | {of['rows_a_second']:.2f} | "
-            f"{middle[arm] / middle['D']:.2f} | {of['rows_used']}, {of['most_uses']} | {of['cells_a_token']:.2f} | "
-            f"{of['peak_gb']:.2f} | {of['share_of_bound']:.0%}"
+            f"| {arm} | {middle[arm]:.3f} ({min(costs):.3f} to {max(costs):.3f}) | {of['rows_a_second']:.2f} | "
+            f"{middle[arm] / middle['D']:.2f} | {of['num_used']}, {of['num_rows']} | {of['cells_a_token']:.2f} | "
+            f"{of['peak_gb']:.2f} | {of['share_of_bound']:.0%} |"
         )
 
 
@@ -197,15 +214,16 @@ def main() -> None:
     parser.add_argument("shape", choices=OF, nargs="?", default="bert-base")
     parser.add_argument("--lengths", choices=texts.LENGTHS, default="reviews")
     parser.add_argument("--ranks", type=int, choices=(1, 2), default=1)
-    parser.add_argument("--rows", type=int, default=96)
+    parser.add_argument("--rows", type=int, default=800)
+    parser.add_argument("--steps", type=int, default=6, help="in a round; 0: an epoch")
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--arms", type=lambda names: names.split(","), help="default: all that there are of the shape")
     parser.add_argument("--json", type=Path)
     parser.add_argument("--picture", type=Path)
     given = parser.parse_args()
-    given.steps = given.rows // OF[given.shape].BATCH_SIZE
+    given.steps = given.steps or given.rows // OF[given.shape].BATCH_SIZE
     if given.steps < 2:
-        parser.error(f"--rows {given.rows}: at least two batches of {OF[given.shape].BATCH_SIZE} are expected")
+        parser.error(f"--steps {given.steps}: at least 2 are expected, because the first one is not counted")
     given.arms = given.arms or [*OF[given.shape].ARMS, "D"]
     found = compare(given)
     show(found)

@@ -36,7 +36,8 @@ from train_func.errors import InvalidInput
 Ints = npt.NDArray[np.int64]
 
 PAD_TO = 8  # tokens: lengths of a micro-batch are rounded up to this, which the matrix kernels like
-WINDOW = 8  # global batches whose rows are sorted by length together: more saves padding, and costs accuracy
+WINDOW = (8, 32)  # global batches whose rows are sorted by length together, at least and at most
+NUM_WINDOWS = 4  # of an epoch, between these bounds: in fewer the same rows would meet in every epoch
 EMPTY = -1
 CUT_AT_ONCE = 1 << 16  # rows: short epochs are cut several at a time, because the calls cost more than the work
 
@@ -88,7 +89,7 @@ def _batches(seed: int, epoch: int, lengths: Ints, batch_size: int) -> list[Ints
     order = random.permutation(len(lengths))
     num_full, num_left = divmod(len(lengths), batch_size)
     left, full = order[:num_left], order[num_left:]
-    window = WINDOW * batch_size
+    window = min(max(num_full // NUM_WINDOWS, WINDOW[0]), WINDOW[1]) * batch_size
     windows = [full[start : start + window] for start in range(0, len(full), window)]
     batches = np.concatenate([full[:0], *(rows[np.argsort(-lengths[rows], kind="stable")] for rows in windows)])
     blocks = [batches.reshape(num_full, batch_size)[random.permutation(num_full)]] if num_full else []
