@@ -9,6 +9,7 @@
 # make elastic        elastic trainings, resized, killed, stopped and moved, each as one undisturbed worker; TIMES, LIMITS=1; resumable
 # make recovery       seconds to the first step, to the next one after a rank or a worker was killed, and memory; has limits
 # make causes         injects every kind of fault and writes docs/causes.md: cause told against cause injected; WHERE=Cluster, TIMES=5
+# make bench          trains by turns as recipes, a tuned Trainer, Fabric and train_func do, and prints the costs; QUICK=1
 # make checkpoint-cost  what a checkpoint of a BERT-base costs its training, beside the save of transformers' Trainer
 # make check          the quick checks: style, types, arrows, shell, and that the docs make a site: build/site/start.html
 # make image          builds the worker and notebook image: IMAGE=registry/name:tag REQUIREMENTS=requirements.txt
@@ -20,7 +21,7 @@ SHELL := bash
 .ONESHELL:
 .SILENT:
 .DEFAULT_GOAL := help
-.PHONY: help run cancel clean known setup test test-all faults elastic recovery causes checkpoint-cost test-wheel check image test-cluster test-cluster-all lock
+.PHONY: help run cancel clean known setup test test-all faults elastic recovery causes bench checkpoint-cost test-wheel check image test-cluster test-cluster-all lock
 
 BIN := .venv/bin
 # Three processes, which often wait, share the files of tests, in their order: the long ones come first. The time-out is only for what hangs.
@@ -83,6 +84,10 @@ recovery: setup
 
 causes: setup
 	$(BIN)/python -m tests.faults.causes build/causes --on $(or $(WHERE),Local) --times $(TIMES) --table docs/causes.md
+
+# On a machine that does nothing else. Hours; QUICK=1: within five minutes, two small comparisons.
+bench: setup
+	$(BIN)/python -m benchmarks.suite $(if $(QUICK),--quick)
 
 checkpoint-cost: setup
 	$(BIN)/python -m benchmarks.checkpoint_cost

@@ -55,7 +55,7 @@ def by_train_func(folder, seed):
         seed=seed,
         deadline=3600,
     )
-    job = submit(train_func, run, on=Local(store=f"{folder}/store"))
+    job = submit(train_func, run, on=Local(cpu=1, store=f"file://{folder}/store"))
     found = job.result()
     return found["eval_accuracy"], found["eval_loss"]
 

@@ -10,7 +10,8 @@ rows by length only among many: 800 rows give it as much to choose from as it ev
 Prints what B is tuned over; of every arm the processor seconds a row, median and range over the rounds, rows a second,
 how often each row was used, what was padded, the peak of memory; the ratios to D; and how much of the time the matrix
 products of the rows alone would take, at the speed that this machine reaches in the same run. The first step of an arm
-is not counted. ``--json FILE`` keeps all of it, ``--picture FILE.svg`` draws the losses of all arms.
+is not counted. ``--json FILE`` keeps all of it, ``--table FILE.md`` the table, and ``--picture FILE.svg`` draws the
+losses of all arms.
 """
 
 import argparse
@@ -111,7 +112,7 @@ def tune(arms: Arms, works: Works, folder: Path, given: argparse.Namespace) -> d
     """Trains B with each choice for a few steps; returns the best one."""
     print("what B is tuned over:", flush=True)
     of, costs = OF[given.shape], {}
-    for choice in of.CHOICES:
+    for choice in of.CHOICES[: given.choices]:
         name = f"B {' '.join(map(str, choice.values()))}"
         if choice["per_device"] * given.ranks > of.BATCH_SIZE:
             continue
@@ -131,20 +132,24 @@ def compare(given: argparse.Namespace) -> dict[str, Any]:
         arms = stack.enter_context(Arms(folder, given.ranks))
         works = Works(of.work_of_rows(given.shape, folder))
         best = tune(arms, works, folder, given) if {"B", "C"} & {*given.arms} else {}
-        for arm in given.arms:
-            stack.enter_context(alive(arms, arm, folder, given, **(best if arm in ("B", "C") else {})))
         turns: dict[str, list[list[Turn]]] = {arm: [] for arm in given.arms}
-        speeds = []
-        for turn in range(given.rounds):
+
+        def take_turn(arm: str) -> None:
+            if not turns[arm]:
+                arms.train(arm, 1)  # memory, kernels and caches are made in it
+            turns[arm].append(arms.train(arm, given.steps - (not turns[arm])))
+            print(f"round {len(turns[arm])}, {arm}: {works.cost(turns[arm][-1]):.3f} s a row", flush=True)
+
+        for arm in [arm for arm in given.arms if arm in of.ONCE]:
+            with alive(arms, arm, folder, given):
+                take_turn(arm)
+        others, speeds = [arm for arm in given.arms if arm not in of.ONCE], []
+        for arm in others:
+            stack.enter_context(alive(arms, arm, folder, given, **(best if arm in ("B", "C") else {})))
+        for number in range(given.rounds):
             speeds.append(product_speed())
-            order = given.arms if turn % 2 == 0 else given.arms[::-1]
-            for arm in order:
-                if turn and arm in of.ONCE:
-                    continue
-                if not turn:
-                    arms.train(arm, 1)  # memory, kernels and caches are made in it
-                turns[arm].append(arms.train(arm, given.steps - (not turn)))
-                print(f"round {turn + 1}, {arm}: {works.cost(turns[arm][-1]):.3f} s a row", flush=True)
+            for arm in others if number % 2 == 0 else others[::-1]:
+                take_turn(arm)
     return summary(given, best, turns, speeds, works)
 
 
@@ -175,21 +180,36 @@ def summary(
     return {"given": vars(given), "best": best, "gflops": [speed / 1e9 for speed in speeds], "arms": figures}
 
 
-def show(found: dict[str, Any]) -> None:
-    """Prints the table."""
+def table(found: dict[str, Any]) -> str:
+    """The figures, as Markdown."""
     middle = {arm: statistics.median(of["cpu_seconds_a_row"]) for arm, of in found["arms"].items()}
-    print(f"B and C with {found['best']}; products at {statistics.median(found['gflops']):.0f} GFLOP/s")
-    print(
-        "| arm | CPU s a row (range) | rows a s | arm / D | rows, of them different | padded | peak GB | of the bound |"
+    head = (
+        "arm",
+        "CPU s a row (range)",
+        "rows a s",
+        "arm / D",
+        "rows, different ones",
+        "padded",
+        "peak GB",
+        "of the bound",
     )
-    print("| --- " * 8 + "|")
+    rows: list[tuple[str, ...]] = [head, ("---",) * len(head)]
     for arm, of in found["arms"].items():
         costs = of["cpu_seconds_a_row"]
-        print(
-            f"| {arm} | {middle[arm]:.3f} ({min(costs):.3f} to {max(costs):.3f}) | {of['rows_a_second']:.2f} | "
-            f"{middle[arm] / middle['D']:.2f} | {of['num_used']}, {of['num_rows']} | {of['cells_a_token']:.2f} | "
-            f"{of['peak_gb']:.2f} | {of['share_of_bound']:.0%} |"
+        rows.append(
+            (
+                arm,
+                f"{middle[arm]:.3f} ({min(costs):.3f} to {max(costs):.3f})",
+                f"{of['rows_a_second']:.2f}",
+                f"{middle[arm] / middle['D']:.2f}",
+                f"{of['num_used']}, {of['num_rows']}",
+                f"{of['cells_a_token']:.2f}",
+                f"{of['peak_gb']:.2f}",
+                f"{of['share_of_bound']:.0%}" if of["share_of_bound"] else "",
+            )
         )
+    speed = f"B and C with {found['best']}; products at {statistics.median(found['gflops']):.0f} GFLOP/s"
+    return "\n".join([speed, "", *(f"| {' | '.join(row)} |" for row in rows), ""])
 
 
 def draw(found: dict[str, Any], path: Path) -> None:
@@ -217,8 +237,10 @@ def main() -> None:
     parser.add_argument("--rows", type=int, default=800)
     parser.add_argument("--steps", type=int, default=6, help="in a round; 0: an epoch")
     parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--choices", type=int, default=99, help="most that B is tuned over")
     parser.add_argument("--arms", type=lambda names: names.split(","), help="default: all that there are of the shape")
     parser.add_argument("--json", type=Path)
+    parser.add_argument("--table", type=Path)
     parser.add_argument("--picture", type=Path)
     given = parser.parse_args()
     given.steps = given.steps or given.rows // OF[given.shape].BATCH_SIZE
@@ -226,7 +248,9 @@ def main() -> None:
         parser.error(f"--steps {given.steps}: at least 2 are expected, because the first one is not counted")
     given.arms = given.arms or [*OF[given.shape].ARMS, "D"]
     found = compare(given)
-    show(found)
+    print(table(found))
+    if given.table:
+        given.table.write_text(table(found))
     if given.json:
         given.json.write_text(json.dumps(found, default=str))
     if given.picture:
