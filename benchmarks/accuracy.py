@@ -57,7 +57,7 @@ def by_train_func(folder, seed):
     )
     job = submit(train_func, run, on=Local(cpu=1, store=f"file://{folder}/store"))
     found = job.result()
-    return found["eval_accuracy"], found["eval_loss"]
+    return found["accuracy"], found["loss"]
 
 
 def train_func(parameters):
