@@ -80,6 +80,9 @@ class Run(NamedFields):
 
     Without a task the function is your own, and is called with ``parameters`` as they are.
 
+    Our Trainer computes in bfloat16 where the GPU, or the CPU, has instructions for it, else in float32;
+    ``session.arguments(bf16=False)`` asks for float32. The first attempt decides it for the run.
+
     Every worker finds each of ``inputs`` as a local path: ``session.input("photos")``, or without a Session
     ``os.environ["TRAIN_FUNC_INPUT_PHOTOS"]``, the name in capitals with ``_`` for ``-``. A file stays a file; a folder
     or a repository of the Hub is a folder; a DataFrame or ``datasets.Dataset`` is a Parquet file. The content is part

@@ -284,7 +284,12 @@ class TextClassification(TextTask):
 
 @dataclass(frozen=True, kw_only=True)
 class TokenClassification(TextTask):
-    """Every word of a sentence has a tag, such as the kind of name that it is part of."""
+    """Every word of a sentence has a tag, such as the kind of name that it is part of.
+
+    The first token of a word has its tag. Metrics are ``accuracy`` over tagged words and, for tags such as ``B-PER``,
+    ``precision``, ``recall`` and ``f1`` of spans, as seqeval counts them. BIOES, BILOU, BMES and tags without a type
+    are written as BIO first. Words behind ``max_length`` are neither trained on nor measured.
+    """
 
     worker: ClassVar[str] = "train_func.worker.tasks.token_classification:TokenClassifier"
 
@@ -307,7 +312,17 @@ class CausalLM(TextTask):
     """A language model is tuned on conversations, or on prompts and the answers to them; the loss is of answers only.
 
     With ``lora_rank`` small adapters beside its linear layers are trained and published, and its own weights stay as
-    they are; without it all of its weights are trained.
+    they are; without it all of its weights are trained, in float32. Adapters that begin as ``"pissa"``, ``"olora"`` or
+    ``"corda"`` are published at twice their rank.
+
+    The model's chat template makes the text; a tokenizer without one gets a plain one, published with it. A template
+    that rewrites earlier answers, as that of Qwen3, takes one question and one answer; one that begins an answer with a
+    thought, as that of DeepSeek-R1, takes none. A date in the template stays that of the first day.
+
+    Metrics are ``loss``, ``perplexity`` and ``token_accuracy`` over the tokens of answers; ``loss`` alone for a model
+    that scales or caps its logits or adds to its loss, such as granite, gemma2 and mixtral with
+    ``output_router_logits``. ``compute_metrics`` and ``trainer.predict`` get three numbers for each row and no logits:
+    summed loss, tokens, right tokens. A forward with labels and gradients returns ``logits=None``.
     """
 
     worker: ClassVar[str] = "train_func.worker.tasks.causal_lm:CausalLMTuner"
@@ -323,7 +338,10 @@ class CausalLM(TextTask):
     completion: str = "completion"
     """Column with the answer."""
     messages: str | None = None
-    """Column with conversations in place of the three: lists of {"role": "user", "content": "..."}."""
+    """Column with conversations in place of the three: lists of {"role": "user", "content": "..."}.
+
+    An answer with ``"weight": 0`` is only read.
+    """
     lora_rank: int | None = field(default=None, metadata={"judge": whole(1, 1024)})
     """Rank of the adapters; None trains all weights."""
     lora_alpha: int | None = field(default=None, metadata={"judge": whole(1, 10_000)})
@@ -367,7 +385,11 @@ class CausalLM(TextTask):
 
 @dataclass(frozen=True, kw_only=True)
 class ImageClassification(RowsTask):
-    """Every image has one class."""
+    """Every image has one class. The metric is ``accuracy``.
+
+    Each image is decoded once at the submission, to RGB, upright, white where it is transparent; of several frames the
+    first counts. More than 50 million pixels, or 8 bits per colour, are refused.
+    """
 
     worker: ClassVar[str] = "train_func.worker.tasks.image_classification:ImageClassifier"
 
@@ -384,7 +406,10 @@ class ImageClassification(RowsTask):
     size: int | None = None
     """Height and width of what a module of the function's own is given; those of a ``model`` are its own."""
     augment: bool = field(default=True, metadata={"judge": flag_fault})
-    """Train on random parts of the images, half of them mirrored; False: on what held-out images are measured by."""
+    """Train on random parts of the images, of at least 35 %, half of them mirrored, the same on any number of workers.
+
+    False, as for letters: train on what held-out images are measured by.
+    """
 
     @property
     def columns(self) -> tuple[tuple[str, str], ...]:

@@ -110,12 +110,11 @@ def matrix(lines: list[Line], on: str) -> str:
 
 TEXT = """# Which cause is told
 
-`result()` raises an error with a `cause`, and a drill reports one. Here every kind of fault was injected at drawn
-moments, and the cause that was told is counted in a column, in bold where it is right. "Part at fault named": where one
-worker or rank is at fault, how often the message names it; the others merely wait then, and must not be named.
+Every kind of fault was injected at drawn moments; a column counts the `cause` that `result()` or a drill told, in bold
+where it is right. "Part at fault named": how often the message names the worker or rank at fault, and no healthy one.
 
-Made on {date} by `make causes`; `make causes WHERE=Cluster TIMES=5` asks the cluster that KUBECONFIG names, as its
-admin, with the image that TRAIN_FUNC_IMAGE names.
+Made on {date} by `make causes`; `make causes WHERE=Cluster TIMES=5` asks the cluster of KUBECONFIG, as its admin, with
+the image TRAIN_FUNC_IMAGE.
 
 """
 

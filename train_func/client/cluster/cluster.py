@@ -59,9 +59,15 @@ class Cluster(NamedFields):
     gpu: int = 0
     """GPUs of each worker."""
     disk: str = "50Gi"
-    """Most that each worker may keep in its cache and its working folder; a worker that keeps more is evicted."""
+    """Most that each worker may keep in its cache and its working folder; a worker that keeps more is evicted.
+
+    Larger local files are refused, unless ``cache`` names a claim. A folder of images takes twice its size.
+    """
     cache: str | None = None
-    """PersistentVolumeClaim in which workers share inputs, models and packages; default: each has a volume."""
+    """PersistentVolumeClaim in which workers share inputs, models and packages; default: each has a volume.
+
+    Workers on several nodes need one that is ReadWriteMany.
+    """
     spot: bool = False
     """Whether workers tolerate and prefer nodes that can be reclaimed."""
     node_selector: Mapping[str, str] = field(default_factory=dict)
