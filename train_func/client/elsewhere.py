@@ -98,6 +98,12 @@ class Elsewhere:
         )
 
 
+def whereabouts(keys: RunKeys, store: Store, here: Backend) -> str:
+    """Returns where else the job of a run is, in words; empty when it was submitted ``here``."""
+    other = Elsewhere.of(keys, store, here)
+    return other.whereabouts if other else ""
+
+
 def refuse_elsewhere(keys: RunKeys, backend: Backend, store: Store) -> None:
     """Refuses to start a job of the run beside another one: each would replace the other's records.
 

@@ -9,9 +9,10 @@ from dataclasses import dataclass
 from datetime import datetime
 from itertools import pairwise
 
-from train_func.client.backend import BoundJob
+from train_func.client.backend import Backend, BoundJob
 from train_func.client.diagnose import JobMonitor
 from train_func.client.diagnose.diagnosis import workers as named
+from train_func.client.elsewhere import whereabouts
 from train_func.client.status import Pod, Snapshot
 from train_func.client.stored_attempts import all_ends, attempt_numbers, attempt_rows
 from train_func.errors import InvalidInput, JobNotFound
@@ -62,16 +63,9 @@ class Workers:
     """The workers of one job, whose number and nodes change; what happens meanwhile is told to ``note``."""
 
     def __init__(
-        self,
-        record: RunRecord,
-        job: BoundJob,
-        store: Store,
-        note: Callable[[str], None],
-        other_place: Callable[[], str],
+        self, record: RunRecord, job: BoundJob, backend: Backend, store: Store, note: Callable[[str], None]
     ) -> None:
-        """``other_place``: says where else the job may be; empty for a job that was submitted here."""
-        self._record, self._job, self._store, self._note = record, job, store, note
-        self._other_place = other_place
+        self._record, self._job, self._backend, self._store, self._note = record, job, backend, store, note
         self._end = float("inf")  # of waiting, in monotonic seconds
 
     def scale(self, workers: int) -> None:
@@ -234,7 +228,7 @@ class Workers:
         snapshot = self._job.look(with_logs=False)
         if snapshot.status is None or snapshot.status.is_over or snapshot.status.deleting:
             gone = f"job {self._job.name} does not run: submit the run again, with fresh=True if it has succeeded"
-            raise JobNotFound(self._other_place() or gone)
+            raise JobNotFound(whereabouts(self._record.keys, self._store, self._backend) or gone)
         return snapshot
 
     def _pods(self, snapshot: Snapshot) -> dict[int, Pod]:
