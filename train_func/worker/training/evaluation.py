@@ -109,6 +109,12 @@ def measure(trainer: transformers.Trainer, rows: Dataset, ignore_keys: list[str]
     return Measurement(mark, rows._fingerprint, plain_names, _with_prefix(metrics, prefix), coverage, predictions)
 
 
+def newest_of(measurements: Sequence[Measurement], rows: Dataset, mark: list[float]) -> Measurement | None:
+    """Returns the newest of the measurements that were made on these rows with the weights of this mark."""
+    same = (of for of in reversed(measurements) if (of.rows, of.weights) == (rows._fingerprint, mark))
+    return next(same, None)
+
+
 @contextmanager
 def printed() -> Iterator[None]:
     """Prints what those raise who are told of metrics, and no more."""

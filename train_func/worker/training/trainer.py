@@ -138,15 +138,7 @@ class Trainer(transformers.Trainer):
 
         Raises InvalidInput before the first step when the plan and the arguments do not fit together,
         at a step whose loss is not finite, and after an epoch that did not use every row once."""
-        if trial is not None:
-            self.hyperparameter_search()
-        if not isinstance(resume_from_checkpoint, bool | None):
-            raise InvalidInput(
-                f"trainer.train(resume_from_checkpoint={resume_from_checkpoint!r}): the training goes on from the "
-                "newest checkpoint of its run by itself: leave the argument out. Weights to begin with belong into the "
-                "model",
-                cause="code",
-            )
+        arguments.check_train_call(resume_from_checkpoint, trial)
         self._forget()
         self._ignore_keys = ignore_keys_for_eval
 
@@ -414,9 +406,8 @@ class Trainer(transformers.Trainer):
             if self.state.best_global_step == self.state.global_step and self.args.load_best_model_at_end:
                 self.state.best_model_checkpoint = evaluation.checkpoint_of(self)
                 if world.rank() == 0:
-                    held = weights.own_weights(self.accelerator.unwrap_model(self.model), self._base)
-                    copies = {name: of.detach().cpu().clone() for name, of in held.items()}
-                    self._best = (self.state.global_step, copies)
+                    best = weights.copy_own_weights(self.accelerator.unwrap_model(self.model), self._base)
+                    self._best = (self.state.global_step, best)
             self.control = self.callback_handler.on_save(self.args, self.state, self.control)
 
     def _evaluated(self, *, skip_scheduler: bool = False) -> dict[str, float]:
@@ -475,15 +466,11 @@ class Trainer(transformers.Trainer):
 
     def measured_on(self, rows: Dataset) -> evaluation.Measurement:
         """Collective: the evaluation of these rows with the weights that the model has now; made when there is none."""
-        used = weights.mark_of(self.accelerator.unwrap_model(self.model))
-
-        def found() -> evaluation.Measurement | None:
-            made = (of for of in reversed(self.evaluations) if (of.rows, of.weights) == (rows._fingerprint, used))
-            return next(made, None)
-
-        if world.on_rank_zero(lambda: found() is None):
+        mark = weights.mark_of(self.accelerator.unwrap_model(self.model))
+        find = partial(evaluation.newest_of, self.evaluations, rows, mark)
+        if world.on_rank_zero(lambda: find() is None):
             self._measure(rows, self._ignore_keys, "eval", is_published=True)
-        return found() or self.evaluations[-1]
+        return find() or self.evaluations[-1]
 
     def predict(
         self, test_dataset: Any, ignore_keys: list[str] | None = None, metric_key_prefix: str = "test"

@@ -46,6 +46,11 @@ def own_weights(model: nn.Module, base: frozenset[str] | None = None) -> dict[st
     return {name: value for name, value in state.items() if name not in frozen} if frozen else state
 
 
+def copy_own_weights(model: nn.Module, base: frozenset[str]) -> dict[str, torch.Tensor]:
+    """Returns a copy of the model's ``own_weights`` on the CPU."""
+    return {name: value.detach().cpu().clone() for name, value in own_weights(model, base).items()}
+
+
 def frozen_names(model: nn.Module) -> list[str]:
     """Returns the names of the parameters that are not trained now."""
     return [name for name, parameter in model.named_parameters() if not parameter.requires_grad]
