@@ -48,7 +48,7 @@ class Job:
     def __init__(
         self, record: RunRecord, backend: Backend, store: Store, promoted_as: str = "", told: Collection[str] = ()
     ) -> None:
-        """``promoted_as``: its model in place, if it was attached to by that. ``told``: notes that were printed."""
+        """``promoted_as``: the name of its model in place, if attached to by it. ``told``: notes that were printed."""
         self.record, self._told = record, frozenset(told)
         self._backend, self._store, self._promoted_as = backend, store, promoted_as
         self._job = backend.job(record.job_name)
@@ -211,7 +211,7 @@ class Job:
         return history_of(read_rows(self._store, self.record.keys, since), self.name)
 
     def predictions(self) -> "pandas.DataFrame":
-        """Returns what the published model predicts of each held-out row; of more than 20,000, of that many.
+        """Returns what the published model predicts of each held-out row, of 20,000 rows at most.
 
         Columns: ``expected``, ``predicted``, ``confidence``, or loss and tokens; ``text`` where the data can be read.
         Raises StorageFailed where the run has published none, as after a loop of its own.

@@ -79,7 +79,7 @@ class Pod:
     pid: int | None = None
     """The process id of its supervisor, while that is a process of this machine."""
     unheard_since: datetime | None = None
-    """When the cluster has heard last of a pod that runs as far as is known; None of one whose node answers."""
+    """When the node of a running pod stopped answering; None while it answers."""
 
 
 @dataclass(frozen=True)
@@ -179,7 +179,7 @@ class Snapshot:
     def of_this_job(self) -> "Snapshot":
         """The snapshot without what befell an earlier job of that name.
 
-        A cluster keeps events for an hour, and a client that watches the pods that it has seen.
+        A cluster keeps events for an hour, and a client that watches keeps the pods that it has seen.
         """
         created = self.status.created if self.status else None
         if created is None:

@@ -45,7 +45,7 @@ _POSSIBLE = re.compile(r"\w[\w.-]*")  # what may be meant as a name
 
 @dataclass(frozen=True, kw_only=True)
 class Submission(SubmissionRecord):
-    """One as a client sees it: it leads to the job."""
+    """A submission as a client sees it, which leads to the job."""
 
     @classmethod
     def newest(cls, store: Readable, keys: RunKeys) -> "Submission | None":
@@ -72,7 +72,7 @@ class Submission(SubmissionRecord):
 
     @property
     def handle(self) -> str:
-        """What is written there to have the handle on the job."""
+        """The expression that returns the handle on the job, in the place of the job."""
         return f"attach({self.run.name!r}, {argument_of(self.backend, self.found_by) or f'on={self.backend}()'})"
 
     @property

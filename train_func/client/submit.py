@@ -157,7 +157,7 @@ class Request:
 
 
 def variables_note(source: Source, backend: Backend) -> Sequence[str]:
-    """Says which variables the function reads that are set here and that nothing gives a worker."""
+    """Notes which variables the function reads that are set here and reach no worker."""
     given = getattr(backend, "environment", {})
     names = [
         name
@@ -174,7 +174,7 @@ def variables_note(source: Source, backend: Backend) -> Sequence[str]:
 
 
 def check_run(run: object) -> Run:
-    """Returns the Run that a caller has given, by default one worker; raises InvalidInput for all else."""
+    """Returns the Run that a caller has given, by default one worker; raises InvalidInput for anything else."""
     if run is None:
         return Run()
     if isinstance(run, Run):
@@ -210,7 +210,7 @@ def record_of(run: Run, source: Source, facts: Facts, store: Store, packages: "R
 def attach_to(
     record: RunRecord, backend: Backend, store: Store, state: str, by: str = "", resume: str | None = None
 ) -> Job:
-    """Attaches to the job that was submitted before; prints what of run and options it was not submitted with."""
+    """Attaches to the job that was submitted before; prints which of its options, of run and backend, are others."""
     before = Submission.newest(store, record.keys)
     assert before  # its job is there, or its end
     job = Job(before.run, backend, store)

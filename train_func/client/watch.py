@@ -185,8 +185,8 @@ class JobLooks:
         """Yields what the workers say, with the attempts that they belong to.
 
         Args:
-            note: takes what is left out, and of a job that is followed why there is no news.
-            worker: only of this one.
+            note: takes which logs are left out and, while the job is followed, why there is no news.
+            worker: the only one whose lines are given; None: all.
             is_followed: whether to go on until the job has ended.
         """
         views = until_read(self.views(worker)) if is_followed else until_now(self.views(worker))

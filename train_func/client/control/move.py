@@ -39,7 +39,7 @@ class Move:
     num_steps_repeated: int | None
 
     def __str__(self) -> str:
-        """One line."""
+        """Says all of it in one line."""
         unknown = "not known"
         pause = unknown if self.pause is None else f"{self.pause:.1f} s"
         repeated = unknown if self.num_steps_repeated is None else str(self.num_steps_repeated)
@@ -52,9 +52,9 @@ class _Before:
     """A job before something moves."""
 
     pods: Mapping[int, Pod]
-    """By worker."""
+    """The newest pod of each worker."""
     attempt: int
-    """The newest."""
+    """The newest attempt."""
     monitor: JobMonitor
     snapshot: Snapshot
 
@@ -178,7 +178,7 @@ class Workers:
         return moves
 
     def _joined(self, workers: Sequence[int], old: set[str], before: int) -> int:
-        """The first attempt after ``before`` in which all these workers have pods that are not old; 0 before that."""
+        """The first attempt after ``before`` in which each of these workers has a new pod; 0 where there is none."""
         for number in self._attempts(before + 1):
             keys = [self._record.keys.attempt(number).log(worker) for worker in workers]
             if all((pod := self._pod_of(key)) and pod not in old for key in keys):
@@ -186,7 +186,7 @@ class Workers:
         return 0
 
     def _pod_of(self, key: str) -> str:
-        """The pod whose log it is; empty where there is none yet."""
+        """Returns the pod whose log has this key; empty while there is no log."""
         log = find(self._store, key)
         first = events.parse(log.data.partition(b"\n")[0].decode(errors="replace")) if log else None
         return first.pod_uid if isinstance(first, events.WorkerStarts) else ""

@@ -84,7 +84,7 @@ def chart(lines: Sequence[Line], marks: Sequence[Flag], *, width: int, height: i
 
 
 def ticks(low: float, high: float, most: int, least: float = 0.0) -> list[float]:
-    """Returns round numbers between two values, at most so many and one more, and at least so far from each other."""
+    """Returns round numbers between two values: at most ``most`` + 1 of them, and at least ``least`` apart."""
     rough = ((high - low) or 1.0) / most
     power = 10.0 ** math.floor(math.log10(rough))
     step = max(least, next(factor * power for factor in (1, 2, 5, 10) if factor * power >= rough * (1 - 1e-9)))
@@ -93,7 +93,7 @@ def ticks(low: float, high: float, most: int, least: float = 0.0) -> list[float]
 
 
 def thin(points: Points, most: int) -> list[tuple[float, float]]:
-    """Returns at most so many points, each of which stands for its neighbours: of every group its extremes."""
+    """Returns at most ``most`` points: the extremes of every group of neighbours."""
     width = math.ceil(len(points) / max(1, most // 2))
     if len(points) <= most:
         return list(points)
@@ -103,7 +103,7 @@ def thin(points: Points, most: int) -> list[tuple[float, float]]:
 
 
 def means(points: Points, most: int) -> list[tuple[float, float]]:
-    """Returns at most so many points, each the mean of its neighbours, and the ends of the curve."""
+    """Returns at most ``most`` points, each the mean of a group of neighbours."""
     width = math.ceil(len(points) / most)
     groups = [points[begin : begin + width] for begin in range(0, len(points), width)]
     return [(sum(x for x, _ in group) / len(group), sum(y for _, y in group) / len(group)) for group in groups]

@@ -67,7 +67,7 @@ def _cell(number: int, num_rows: int, colour: str, *, has_share: bool) -> str:
 
 
 def draw_mistakes(predictions: Predictions, places: Sequence[int], texts: Mapping[int, str], why: str) -> str:
-    """Returns a table of the rows at ``places``; ``why``: there are no texts, in words."""
+    """Returns a table of the rows at ``places``; ``why`` says why there are no texts."""
     if not places:
         return ""
     names = [name for name in predictions.columns if name != "row"]

@@ -88,7 +88,7 @@ class JobFolder:
         return Changes.from_json(self.changes.read_bytes(), str(self.changes))
 
     def write_changes(self, changes: Changes) -> None:
-        """Takes the place of what was wanted before."""
+        """Replaces what clients wanted before."""
         new = self.changes.with_suffix(".new")
         new.write_bytes(changes.to_json())
         new.replace(self.changes)
