@@ -169,7 +169,7 @@ def _missing(where: str, sizes: Mapping[str, int], *, needs_tokenizer: bool) -> 
 
 
 def _wrong_weights(path: Path) -> str | None:
-    """Truncated, or no safetensors at all; weights that are not here yet pass."""
+    """Returns what is wrong with weights: cut short, or no safetensors; None for those that are not here yet."""
     if not path.is_file():
         return None
     try:

@@ -81,7 +81,7 @@ class Publication:
         self._root = work_dir / "publication" / str(attempt)
         self._file = self._root / "state.json"
         self.folder = self._root / "files"
-        """Where the files lie that were added last, with those before them."""
+        """The folder of all files that were added."""
         self._store, self._record, self._attempt = store, record, attempt
         self._is_supervised, self._is_over = is_supervised, False
         self._seconds = min(PUBLISH_SECONDS, record.run.deadline)

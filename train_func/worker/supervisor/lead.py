@@ -103,7 +103,7 @@ class FixedLead:
         return Way(coordinator.report, address, lead=0, usages=coordinator.usages)
 
     def check(self) -> None:
-        """Worker 0 leads as long as it lives."""
+        """Raises nothing: worker 0 leads as long as it lives."""
 
 
 @dataclass(frozen=True, kw_only=True)

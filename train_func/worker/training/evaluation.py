@@ -117,7 +117,7 @@ def newest_of(measurements: Sequence[Measurement], rows: Dataset, mark: list[flo
 
 @contextmanager
 def printed() -> Iterator[None]:
-    """Prints what those raise who are told of metrics, and no more."""
+    """Prints what callbacks and trackers raise in its body, which goes no further."""
     try:
         yield
     except Exception as error:
@@ -318,7 +318,7 @@ def _in_order(values: Sequence[Any], positions: Sequence[Ints]) -> Any:
 
 
 def checkpoint_of(trainer: transformers.Trainer) -> str:
-    """Returns under which name transformers' state keeps that this step has the best weights that were saved."""
+    """Returns the name by which transformers' state knows that the best saved weights are of this step."""
     return str(Path(str(trainer.args.output_dir)) / f"checkpoint-{trainer.state.global_step}")
 
 

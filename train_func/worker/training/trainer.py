@@ -70,7 +70,7 @@ class Trainer(transformers.Trainer):
     task: ClassVar[WorkerTask | None] = None
     """Task of the session that is open in this process: the function makes its Trainer without naming it."""
     checkpoints: ClassVar[Callable[[Any], Checkpointing] | None] = None
-    """Begins those of one training, told what it is made of; of that session too."""
+    """Begins the checkpoints of one training, told what it is made of; of that session too."""
     checks: ClassVar[Checks | None] = None
     """Checks of that session."""
 
@@ -91,12 +91,12 @@ class Trainer(transformers.Trainer):
         for callback in (PrinterCallback, ProgressCallback, *posting):
             self.remove_callback(callback)
         self.evaluations: list[evaluation.Measurement] = []
-        """In their order."""
+        """All that were made, in their order."""
         count_own = self.task.num_items if self.task else None
         self.items = items_of(self.model, shifts_labels=self._loss_shifts_labels, count_own=count_own)
         self.metric: StreamingMetric | None = self.task.metric() if self.task else Accuracy()
         self.rows_evaluated = 0
-        """How many rows the batch has that an evaluation has come to."""
+        """How many rows the batch has that is being evaluated."""
         self._ignore_keys: list[str] | None = None
         self._forget()
 
@@ -122,7 +122,7 @@ class Trainer(transformers.Trainer):
 
     @property
     def coverage(self) -> list[Coverage]:
-        """One per epoch that was trained to its end."""
+        """That of each epoch which was trained to its end."""
         return self._steps.coverage if self._steps else []
 
     @property
@@ -196,7 +196,7 @@ class Trainer(transformers.Trainer):
         )
 
     def collator(self, description: str) -> Collator:
-        """Makes tensors of the columns that the model takes; "training": as rows to train on may be changed."""
+        """Returns what makes tensors of the columns that the model takes; for "training" it may draw at random."""
         training, held_out = self._of_task
         of = held_out if description != "training" and self.data_collator is training else self.data_collator
         return self._get_collator_with_removed_columns(of, description)  # type: ignore[no-any-return]
@@ -284,7 +284,7 @@ class Trainer(transformers.Trainer):
         return TrainOutput(self.state.global_step, metrics["train_loss"], metrics)
 
     def _go_on(self, training: dict[str, Any], votes: list[str]) -> None:
-        """Does what comes first behind a checkpoint: an evaluation that was to come next then."""
+        """Puts back losses and votes, and does what was to come next behind the checkpoint, such as an evaluation."""
         assert self._steps is not None
         self._losses.restore(training["losses"])
         for flag in votes:
@@ -299,7 +299,7 @@ class Trainer(transformers.Trainer):
             self._steps.meet()
 
     def _train_step(self, steps: Steps, step: Step, model: nn.Module) -> tuple[Any, float]:
-        """Returns the length of its gradient, and its learning rate."""
+        """Trains one step; returns the length of its gradient, and its learning rate."""
         self._step = step
         self.control = self.callback_handler.on_step_begin(self.args, self.state, self.control)
         step.begin()

@@ -110,7 +110,7 @@ def mark_of(model: nn.Module) -> list[float]:
 
 
 def agree(model: nn.Module, step: int) -> None:
-    """Collective: the weights are the same on every rank from now on: those of rank 0, trained to that step.
+    """Collective: gives every rank the weights of rank 0; ``step``: which they are trained to.
 
     Buffers, such as the running means of a normalisation, differ where ranks see different rows, and parameters by
     rounding.
