@@ -5,7 +5,7 @@ means of its neighbours; lines differ by dashes too, so that they can be told ap
 """
 
 import math
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from html import escape
 
@@ -67,8 +67,9 @@ def chart(lines: Sequence[Line], marks: Sequence[Flag], *, width: int, height: i
         return bottom - INSET - (value - low) / ((high - low) or 1) * y_scale
 
     parts = [f'<svg xmlns="http://www.w3.org/2000/svg" class="tf-chart" viewBox="0 0 {width} {height}">']
-    values = ticks(low, high, max(4, (bottom - TOP) // PER_TICK))
-    parts += [text for tick in values for text in _across(tick, y(tick), width)]
+    for tick in ticks(low, high, max(4, (bottom - TOP) // PER_TICK)):
+        parts.append(f'<line x1="{LEFT}" x2="{width - RIGHT}" y1="{y(tick):.1f}" y2="{y(tick):.1f}" class="tf-grid"/>')
+        parts.append(_text(LEFT - 5, y(tick) + 3.5, f"{tick:.6g}", "end"))
     parts.append(f'<line x1="{LEFT}" x2="{width - RIGHT}" y1="{bottom}" y2="{bottom}" class="tf-axis"/>')
     for tick in ticks(first, last, 5, least=1):
         words = f"{tick:,.0f}"
@@ -157,11 +158,6 @@ def _legend(lines: Sequence[Line]) -> Iterator[str]:
             yield f'<circle cx="{at + 9:.0f}" cy="11" r="2.6" fill="{colour}"/>'
         yield _text(at + 23, 15, words, "start", weight=True)
         at += 23 + LETTER * 1.1 * len(words) + 16
-
-
-def _across(tick: float, y: float, width: int) -> Iterable[str]:
-    yield f'<line x1="{LEFT}" x2="{width - RIGHT}" y1="{y:.1f}" y2="{y:.1f}" class="tf-grid"/>'
-    yield _text(LEFT - 5, y + 3.5, f"{tick:.6g}", "end")
 
 
 def _joined(points: Points) -> str:
