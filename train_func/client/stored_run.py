@@ -22,7 +22,7 @@ from train_func.client.backend import (
 from train_func.client.status import JobStatus
 from train_func.errors import InvalidInput, JobNotFound, StorageFailed, TrainFuncError
 from train_func.run import NAME
-from train_func.storage import Readable, Store, find
+from train_func.storage import Readable, Store, find, put_new
 from train_func.text import listed
 from train_func.wire.layout import (
     INPUTS,
@@ -195,11 +195,7 @@ def start_job(
     )
     store.put(record.keys.source, source.encode())  # the same bytes from every client of the run
     addresses = list(addresses)
-    try:
-        store.put(key, submission.to_json(), if_absent=True)
-    except StorageFailed as failure:
-        if failure.reason != "conflict":
-            raise
+    if not put_new(store, key, submission.to_json()):
         return False
     if fault := _removed_input(store, record, addresses):
         store.delete(key)

@@ -16,7 +16,7 @@ from train_func.client.stored_run import published_result
 from train_func.errors import InvalidInput, StorageFailed
 from train_func.fields import brief
 from train_func.run import NAME
-from train_func.storage import Store, open_store
+from train_func.storage import Store, open_store, put_new
 from train_func.text import listed, shown
 from train_func.wire.codec import Record
 from train_func.wire.layout import MODEL_MANIFEST, MODELS, SUMS, ModelKeys, RunKeys, newest_number
@@ -214,18 +214,14 @@ def _copy(store: Store, promotion: Promotion, result: Result) -> None:
 
 def _put(store: Store, promotion: Promotion) -> None:
     key = ModelKeys(promotion.name).promotion(promotion.number)
-    try:
-        store.put(key, promotion.to_json(), if_absent=True)
-    except StorageFailed as failure:
-        if failure.reason != "conflict":
-            raise
-        _delete_others(store, promotion.name)
+    is_first = put_new(store, key, promotion.to_json())
+    _delete_others(store, promotion.name)
+    if not is_first:
         raise StorageFailed(
             f"what is in place as {promotion.name!r} in {store.address} was changed by another client meanwhile, and "
             "nothing by this one: look at what is in place, and try again",
             reason="conflict",
-        ) from None
-    _delete_others(store, promotion.name)
+        )
 
 
 def _delete_others(store: Store, name: str) -> None:

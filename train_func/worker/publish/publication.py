@@ -20,7 +20,7 @@ from typing import Any
 from train_func.errors import InvalidInput, StorageFailed
 from train_func.process.failpoint import reach
 from train_func.process.timeout import call_with_timeout
-from train_func.storage import Store, find
+from train_func.storage import Store, find, put_new
 from train_func.wire.codec import Record
 from train_func.wire.events import Published
 from train_func.wire.layout import CARD, CELLS, LABELS, MODEL_MANIFEST, RUN, SOURCE, RunKeys, later_generations
@@ -300,13 +300,8 @@ def publish_files(
     files = send_files(store, record, attempt, folder, sent)
     check_lease(store, record, attempt)
     key, result = record.keys.result, Result.write(attempt, record.generation, masks.mask(report), files)
-    try:
-        store.put(key, result, if_absent=True)
-    except StorageFailed as failure:
-        if failure.reason != "conflict":
-            raise
-        if store.get(key).data != result:  # the same bytes are this attempt's own
-            check_unpublished(store, record, attempt, "has trained to the end")
+    if not put_new(store, key, result) and store.get(key).data != result:  # the same bytes are this attempt's own
+        check_unpublished(store, record, attempt, "has trained to the end")
     reach("result put")
     complete(store, record)
 

@@ -10,7 +10,7 @@ from dataclasses import asdict, dataclass
 from typing import TypeVar
 
 from train_func.errors import StorageFailed
-from train_func.storage import Store, find
+from train_func.storage import Store, find, put_new
 from train_func.text import counted
 from train_func.wire import exits
 from train_func.wire.events import now
@@ -120,13 +120,10 @@ class Ledger:
 
     def _put(self, lease: Lease) -> bool:
         try:
-            self._store.put(self._keys.attempt(lease.attempt).lease, lease.to_json(), if_absent=True)
-        except StorageFailed as failure:
-            if failure.reason != "conflict":
-                self._unanswered = lease
-                raise
-            return False
-        return True
+            return put_new(self._store, self._keys.attempt(lease.attempt).lease, lease.to_json())
+        except StorageFailed:
+            self._unanswered = lease
+            raise
 
     def lease(self, number: int, *, formed: bool = True) -> Lease:
         """Returns this worker's claim of a number."""
