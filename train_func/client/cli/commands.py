@@ -11,6 +11,8 @@ import os
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict
+from functools import partial
+from operator import methodcaller
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -287,16 +289,9 @@ def _move(arguments: argparse.Namespace, output: Output) -> None:
     output.document({"name": job.name, "moves": [asdict(move) for move in moves]})
 
 
-def _cancel(arguments: argparse.Namespace, output: Output) -> None:
+def _end(end: Callable[[Job], None], arguments: argparse.Namespace, output: Output) -> None:
     job = _job(arguments)
-    job.cancel()
-    if output.is_json:  # the state is asked for anew
-        output.document({"name": job.name, "state": job.state})
-
-
-def _delete(arguments: argparse.Namespace, output: Output) -> None:
-    job = _job(arguments)
-    job.delete()
+    end(job)
     if output.is_json:  # the state is asked for anew
         output.document({"name": job.name, "state": job.state})
 
@@ -450,9 +445,9 @@ COMMANDS: dict[str, tuple[Callable[[argparse.Namespace, Output], int | None], st
         "start a worker again on a node with other labels while the run trains, and wait until it has joined",
         (*RUN, "worker_or_all", "labels"),
     ),
-    "cancel": (_cancel, "stop the workers of a run", RUN),
+    "cancel": (partial(_end, methodcaller("cancel")), "stop the workers of a run", RUN),
     "delete": (
-        _delete,
+        partial(_end, methodcaller("delete")),
         "remove the job of a run from its backend; the run stays in its store",
         RUN,
     ),
