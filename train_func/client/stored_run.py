@@ -55,11 +55,8 @@ class Submission(SubmissionRecord):
         """
         while number := newest_number(store.names(keys.submissions)):
             key = keys.submission(number)
-            try:
-                return cls.from_json(store.get(key).data, f"{store.address}/{key}")
-            except StorageFailed as failure:
-                if failure.reason != "absent":  # else its client took it back just now
-                    raise
+            if record := find(store, key):  # else its client took it back just now
+                return cls.from_json(record.data, f"{store.address}/{key}")
         return None
 
     def is_at(self, backend: Backend) -> bool:
