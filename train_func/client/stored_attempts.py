@@ -62,18 +62,18 @@ def all_ends(store: Readable, keys: RunKeys, damaged: list[str] | None = None) -
             if damaged is None or failure.reason != "damaged":
                 raise
             damaged.append(str(failure))
-    ends = [end for end in records if not newest or end.submitted in ("", newest)]
+    ends = [end for end in records if newest in ("", end.submitted)]
     return sorted(ends, key=lambda end: (end.attempt, end.ended))
 
 
 def _marked_ends(store: Readable, keys: RunKeys) -> Iterator[EndRecord]:
     """Yields what counts of the ends of the newest submission, oldest attempt first, by the names of objects alone."""
     newest = submission_time(store, keys)
-    digests = {digest_of(newest), digest_of("")}
+    digest = digest_of(newest)
     for number in attempt_numbers(store, keys):
         for name in store.names(keys.attempt(number).prefix):
             end = EndRecord.of_facts(number, name.removeprefix(END_MARK)) if name.startswith(END_MARK) else None
-            if end and (not newest or end.submitted in digests):
+            if end and (not newest or end.submitted == digest):
                 yield end
 
 
