@@ -6,7 +6,6 @@ import json
 import re
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
-from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
 from train_func import tables
@@ -24,6 +23,7 @@ from train_func.errors import InvalidInput, JobNotFound, StorageFailed, TrainFun
 from train_func.run import NAME
 from train_func.storage import Readable, Store, find, put_new
 from train_func.text import listed
+from train_func.wire.events import now
 from train_func.wire.layout import (
     INPUTS,
     REMOVAL_MARK,
@@ -280,7 +280,7 @@ def goes_on_in(store: Readable, record: RunRecord) -> str:
 def mark_cancelled(store: Store, keys: RunKeys) -> None:
     """Records that the job was cancelled, for when the job itself is gone."""
     newest = newest_number(store.names(keys.submissions))
-    store.put(keys.cancelled(newest), json.dumps({"time": datetime.now(UTC).isoformat()}).encode())
+    store.put(keys.cancelled(newest), json.dumps({"time": now()}).encode())
 
 
 def is_cancelled(store: Readable, keys: RunKeys) -> bool:

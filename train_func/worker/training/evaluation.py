@@ -22,13 +22,12 @@ were saved or not; the weights that it loads at the end are of ``best_model_chec
 saved.
 """
 
-import math
 import traceback
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, TypeGuard
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -39,6 +38,7 @@ from transformers.trainer_pt_utils import nested_numpify
 from transformers.trainer_utils import PredictionOutput
 
 from train_func.errors import InvalidInput
+from train_func.fields import is_number
 from train_func.wire.events import RowsAudited
 from train_func.wire.predictions import MOST_ROWS
 from train_func.worker.rank import marks, reporting, world
@@ -338,15 +338,14 @@ def better_before(trainer: transformers.Trainer, metrics: Mapping[str, Any]) -> 
     args, state = trainer.args, trainer.state
     name = str(args.metric_for_best_model or "loss").removeprefix("eval_")
     now = metrics.get(name)
-    if args.load_best_model_at_end or not _is_number(now):
+    if args.load_best_model_at_end or not isinstance(now, int | float):
         return ""
     earlier = [
         row
         for row in state.log_history
         if 0 < row.get("step", 0) < state.global_step
         and row.get("eval_rows") == metrics.get("rows")
-        and _is_number(row.get(f"eval_{name}"))
-        and math.isfinite(row[f"eval_{name}"])
+        and is_number(row.get(f"eval_{name}"))
     ]
     if not earlier:
         return ""
@@ -363,10 +362,6 @@ def better_before(trainer: transformers.Trainer, metrics: Mapping[str, Any]) -> 
         f"eval_strategy={strategy!r}, save_strategy={strategy!r}, load_best_model_at_end=True, "
         f"metric_for_best_model={name!r})"
     )
-
-
-def _is_number(value: object) -> TypeGuard[float]:
-    return isinstance(value, int | float) and not isinstance(value, bool)
 
 
 def tell_best(trainer: transformers.Trainer) -> None:
