@@ -46,7 +46,7 @@ class JobRequest:
     manifest: Mapping[str, Any]
     """The job as the backend executes it, plain JSON."""
     options: Mapping[str, Any]
-    """By name, as plain JSON values."""
+    """The options by name, as plain JSON values."""
     found_by: Mapping[str, Any]
     """Options that lead to the job from anywhere, with those that the backend takes from its surroundings here."""
     ranks_per_worker: int = 1

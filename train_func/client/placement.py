@@ -57,7 +57,7 @@ class Placement:
     gpu: int = 0
     """GPUs of each worker; as many ranks run in it, or one without any."""
     grace_seconds: int = 30
-    """From SIGTERM to SIGKILL."""
+    """Seconds from SIGTERM to SIGKILL."""
     namespace: str | None = None
     node_selector: Mapping[str, str] = field(default_factory=dict)
     tolerations: Sequence[Mapping[str, Any]] = ()

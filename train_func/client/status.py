@@ -27,13 +27,13 @@ class JobStatus:
 
     conditions: tuple[Condition, ...]
     interrupted: bool = False
-    """Not finished, and without a controller: that, or its machine, died."""
+    """Whether it has not finished and has no controller: that, or its machine, died."""
     created: datetime | None = None
     """By the backend's clock; what happened before befell an earlier job of that name. None where that cannot be."""
     deleting: bool = False
-    """It was deleted, and goes as soon as its pods have ended."""
+    """Whether it was deleted, and goes as soon as its pods have ended."""
     is_over_deadline: bool = False
-    """It has failed because it ran longer than its deadline."""
+    """Whether it has failed because it ran longer than its deadline."""
     workers: int | None = None
     """How many the job should have now; None where that is not known."""
 
@@ -45,12 +45,12 @@ class JobStatus:
 
     @property
     def finished(self) -> bool:
-        """Succeeded or Failed holds; nothing changes any more."""
+        """Returns whether Succeeded or Failed holds; nothing changes then."""
         return self.condition("Succeeded") is not None or self.condition("Failed") is not None
 
     @property
     def is_over(self) -> bool:
-        """It has finished, or nothing executes it any more."""
+        """Returns whether it has finished, or nothing executes it any more."""
         return self.finished or self.interrupted
 
 
@@ -145,7 +145,7 @@ class LogPosition:
     failures: int = 0
     """Requests in a row that were not answered."""
     is_complete: bool = False
-    """Nothing more is read: the pod has ended and was read to its end, or cannot be read any more."""
+    """Whether nothing more is read: the pod has ended and was read to its end, or cannot be read any more."""
 
 
 @dataclass(frozen=True)

@@ -38,7 +38,7 @@ class News:
     """What a look at a job has brought."""
 
     state: str
-    """Of the job, in one word."""
+    """The state of the job, in one word."""
     snapshot: Snapshot
     lines: Sequence[AttemptLine]
     """The new ones, of the newest submission."""

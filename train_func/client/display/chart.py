@@ -40,7 +40,7 @@ class Flag:
 
     step: float
     words: str = ""
-    """On a dashed line from top to bottom; without words it is a small sign at the bottom, as of a checkpoint."""
+    """Words on a dashed line from top to bottom; without words it is a small sign at the bottom, as of a checkpoint."""
 
 
 def chart(lines: Sequence[Line], marks: Sequence[Flag], *, width: int, height: int, last: float = 0) -> str:

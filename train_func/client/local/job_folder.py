@@ -42,7 +42,7 @@ class Changes(Record):
     node_selector: Mapping[str, str] = field(default_factory=dict)
     """Where workers that start from now on are; this machine has one node and records it."""
     evictions: Mapping[str, bool] = field(default_factory=dict)
-    """By the uid of each pod that has to end: whether it gets no grace period."""
+    """Whether a pod that has to end gets no grace period, by its uid."""
 
 
 def make_folder(path: Path) -> None:

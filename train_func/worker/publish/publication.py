@@ -59,7 +59,7 @@ class _State(Record):
     card: TaskPart | None = None
     """What the task says of that model; None where it is none of a task."""
     predictions: Predictions | None = None
-    """Those of that model."""
+    """Predictions of that model."""
     report: Mapping[str, Any] = field(default_factory=dict)
     own_metrics: tuple[str, ...] = ()
     """Names of the metrics in it that the function has added; all else is of the model."""

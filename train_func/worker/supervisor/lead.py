@@ -66,7 +66,7 @@ class Lead(Protocol):
     """The lead of the group, as one worker finds it."""
 
     where: str
-    """In words."""
+    """Where the lead is, in words."""
 
     def find(self, *, is_left: bool) -> Way:
         """Returns the way to the lead, which may be this worker itself.

@@ -62,7 +62,7 @@ class RankUsage:
     rank: int
     num_steps: int
     seconds: tuple[float, ...] = ()
-    """In each phase, by its number."""
+    """Seconds in each phase, by its number."""
 
 
 @dataclass(frozen=True)

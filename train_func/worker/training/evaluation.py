@@ -67,7 +67,7 @@ class Measurement:
     """The metrics with the prefix that was asked for."""
     coverage: Coverage
     predictions: Mapping[str, npt.NDArray[Any]] | None
-    """On rank 0, by column, ordered by the ids of the rows; None where the metric tells of no row."""
+    """What was predicted, on rank 0: by column, in the order of the ids; None where the metric tells of no row."""
 
     @property
     def reported(self) -> dict[str, float | int | str]:
@@ -87,7 +87,7 @@ class _Batch:
     sums: Mapping[str, float] | None
     """What it adds to the sums of the metric; None where it has none."""
     predictions: Mapping[str, npt.NDArray[Any]]
-    """Of each row, by column, where the metric tells them."""
+    """What is predicted of each row, by column, where the metric tells it."""
     outputs: tuple[Any, Any, Any]
 
 

@@ -177,7 +177,7 @@ class Steps:
         self.is_broken_off = self._is_ended = False
         """Whether a vote has ended the epoch early, and whether one has ended the training."""
         self.coverage: list[Coverage] = []
-        """That of each epoch which was gone through to its end."""
+        """How the rows of each epoch were used that was gone through to its end."""
         self._used: list[Any] = []
         self._random: Any = None
         if restored:

@@ -122,7 +122,7 @@ class Trainer(transformers.Trainer):
 
     @property
     def coverage(self) -> list[Coverage]:
-        """That of each epoch which was trained to its end."""
+        """How the rows of each epoch were used that was trained to its end."""
         return self._steps.coverage if self._steps else []
 
     @property
