@@ -10,6 +10,7 @@
 Every message says what was given, what is allowed, where, and what to do next.
 """
 
+import copyreg
 import sys
 import traceback
 from collections.abc import Sequence
@@ -68,7 +69,7 @@ class TrainFuncError(Exception):
 
     def __reduce__(self) -> tuple[Any, ...]:
         # Exceptions pickle by calling __init__ with args, which here would miss the keyword-only ones.
-        return _restored, (type(self), self.args, self.__dict__)
+        return copyreg.__newobj__, (type(self),), {**self.__dict__, "args": self.args}  # type: ignore[attr-defined]
 
     def _render_traceback_(self) -> list[str]:
         """Returns what IPython shows of it: the message, which says where; ``%xmode Verbose`` asks for all frames."""
@@ -90,13 +91,6 @@ def rendered(error: Exception) -> list[str]:
         return traceback.format_exception(error)
     kind, text = type(error).__name__, f"{error}"
     return [f"\x1b[31m{kind}\x1b[39m: {text}"]
-
-
-def _restored(kind: type[TrainFuncError], args: tuple[Any, ...], state: dict[str, Any]) -> TrainFuncError:
-    error = kind.__new__(kind)
-    error.args = args
-    error.__dict__.update(state)
-    return error
 
 
 class _Refused(TrainFuncError, ValueError):

@@ -34,7 +34,7 @@ def are_causal(adapters: Path) -> bool:
 def object_in(path: Path) -> dict[str, Any]:
     """The JSON object in a file; empty where there is none."""
     try:
-        value = json.loads(path.read_text())
+        value = json.loads(path.read_bytes())
     except (OSError, ValueError):
         return {}
     return value if isinstance(value, dict) else {}

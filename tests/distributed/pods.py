@@ -8,6 +8,7 @@ import socket
 import subprocess
 import sys
 import time
+from dataclasses import replace
 from pathlib import Path
 
 import psutil
@@ -15,6 +16,7 @@ import psutil
 from tests.job_folder import write_job_folder
 from train_func.storage import open_store
 from train_func.wire import events
+from train_func.wire.records import SubmissionRecord
 
 LIMIT = 300  # seconds; only a hang comes near it
 PROMPT = 30.0  # seconds for what takes no time by itself, on a busy machine; without it ranks would sleep for 600
@@ -57,6 +59,12 @@ class Job:
             self.pods[worker] = Pod(self._environment(worker, work), work)
             self.started.append(self.pods[worker])
         return self
+
+    def submit_again(self, time):
+        """Writes the submission anew, as made at this time."""
+        store, key = open_store(self.record.store), self.record.keys.submission(1)
+        before = SubmissionRecord.from_json(store.get(key).data, key)
+        store.put(key, replace(before, run=replace(before.run, submitted=time)).to_json())
 
     def exit_codes(self):
         """Of the pods started last, in the order of workers; waits for their ends."""

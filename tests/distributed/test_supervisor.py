@@ -290,7 +290,8 @@ def train_func(parameters):
     assert record["cause"] == "killed"
     assert unnamed(record["message"], "2 of 2 attempts", "rank 0", "SIGKILL") == []
 
-    assert made.start().exit_codes() == [71]  # after a final end the user has submitted anew
+    made.submit_again("2026-11-21T12:00:00+00:00")
+    assert made.start().exit_codes() == [71]
     assert [made.end_record(attempt, 0)["exit_code"] for attempt in (3, 4)] == [147, 71]
     made.pods[0].says("^attempt 3 starts again, number 1 since .*at most 1 more")
 

@@ -46,7 +46,7 @@ class JobRequest:
     manifest: Mapping[str, Any]
     """The job as the backend executes it, plain JSON."""
     options: Mapping[str, Any]
-    """By name, as plain JSON values."""
+    """The options by name, as plain JSON values."""
     found_by: Mapping[str, Any]
     """Options that lead to the job from anywhere, with those that the backend takes from its surroundings here."""
     ranks_per_worker: int = 1
@@ -102,9 +102,9 @@ class BoundJob(Protocol):
         """Changes the job while it runs, as far as these are given.
 
         Args:
-            workers: those from this number on end within their grace period, which is no failure, and those that lack
-                are started.
-            node_selector: labels of the nodes of the workers that are started from now on, beside those named before.
+            workers: the new number; higher workers end within their grace period, which is no failure, and missing
+                ones are started.
+            node_selector: labels of the nodes that workers start on from now on, beside those named before.
             suspend: with True all workers end within their grace period, with False they are started again.
 
         Raises:
@@ -115,7 +115,7 @@ class BoundJob(Protocol):
     def evict(self, worker: int, *, force: bool = False, dry_run: bool = False) -> None:
         """Ends a worker within its grace period, or at once with ``force``; another one takes its place.
 
-        With ``dry_run`` nothing happens but what raises.
+        With ``dry_run`` it is only checked whether that can be done.
 
         Raises:
             InvalidInput: the job has no such worker now, or the right for it is missing.
@@ -138,7 +138,7 @@ class Backend(Protocol):
 
     @property
     def found_by(self) -> Mapping[str, Any]:
-        """The options that another one needs to find the same jobs, without those left to their defaults."""
+        """The options that another backend needs to find the same jobs, without those left to their defaults."""
 
     @property
     def place(self) -> str:

@@ -23,7 +23,7 @@ LOOK_SECONDS = 0.5
 
 @dataclass(frozen=True)
 class Elsewhere:
-    """The newest submission of a run, to a place that is not the one of ``here``."""
+    """The newest submission of a run, which went to another place than ``here``."""
 
     keys: RunKeys
     store: Store
@@ -32,7 +32,7 @@ class Elsewhere:
 
     @classmethod
     def of(cls, keys: RunKeys, store: Store, here: Backend) -> "Elsewhere | None":
-        """None where the run was submitted to ``here``, or no record says where; the other place is not asked yet."""
+        """Returns None if the run was submitted to ``here``, or no record says where. Asks no other place yet."""
         newest = Submission.newest(store, keys)
         return None if newest is None or newest.is_at(here) else cls(keys, store, here, newest)
 
@@ -43,7 +43,7 @@ class Elsewhere:
 
     @property
     def job(self) -> BoundJob | None:
-        """None where it cannot be asked from here."""
+        """The job in that place; None where it cannot be asked from here."""
         return self._answer[0]
 
     @cached_property
@@ -96,6 +96,12 @@ class Elsewhere:
             f"{attach_expression(self.keys.name, self.here)}.cancel() gives the job up from here, unless it still "
             "gives signs of life"
         )
+
+
+def whereabouts(keys: RunKeys, store: Store, here: Backend) -> str:
+    """Returns where else the job of a run is, in words; empty when it was submitted ``here``."""
+    other = Elsewhere.of(keys, store, here)
+    return other.whereabouts if other else ""
 
 
 def refuse_elsewhere(keys: RunKeys, backend: Backend, store: Store) -> None:

@@ -1,18 +1,15 @@
 """Job: the handle on what executes a run and on what it publishes, the same for every backend and every kernel."""
 
-import math
-import time
 from collections.abc import Callable, Collection, Mapping
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from train_func.client.backend import Backend, backend_or_default, name_of_backend
-from train_func.client.elsewhere import Elsewhere
+from train_func.client.elsewhere import whereabouts
 from train_func.client.status import JobEvent
 from train_func.client.stored_attempts import job_state, workers_of
 from train_func.client.stored_run import (
-    ENDED,
     Submission,
     attach_expression,
     newest_generation,
@@ -42,7 +39,7 @@ if TYPE_CHECKING:
     from train_func.client.logs import LogText
     from train_func.client.watch import JobLooks
 
-REPR_SECONDS, HINT_SECONDS = 3.0, 60.0  # for a job's repr; of waiting, before it is said how to see more
+REPR_SECONDS = 3.0  # for a job's repr
 
 
 class Job:
@@ -51,7 +48,7 @@ class Job:
     def __init__(
         self, record: RunRecord, backend: Backend, store: Store, promoted_as: str = "", told: Collection[str] = ()
     ) -> None:
-        """``promoted_as``: its model in place, if it was attached to by that. ``told``: notes that were printed."""
+        """``promoted_as``: the name of its model in place, if attached to by it. ``told``: notes that were printed."""
         self.record, self._told = record, frozenset(told)
         self._backend, self._store, self._promoted_as = backend, store, promoted_as
         self._job = backend.job(record.job_name)
@@ -95,23 +92,7 @@ class Job:
             JobFailed: the job cannot go on without a change from outside; it is left as it is.
             TimeoutError: after ``timeout`` seconds; the job goes on.
         """
-        end = None if timeout is None else time.monotonic() + timeout
-        monitor, hint = self._looks.monitor(), time.monotonic() + HINT_SECONDS
-        for snapshot, state in self._looks.views(worker=0):
-            if state in ENDED:
-                break
-            if time.monotonic() > hint:
-                self._note(f"still {state}; watch() shows how far it is")
-                hint = math.inf
-            self._refuse_absent(state)
-            for diagnosis in monitor.look(snapshot):
-                self._note(str(diagnosis))
-            if failure := monitor.failure():
-                raise failure
-            if end is not None and time.monotonic() > end:
-                why = "".join(f"; {diagnosis.message}" for diagnosis in monitor.current)
-                raise TimeoutError(shown(f"{self.name} is {state} after {timeout} s{why}; wait again, or cancel()"))
-        return state
+        return self._looks.wait(timeout, self._note)
 
     def watch(self, on_alert: Callable[[Alert], object] | None = None) -> str:
         """Shows state, progress and evaluations as they come, until the job has finished; returns its state.
@@ -146,7 +127,7 @@ class Job:
                 state, failure = news.state, news.failure
                 if callback:
                     callback.take(news)
-            self._refuse_absent(state)
+            self._looks.refuse_absent(state)
             failure = self._looks.failure(state) or failure
             screen.finish(failure)
             if state == "Succeeded" and (words := separate(self.record, self._store)):
@@ -184,12 +165,6 @@ class Job:
         from train_func.client.watch import JobLooks
 
         return JobLooks(self.record, self._job, self._store, self._backend)
-
-    def _refuse_absent(self, state: str) -> None:
-        if state == "Absent":
-            is_removed = Submission.newest(self._store, self.record.keys) is None
-            gone = f"the run {self.name} was removed" if is_removed else f"there is no job {self.record.job_name}"
-            raise JobNotFound(self._other_place() or f"{gone}; submit the run again")
 
     def logs(self, *, follow: bool = False, worker: int | None = None, attempt: int | None = None) -> "LogText":
         """Returns the lines of all workers, each behind its worker, with a heading for each attempt.
@@ -236,7 +211,7 @@ class Job:
         return history_of(read_rows(self._store, self.record.keys, since), self.name)
 
     def predictions(self) -> "pandas.DataFrame":
-        """Returns what the published model predicts of each held-out row; of more than 20,000, of that many.
+        """Returns what the published model predicts of each held-out row, of 20,000 rows at most.
 
         Columns: ``expected``, ``predicted``, ``confidence``, or loss and tokens; ``text`` where the data can be read.
         Raises StorageFailed where the run has published none, as after a loop of its own.
@@ -349,7 +324,7 @@ class Job:
     def _workers(self) -> "Workers":
         from train_func.client.control.move import Workers
 
-        return Workers(self.record, self._job, self._store, self._note, self._other_place)
+        return Workers(self.record, self._job, self._backend, self._store, self._note)
 
     def delete(self) -> None:
         """Stops the workers and removes the job with its pods from the backend; prints what stays.
@@ -387,7 +362,8 @@ class Job:
             if failure.reason != "absent":
                 raise
             state = self.state
-            where = (self._other_place() if state == "Absent" else "") or "result() waits for its end, or tells why"
+            other_place = whereabouts(self.record.keys, self._store, self._backend) if state == "Absent" else ""
+            where = other_place or "result() waits for its end, or tells why"
             if state == "Succeeded":
                 where = "its function published nothing and left no files in its working folder"
             raise StorageFailed(
@@ -464,11 +440,6 @@ class Job:
         if not in_ipython():  # which shows the words of what is raised
             print(words)
         return WatchInterrupted(words)
-
-    def _other_place(self) -> str:
-        """Returns where else the job is, in words; empty when it was submitted to this backend."""
-        other = Elsewhere.of(self.record.keys, self._store, self._backend)
-        return other.whereabouts if other else ""
 
 
 def attach(name: str, *, on: Backend | None = None) -> Job:

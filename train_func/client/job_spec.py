@@ -34,7 +34,7 @@ class SecretKey(NamedFields):
 
 @dataclass(frozen=True)
 class OfWorker:
-    """A value that is another one in each worker, or in each place that executes it: its marks, size and paths."""
+    """A value that differs between workers, or between the places that execute a job: marks, size and paths."""
 
     own: Literal["number", "pod", "uid", "cpus", "memory", "work", "cache", "claims", "tmp", "hub", "termination"]
 
@@ -53,7 +53,7 @@ class JobSpec(Record):
     image: str
     workers: int
     min_workers: int
-    """With which the job goes on; all of them where it is not elastic."""
+    """The fewest with which the job goes on; all of them where it is not elastic."""
     ranks: int
     """Training processes of each worker."""
     command: tuple[str, ...]

@@ -1,8 +1,8 @@
 """The lines of the workers, attempt by attempt: of living pods from the backend, of those that are gone from the store.
 
-Of a pod that goes while it is followed, the store's log is continued behind as many lines as were shown. Lines that
-native code wrote past the worker's log are not in the store, so that a few may be missing or come twice there; the
-backend's last lines of a pod that was killed may be in neither.
+The log of a pod that goes while it is followed is continued from the store, behind as many lines as were shown. Lines
+that native code wrote past the worker's log are not in the store, so that a few may be missing or come twice there;
+the backend's last lines of a pod that was killed may be in neither.
 """
 
 import json
@@ -46,10 +46,10 @@ class LogText(Iterator[str]):
 
 
 class RunLogs:
-    """Every line of every pod once, with its attempt; of the pods that the backend has forgotten first."""
+    """Gives every line of every pod once, with its attempt; pods that the backend has forgotten come first."""
 
     def __init__(self, record: RunRecord, store: Store, worker: int | None = None) -> None:
-        """``worker``: only of this one."""
+        """``worker``: the only one whose lines are given; None: all."""
         self._keys, self._store, self._worker = record.keys, store, worker
         self._numbering: Numbering | None = None
         self._numbers: dict[str, int] = {}  # by pod: the first attempt that it made
@@ -73,7 +73,7 @@ class RunLogs:
         yield from self._numbering.number(snapshot.lines)
 
     def finish(self, snapshot: Snapshot, *, is_over: bool) -> "Iterator[AttemptLine]":
-        """The rest of the logs that could not be read to their ends; of all where the job ``is_over``."""
+        """Yields the rest of the logs that could not be read to their ends; of all logs if the job ``is_over``."""
         rest = {
             uid
             for uid, position in snapshot.positions.items()
@@ -117,7 +117,7 @@ class RunLogs:
         return first.pod_uid if isinstance(first, WorkerStarts) else key
 
     def _stored(self, keys: Iterable[str]) -> Iterator[LogLine]:
-        """The lines of these logs; of a pod whose lines were shown those behind as many.
+        """Yields the lines of these logs; of each pod only those behind as many as were shown.
 
         The log of another attempt in the same pod begins with the first line of the pod too.
         """

@@ -57,7 +57,7 @@ class Placement:
     gpu: int = 0
     """GPUs of each worker; as many ranks run in it, or one without any."""
     grace_seconds: int = 30
-    """From SIGTERM to SIGKILL."""
+    """Seconds from SIGTERM to SIGKILL."""
     namespace: str | None = None
     node_selector: Mapping[str, str] = field(default_factory=dict)
     tolerations: Sequence[Mapping[str, Any]] = ()
@@ -118,7 +118,7 @@ class Placement:
 
 
 def image_fault(image: object) -> str | None:
-    """Returns why no node could pull ``image``, or why nodes would pull several; None when it is sane."""
+    """Returns why no node could pull ``image``, or why nodes could pull different ones; None if it has no fault."""
     if image is None:
         return "image: none is given; give Cluster(image='registry/name:tag') or set TRAIN_FUNC_IMAGE"
     match = _IMAGE.fullmatch(str(image))

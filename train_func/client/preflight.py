@@ -128,7 +128,9 @@ class Check(Question):
 def pack_function(
     function: Callable[..., object] | Source, run: Run, backend: Backend
 ) -> "tuple[Source, Resolution | None]":
-    """The function, and the packages that travel with it; None where it finds what this process has, or unknown ones.
+    """Returns the packed function, and the packages that travel with it.
+
+    These are None if the workers have those of this process, or if nothing tells what they have.
 
     Raises SourceRefused and InvalidInput as ``submit`` does.
     """

@@ -27,13 +27,13 @@ class JobStatus:
 
     conditions: tuple[Condition, ...]
     interrupted: bool = False
-    """Not finished, and without a controller: that, or its machine, died."""
+    """Whether it has not finished and has no controller: that, or its machine, died."""
     created: datetime | None = None
     """By the backend's clock; what happened before befell an earlier job of that name. None where that cannot be."""
     deleting: bool = False
-    """It was deleted, and goes as soon as its pods have ended."""
+    """Whether it was deleted, and goes as soon as its pods have ended."""
     is_over_deadline: bool = False
-    """It has failed because it ran longer than its deadline."""
+    """Whether it has failed because it ran longer than its deadline."""
     workers: int | None = None
     """How many the job should have now; None where that is not known."""
 
@@ -45,12 +45,12 @@ class JobStatus:
 
     @property
     def finished(self) -> bool:
-        """Succeeded or Failed holds; nothing changes any more."""
+        """Returns whether Succeeded or Failed holds; nothing changes then."""
         return self.condition("Succeeded") is not None or self.condition("Failed") is not None
 
     @property
     def is_over(self) -> bool:
-        """It has finished, or nothing executes it any more."""
+        """Returns whether it has finished, or nothing executes it any more."""
         return self.finished or self.interrupted
 
 
@@ -79,7 +79,7 @@ class Pod:
     pid: int | None = None
     """The process id of its supervisor, while that is a process of this machine."""
     unheard_since: datetime | None = None
-    """When the cluster has heard last of a pod that runs as far as is known; None of one whose node answers."""
+    """When the node of a running pod stopped answering; None while it answers."""
 
 
 @dataclass(frozen=True)
@@ -145,7 +145,7 @@ class LogPosition:
     failures: int = 0
     """Requests in a row that were not answered."""
     is_complete: bool = False
-    """Nothing more is read: the pod has ended and was read to its end, or cannot be read any more."""
+    """Whether nothing more is read: the pod has ended and was read to its end, or cannot be read any more."""
 
 
 @dataclass(frozen=True)
@@ -179,7 +179,7 @@ class Snapshot:
     def of_this_job(self) -> "Snapshot":
         """The snapshot without what befell an earlier job of that name.
 
-        A cluster keeps events for an hour, and a client that watches the pods that it has seen.
+        A cluster keeps events for an hour, and a client that watches keeps the pods that it has seen.
         """
         created = self.status.created if self.status else None
         if created is None:

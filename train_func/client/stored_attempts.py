@@ -62,23 +62,23 @@ def all_ends(store: Readable, keys: RunKeys, damaged: list[str] | None = None) -
             if damaged is None or failure.reason != "damaged":
                 raise
             damaged.append(str(failure))
-    ends = [end for end in records if not newest or end.submitted in ("", newest)]
+    ends = [end for end in records if newest in ("", end.submitted)]
     return sorted(ends, key=lambda end: (end.attempt, end.ended))
 
 
 def _marked_ends(store: Readable, keys: RunKeys) -> Iterator[EndRecord]:
     """Yields what counts of the ends of the newest submission, oldest attempt first, by the names of objects alone."""
     newest = submission_time(store, keys)
-    digests = {digest_of(newest), digest_of("")}
+    digest = digest_of(newest)
     for number in attempt_numbers(store, keys):
         for name in store.names(keys.attempt(number).prefix):
             end = EndRecord.of_facts(number, name.removeprefix(END_MARK)) if name.startswith(END_MARK) else None
-            if end and (not newest or end.submitted in digests):
+            if end and (not newest or end.submitted == digest):
                 yield end
 
 
 def refused_checkpoints(ends: Sequence[EndRecord]) -> str:
-    """The run of whose checkpoints none could be gone on from, as the newest of these ends tells; mostly empty."""
+    """Returns the run none of whose checkpoints could be resumed, as the newest of these ends reports; mostly empty."""
     errors = (error for end in reversed(ends) for _, error in end.errors)
     return next((error.checkpoints_of for error in errors if error.checkpoints_of), "")
 
@@ -86,7 +86,7 @@ def refused_checkpoints(ends: Sequence[EndRecord]) -> str:
 def own_failures(ends: Iterable[EndRecord]) -> list[EndRecord]:
     """Failed ends of the newest attempt in which a worker failed by itself, or else of the newest that failed.
 
-    That which the attempt's end began with comes first, if it is there.
+    The one with which the attempt began to end comes first, if it is there.
     """
     failed = [end for end in ends if end.exit_code != 0]
     failed = [end for end in failed if end.cause not in BLAMELESS] or failed
@@ -96,7 +96,7 @@ def own_failures(ends: Iterable[EndRecord]) -> list[EndRecord]:
 
 
 def cause_of_failure(store: Readable, keys: RunKeys) -> str:
-    """In one word, as the workers have recorded it; empty where none has."""
+    """Returns the cause in one word, as the workers have recorded it; empty where none has."""
     return next((end.cause or "" for end in own_failures(_marked_ends(store, keys))), "")
 
 
@@ -104,7 +104,7 @@ def state_in_store(store: Readable, keys: RunKeys) -> str:
     """Returns what became of a job that is gone from its backend: cancelled, deleted, or past its time to live.
 
     A function may fail after it has published, and end well without having published anything. The newest attempt that
-    worker 0 took part in, or in which any worker ended well, tells; of a later one a permanent failure alone counts.
+    worker 0 took part in, or in which any worker ended well, tells; of later ones only a permanent failure counts.
     """
     is_published = bool(store.list(keys.result))
     if is_cancelled(store, keys):

@@ -6,7 +6,6 @@ import json
 import re
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
-from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
 from train_func import tables
@@ -22,8 +21,9 @@ from train_func.client.backend import (
 from train_func.client.status import JobStatus
 from train_func.errors import InvalidInput, JobNotFound, StorageFailed, TrainFuncError
 from train_func.run import NAME
-from train_func.storage import Readable, Store, find
+from train_func.storage import Readable, Store, find, put_new
 from train_func.text import listed
+from train_func.wire.events import now
 from train_func.wire.layout import (
     INPUTS,
     REMOVAL_MARK,
@@ -45,7 +45,7 @@ _POSSIBLE = re.compile(r"\w[\w.-]*")  # what may be meant as a name
 
 @dataclass(frozen=True, kw_only=True)
 class Submission(SubmissionRecord):
-    """One as a client sees it: it leads to the job."""
+    """A submission as a client sees it, which leads to the job."""
 
     @classmethod
     def newest(cls, store: Readable, keys: RunKeys) -> "Submission | None":
@@ -55,11 +55,8 @@ class Submission(SubmissionRecord):
         """
         while number := newest_number(store.names(keys.submissions)):
             key = keys.submission(number)
-            try:
-                return cls.from_json(store.get(key).data, f"{store.address}/{key}")
-            except StorageFailed as failure:
-                if failure.reason != "absent":  # else its client took it back just now
-                    raise
+            if record := find(store, key):  # else its client took it back just now
+                return cls.from_json(record.data, f"{store.address}/{key}")
         return None
 
     def is_at(self, backend: Backend) -> bool:
@@ -72,7 +69,7 @@ class Submission(SubmissionRecord):
 
     @property
     def handle(self) -> str:
-        """What is written there to have the handle on the job."""
+        """The expression that returns the handle on the job, in the place of the job."""
         return f"attach({self.run.name!r}, {argument_of(self.backend, self.found_by) or f'on={self.backend}()'})"
 
     @property
@@ -195,11 +192,7 @@ def start_job(
     )
     store.put(record.keys.source, source.encode())  # the same bytes from every client of the run
     addresses = list(addresses)
-    try:
-        store.put(key, submission.to_json(), if_absent=True)
-    except StorageFailed as failure:
-        if failure.reason != "conflict":
-            raise
+    if not put_new(store, key, submission.to_json()):
         return False
     if fault := _removed_input(store, record, addresses):
         store.delete(key)
@@ -287,7 +280,7 @@ def goes_on_in(store: Readable, record: RunRecord) -> str:
 def mark_cancelled(store: Store, keys: RunKeys) -> None:
     """Records that the job was cancelled, for when the job itself is gone."""
     newest = newest_number(store.names(keys.submissions))
-    store.put(keys.cancelled(newest), json.dumps({"time": datetime.now(UTC).isoformat()}).encode())
+    store.put(keys.cancelled(newest), json.dumps({"time": now()}).encode())
 
 
 def is_cancelled(store: Readable, keys: RunKeys) -> bool:

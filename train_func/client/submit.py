@@ -5,7 +5,6 @@ import re
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from datetime import UTC, datetime
 from importlib.metadata import packages_distributions, version
 from typing import TYPE_CHECKING, Any
 
@@ -30,6 +29,7 @@ from train_func.fields import named_arguments
 from train_func.run import Run, name_of
 from train_func.storage import Store, find
 from train_func.text import counted, listed, shown
+from train_func.wire import events
 from train_func.wire.layout import RunKeys, newest_number
 from train_func.wire.records import Numerics, RunRecord
 
@@ -128,8 +128,7 @@ class Request:
         if state != "Absent" and not fresh:
             print(f"{record.name}: already submitted, and it is {state}; it is tried again")
         # A branch of the Hub may move: what was checked, and named the run, is what every attempt loads.
-        now = datetime.now(UTC).isoformat(timespec="milliseconds")
-        record = replace(record, run=run.with_inputs(facts.commits), submission=number + 1, submitted=now)
+        record = replace(record, run=run.with_inputs(facts.commits), submission=number + 1, submitted=events.now())
         goes_on = goes_on_in(store, record)
         request = backend.request(record)
         check_ranks(store, record, request.ranks_per_worker)
@@ -157,7 +156,7 @@ class Request:
 
 
 def variables_note(source: Source, backend: Backend) -> Sequence[str]:
-    """Says which variables the function reads that are set here and that nothing gives a worker."""
+    """Notes which variables the function reads that are set here and reach no worker."""
     given = getattr(backend, "environment", {})
     names = [
         name
@@ -174,7 +173,7 @@ def variables_note(source: Source, backend: Backend) -> Sequence[str]:
 
 
 def check_run(run: object) -> Run:
-    """Returns the Run that a caller has given, by default one worker; raises InvalidInput for all else."""
+    """Returns the Run that a caller has given, by default one worker; raises InvalidInput for anything else."""
     if run is None:
         return Run()
     if isinstance(run, Run):
@@ -210,7 +209,7 @@ def record_of(run: Run, source: Source, facts: Facts, store: Store, packages: "R
 def attach_to(
     record: RunRecord, backend: Backend, store: Store, state: str, by: str = "", resume: str | None = None
 ) -> Job:
-    """Attaches to the job that was submitted before; prints what of run and options it was not submitted with."""
+    """Attaches to the job that was submitted before; prints which of its options, of run and backend, are others."""
     before = Submission.newest(store, record.keys)
     assert before  # its job is there, or its end
     job = Job(before.run, backend, store)

@@ -1,5 +1,6 @@
 """One loop looks at a job again and again; wait, watch, result, drills and followed logs are served by it."""
 
+import math
 import time
 import traceback
 from collections.abc import Callable, Iterator, Sequence
@@ -7,16 +8,26 @@ from dataclasses import dataclass
 
 from train_func.client.backend import DEFAULT, Backend, BoundJob, make_backend, name_of_backend
 from train_func.client.diagnose import Diagnosis, JobMonitor, explain
+from train_func.client.elsewhere import whereabouts
 from train_func.client.logs import AttemptLine, RunLogs, is_read
 from train_func.client.status import Snapshot
 from train_func.client.stored_attempts import job_state
-from train_func.client.stored_run import ENDED, WITHOUT_RESULT, attach_expression, state_of, submission_time
-from train_func.errors import InvalidInput, JobFailed
+from train_func.client.stored_run import (
+    ENDED,
+    WITHOUT_RESULT,
+    Submission,
+    attach_expression,
+    state_of,
+    submission_time,
+)
+from train_func.errors import InvalidInput, JobFailed, JobNotFound
 from train_func.storage import Store
+from train_func.text import shown
 from train_func.wire.events import Alert
 from train_func.wire.records import RunRecord
 
 MOST_CPU = 0.03  # of a core, for looks: after one at a large job the pause is longer
+HINT_SECONDS = 60.0  # of waiting, before it is said how to see more
 SETTLE_SECONDS = 10.0  # after the end of the job, for its pods to end
 
 View = tuple[Snapshot, str]  # what a look has shown, and the state of the job in one word
@@ -27,7 +38,7 @@ class News:
     """What a look at a job has brought."""
 
     state: str
-    """Of the job, in one word."""
+    """The state of the job, in one word."""
     snapshot: Snapshot
     lines: Sequence[AttemptLine]
     """The new ones, of the newest submission."""
@@ -110,6 +121,39 @@ class JobLooks:
                 state = state_of(status, published=is_published) if status and is_current else self.state
             yield snapshot, state
 
+    def wait(self, timeout: float | None, note: Callable[[str], None]) -> str:
+        """Waits until the job has finished, and returns its state; ``note`` takes what hinders the job, once.
+
+        Raises JobFailed if the job cannot go on without a change from outside, TimeoutError after ``timeout`` seconds,
+        and JobNotFound if there is no such job.
+        """
+        end = None if timeout is None else time.monotonic() + timeout
+        monitor, hint = self.monitor(), time.monotonic() + HINT_SECONDS
+        for snapshot, state in self.views(worker=0):
+            if state in ENDED:
+                break
+            if time.monotonic() > hint:
+                note(f"still {state}; watch() shows how far it is")
+                hint = math.inf
+            self.refuse_absent(state)
+            for diagnosis in monitor.look(snapshot):
+                note(str(diagnosis))
+            if failure := monitor.failure():
+                raise failure
+            if end is not None and time.monotonic() > end:
+                why = "".join(f"; {diagnosis.message}" for diagnosis in monitor.current)
+                name = self.record.name
+                raise TimeoutError(shown(f"{name} is {state} after {timeout} s{why}; wait again, or cancel()"))
+        return state
+
+    def refuse_absent(self, state: str) -> None:
+        """Raises JobNotFound, with where else the job is, if this state says that there is none."""
+        if state == "Absent":
+            name, keys = self.record.name, self.record.keys
+            is_removed = Submission.newest(self.store, keys) is None
+            gone = f"the run {name} was removed" if is_removed else f"there is no job {self.record.job_name}"
+            raise JobNotFound(whereabouts(keys, self.store, self.backend) or f"{gone}; submit the run again")
+
     def news(self, *, is_followed: bool = True) -> Iterator[News]:
         """Yields what each look brings, of the newest submission.
 
@@ -141,8 +185,8 @@ class JobLooks:
         """Yields what the workers say, with the attempts that they belong to.
 
         Args:
-            note: takes what is left out, and of a job that is followed why there is no news.
-            worker: only of this one.
+            note: takes which logs are left out and, while the job is followed, why there is no news.
+            worker: the only one whose lines are given; None: all.
             is_followed: whether to go on until the job has ended.
         """
         views = until_read(self.views(worker)) if is_followed else until_now(self.views(worker))

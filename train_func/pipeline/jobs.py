@@ -2,7 +2,6 @@
 
 import html
 import json
-import math
 import os
 from pathlib import Path
 from typing import Any
@@ -12,6 +11,7 @@ from train_func.client.job import Job, attach
 from train_func.client.stored_attempts import all_ends
 from train_func.client.stored_run import stored_record, submission_time
 from train_func.errors import Cause, InvalidInput, JobFailed
+from train_func.fields import is_number
 from train_func.storage import Store, find, open_store
 from train_func.text import listed
 from train_func.wire.layout import RunKeys, newest_number
@@ -54,7 +54,7 @@ def check_retry(job: Job, store: Store, began: str) -> None:
 def log_numbers(metrics: Any, values: dict[str, Any]) -> None:
     """Logs what of the values is a number that JSON can hold."""
     for name, value in values.items():
-        if isinstance(value, (int, float)) and not isinstance(value, bool) and math.isfinite(value):
+        if is_number(value):
             metrics.log_metric(name, value)
 
 

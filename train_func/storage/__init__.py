@@ -10,7 +10,7 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import cast
 
-from train_func.storage.store import Entry, FromSecret, Object, Readable, Scheme, Store, find, refused
+from train_func.storage.store import Entry, FromSecret, Object, Readable, Scheme, Store, find, put_new, refused
 
 __all__ = [
     "Entry",
@@ -22,6 +22,7 @@ __all__ = [
     "find",
     "is_address",
     "open_store",
+    "put_new",
     "scheme_of",
     "schemes",
     "schemes_of",

@@ -112,6 +112,17 @@ def find(store: Readable, key: str) -> Object | None:
         return None
 
 
+def put_new(store: "Store", key: str, data: bytes) -> bool:
+    """Puts an object if its key is new; returns False where there is one, also of another writer at the moment."""
+    try:
+        store.put(key, data, if_absent=True)
+    except StorageFailed as failure:
+        if failure.reason != "conflict":
+            raise
+        return False
+    return True
+
+
 @dataclass(frozen=True)
 class FromSecret:
     """A variable of the workers whose value is this key of the store's Secret."""

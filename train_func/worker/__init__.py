@@ -1,7 +1,7 @@
 """What runs in the pod, and in its stand-in on this machine.
 
-Inside ``train_func`` it offers Session and Trainer, and anywhere ``read``, the rows of a data set, and ``split``, those
-of a run, to look at; each is loaded when first used: the supervisor needs no torch.
+Inside ``train_func`` it offers Session and Trainer. Anywhere it offers ``read`` and ``split``, to look at the rows of a
+data set and of a run. Each is loaded when it is first used, because the supervisor needs no torch.
 """
 
 import importlib

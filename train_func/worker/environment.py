@@ -22,9 +22,9 @@ class StatusServer:
 
     address: str
     authority: Path
-    """File of the certificate of who has signed the server's."""
+    """File of the certificate that has signed that of the server."""
     token: Path
-    """File of what the server knows the pod by."""
+    """File of the token by which the server knows the pod."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -52,7 +52,7 @@ class Environment:
     image: str = ""
     """Image of the worker; empty where it has none."""
     cache_dir: Path
-    """Which other pods may share."""
+    """Folder of the cache, which other pods may share."""
     memory: int | None = None
     """Bytes that its processes may have together; None where that is not limited."""
     claims_dir: Path | None = None
@@ -60,9 +60,9 @@ class Environment:
     group_key: bytes = field(default=b"", repr=False)
     """What the workers of the submission know and no other program does; empty where there is one worker."""
     store: str
-    """Its address."""
+    """Address of the store."""
     submission: str
-    """The key of the record of the submission in it."""
+    """The key of the submission's record in the store."""
     submitted: str = ""
     """The time of the submission."""
     webhook: str = field(default="", repr=False)

@@ -9,8 +9,8 @@ from dataclasses import replace
 
 import torch
 
-from train_func.errors import InvalidInput, StorageFailed
-from train_func.storage import Store, find
+from train_func.errors import InvalidInput
+from train_func.storage import Store, find, put_new
 from train_func.text import counted, listed
 from train_func.wire.records import Numerics, RunRecord
 from train_func.worker.attempt_records import processor, write_setup
@@ -46,11 +46,7 @@ def numerics_here(num_micro_batches: int, micro_batch_size: int, devices: Sequen
 
 def record_first(store: Store, key: str, numerics: Numerics) -> Numerics:
     """Returns the numerics under ``key``: those of the first process that has recorded any, be it this one."""
-    try:
-        store.put(key, numerics.to_json(), if_absent=True)
-    except StorageFailed as failure:
-        if failure.reason != "conflict":
-            raise
+    put_new(store, key, numerics.to_json())
     first = find(store, key)
     return Numerics.from_json(first.data, key) if first else numerics
 

@@ -190,10 +190,9 @@ def _refuse(trainer: transformers.Trainer) -> NoReturn:
 
 
 class _Rehearsal(TrainerCallback):
-    """All that is going to be measured is measured before the first step, of few rows, and forgotten.
+    """Measures few rows of all that is going to be measured, before the first step, and forgets the results.
 
-    Once, when a training has begun: the state, the device and the trackers of an evaluation are there by then.
-
+    It does so once, when a training has begun: the state, the device and the trackers of an evaluation are there then.
     Collective. Whatever measuring all rows raises keeps the training from its first step, on every rank.
     """
 

@@ -11,6 +11,8 @@ import os
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict
+from functools import partial
+from operator import methodcaller
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -44,7 +46,7 @@ OF_EVERY_RUN = ("name", "task", "submitted", "state", "workers", "cause", "in_pl
 
 
 class WrongUsage(Exception):
-    """The arguments are none that a command takes."""
+    """The arguments are not those that a command takes."""
 
     cause = "input"
 
@@ -97,7 +99,7 @@ def _meant(option: str, parser: argparse.ArgumentParser) -> str:
 
 
 def _check_command(arguments: Sequence[str]) -> None:
-    """Raises WrongUsage where the first argument is no command, with the command that is meant."""
+    """Raises WrongUsage, with the command that was probably meant, if the first argument is no command."""
     word = arguments[0] if arguments else ""
     if word[:1] in ("", "-") or word in COMMANDS:
         return
@@ -107,7 +109,7 @@ def _check_command(arguments: Sequence[str]) -> None:
 
 
 def _parser(command: str = "") -> Parser:
-    """Returns the parser of all commands; the options of ``submit`` take long to make, and are those of it alone."""
+    """Returns the parser of all commands. The options of ``submit`` take long to make: only that command gets them."""
     parser = Parser(
         prog="train_func" if Path(sys.argv[0]).name == "train_func" else "python -m train_func",
         description="What can be done with a run from a terminal. Backend and store come from the environment "
@@ -259,7 +261,7 @@ def _withdraw(arguments: argparse.Namespace, output: Output) -> None:
 
 
 def _drill(arguments: argparse.Namespace, output: Output) -> int:
-    """Not done: a fault was not followed by a new step, or the weights, where they were compared, differ."""
+    """Returns NOT_DONE if no new step followed a fault, or if the compared weights differ."""
     fields = {name: getattr(arguments, name) for name in ("rank", "worker", "at_step", "signal", "seconds", "compare")}
     kill = arguments.campaign or arguments.kill
     if kill is None or (arguments.campaign and arguments.kill):
@@ -287,16 +289,9 @@ def _move(arguments: argparse.Namespace, output: Output) -> None:
     output.document({"name": job.name, "moves": [asdict(move) for move in moves]})
 
 
-def _cancel(arguments: argparse.Namespace, output: Output) -> None:
+def _end(end: Callable[[Job], None], arguments: argparse.Namespace, output: Output) -> None:
     job = _job(arguments)
-    job.cancel()
-    if output.is_json:  # the state is asked for anew
-        output.document({"name": job.name, "state": job.state})
-
-
-def _delete(arguments: argparse.Namespace, output: Output) -> None:
-    job = _job(arguments)
-    job.delete()
+    end(job)
     if output.is_json:  # the state is asked for anew
         output.document({"name": job.name, "state": job.state})
 
@@ -322,7 +317,7 @@ def _runs(arguments: argparse.Namespace, output: Output) -> None:
 
 
 def _run_fields(row: Mapping[str, Any]) -> dict[str, Any]:
-    """Returns what a program is told of a run: its metrics, and what it was asked differently from others, by name."""
+    """Returns a run as a program reads it: its metrics, and the fields in which it differs from other runs, by name."""
     rest = {name: value for name, value in row.items() if name not in OF_EVERY_RUN}
     return {
         **{name: row.get(name) for name in OF_EVERY_RUN},
@@ -450,9 +445,9 @@ COMMANDS: dict[str, tuple[Callable[[argparse.Namespace, Output], int | None], st
         "start a worker again on a node with other labels while the run trains, and wait until it has joined",
         (*RUN, "worker_or_all", "labels"),
     ),
-    "cancel": (_cancel, "stop the workers of a run", RUN),
+    "cancel": (partial(_end, methodcaller("cancel")), "stop the workers of a run", RUN),
     "delete": (
-        _delete,
+        partial(_end, methodcaller("delete")),
         "remove the job of a run from its backend; the run stays in its store",
         RUN,
     ),

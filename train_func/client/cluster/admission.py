@@ -73,14 +73,14 @@ def check(access: Access, spec: JobSpec, also: Sequence[str] = (), *, tells_unkn
 
 
 def namespace(access: Access, spec: JobSpec) -> Answer:
-    """Returns whether the namespace is there and stays."""
+    """Asks whether the namespace is there and stays."""
     body = access.get(f"/api/v1/namespaces/{access.namespace}")
     if (body.get("status") or {}).get("phase") == "Terminating":
         yield Diagnosis("cluster", f"namespace={access.namespace!r}: it is being deleted; take another, or wait")
 
 
 def rights(access: Access, spec: JobSpec) -> Answer:
-    """Returns whether all that is needed may be done."""
+    """Asks whether the account may do all that is needed."""
     if missing := missing_rights(access, api_errors.rights(access.kind)):
         text = "; ".join(f"{', '.join(verbs)} {name}" for name, verbs in missing.items())
         text = f"namespace {access.namespace} of {access.where}: you may not {text}"
@@ -113,7 +113,7 @@ def missing_rights(access: Access, needed: api_errors.Rights, *, of_cluster: boo
 
 
 def quotas(access: Access, spec: JobSpec) -> Answer:
-    """Returns whether the namespace's quotas could hold the whole job, and do now."""
+    """Asks whether the namespace's quotas could hold the whole job, and do now."""
     need = dict[str, tuple[int, str]]()
     for name, count in access.kind.num_objects(spec.workers).items():
         need[name] = need[f"count/{name}"] = (1, str(count))
@@ -137,7 +137,7 @@ def quotas(access: Access, spec: JobSpec) -> Answer:
 
 
 def job(access: Access, spec: JobSpec) -> Answer:
-    """Returns whether the operator is there, and it and the namespace take the job."""
+    """Asks whether the operator is there, and whether it and the namespace take the job."""
     kind = access.kind
     try:
         access.post(access.jobs(), kind.render(spec), dryRun="All")
@@ -156,7 +156,7 @@ def job(access: Access, spec: JobSpec) -> Answer:
 
 
 def queue(access: Access, spec: JobSpec) -> Answer:
-    """Returns whether Kueue is there, and has the queue that is named."""
+    """Asks whether Kueue is there, and has the queue that is named."""
     name = spec.queue
     if not name:
         return
@@ -191,7 +191,7 @@ def pod(access: Access, spec: JobSpec) -> Answer:
 
 
 def secrets(access: Access, spec: JobSpec) -> Answer:
-    """Returns whether the Secrets that workers cannot start without hold the keys that are expected."""
+    """Asks whether the Secrets that workers cannot start without hold the keys that are expected."""
     wanted: dict[str, list[str]] = {}
     for value in spec.environment.values():
         if isinstance(value, SecretKey) and not value.optional:
@@ -222,7 +222,7 @@ def create_secret_command(name: str, keys: Sequence[str], namespace: str) -> str
 
 
 def claims(access: Access, spec: JobSpec) -> Answer:
-    """Returns whether the claims that workers mount are there, and can be mounted by all of them."""
+    """Asks whether the claims that workers mount are there, and can be mounted by all of them."""
     for name in dict.fromkeys([*filter(None, [spec.cache]), *spec.claims]):
         claim = access.find(access.core("persistentvolumeclaims", name))
         modes = set(claim["spec"].get("accessModes") or ()) if claim else set()

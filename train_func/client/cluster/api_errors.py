@@ -48,12 +48,12 @@ def known(error: BaseException) -> bool:
 
 
 def forbidden(error: BaseException) -> bool:
-    """Returns whether a right is missing: nothing else refused what may be asked, and credentials were sent."""
+    """Returns whether the account lacks a right; False for other refusals, and where no credentials were sent."""
     return status_of(error) == 403 and bool(_RBAC.search(words := words_of(error))) and ANONYMOUS not in words
 
 
 def is_timeout(error: BaseException) -> bool:
-    """Returns whether it took too long, and nothing else is known."""
+    """Returns whether no answer came in time."""
     from urllib3.exceptions import TimeoutError as NoAnswer
 
     reason = getattr(error, "reason", None)

@@ -34,7 +34,7 @@ def connect(context: str | None = None, namespace: str | None = None, kind: Kind
 def _connect(
     kubeconfig: str, written: tuple[int, ...], context: str | None, namespace: str | None, kind: Kind
 ) -> Access:
-    """A file that is ``written`` again, as after another login, makes another connection."""
+    """Makes a connection; another one once the file was ``written`` again, as after another login."""
     from train_func.client.cluster.api_client import Client
 
     configuration, where, own_namespace = _load(kubeconfig, context)

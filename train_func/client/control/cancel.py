@@ -4,7 +4,7 @@ from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 
 from train_func.client.backend import Backend, BoundJob
-from train_func.client.elsewhere import SILENT_SECONDS, Elsewhere
+from train_func.client.elsewhere import SILENT_SECONDS, Elsewhere, whereabouts
 from train_func.client.stored_attempts import state_in_store
 from train_func.client.stored_run import ENDED, attach_expression, mark_cancelled, newest_checkpoint, status_here
 from train_func.errors import JobNotFound, StorageFailed
@@ -43,8 +43,7 @@ def delete(record: RunRecord, job: BoundJob, backend: Backend, store: Store, not
     """Removes the job from its backend; ``note`` says what stays."""
     is_there = job.status() is not None
     job.delete()
-    other = Elsewhere.of(record.keys, store, backend)
-    gone = other.whereabouts if other else "there is no job any more"
+    gone = whereabouts(record.keys, store, backend) or "there is no job any more"
     remove = attach_expression(record.name, backend).replace("attach", "remove", 1)
     note(
         f"{'the job is deleted, with its pods and their files' if is_there else gone}; the run "

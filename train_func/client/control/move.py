@@ -9,9 +9,10 @@ from dataclasses import dataclass
 from datetime import datetime
 from itertools import pairwise
 
-from train_func.client.backend import BoundJob
+from train_func.client.backend import Backend, BoundJob
 from train_func.client.diagnose import JobMonitor
 from train_func.client.diagnose.diagnosis import workers as named
+from train_func.client.elsewhere import whereabouts
 from train_func.client.status import Pod, Snapshot
 from train_func.client.stored_attempts import all_ends, attempt_numbers, attempt_rows
 from train_func.errors import InvalidInput, JobNotFound
@@ -38,7 +39,7 @@ class Move:
     num_steps_repeated: int | None
 
     def __str__(self) -> str:
-        """One line."""
+        """Says all of it in one line."""
         unknown = "not known"
         pause = unknown if self.pause is None else f"{self.pause:.1f} s"
         repeated = unknown if self.num_steps_repeated is None else str(self.num_steps_repeated)
@@ -51,9 +52,9 @@ class _Before:
     """A job before something moves."""
 
     pods: Mapping[int, Pod]
-    """By worker."""
+    """The newest pod of each worker."""
     attempt: int
-    """The newest."""
+    """The newest attempt."""
     monitor: JobMonitor
     snapshot: Snapshot
 
@@ -62,16 +63,9 @@ class Workers:
     """The workers of one job, whose number and nodes change; what happens meanwhile is told to ``note``."""
 
     def __init__(
-        self,
-        record: RunRecord,
-        job: BoundJob,
-        store: Store,
-        note: Callable[[str], None],
-        other_place: Callable[[], str],
+        self, record: RunRecord, job: BoundJob, backend: Backend, store: Store, note: Callable[[str], None]
     ) -> None:
-        """``other_place``: says where else the job may be; empty for a job that was submitted here."""
-        self._record, self._job, self._store, self._note = record, job, store, note
-        self._other_place = other_place
+        self._record, self._job, self._backend, self._store, self._note = record, job, backend, store, note
         self._end = float("inf")  # of waiting, in monotonic seconds
 
     def scale(self, workers: int) -> None:
@@ -184,7 +178,7 @@ class Workers:
         return moves
 
     def _joined(self, workers: Sequence[int], old: set[str], before: int) -> int:
-        """The first attempt after ``before`` in which all these workers have pods that are not old; 0 before that."""
+        """The first attempt after ``before`` in which each of these workers has a new pod; 0 where there is none."""
         for number in self._attempts(before + 1):
             keys = [self._record.keys.attempt(number).log(worker) for worker in workers]
             if all((pod := self._pod_of(key)) and pod not in old for key in keys):
@@ -192,7 +186,7 @@ class Workers:
         return 0
 
     def _pod_of(self, key: str) -> str:
-        """The pod whose log it is; empty where there is none yet."""
+        """Returns the pod whose log has this key; empty while there is no log."""
         log = find(self._store, key)
         first = events.parse(log.data.partition(b"\n")[0].decode(errors="replace")) if log else None
         return first.pod_uid if isinstance(first, events.WorkerStarts) else ""
@@ -234,7 +228,7 @@ class Workers:
         snapshot = self._job.look(with_logs=False)
         if snapshot.status is None or snapshot.status.is_over or snapshot.status.deleting:
             gone = f"job {self._job.name} does not run: submit the run again, with fresh=True if it has succeeded"
-            raise JobNotFound(self._other_place() or gone)
+            raise JobNotFound(whereabouts(self._record.keys, self._store, self._backend) or gone)
         return snapshot
 
     def _pods(self, snapshot: Snapshot) -> dict[int, Pod]:

@@ -90,7 +90,7 @@ class Removal:
     inputs: tuple[Entry, ...]
     """The inputs that no other run names."""
     copy: Path
-    """The folder of this machine in which a model of the run is that was fetched, if one is there."""
+    """The folder of this machine that a model of the run was fetched to, if there is one."""
     fetched: Mapping[str, int]
     """Sizes of the files in it that are as they were fetched, by name."""
     tables: tuple[Path, ...]
@@ -98,7 +98,7 @@ class Removal:
 
     @classmethod
     def of(cls, name: str, backend: Backend) -> "Removal":
-        """Raises what ``remove`` raises; nothing is changed."""
+        """Finds what goes with a run, and changes nothing. Raises what ``remove`` raises."""
         store = open_store(backend.store_address())
         # With its digits: a cell that runs again must not remove the next run of that name.
         name = whole_name(store, name, "remove", without_digits=False)
@@ -212,7 +212,7 @@ def _ended_job(store: Store, keys: RunKeys, backend: Backend) -> BoundJob:
 
 
 def _submissions(store: Store, name: str) -> dict[RunKeys, list[bytes]]:
-    """Returns what the store has of the submissions of each generation of a run, read by no version's rules."""
+    """Returns the submissions of each generation of a run as the store has them; they are not decoded."""
     keys = [RunKeys(name, number) for number in generations(store, name)]
     records = {
         generation: [find(store, f"{generation.submissions}/{file}") for file in store.names(generation.submissions)]
@@ -230,7 +230,7 @@ def _other_runs(store: Store, name: str) -> Iterator[dict[RunKeys, list[bytes]]]
 
 
 def _named(submissions: Mapping[RunKeys, Iterable[bytes]]) -> set[str]:
-    """Returns what they name by its SHA-256: inputs, and other things."""
+    """Returns every SHA-256 in these submissions: those of inputs, and others."""
     return {sha256.decode() for data in chain(*submissions.values()) for sha256 in _SHA256.findall(data)}
 
 

@@ -99,11 +99,11 @@ class Evidence:
     is_cancelled: bool = False
     """Whether the store says that it was cancelled, for when the job itself is gone."""
     checkpoint: str = ""
-    """Behind which step the run's newest one is; empty where it has none, or could not go on from it."""
+    """From where the next attempt goes on, in words; empty where the run has no checkpoint, or cannot resume it."""
     away: StorageFailed | None = None
     """Why the store could not be asked; what it holds is unknown then."""
     damaged: Sequence[str] = ()
-    """Why end records could not be read, which say nothing then."""
+    """Why end records could not be read."""
 
     @classmethod
     def gather(cls, record: RunRecord, job: BoundJob, store: Store) -> "Evidence":
@@ -213,10 +213,10 @@ class Evidence:
 
 
 def _ends_with_roots(store: Store, record: RunRecord) -> tuple[list[EndRecord], list[str]]:
-    """The end records, and why others cannot be read.
+    """Returns the end records, and why others cannot be read.
 
-    A job fails with the first worker that ends for good, which may be one that follows another: the record of that one,
-    with the traceback, is on its way then. So are those of the other workers where all of their ranks hang.
+    The first worker that ends for good fails the job. If it has ended because of another one, the record of that one,
+    with the traceback, may still be on its way, and is waited for. If all ranks hang, those of all workers are.
     """
     late = time.monotonic() + RECORD_SECONDS
     while True:

@@ -32,7 +32,7 @@ class Incident:
     """Something that happened to a worker once."""
 
     key: str
-    """The same for the same incident in a pod and in an event, and in every later look."""
+    """Equal for one incident in every look, whether a pod or an event shows it."""
     worker: int
     diagnosis: Diagnosis
 
@@ -92,7 +92,7 @@ def container_starts(pods: Sequence[Pod], events: Iterable[JobEvent]) -> dict[in
 
 
 def end_of(event: JobEvent) -> Diagnosis:
-    """Returns what the end of a container means, of which the operator tells."""
+    """Returns what the end of a container means that the operator reports."""
     assert event.end is not None
     code, (written, words) = event.end.code, termination(event.end.message)
     reason = look_up(event.reason, "")

@@ -118,7 +118,7 @@ def look_up(reason: str, message: str) -> Diagnosis | None:
 
 
 def judge(words: str) -> Diagnosis:
-    """Returns what the cluster means that refuses a pod with these words."""
+    """Returns what it means when the cluster refuses a pod with these words."""
     refusal = look_up(_REFUSED, words)
     assert refusal is not None  # the last row fits any words
     return refusal

@@ -5,7 +5,7 @@ means of its neighbours; lines differ by dashes too, so that they can be told ap
 """
 
 import math
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from html import escape
 
@@ -40,7 +40,7 @@ class Flag:
 
     step: float
     words: str = ""
-    """On a dashed line from top to bottom; without words it is a small sign at the bottom, as of a checkpoint."""
+    """Words on a dashed line from top to bottom; without words it is a small sign at the bottom, as of a checkpoint."""
 
 
 def chart(lines: Sequence[Line], marks: Sequence[Flag], *, width: int, height: int, last: float = 0) -> str:
@@ -67,8 +67,9 @@ def chart(lines: Sequence[Line], marks: Sequence[Flag], *, width: int, height: i
         return bottom - INSET - (value - low) / ((high - low) or 1) * y_scale
 
     parts = [f'<svg xmlns="http://www.w3.org/2000/svg" class="tf-chart" viewBox="0 0 {width} {height}">']
-    values = ticks(low, high, max(4, (bottom - TOP) // PER_TICK))
-    parts += [text for tick in values for text in _across(tick, y(tick), width)]
+    for tick in ticks(low, high, max(4, (bottom - TOP) // PER_TICK)):
+        parts.append(f'<line x1="{LEFT}" x2="{width - RIGHT}" y1="{y(tick):.1f}" y2="{y(tick):.1f}" class="tf-grid"/>')
+        parts.append(_text(LEFT - 5, y(tick) + 3.5, f"{tick:.6g}", "end"))
     parts.append(f'<line x1="{LEFT}" x2="{width - RIGHT}" y1="{bottom}" y2="{bottom}" class="tf-axis"/>')
     for tick in ticks(first, last, 5, least=1):
         words = f"{tick:,.0f}"
@@ -84,7 +85,7 @@ def chart(lines: Sequence[Line], marks: Sequence[Flag], *, width: int, height: i
 
 
 def ticks(low: float, high: float, most: int, least: float = 0.0) -> list[float]:
-    """Returns round numbers between two values, at most so many and one more, and at least so far from each other."""
+    """Returns round numbers between two values: at most ``most`` + 1 of them, and at least ``least`` apart."""
     rough = ((high - low) or 1.0) / most
     power = 10.0 ** math.floor(math.log10(rough))
     step = max(least, next(factor * power for factor in (1, 2, 5, 10) if factor * power >= rough * (1 - 1e-9)))
@@ -93,7 +94,7 @@ def ticks(low: float, high: float, most: int, least: float = 0.0) -> list[float]
 
 
 def thin(points: Points, most: int) -> list[tuple[float, float]]:
-    """Returns at most so many points, each of which stands for its neighbours: of every group its extremes."""
+    """Returns at most ``most`` points: the extremes of every group of neighbours."""
     width = math.ceil(len(points) / max(1, most // 2))
     if len(points) <= most:
         return list(points)
@@ -103,7 +104,7 @@ def thin(points: Points, most: int) -> list[tuple[float, float]]:
 
 
 def means(points: Points, most: int) -> list[tuple[float, float]]:
-    """Returns at most so many points, each the mean of its neighbours, and the ends of the curve."""
+    """Returns at most ``most`` points, each the mean of a group of neighbours."""
     width = math.ceil(len(points) / most)
     groups = [points[begin : begin + width] for begin in range(0, len(points), width)]
     return [(sum(x for x, _ in group) / len(group), sum(y for _, y in group) / len(group)) for group in groups]
@@ -157,11 +158,6 @@ def _legend(lines: Sequence[Line]) -> Iterator[str]:
             yield f'<circle cx="{at + 9:.0f}" cy="11" r="2.6" fill="{colour}"/>'
         yield _text(at + 23, 15, words, "start", weight=True)
         at += 23 + LETTER * 1.1 * len(words) + 16
-
-
-def _across(tick: float, y: float, width: int) -> Iterable[str]:
-    yield f'<line x1="{LEFT}" x2="{width - RIGHT}" y1="{y:.1f}" y2="{y:.1f}" class="tf-grid"/>'
-    yield _text(LEFT - 5, y + 3.5, f"{tick:.6g}", "end")
 
 
 def _joined(points: Points) -> str:

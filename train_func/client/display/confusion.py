@@ -3,7 +3,7 @@
 A cell has a number and, where there is room, the share of its line; its colour says the share again.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from train_func.client.display.html import as_html
@@ -67,16 +67,17 @@ def _cell(number: int, num_rows: int, colour: str, *, has_share: bool) -> str:
 
 
 def draw_mistakes(predictions: Predictions, places: Sequence[int], texts: Mapping[int, str], why: str) -> str:
-    """Returns a table of the rows at ``places``; ``why``: there are no texts, in words."""
+    """Returns a table of the rows at ``places``; ``why`` says why there are no texts."""
     if not places:
         return ""
-    names = [name for name in predictions.columns if name != "row"]
-    rows = [
-        [str(row), *([texts.get(row, "")] if texts else []), *_values(predictions, place)]
-        for place, row in ((place, predictions.columns["row"][place]) for place in places)
-    ]
+    columns = {name: column for name, column in predictions.columns.items() if name != "row"}
+    rows = []
+    for place in places:
+        row = predictions.columns["row"][place]
+        values = [shown_value(predictions, name, column[place]) for name, column in columns.items()]
+        rows.append([str(row), *([texts.get(row, "")] if texts else []), *values])
     words = f"Of {predictions.extent}" + (f"; without their texts: {why}" if why else "")
-    return _table(words, ["row", *(["text"] if texts else []), *names], rows)
+    return _table(words, ["row", *(["text"] if texts else []), *columns], rows)
 
 
 def title_of_mistakes(predictions: Predictions) -> str:
@@ -86,12 +87,6 @@ def title_of_mistakes(predictions: Predictions) -> str:
     if "tokens" in predictions.columns:
         return "Rows with the most wrong tags"
     return "Surest mistakes" if "confidence" in predictions.columns else "Largest errors"
-
-
-def _values(predictions: Predictions, place: int) -> Iterator[str]:
-    for name, column in predictions.columns.items():
-        if name != "row":
-            yield shown_value(predictions, name, column[place])
 
 
 def shown_value(predictions: Predictions, name: str, value: Any) -> str:

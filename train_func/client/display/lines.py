@@ -214,7 +214,7 @@ class Lines:
             self.show_state(state)
 
     def say(self, what: str | Event) -> None:
-        """Prints it behind the seconds at which it happened."""
+        """Prints something behind the seconds from the submission to it."""
         self._last, self._pause = self._clock(), SILENT_SECONDS
         when = seconds_of(what) if isinstance(what, Event) else self._when
         print(f"{max(0.0, when - self._begun):6.1f} s  {shown(str(what))}", flush=True)
@@ -240,7 +240,7 @@ class Lines:
             self.say(f"{counted(left_out, 'further line')} of rank 0: logs() shows them")
 
     def _is_new_end(self, end: WorkerEnds) -> bool:
-        """Returns whether no end was shown that this one repeats, or that it, or both, followed from.
+        """Returns whether neither the words of this end nor an end with the same root were shown in the attempt.
 
         Where a fault of the run comes to every rank, each worker ends with the same words.
         """
@@ -249,7 +249,7 @@ class Lines:
         return self._is_new((self._attempt, OF_ONE_RANK.sub("", end.message))) and is_new_root
 
     def _is_new(self, key: Hashable) -> bool:
-        """Returns whether it was not told before; from now on it was."""
+        """Returns whether this is the first call with ``key``."""
         is_new = key not in self._said
         self._said.add(key)
         return is_new

@@ -3,7 +3,6 @@
 It is a DataFrame like any other: what is selected from it, or computed with it, is a plain one.
 """
 
-import math
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, datetime
@@ -17,6 +16,7 @@ from train_func.client.display.html import STYLE, as_html
 from train_func.client.display.panel import SIGNS, duration
 from train_func.client.stored_run import newest_generation
 from train_func.errors import StorageFailed
+from train_func.fields import is_number
 from train_func.storage import open_store
 from train_func.wire.layout import RunKeys
 
@@ -51,7 +51,7 @@ def _losses(address: str, names: Sequence[str]) -> list[Curve]:
         except StorageFailed:
             return []
         values = [(row["step"], row.get("loss")) for row in rows]
-        return [(step, loss) for step, loss in values if isinstance(loss, (int, float)) and math.isfinite(loss)]
+        return [(step, loss) for step, loss in values if is_number(loss)]
 
     with ThreadPoolExecutor(AT_ONCE) as readers:
         return list(readers.map(losses, names))

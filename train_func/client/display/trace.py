@@ -77,7 +77,7 @@ class WorkerState:
 
     worker: int
     phase: str
-    """Of its newest pod; Missing where it has none."""
+    """Phase of its newest pod; Missing where it has none."""
     node: str = ""
     restarts: int = 0
     """How often it was started again, in place or as another pod."""
@@ -94,7 +94,7 @@ class Trace:
 
     def __init__(self) -> None:
         self.state = ""
-        """Of the job, in one word; empty before the first news."""
+        """The state of the job, in one word; empty before the first news."""
         self.snapshot = Snapshot()
         """The last look at it."""
         self.hindrances: Sequence[object] = ()
@@ -118,11 +118,11 @@ class Trace:
         self.measured: WorkersMeasured | None = None
         """What the workers of the newest group use, and why they are slow, as it was told last."""
         self.audits: dict[str, RowsAudited] = {}
-        """By what was audited, such as an epoch."""
+        """The audits, by what was audited, such as an epoch."""
         self.published: Published | None = None
         self.notes: list[str] = []
         self.alerts: list[Alert] = []
-        """Those that nothing else tells, as of a rising loss."""
+        """Alerts that nothing else tells, as of a rising loss."""
         self.printed: deque[str] = deque(maxlen=MOST_PRINTED)
         """The last lines of rank 0."""
         self.incidents: list[tuple[float, Cause, str]] = []

@@ -28,7 +28,7 @@ class Campaign(NamedFields):
     """
 
     faults: Sequence[Fault] = ()
-    """One after the other."""
+    """The faults, one after the other."""
     seed: int = 0
     """Decides what is drawn."""
     draw: int = 0

@@ -5,7 +5,6 @@ The readable part of a name decides no result, so that both trainings are the sa
 
 from collections.abc import Callable, Mapping
 from dataclasses import replace
-from datetime import UTC, datetime
 
 from train_func.client.backend import Backend
 from train_func.client.drill.report import Comparison
@@ -15,6 +14,7 @@ from train_func.errors import InvalidInput
 from train_func.run import READABLE_LENGTH
 from train_func.storage import Store
 from train_func.text import counted
+from train_func.wire.events import now
 from train_func.wire.layout import newest_number
 from train_func.wire.records import RunRecord
 
@@ -39,8 +39,7 @@ def start(record: RunRecord, of: RunRecord, backend: Backend, store: Store) -> N
     assert submitted is not None  # its job has run
     record = replace(record, run=backend.prepare(record, {}, 0, store))
     number = newest_number(store.names(record.keys.submissions)) + 1
-    now = datetime.now(UTC).isoformat(timespec="milliseconds")
-    record = replace(record, submission=number, submitted=now)
+    record = replace(record, submission=number, submitted=now())
     source, addresses = store.get(of.keys.source).data.decode(), input_addresses(record.run).values()
     start_job(record, source, submitted.cells, backend.request(record), addresses, backend, store)
 

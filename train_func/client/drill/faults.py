@@ -24,7 +24,7 @@ class FaultKind:
     signals: Mapping[str, tuple[Cause, ...]]
     """The causes that a job may tell for it, by the signal that is sent; the first signal is the default."""
     seconds: float = 0.0
-    """For which something is away at most; 0 where nothing comes back."""
+    """Seconds for which something is away at most; 0 where nothing comes back."""
 
 
 _OF_RANK: dict[str, tuple[Cause, ...]] = dict.fromkeys(("KILL", "TERM", "INT", "ABRT", "SEGV", "BUS"), ("killed",))
@@ -57,7 +57,7 @@ class Fault(NamedFields):
     signal: str | None = None
     """``KILL`` or ``TERM``; of a rank also ``INT``, ``ABRT``, ``SEGV`` and ``BUS``."""
     seconds: float | None = None
-    """For which the store, or at most the node, is away; default: 10 and 30."""
+    """Seconds for which the store, or at most the node, is away; default: 10 and 30."""
 
     def __post_init__(self) -> None:
         if not isinstance(self.kill, str) or self.kill not in KINDS:

@@ -61,7 +61,7 @@ class Kind(ABC):
     container: str
     """The one in which a worker's program runs."""
     role: str
-    """In the names of pods, and of what stands between them and their job: ``job-role-...``."""
+    """Stands in the names of pods, and of what stands between them and their job: ``job-role-...``."""
     job_label: str
     """The label of a pod that has the name of its job."""
     worker_label: str

@@ -44,7 +44,7 @@ class PyTorchJob(Kind):
     )
 
     def spec(self, job: JobSpec, pod_spec: dict[str, Any]) -> dict[str, Any]:
-        """Workers only."""
+        """The spec has Workers only."""
         # The operator looks at the job's own deadline only when a pod changes, and then leaves running pods alone
         # (cleanPodPolicy None); the pod's deadline is that change, and ends the pod.
         deadline = {"activeDeadlineSeconds": job.deadline}
@@ -78,7 +78,7 @@ class PyTorchJob(Kind):
         }
 
     def environment(self, job: Json) -> list[Json]:
-        """They stand in the template of its pods."""
+        """The variables stand in the template of its pods."""
         template = job["spec"]["pytorchReplicaSpecs"]["Worker"]["template"]
         return list(template["spec"]["containers"][0]["env"])
 
@@ -99,7 +99,7 @@ class PyTorchJob(Kind):
         return {"spec": spec}
 
     def create(self, api: Api, manifest: Json) -> None:
-        """By kubeflow-training's client, as all that is done with a PyTorchJob."""
+        """Creates the job by kubeflow-training's client, as all that is done with a PyTorchJob."""
         from kubeflow.training import KubeflowOrgV1PyTorchJob
         from kubernetes.client import V1ObjectMeta
 
@@ -108,7 +108,7 @@ class PyTorchJob(Kind):
         api.training.create_job(job)
 
     def read(self, api: Api, name: str) -> dict[str, Any]:
-        """Not by its ``get_job``, whose models hold only what they know of an object."""
+        """Reads the job without ``get_job``, whose models hold only what they know of an object."""
         get = api.training.custom_api.get_namespaced_custom_object
         job: dict[str, Any] = get(self.group, self.version, api.namespace, self.plural, name)
         return job

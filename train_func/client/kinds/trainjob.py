@@ -53,7 +53,7 @@ class TrainJob(Kind):
         return [f"{option}: a TrainJob cannot set it; leave it out, or take Cluster(kind='PyTorchJob')"]
 
     def spec(self, job: JobSpec, pod_spec: dict[str, Any]) -> dict[str, Any]:
-        """The runtime, and what is patched there."""
+        """The spec names the runtime, and what is patched there."""
         (container,) = pod_spec["containers"]
         patched = {name: value for name, value in pod_spec.items() if name not in _NOT_PATCHED}
         patched["containers"] = [{name: container[name] for name in ("name", "volumeMounts", "securityContext")}]
@@ -81,18 +81,18 @@ class TrainJob(Kind):
         }
 
     def environment(self, job: Json) -> list[Json]:
-        """They are the trainer's."""
+        """The variables are the trainer's."""
         return list(job["spec"]["trainer"]["env"])
 
     def pod(self, item: Json) -> Pod:
-        """No event tells how it ends: that it is deleted is the news. A container that has ended starts again in it."""
+        """No event tells how a pod ends: its deletion is the news. A container that has ended starts again in it."""
         pod = super().pod(item)
         if pod.deleted and pod.exit_code in (None, STOPPED) and pod.reason in ("", "Error"):
             return replace(pod, reason=reading.DELETED, message=f"pod {pod.name}")
         return replace(pod, ended=None) if pod.phase == "Running" and not pod.deleted else pod
 
     def num_objects(self, num_workers: int) -> Mapping[str, int]:
-        """One JobSet with one Job and one Service."""
+        """A job comes to one JobSet with one Job and one Service."""
         names = (f"{self.plural}.{self.group}", "jobsets.jobset.x-k8s.io", "jobs.batch", "services")
         return {"pods": num_workers, **dict.fromkeys(names, 1)}
 

@@ -231,7 +231,7 @@ class Controller:
 
 
 def main(root: Path) -> int:
-    """Leaves the starting process behind as soon as the job is accepted; 1 when it cannot be."""
+    """Forks guardian and controller; returns in the starting process when the job is accepted, or 1 if it is not."""
     accepted, accept = os.pipe()
     if os.fork() > 0:
         os.close(accept)

@@ -42,7 +42,7 @@ class Changes(Record):
     node_selector: Mapping[str, str] = field(default_factory=dict)
     """Where workers that start from now on are; this machine has one node and records it."""
     evictions: Mapping[str, bool] = field(default_factory=dict)
-    """By the uid of each pod that has to end: whether it gets no grace period."""
+    """Whether a pod that has to end gets no grace period, by its uid."""
 
 
 def make_folder(path: Path) -> None:
@@ -88,7 +88,7 @@ class JobFolder:
         return Changes.from_json(self.changes.read_bytes(), str(self.changes))
 
     def write_changes(self, changes: Changes) -> None:
-        """Takes the place of what was wanted before."""
+        """Replaces what clients wanted before."""
         new = self.changes.with_suffix(".new")
         new.write_bytes(changes.to_json())
         new.replace(self.changes)

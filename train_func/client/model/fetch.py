@@ -105,7 +105,7 @@ def _replace(to: Path, staging: Path, names: Iterable[str], gone: Iterable[str])
 
 @contextlib.contextmanager
 def _exchange(to: Path) -> Iterator[None]:
-    """No other process exchanges files in the folder meanwhile."""
+    """Lets no other process exchange files in the folder, in its body."""
     mark = to / EXCHANGE
     while True:
         _await_exchange(to)
@@ -167,9 +167,9 @@ def _fetched_before(folder: Path) -> Result | None:
 
 
 def as_fetched(folder: Path) -> dict[str, int]:
-    """The sizes of the files in a folder that are there as they were fetched, by name; those it is known by last.
+    """Returns the sizes of the files in a folder that are as they were fetched, by name; the model's own records last.
 
-    It is empty where no model was fetched.
+    The result is empty where no model was fetched.
     """
     known = None if folder.is_symlink() else _fetched_before(folder)
     if known is None or _sums_in(folder) != known.sums:

@@ -8,7 +8,6 @@ place. What is fetched under a name is read where the run has it. A withdrawal i
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
-from datetime import UTC, datetime
 from typing import NamedTuple
 
 from train_func.client.backend import Backend, backend_or_default
@@ -16,8 +15,9 @@ from train_func.client.stored_run import published_result
 from train_func.errors import InvalidInput, StorageFailed
 from train_func.fields import brief
 from train_func.run import NAME
-from train_func.storage import Store, open_store
+from train_func.storage import Store, open_store, put_new
 from train_func.text import listed, shown
+from train_func.wire import events
 from train_func.wire.codec import Record
 from train_func.wire.layout import MODEL_MANIFEST, MODELS, SUMS, ModelKeys, RunKeys, newest_number
 from train_func.wire.records import RunRecord
@@ -138,7 +138,7 @@ def promote(store: Store, record: RunRecord, name: str, *, better: str | None = 
         generation=record.generation,
         metrics=metrics,
         held_out_sha256=record.held_out_sha256,
-        promoted=_time(),
+        promoted=events.now(),
     )
     is_there = before is not None and (before.run, before.generation) == (now.run, now.generation)
     if metric:
@@ -183,7 +183,7 @@ def vacate(store: Store, name: str) -> str:
         names = listed([record.name for record in all_in_place(store)], show=repr)
         raise InvalidInput(f"withdraw({brief(name)}): nothing is in place under that name; {names or 'no model'} is")
     if newest.run:
-        _put(store, Promotion(name=name, number=newest.number + 1, metrics={}, promoted=_time()))
+        _put(store, Promotion(name=name, number=newest.number + 1, metrics={}, promoted=events.now()))
     else:
         _delete_others(store, name)
     return newest.run
@@ -214,18 +214,14 @@ def _copy(store: Store, promotion: Promotion, result: Result) -> None:
 
 def _put(store: Store, promotion: Promotion) -> None:
     key = ModelKeys(promotion.name).promotion(promotion.number)
-    try:
-        store.put(key, promotion.to_json(), if_absent=True)
-    except StorageFailed as failure:
-        if failure.reason != "conflict":
-            raise
-        _delete_others(store, promotion.name)
+    is_first = put_new(store, key, promotion.to_json())
+    _delete_others(store, promotion.name)
+    if not is_first:
         raise StorageFailed(
             f"what is in place as {promotion.name!r} in {store.address} was changed by another client meanwhile, and "
             "nothing by this one: look at what is in place, and try again",
             reason="conflict",
-        ) from None
-    _delete_others(store, promotion.name)
+        )
 
 
 def _delete_others(store: Store, name: str) -> None:
@@ -237,7 +233,3 @@ def _delete_others(store: Store, name: str) -> None:
         if newest and number.isdecimal() and int(number) <= newest.number and copy != newest.folder:
             store.delete(f"{copy}/{MODEL_MANIFEST}", f"{copy}/{SUMS}")  # without them it is no model
             store.delete(*(entry.key for entry in store.list(f"{copy}/")))
-
-
-def _time() -> str:
-    return datetime.now(UTC).isoformat(timespec="milliseconds")

@@ -1,6 +1,6 @@
 """Pushes a fetched model to the Hub as one commit, or none where nothing has changed; the token is never given."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -59,10 +59,13 @@ def push(folder: Path, repo: str, title: str, *, private: bool | None) -> tuple[
                 f"private=True: {address} is public already, so nothing was pushed; make it private in its settings, "
                 "or name another repository"
             )
-        new, before = list(as_fetched(folder)), _pushed_before(hub, info)
+        there = {file.rfilename for file in info.siblings or ()}
+        new, before = list(as_fetched(folder)), _pushed_before(hub, info, there)
         gone = [name for name in before if name not in new]
         card = sha256_of(folder / CARD)
-        has_own = _has_own_card(hub, info, [card, before.get(CARD)])
+        has_own = CARD in there and (
+            sha256_of(Path(hub.hf_hub_download(info.id, CARD, revision=info.sha))) not in (card, before.get(CARD))
+        )
         if has_own:
             new, gone = ([name for name in names if name != CARD] for names in (new, gone))
         adds = [CommitOperationAdd(name, folder / name) for name in new]
@@ -78,16 +81,8 @@ def push(folder: Path, repo: str, title: str, *, private: bool | None) -> tuple[
     return str(address), notes
 
 
-def _has_own_card(hub: "HfApi", info: Any, pushed: Sequence[str | None]) -> bool:
-    """Returns whether the repository has a README.md with another SHA-256 than those ``pushed``."""
-    if CARD not in {file.rfilename for file in info.siblings or ()}:
-        return False
-    return sha256_of(Path(hub.hf_hub_download(info.id, CARD, revision=info.sha))) not in pushed
-
-
-def _pushed_before(hub: "HfApi", info: Any) -> dict[str, str]:
+def _pushed_before(hub: "HfApi", info: Any, names: Collection[str]) -> dict[str, str]:
     """The files of the model that is in the repository, with SHA-256, as its manifest lists them."""
-    names = {file.rfilename for file in info.siblings or ()}
     if MODEL_MANIFEST not in names:
         return {}
     path = hub.hf_hub_download(info.id, MODEL_MANIFEST, revision=info.sha)

@@ -40,7 +40,7 @@ class Inventory(Record):
     of: str = "this environment"
     """Where this is, in messages."""
     is_here: bool = False
-    """It is that of this interpreter, not of an image."""
+    """Whether it is that of this interpreter, and not of an image."""
 
     @classmethod
     def of_this_environment(cls) -> Self:

@@ -169,7 +169,7 @@ def collect_wheels(requirements: Sequence[str], inventory: Inventory | None, imp
 
 
 def _missing(module: str, place: str, inventory: Inventory, packages: Sequence[str]) -> str:
-    """``packages``: those of this environment that the module comes from."""
+    """Returns the fault of a module that is missing there; ``packages``: those that have it here."""
     package, requirement = "", module
     if packages:
         version = metadata.version(packages[0])

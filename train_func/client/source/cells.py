@@ -39,7 +39,7 @@ class Text:
 
     @classmethod
     def of_file(cls, path: Path, origin: str) -> "Text":
-        """Every line break as it is; the encoding as Python finds it, without a BOM."""
+        """Reads a file in the encoding that Python finds, without a BOM; every line break stays as it is."""
         data = path.read_bytes()
         start = data.replace(b"\r\n", b"\n").replace(b"\r", b"\n")
         return cls(origin, data.decode(tokenize.detect_encoding(io.BytesIO(start).readline)[0]))
@@ -51,7 +51,7 @@ class Text:
 
     @cached_property
     def tree(self) -> ast.Module:
-        """Empty when the text is not Python, as a cell that the interpreter refused."""
+        """The syntax tree; empty when the text is not Python, as a cell that the interpreter refused."""
         try:
             return parse(self.text)
         except (SyntaxError, ValueError):
@@ -96,7 +96,7 @@ class Statement:
 
     @property
     def decorators(self) -> list[ast.expr]:
-        """Above a definition."""
+        """The decorators above a definition."""
         return self.node.decorator_list if isinstance(self.node, Definition) else []
 
     @property
@@ -157,7 +157,7 @@ class Space:
 
     @classmethod
     def of(cls, live: Mapping[str, Any], file: str | None) -> "Space | None":
-        """The space of the globals ``live``; ``file``: what they come from, unless a notebook. None without text."""
+        """Returns the space of the globals ``live``, of a ``file`` or a notebook; None where there is no text."""
         if isinstance(live.get("_ih"), list) and "get_ipython" in live:
             cells = []
             for number, text in enumerate(live["_ih"]):
@@ -180,7 +180,7 @@ class Space:
 
     @cached_property
     def statements(self) -> list[Statement]:
-        """All at the top level, in the order of their execution."""
+        """All statements at the top level, in the order of their execution."""
         return [statement for text in self.texts for statement in text.statements]
 
     @cached_property

@@ -108,7 +108,7 @@ class Collection:
                 del self.faults[num_faults:]
 
     def _check(self, module: LocalModule) -> None:
-        """Accuses what a local module, or an import of it, holds that its file does not say now."""
+        """Adds a fault for what a local module, or an import of it, holds and its file does not say now."""
         space = module.space
         values = [(name, value, module.text.origin) for name, value in space.live.items()] + self._imported
         for name, value, place in values:

@@ -45,7 +45,7 @@ class LocalModule:
         return space
 
     def constants(self) -> Iterator[tuple[Statement, str, object]]:
-        """Yields what literals, and operators on them, bind in an import of the module, each with the last one."""
+        """Yields what an import of the module computes from literals alone: the last statement, the name, the value."""
         space = self.space
         names: dict[str, object] = {}
         for statement in space.statements:
@@ -112,7 +112,7 @@ class Modules:
                     self._import(f"{base}.{alias.name}", text.place(node.lineno), is_certain=False)
 
     def _import(self, name: str, place: str, *, is_certain: bool) -> None:
-        """``is_certain``: the code cannot do without."""
+        """``is_certain``: whether the code cannot do without the module."""
         top, *rest = name.split(".")
         spec = None
         if top not in NEVER_PACKED:

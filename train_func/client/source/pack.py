@@ -50,7 +50,7 @@ class Source:
     function: str
     """Name of the function in the packed module."""
     cells: dict[str, Any]
-    """From lines of the text to the cells they came from."""
+    """Leads from lines of the text to the cells they came from."""
     imports: Mapping[str, str]
     """Top-level names of the installed modules it cannot do without, sorted, and where each is imported first."""
     module: str = "__main__"

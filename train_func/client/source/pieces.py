@@ -55,7 +55,7 @@ class Piece:
     """None for a value."""
     statement: Statement | None = None
     values: dict[ast.expr | None, Expression] = field(default_factory=dict)
-    """By the expression that they replace; under None the value of a name."""
+    """The values by the expression that they replace; under None the value of a name."""
     name: str = ""
     """What it binds to a value."""
     is_last: bool = False

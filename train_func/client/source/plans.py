@@ -27,7 +27,9 @@ def plan_fault(statement: Statement, packed: str, workers: int) -> str:
     sessions = [
         node.optional_vars.id
         for node in nodes
-        if isinstance(node, ast.withitem) and isinstance(node.optional_vars, ast.Name) and _opens(node.context_expr)
+        if isinstance(node, ast.withitem)
+        and isinstance(node.optional_vars, ast.Name)
+        and getattr(getattr(node.context_expr, "func", None), "id", "") == "Session"
     ]
     if len(sessions) != 1 or not _WORKER.search(packed) or not isinstance(statement.node, ast.FunctionDef):
         return ""
@@ -48,10 +50,6 @@ def plan_fault(statement: Statement, packed: str, workers: int) -> str:
             continue
         return f"{statement.place(line)}: {taker} is given {why}; a plan of which each worker has its part is {call}"
     return ""
-
-
-def _opens(node: ast.expr) -> bool:
-    return isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id == "Session"
 
 
 def _uses(

@@ -253,7 +253,7 @@ class Writer:
         return [f"{sign}{self._named(float)}({'nan' if math.isnan(value) else 'inf'!r})"]
 
     def _dataclass(self, value: Any) -> Parts:
-        """By its constructor where nothing but that makes it, as a person would write it."""
+        """Writes it by its constructor where nothing but that makes it, as a person would."""
         kind, fields = type(value), dataclasses.fields(value)
         is_plain = (
             _is_generated(kind.__init__) and all(field.init for field in fields) and not hasattr(kind, "__post_init__")

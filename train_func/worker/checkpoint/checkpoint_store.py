@@ -228,7 +228,7 @@ class Checkpoints:
 
         Raises:
             Fenced: a later attempt has begun.
-            StorageFailed: the store's own failure. The checkpoints there were are as they were.
+            StorageFailed: the store's own failure. The earlier checkpoints stay as they were.
         """
         if self._unfinished:
             self._delete(self._store.list(f"{self._unfinished}/"))

@@ -36,7 +36,7 @@ class Parts:
     lasting: frozenset[int] = frozenset()
     frozen: frozenset[int] = frozenset()
     best: tuple[int, Any] | None = None
-    """The step of the best weights so far, and those; on rank 0."""
+    """On rank 0: the step of the best weights so far, and these weights."""
 
 
 @dataclass(frozen=True)
@@ -50,9 +50,9 @@ class Resumption:
     rank: dict[str, Any]
     """What this rank has saved. If fewer ranks saved the checkpoint, what the last one has, without its used rows."""
     lost: list[dict[str, Any]]
-    """What ranks have saved that are no more; on rank 0."""
+    """On rank 0: what ranks have saved that this attempt does not have."""
     best: tuple[int, Any] | None
-    """The step of the best weights so far, and those; on rank 0."""
+    """On rank 0: the step of the best weights so far, and these weights."""
     run: str
     """The run that saved it."""
     is_own: bool
@@ -192,7 +192,7 @@ class Checkpointing:
 
     @marks.within(Phase.SAVING)
     def save_before(self, seconds: float, step: int, take: Callable[[], Parts]) -> None:
-        """Saves what ``take`` gives after ``step`` steps, before what lasts so long, and returns when it was copied.
+        """Saves what ``take`` gives after ``step`` steps, before work of ``seconds``; returns when it was copied.
 
         Does nothing where that costs more than it is worth, or another checkpoint is on its way."""
         if step in (0, self._begun_at, self._taken_at):

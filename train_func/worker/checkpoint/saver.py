@@ -180,7 +180,7 @@ class Saver:
         self._due = time.monotonic() + (max(SHORTEST_SECONDS, SHARE * took) if self._every is None else self._every)
 
     def finish(self, seconds: float) -> None:
-        """Waits so long for the one that is under way, where another would take longer and be lost with it."""
+        """Waits up to ``seconds`` for the checkpoint under way, if another one could not be saved in that time."""
         if max(self._took, time.monotonic() - self._begun) > seconds:
             self.wait(seconds)
 

@@ -103,7 +103,7 @@ class _Taker:
         self.tensors: dict[str, torch.Tensor] = {}
         self.faults: list[str] = []
         self._names: dict[tuple[Any, ...], str] = {}
-        """By the memory that tensors share."""
+        """The names, by the memory that tensors share."""
 
     def plain(self, value: Any, place: str) -> Any:
         """Returns ``value`` with a mark in place of whatever JSON does not have."""

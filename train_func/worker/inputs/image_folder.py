@@ -45,7 +45,7 @@ class ImageFolder:
 
 
 def read_image_folder(wanted: Wanted, folder: Path) -> ImageFolder | None:
-    """None where no image lies in the folder or below.
+    """Reads a folder of images; returns None where no image lies in it or below.
 
     Raises:
         InvalidInput: an image stands in no folder of a class, is a link to nothing, or has a name that no store takes;

@@ -5,7 +5,6 @@ transformers has a model of that type for the task is known where it is loaded: 
 """
 
 import fnmatch
-import json
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
@@ -15,6 +14,7 @@ from safetensors import SafetensorError, safe_open
 from tokenizers import Tokenizer
 
 from train_func.errors import InvalidInput
+from train_func.published_model import object_in
 from train_func.storage import Store
 from train_func.worker.inputs import fingerprint
 from train_func.worker.inputs.locate import HubUnreachable, LocalFiles, Wanted, locate
@@ -127,10 +127,10 @@ def _judge(folder: Path, where: str, sizes: Mapping[str, int], use: ModelUse) ->
             f"{where}: no {IMAGE_PROCESSORS[0]}: it says how images become numbers; save the model's image processor "
             "beside it with processor.save_pretrained"
         )
-    config = _json(folder / CONFIG)
+    config = object_in(folder / CONFIG)
     faults += [fault for name in sizes if name.endswith(".safetensors") and (fault := _wrong_weights(folder / name))]
     if use.max_length is not None:
-        max_positions = _max_positions(config, _json(folder / "tokenizer_config.json"))
+        max_positions = _max_positions(config, object_in(folder / "tokenizer_config.json"))
         if max_positions is not None and use.max_length > max_positions:
             default = " (the default)" if use.has_default_length else ""
             faults.append(
@@ -142,7 +142,7 @@ def _judge(folder: Path, where: str, sizes: Mapping[str, int], use: ModelUse) ->
     if faults:
         raise InvalidInput(faults, cause="model")
     # transformers loads the whole file before its parts, and none of other variants beside them.
-    loaded = {WHOLE} if WHOLE in sizes else set(_json(folder / INDEX).get("weight_map", {}).values())
+    loaded = {WHOLE} if WHOLE in sizes else set(object_in(folder / INDEX).get("weight_map", {}).values())
     return sum(sizes.get(PurePosixPath(str(name)).name, 0) for name in loaded)
 
 
@@ -169,7 +169,7 @@ def _missing(where: str, sizes: Mapping[str, int], *, needs_tokenizer: bool) -> 
 
 
 def _wrong_weights(path: Path) -> str | None:
-    """Truncated, or no safetensors at all; weights that are not here yet pass."""
+    """Returns what is wrong with weights: cut short, or no safetensors; None for those that are not here yet."""
     if not path.is_file():
         return None
     try:
@@ -203,15 +203,6 @@ def _max_positions(config: Mapping[str, Any], tokenizer: Mapping[str, Any]) -> i
             return positions - (config.get("pad_token_id", 1) + 1 if kind in _OFFSET else 0)
     longest = tokenizer.get("model_max_length")
     return longest if isinstance(longest, int) and longest < 10**9 else None
-
-
-def _json(path: Path) -> dict[str, Any]:
-    """The object in a file, empty when there is none to read."""
-    try:
-        value = json.loads(path.read_bytes())
-    except (OSError, ValueError):
-        return {}
-    return value if isinstance(value, dict) else {}
 
 
 def _sizes_of(folder: Path) -> dict[str, int]:

@@ -43,7 +43,8 @@ def load_tokenizer(found: ModelFolder, *, of_words: bool = False) -> Any:
 
 
 def load_fast_tokenizer(found: ModelFolder, *, of_words: bool = False) -> Any:
-    """The tokenizer, as ``load_tokenizer`` has it; raises InvalidInput where it tells not what a token stands for."""
+    """The tokenizer, as ``load_tokenizer`` has it; raises InvalidInput where that is none that tells
+    which letters a token stands for."""
     tokenizer = load_tokenizer(found, of_words=of_words)
     if not tokenizer.is_fast:
         raise InvalidInput(

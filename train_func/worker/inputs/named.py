@@ -203,7 +203,7 @@ def _in_store(wanted: Wanted, store: Store | None, cache: Path) -> str:
 
 
 def _with_ending(sha256: str, is_file: bool, name: str) -> str:
-    """The ending of a file decides how programs read its bytes."""
+    """Returns the hash with the ending of a file, because that decides how programs read its bytes."""
     return sha256 + ending_of(name.rpartition("/")[2]) if is_file else sha256
 
 

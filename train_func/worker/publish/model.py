@@ -69,7 +69,7 @@ def _labels(rows: Dataset) -> "np.ndarray | None":
 def write_publication(
     folder: Path, trainer: Trainer, tokenizer: Any, record: RunRecord, use: Mapping[str, str]
 ) -> list[str]:
-    """Writes model and tokenizer; returns notes on what there was not.
+    """Writes model and tokenizer; returns a note if there is no tokenizer.
 
     ``use``: the files of the task, by name, that say how the model is used. Raises OSError when the disk is full.
     """

@@ -20,7 +20,7 @@ from typing import Any
 from train_func.errors import InvalidInput, StorageFailed
 from train_func.process.failpoint import reach
 from train_func.process.timeout import call_with_timeout
-from train_func.storage import Store, find
+from train_func.storage import Store, find, put_new
 from train_func.wire.codec import Record
 from train_func.wire.events import Published
 from train_func.wire.layout import CARD, CELLS, LABELS, MODEL_MANIFEST, RUN, SOURCE, RunKeys, later_generations
@@ -59,7 +59,7 @@ class _State(Record):
     card: TaskPart | None = None
     """What the task says of that model; None where it is none of a task."""
     predictions: Predictions | None = None
-    """Those of that model."""
+    """Predictions of that model."""
     report: Mapping[str, Any] = field(default_factory=dict)
     own_metrics: tuple[str, ...] = ()
     """Names of the metrics in it that the function has added; all else is of the model."""
@@ -81,7 +81,7 @@ class Publication:
         self._root = work_dir / "publication" / str(attempt)
         self._file = self._root / "state.json"
         self.folder = self._root / "files"
-        """Where the files lie that were added last, with those before them."""
+        """The folder of all files that were added."""
         self._store, self._record, self._attempt = store, record, attempt
         self._is_supervised, self._is_over = is_supervised, False
         self._seconds = min(PUBLISH_SECONDS, record.run.deadline)
@@ -300,13 +300,8 @@ def publish_files(
     files = send_files(store, record, attempt, folder, sent)
     check_lease(store, record, attempt)
     key, result = record.keys.result, Result.write(attempt, record.generation, masks.mask(report), files)
-    try:
-        store.put(key, result, if_absent=True)
-    except StorageFailed as failure:
-        if failure.reason != "conflict":
-            raise
-        if store.get(key).data != result:  # the same bytes are this attempt's own
-            check_unpublished(store, record, attempt, "has trained to the end")
+    if not put_new(store, key, result) and store.get(key).data != result:  # the same bytes are this attempt's own
+        check_unpublished(store, record, attempt, "has trained to the end")
     reach("result put")
     complete(store, record)
 

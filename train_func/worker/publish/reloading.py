@@ -68,7 +68,7 @@ class NotLoaded(Exception):
 
 
 def difference(model: Any, folder: Path, inputs: Inputs | None, base: Callable[[], Path | None]) -> str | None:
-    """Says how the model that is loaded from ``folder`` differs from ``model``, which was saved there; None: not.
+    """Says how the model that is loaded from ``folder`` differs from ``model``, which was saved there; None if not.
 
     None also where there is nothing to compare: the files are no model of transformers, or ``load`` takes none such.
 

@@ -82,7 +82,7 @@ def links_to_no_file(folder: Path) -> list[str]:
 
 
 def keep(store: Store, prefix: str, folder: Path, of: str) -> None:
-    """Uploads what lies in the folder and nothing publishes, and says so; never raises for the store.
+    """Uploads what lies in the folder and is not published, and says so; raises nothing where the store fails.
 
     ``of``: whose files they are, in words.
     """

@@ -23,7 +23,7 @@ _sink: list[Say] = [_print]
 
 
 def say(event: Event) -> None:
-    """Says it at once; without a supervisor as words."""
+    """Says an event at once; without a supervisor in words."""
     marks.touch()
     _sink[0](event)
 

@@ -101,7 +101,7 @@ class _Shipped(MetaPathFinder, ExecutionLoader):
         return self.modules[fullname].is_package
 
     def get_data(self, path: str) -> Any:
-        """Files beside a module do not travel."""
+        """Raises FileNotFoundError: files beside a module do not travel."""
         raise FileNotFoundError(
             f"{path} was not shipped: of local modules only the Python text travels. Read data through session.data "
             "or from the store"
@@ -135,7 +135,7 @@ class SourceNeeds:
 
     @classmethod
     def of(cls, source: Path) -> Self:
-        """Nothing where it cannot be read: the rank says what is wrong with it."""
+        """Returns the needs of a source; none where it cannot be read: the rank says what is wrong with it."""
         try:
             text = source.read_text()
             trees = [ast.parse(part) for part in (text, *(module.text for module, _ in unfold(text).modules))]

@@ -47,7 +47,7 @@ def _hook_forks() -> None:
 
 
 def _before_fork() -> None:
-    """Meanwhile a signal waits, for the child too, and none raises: the interpreter ignores what a hook raises."""
+    """Lets a signal wait during a fork, in the child too: the interpreter ignores what a hook raises."""
     global _num_deferring
     if threading.current_thread() is threading.main_thread():
         _num_deferring += 1
@@ -65,14 +65,14 @@ def _in_parent() -> None:
 
 
 def _in_child() -> None:
-    """A child that is told to end, as those of a pool are, ends."""
+    """Lets a signal end the child, as those of a pool are ended."""
     if signal.getsignal(signal.SIGTERM) is _on_signal:
         signal.signal(signal.SIGTERM, signal.SIG_DFL)
     signal.pthread_sigmask(signal.SIG_SETMASK, _masks.before)
 
 
 def _send_again() -> None:
-    """The last signal, where it could not be raised."""
+    """Sends the last signal once more, because it could not be raised."""
     _names.pop()
     again = threading.Timer(AGAIN_SECONDS, os.kill, (os.getpid(), signal.SIGTERM))
     again.daemon = True
@@ -97,7 +97,7 @@ def ends_process() -> Iterator[None]:
 
 
 def hold() -> None:
-    """A signal waits for ``accept``: there is no function yet that it could end. Only in the main thread."""
+    """Lets a signal wait for ``accept``: there is no function yet that it could end. Only in the main thread."""
     signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGTERM])
 
 
@@ -114,7 +114,7 @@ def _on_signal(number: int, frame: FrameType | None) -> None:
 
 
 def ignore() -> None:
-    """The function has ended; what is decided is written down, whatever comes now."""
+    """Ignores signals from now on: the function has ended, and what is decided is written down."""
     signal.signal(signal.SIGTERM, signal.SIG_IGN)
 
 

@@ -135,7 +135,7 @@ def spread(value: torch.Tensor) -> None:
 
 
 def log_rank0(event: Event) -> None:
-    """Says it once for all ranks."""
+    """Says an event once for all ranks."""
     if rank() == 0:
         reporting.say(event)
 

@@ -248,7 +248,7 @@ def _with(state: GroupState, report: Report) -> GroupState:
 
 
 def _lose(state: GroupState, report: Report) -> GroupState:
-    """While the group forms the place is free at once."""
+    """Returns the state without a lost worker, whose place is free at once while the group forms."""
     if state.phase is not GroupPhase.WAIT:
         return _with(state, replace(report, status=Status.LEFT))
     members = {worker: member for worker, member in state.members.items() if worker != report.worker}
@@ -303,8 +303,10 @@ def _joining(state: GroupState) -> list[int]:
 
 
 def _begin_again(state: GroupState, now: float) -> GroupState:
-    """Returns the state of the next round, as soon as its workers are ready for it; those of a group that is elastic
-    are the ones that are left, and those that came."""
+    """Returns the state of the next round, as soon as its workers are ready for it.
+
+    An elastic group goes on with the workers that are left and those that came.
+    """
     living = {worker: report for worker, report in state.members.items() if report.status is not Status.LEFT}
     ready = {worker: report for worker, report in living.items() if report.round > state.round}
     since = now if state.since is None and ready else state.since
@@ -326,7 +328,10 @@ def _begin_again(state: GroupState, now: float) -> GroupState:
 
 
 def _stop(state: GroupState, verdict: Verdict) -> GroupState:
-    """Another round may follow where a rank was lost and no worker was asked to stop; of an elastic group, always."""
+    """Returns the state of a group whose round ends.
+
+    Another round may follow if a rank was lost and no worker was asked to stop; in an elastic group it always may.
+    """
     is_of_rank = verdict.root_cause and verdict.exit_code != exits.STOPPED
     may_follow = verdict.retryable and (is_of_rank or state.is_elastic)
     return replace(state, phase=GroupPhase.STOP if may_follow else GroupPhase.EXIT, since=None, verdict=verdict)

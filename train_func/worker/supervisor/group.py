@@ -148,7 +148,7 @@ class Member:
         return True
 
     def leave(self, seconds: float) -> None:
-        """The lead leaves last, or after ``seconds``, so that the others hear its last orders."""
+        """Leaves the group; the lead leaves last, or after ``seconds``, so that the others hear its last orders."""
         end = time.monotonic() + seconds
         order = self.tell(status=Status.LEFT)
         with contextlib.suppress(Stopped):

@@ -17,8 +17,7 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Protocol
 
-from train_func.errors import StorageFailed
-from train_func.storage import Store
+from train_func.storage import Store, put_new
 from train_func.wire.codec import Record
 from train_func.wire.layout import newest_number
 from train_func.wire.records import RunRecord
@@ -67,7 +66,7 @@ class Lead(Protocol):
     """The lead of the group, as one worker finds it."""
 
     where: str
-    """In words."""
+    """Where the lead is, in words."""
 
     def find(self, *, is_left: bool) -> Way:
         """Returns the way to the lead, which may be this worker itself.
@@ -103,7 +102,7 @@ class FixedLead:
         return Way(coordinator.report, address, lead=0, usages=coordinator.usages)
 
     def check(self) -> None:
-        """Worker 0 leads as long as it lives."""
+        """Raises nothing: worker 0 leads as long as it lives."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -162,12 +161,8 @@ class ElectedLead:
             address = socket.gethostbyname(socket.gethostname())
         with reserved_port() as port:
             own = LeadRecord(worker=environment.worker, pod=environment.pod, address=f"{address}:{port}")
-            try:
-                self._store.put(self._key(number + 1), own.to_json(), if_absent=True)
-            except StorageFailed as failure:
-                if failure.reason != "conflict":
-                    raise
-                raise OSError("another worker leads the group") from None
+            if not put_new(self._store, self._key(number + 1), own.to_json()):
+                raise OSError("another worker leads the group")
             gather = REGATHER_SECONDS if number else GATHER_SECONDS
             state = GroupState(environment.num_workers, environment.min_workers, environment.worker, gather, is_left)
             coordinator = Coordinator(state)

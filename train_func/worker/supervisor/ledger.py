@@ -10,7 +10,7 @@ from dataclasses import asdict, dataclass
 from typing import TypeVar
 
 from train_func.errors import StorageFailed
-from train_func.storage import Store, find
+from train_func.storage import Store, find, put_new
 from train_func.text import counted
 from train_func.wire import exits
 from train_func.wire.events import now
@@ -120,13 +120,10 @@ class Ledger:
 
     def _put(self, lease: Lease) -> bool:
         try:
-            self._store.put(self._keys.attempt(lease.attempt).lease, lease.to_json(), if_absent=True)
-        except StorageFailed as failure:
-            if failure.reason != "conflict":
-                self._unanswered = lease
-                raise
-            return False
-        return True
+            return put_new(self._store, self._keys.attempt(lease.attempt).lease, lease.to_json())
+        except StorageFailed:
+            self._unanswered = lease
+            raise
 
     def lease(self, number: int, *, formed: bool = True) -> Lease:
         """Returns this worker's claim of a number."""
@@ -147,8 +144,7 @@ class Ledger:
 
         An attempt that saved a checkpoint beyond the step at which the ones before it had failed has made progress, and
         the count begins anew. Of an attempt whose checkpoints later ones have replaced that is not known: it is not
-        charged. Without the time of the submission a final end before tells of a new one: a worker writes down that it
-        is done and may be lost with its group all the same.
+        charged.
         """
         ended = self._ended()
         numbers = sorted(self._of_submission(ended, current))
@@ -178,10 +174,8 @@ class Ledger:
             lease = self._lease_of(number) if number != current else None
             if lease and lease.submitted != submitted and not lease.formed:
                 continue  # of a superseded job, whose worker may end after the attempts of this one began
-            if number != current:
-                is_final = any(not exits.retryable(end.exit_code) for end in ended[number].values())
-                if lease is None or lease.submitted != submitted or (is_final and not submitted):
-                    return
+            if number != current and (lease is None or lease.submitted != submitted):
+                return
             yield number
 
     def root_of(self, number: int) -> Verdict | None:

@@ -16,7 +16,7 @@ from train_func.wire import events
 from train_func.wire.events import Event, LogGap, StepProgress
 from train_func.worker import masks
 from train_func.worker.rank import stacks
-from train_func.worker.supervisor.uploads import LOG_SECONDS, HistoryUpload, LogUpload
+from train_func.worker.supervisor.uploads import HistoryUpload, LogUpload
 
 HEAD = 2**20  # bytes of a log's beginning that are always kept
 TAIL = 4 * 2**20  # bytes of its end
@@ -119,17 +119,13 @@ def last_state(line: bytes) -> bytes:
 
 
 class LogTee:
-    """Owns stdout and stderr of this process, and the output of its ranks; alone writes lines that are events.
+    """Owns stdout and stderr of this process, and the output of its ranks; alone writes lines that are events."""
 
-    ``interval``: seconds between two uploads of a short log.
-    """
-
-    def __init__(self, interval: float = LOG_SECONDS) -> None:
+    def __init__(self) -> None:
         self._real = os.fdopen(os.dup(1), "wb", buffering=0)
         self._lock = threading.Lock()
         self._log = BoundedLog()
         self._first = b""
-        self._interval = interval
         self._upload: LogUpload | None = None
         self._history: HistoryUpload | None = None
         self._listener: Callable[[Event], object] | None = None
@@ -202,7 +198,7 @@ class LogTee:
         if history is not None:
             history.start()
         self._history = history
-        self._upload = LogUpload(self._render, put, self._interval)
+        self._upload = LogUpload(self._render, put)
         self._upload.start()
 
     def flush(self, seconds: float) -> None:

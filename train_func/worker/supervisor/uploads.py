@@ -76,15 +76,15 @@ class Periodic(threading.Thread):
 
 
 class LogUpload(Periodic):
-    """Puts the log whenever it has changed. ``interval``: seconds between two uploads of a short log."""
+    """Puts the log whenever it has changed."""
 
-    def __init__(self, render: Callable[[], bytes], put: Callable[[bytes], object], interval: float) -> None:
+    def __init__(self, render: Callable[[], bytes], put: Callable[[bytes], object]) -> None:
         super().__init__()
-        self._render, self._put, self._interval = render, put, interval
+        self._render, self._put = render, put
         self._last = b""
 
     def _pause(self) -> float:
-        return self._interval * (1 + len(self._last) / 2**20)
+        return LOG_SECONDS * (1 + len(self._last) / 2**20)
 
     def _keep(self) -> None:
         log = self._render()

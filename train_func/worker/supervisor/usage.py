@@ -62,7 +62,7 @@ class RankUsage:
     rank: int
     num_steps: int
     seconds: tuple[float, ...] = ()
-    """In each phase, by its number."""
+    """Seconds in each phase, by its number."""
 
 
 @dataclass(frozen=True)
@@ -151,20 +151,19 @@ def slowness_of(ranks: Sequence[RankTime]) -> Slowness | None:
 class UsageMeter:
     """Measures this worker. ``limit``: bytes that its processes may hold; 0 where that is not limited."""
 
-    def __init__(self, limit: int, clock: Callable[[], float] = time.monotonic) -> None:
-        self._limit, self._clock = limit, clock
-        self._memory = 0
+    def __init__(self, limit: int) -> None:
+        self._limit, self._memory = limit, 0
         self._next = self._next_memory = 0.0
 
     def measure(self, marks: Callable[[], Mapping[int, Mark]]) -> Usage | None:
         """Returns what this worker uses, every few seconds; None between. ``marks``: gives those of its ranks."""
-        now = self._clock()
+        now = time.monotonic()
         if now < self._next:
             return None
         self._next = now + MEASURE_SECONDS
         if now >= self._next_memory:
             self._memory = unreclaimable_bytes(descendants(os.getpid()))
-            self._next_memory = now + max(MEASURE_SECONDS, (self._clock() - now) / MEMORY_SHARE)
+            self._next_memory = now + max(MEASURE_SECONDS, (time.monotonic() - now) / MEMORY_SHARE)
         ranks = []
         for rank, mark in marks().items():
             seconds = tuple(round(spent, 3) for spent in mark.seconds_at(now)) if mark.number else ()

@@ -163,9 +163,9 @@ def _labels(ids: list[int], offsets: list[tuple[int, int]], answers: list[tuple[
 
 
 def _refuse_unlabelled(rows: Dataset, max_length: int, first_held_out: int | None) -> None:
-    """The first token of a row is predicted of nothing, so its label counts for nothing.
+    """Raises InvalidInput where no token of an answer counts; the first of a row does not, as nothing predicts it.
 
-    Batch by batch: as one array the labels of a large data set fill the memory, and on every rank.
+    It reads batch by batch: as one array the labels of a large data set fill the memory, and on every rank.
     """
     without: list[int] = []
     for batch in rows.data.table.select(["labels", "row_id"]).to_batches(max_chunksize=BATCH):
@@ -205,7 +205,7 @@ def end_of_answers(tokenizer: Any) -> int | None:
 
 
 def stop_at(model: Any, token: int) -> list[int] | None:
-    """Makes ``model.generate`` stop at the token too; all that it stops at now, or None where it did so before."""
+    """Makes ``model.generate`` stop at the token too; returns all that it stops at, or None if it did so before."""
     stops = model.generation_config.eos_token_id
     stops = [stops] if isinstance(stops, int) else list(stops or ())
     if token in stops:

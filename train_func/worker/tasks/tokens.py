@@ -108,16 +108,14 @@ def tokenise_words(dataset: Dataset, tokenizer: Any, max_length: int, cache: Pat
             padding=False,
             return_attention_mask=True,
         )
-        labels = [_word_labels(found.word_ids(at), tags) for at, tags in enumerate(rows["tags"].to_pylist())]
+        labels = []
+        for at, tags in enumerate(rows["tags"].to_pylist()):
+            words = found.word_ids(at)  # of each token; None for special ones
+            pairs = zip(words, [None, *words[:-1]], strict=True)
+            labels.append([NO_TAG if word is None or word == last else tags[word] for word, last in pairs])
         return pa.record_batch(
             {**id_columns(found), "labels": pa.array(labels, pa.list_(pa.int64())), "row_id": rows["row_id"]}
         )
 
     table = dataset.data.table.select(["tokens", "tags", "row_id"])
     return cached(table, encoded, key_of(dataset, tokenizer, max_length), cache)
-
-
-def _word_labels(words: list[int | None], tags: list[int]) -> list[int]:
-    """``words``: which word each token is of, None for special tokens."""
-    before = [None, *words[:-1]]
-    return [NO_TAG if word is None or word == last else tags[word] for word, last in zip(words, before, strict=True)]

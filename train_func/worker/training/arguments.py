@@ -220,6 +220,18 @@ def parameter_faults(parameters: Mapping[str, Any]) -> list[str]:
     ]
 
 
+def check_train_call(resume_from_checkpoint: Any, trial: Any) -> None:
+    """Raises InvalidInput (cause "code") for arguments of ``Trainer.train`` that only transformers' own would use."""
+    if trial is not None:
+        raise InvalidInput(f"trainer.hyperparameter_search: {SEARCH}", cause="code")
+    if not isinstance(resume_from_checkpoint, bool | None):
+        raise InvalidInput(
+            f"trainer.train(resume_from_checkpoint={resume_from_checkpoint!r}): the training goes on from the newest "
+            "checkpoint of its run by itself: leave the argument out. Weights to begin with belong into the model",
+            cause="code",
+        )
+
+
 def refused_argument_faults(values: Mapping[str, Any]) -> list[str]:
     """Returns which of the values of TrainingArguments would not be used; what is done in any case is no fault."""
     harmless = {

@@ -207,7 +207,10 @@ class _Attend(torch.autograd.Function):
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, gradient: torch.Tensor) -> tuple[torch.Tensor | None, ...]:
-        """Of a score: probability * (gradient of it - mean of those of its query), where the mean is that of out."""
+        """The gradient of a score: its probability * (gradient of that - mean of those of its query).
+
+        The mean is computed of ``out``.
+        """
         query, key, value, out, mask, *kept = ctx.saved_tensors
         biases = _Biases.of(None if kept else mask, query.dtype)
         means = (gradient * out).sum(-1, keepdim=True, dtype=torch.float32).to(query.dtype).transpose(1, 2)

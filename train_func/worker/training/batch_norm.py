@@ -193,7 +193,7 @@ class _Layer:
 
     @property
     def buffers(self) -> tuple[torch.Tensor, torch.Tensor]:
-        """Read anew each time: what prepares a model for several ranks may put others in their place."""
+        """The running statistics, read anew each time: what prepares a model for several ranks may replace them."""
         return self.module.running_mean, self.module.running_var
 
     def begin(self, *, counts: bool) -> None:

@@ -22,13 +22,12 @@ were saved or not; the weights that it loads at the end are of ``best_model_chec
 saved.
 """
 
-import math
 import traceback
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, TypeGuard
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -39,6 +38,7 @@ from transformers.trainer_pt_utils import nested_numpify
 from transformers.trainer_utils import PredictionOutput
 
 from train_func.errors import InvalidInput
+from train_func.fields import is_number
 from train_func.wire.events import RowsAudited
 from train_func.wire.predictions import MOST_ROWS
 from train_func.worker.rank import marks, reporting, world
@@ -67,7 +67,7 @@ class Measurement:
     """The metrics with the prefix that was asked for."""
     coverage: Coverage
     predictions: Mapping[str, npt.NDArray[Any]] | None
-    """On rank 0, by column, ordered by the ids of the rows; None where the metric tells of no row."""
+    """What was predicted, on rank 0: by column, in the order of the ids; None where the metric tells of no row."""
 
     @property
     def reported(self) -> dict[str, float | int | str]:
@@ -87,7 +87,7 @@ class _Batch:
     sums: Mapping[str, float] | None
     """What it adds to the sums of the metric; None where it has none."""
     predictions: Mapping[str, npt.NDArray[Any]]
-    """Of each row, by column, where the metric tells them."""
+    """What is predicted of each row, by column, where the metric tells it."""
     outputs: tuple[Any, Any, Any]
 
 
@@ -109,9 +109,15 @@ def measure(trainer: transformers.Trainer, rows: Dataset, ignore_keys: list[str]
     return Measurement(mark, rows._fingerprint, plain_names, _with_prefix(metrics, prefix), coverage, predictions)
 
 
+def newest_of(measurements: Sequence[Measurement], rows: Dataset, mark: list[float]) -> Measurement | None:
+    """Returns the newest of the measurements that were made on these rows with the weights of this mark."""
+    same = (of for of in reversed(measurements) if (of.rows, of.weights) == (rows._fingerprint, mark))
+    return next(same, None)
+
+
 @contextmanager
 def printed() -> Iterator[None]:
-    """Prints what those raise who are told of metrics, and no more."""
+    """Prints what callbacks and trackers raise in its body, which goes no further."""
     try:
         yield
     except Exception as error:
@@ -312,7 +318,7 @@ def _in_order(values: Sequence[Any], positions: Sequence[Ints]) -> Any:
 
 
 def checkpoint_of(trainer: transformers.Trainer) -> str:
-    """Returns under which name transformers' state keeps that this step has the best weights that were saved."""
+    """Returns the name by which transformers' state knows that the best saved weights are of this step."""
     return str(Path(str(trainer.args.output_dir)) / f"checkpoint-{trainer.state.global_step}")
 
 
@@ -332,15 +338,14 @@ def better_before(trainer: transformers.Trainer, metrics: Mapping[str, Any]) -> 
     args, state = trainer.args, trainer.state
     name = str(args.metric_for_best_model or "loss").removeprefix("eval_")
     now = metrics.get(name)
-    if args.load_best_model_at_end or not _is_number(now):
+    if args.load_best_model_at_end or not isinstance(now, int | float):
         return ""
     earlier = [
         row
         for row in state.log_history
         if 0 < row.get("step", 0) < state.global_step
         and row.get("eval_rows") == metrics.get("rows")
-        and _is_number(row.get(f"eval_{name}"))
-        and math.isfinite(row[f"eval_{name}"])
+        and is_number(row.get(f"eval_{name}"))
     ]
     if not earlier:
         return ""
@@ -357,10 +362,6 @@ def better_before(trainer: transformers.Trainer, metrics: Mapping[str, Any]) -> 
         f"eval_strategy={strategy!r}, save_strategy={strategy!r}, load_best_model_at_end=True, "
         f"metric_for_best_model={name!r})"
     )
-
-
-def _is_number(value: object) -> TypeGuard[float]:
-    return isinstance(value, int | float) and not isinstance(value, bool)
 
 
 def tell_best(trainer: transformers.Trainer) -> None:

@@ -19,8 +19,9 @@
 
 import hashlib
 import math
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -34,6 +35,7 @@ from datasets.utils._dill import pklregister
 from train_func.errors import InvalidInput
 
 Ints = npt.NDArray[np.int64]
+Starts = npt.NDArray[np.bool_]
 
 PAD_TO = 8  # tokens: lengths of a micro-batch are rounded up to this, which the matrix kernels like
 WINDOW = (8, 32)  # global batches whose rows are sorted by length together, at least and at most
@@ -96,21 +98,27 @@ def _batches(seed: int, epoch: int, lengths: Ints, batch_size: int) -> list[Ints
     return [*blocks, left[np.argsort(-lengths[left], kind="stable")][None]] if num_left else blocks
 
 
-def _starts(lengths: Ints, micro_batch_size: int, num_parts: int) -> npt.NDArray[np.bool_]:
+def _starts(lengths: Ints, micro_batch_size: int, num_parts: int) -> Starts:
     """Returns True where a micro-batch starts in batches (rows of ``lengths``, descending).
 
     Every batch is cut into exactly ``num_parts`` parts, the costliest of which is as cheap as can be.
     """
     padded = _padded(lengths)
-    low, high = padded[:, 0], padded[:, 0] * micro_batch_size  # cost of one row; of a full part
+    within = partial(_cut_within, padded, micro_batch_size=micro_batch_size, num_parts=num_parts)
+    one_row = padded[:, 0]  # the cost of a part of the longest row alone
+    return _cheapest(within, num_parts, one_row, one_row * micro_batch_size)
+
+
+def _cheapest(within: Callable[[Ints], Starts], num_parts: int, low: Ints, high: Ints) -> Starts:
+    """Returns the starts ``within`` the lowest limit, from ``low`` to ``high``, that allows ``num_parts`` parts."""
     while (low < high).any():
         limit = (low + high) // 2
-        fits = _cut_within(padded, limit, micro_batch_size, num_parts).sum(axis=1) <= num_parts
+        fits = within(limit).sum(axis=1) <= num_parts
         low, high = np.where(fits, low, np.minimum(limit + 1, high)), np.where(fits, limit, high)
-    return _cut_within(padded, high, micro_batch_size, num_parts)
+    return within(high)
 
 
-def _cut_within(padded: Ints, limit: Ints, micro_batch_size: int, num_parts: int) -> npt.NDArray[np.bool_]:
+def _cut_within(padded: Ints, limit: Ints, micro_batch_size: int, num_parts: int) -> Starts:
     num_batches, num_rows = padded.shape
     starts = np.zeros((num_batches, num_rows), dtype=bool)
     starts[:, 0] = True
@@ -146,23 +154,16 @@ def assign_to_ranks(cut: EpochBatches, lengths: Ints, world_size: int, accumulat
     for count in np.unique(counts):  # of whole batches, and of the last one
         steps, numbers = np.flatnonzero(counts == count), np.arange(count)
         micro = first[steps][:, None] + numbers
-        starts = _runs(costs[micro], world_size, accumulation)
+        of_steps = costs[micro]
+        within = partial(_runs_within, of_steps, num_runs=world_size, most=accumulation)
+        starts = _cheapest(within, world_size, of_steps.max(axis=1), of_steps.sum(axis=1))
         place = numbers - np.maximum.accumulate(np.where(starts, numbers, 0), axis=1)
         assigned[starts.cumsum(axis=1) - 1, steps[:, None], place] = micro
     return assigned
 
 
-def _runs(costs: Ints, num_runs: int, most: int) -> npt.NDArray[np.bool_]:
+def _runs_within(costs: Ints, limit: Ints, num_runs: int, most: int) -> Starts:
     """Returns True where a run starts in steps (a row of ``costs`` each), of at most ``most`` micro-batches."""
-    low, high = costs.max(axis=1), costs.sum(axis=1)
-    while (low < high).any():
-        limit = (low + high) // 2
-        fits = _runs_within(costs, limit, num_runs, most).sum(axis=1) <= num_runs
-        low, high = np.where(fits, low, np.minimum(limit + 1, high)), np.where(fits, limit, high)
-    return _runs_within(costs, high, num_runs, most)
-
-
-def _runs_within(costs: Ints, limit: Ints, num_runs: int, most: int) -> npt.NDArray[np.bool_]:
     num_steps, num_micro = costs.shape
     starts = np.zeros(costs.shape, dtype=bool)
     starts[:, 0] = True

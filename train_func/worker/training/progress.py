@@ -59,14 +59,13 @@ class Progress:
         self,
         num_steps: int,
         logging_steps: int = 0,
-        interval: float = INTERVAL,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         """``logging_steps``: there is a row for every so many steps at least; 0: for as many as make MOST_ROWS."""
         self.num_steps = num_steps
         thinned = math.ceil(num_steps / MOST_ROWS)
         self._every = min(thinned, logging_steps or thinned)
-        self._interval, self._clock = interval, clock
+        self._clock = clock
         self._started = self._said = self._first = clock()
         self._steps = self._rows = 0
         self._row_losses: list[float] = []
@@ -92,7 +91,7 @@ class Progress:
         if loss is not None:
             self._row_losses.append(loss)
         self._line_steps.append((step, now, loss))
-        is_line = now - self._said >= self._interval or self._steps == 1 or step == self.num_steps
+        is_line = now - self._said >= INTERVAL or self._steps == 1 or step == self.num_steps
         is_due = self._steps == 1 or step == self.num_steps or step % self._every == 0
         is_row = is_due and loss is not None
         if is_line or is_row:

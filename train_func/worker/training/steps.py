@@ -173,11 +173,11 @@ class Steps:
         self._expected = row_ids_of(rows_of(part))
         self.loop = end.Loop(facts.num_epochs * facts.steps_per_epoch, 0)
         self.epoch = self.num_done = 0
-        """The epoch that is gone on with, from 0, and how many steps of it are done."""
+        """The epoch under way, from 0, and how many steps of it are done."""
         self.is_broken_off = self._is_ended = False
-        """Whether the epoch is, by a vote, and whether the training is."""
+        """Whether a vote has ended the epoch early, and whether one has ended the training."""
         self.coverage: list[Coverage] = []
-        """One per epoch that was gone through to its end."""
+        """How the rows of each epoch were used that was gone through to its end."""
         self._used: list[Any] = []
         self._random: Any = None
         if restored:
@@ -210,7 +210,7 @@ class Steps:
         self._random = None
 
     def keep_random(self) -> None:
-        """The generators are put back, where the training goes on, as they are now."""
+        """Has the generators put back as they are now, where the training goes on."""
         self._random = random_state()
 
     def of_epoch(self, loader: PlanLoader) -> Iterator[Step]:

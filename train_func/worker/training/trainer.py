@@ -70,7 +70,7 @@ class Trainer(transformers.Trainer):
     task: ClassVar[WorkerTask | None] = None
     """Task of the session that is open in this process: the function makes its Trainer without naming it."""
     checkpoints: ClassVar[Callable[[Any], Checkpointing] | None] = None
-    """Begins those of one training, told what it is made of; of that session too."""
+    """Begins the checkpoints of one training, told what it is made of; of that session too."""
     checks: ClassVar[Checks | None] = None
     """Checks of that session."""
 
@@ -91,12 +91,12 @@ class Trainer(transformers.Trainer):
         for callback in (PrinterCallback, ProgressCallback, *posting):
             self.remove_callback(callback)
         self.evaluations: list[evaluation.Measurement] = []
-        """In their order."""
+        """All that were made, in their order."""
         count_own = self.task.num_items if self.task else None
         self.items = items_of(self.model, shifts_labels=self._loss_shifts_labels, count_own=count_own)
         self.metric: StreamingMetric | None = self.task.metric() if self.task else Accuracy()
         self.rows_evaluated = 0
-        """How many rows the batch has that an evaluation has come to."""
+        """How many rows the batch has that is being evaluated."""
         self._ignore_keys: list[str] | None = None
         self._forget()
 
@@ -122,7 +122,7 @@ class Trainer(transformers.Trainer):
 
     @property
     def coverage(self) -> list[Coverage]:
-        """One per epoch that was trained to its end."""
+        """How the rows of each epoch were used that was trained to its end."""
         return self._steps.coverage if self._steps else []
 
     @property
@@ -138,15 +138,7 @@ class Trainer(transformers.Trainer):
 
         Raises InvalidInput before the first step when the plan and the arguments do not fit together,
         at a step whose loss is not finite, and after an epoch that did not use every row once."""
-        if trial is not None:
-            self.hyperparameter_search()
-        if not isinstance(resume_from_checkpoint, bool | None):
-            raise InvalidInput(
-                f"trainer.train(resume_from_checkpoint={resume_from_checkpoint!r}): the training goes on from the "
-                "newest checkpoint of its run by itself: leave the argument out. Weights to begin with belong into the "
-                "model",
-                cause="code",
-            )
+        arguments.check_train_call(resume_from_checkpoint, trial)
         self._forget()
         self._ignore_keys = ignore_keys_for_eval
 
@@ -204,7 +196,7 @@ class Trainer(transformers.Trainer):
         )
 
     def collator(self, description: str) -> Collator:
-        """Makes tensors of the columns that the model takes; "training": as rows to train on may be changed."""
+        """Returns what makes tensors of the columns that the model takes; for "training" it may draw at random."""
         training, held_out = self._of_task
         of = held_out if description != "training" and self.data_collator is training else self.data_collator
         return self._get_collator_with_removed_columns(of, description)  # type: ignore[no-any-return]
@@ -292,7 +284,7 @@ class Trainer(transformers.Trainer):
         return TrainOutput(self.state.global_step, metrics["train_loss"], metrics)
 
     def _go_on(self, training: dict[str, Any], votes: list[str]) -> None:
-        """Does what comes first behind a checkpoint: an evaluation that was to come next then."""
+        """Puts back losses and votes, and does what was to come next behind the checkpoint, such as an evaluation."""
         assert self._steps is not None
         self._losses.restore(training["losses"])
         for flag in votes:
@@ -307,7 +299,7 @@ class Trainer(transformers.Trainer):
             self._steps.meet()
 
     def _train_step(self, steps: Steps, step: Step, model: nn.Module) -> tuple[Any, float]:
-        """Returns the length of its gradient, and its learning rate."""
+        """Trains one step; returns the length of its gradient, and its learning rate."""
         self._step = step
         self.control = self.callback_handler.on_step_begin(self.args, self.state, self.control)
         step.begin()
@@ -414,9 +406,8 @@ class Trainer(transformers.Trainer):
             if self.state.best_global_step == self.state.global_step and self.args.load_best_model_at_end:
                 self.state.best_model_checkpoint = evaluation.checkpoint_of(self)
                 if world.rank() == 0:
-                    held = weights.own_weights(self.accelerator.unwrap_model(self.model), self._base)
-                    copies = {name: of.detach().cpu().clone() for name, of in held.items()}
-                    self._best = (self.state.global_step, copies)
+                    best = weights.copy_own_weights(self.accelerator.unwrap_model(self.model), self._base)
+                    self._best = (self.state.global_step, best)
             self.control = self.callback_handler.on_save(self.args, self.state, self.control)
 
     def _evaluated(self, *, skip_scheduler: bool = False) -> dict[str, float]:
@@ -475,15 +466,11 @@ class Trainer(transformers.Trainer):
 
     def measured_on(self, rows: Dataset) -> evaluation.Measurement:
         """Collective: the evaluation of these rows with the weights that the model has now; made when there is none."""
-        used = weights.mark_of(self.accelerator.unwrap_model(self.model))
-
-        def found() -> evaluation.Measurement | None:
-            made = (of for of in reversed(self.evaluations) if (of.rows, of.weights) == (rows._fingerprint, used))
-            return next(made, None)
-
-        if world.on_rank_zero(lambda: found() is None):
+        mark = weights.mark_of(self.accelerator.unwrap_model(self.model))
+        find = partial(evaluation.newest_of, self.evaluations, rows, mark)
+        if world.on_rank_zero(lambda: find() is None):
             self._measure(rows, self._ignore_keys, "eval", is_published=True)
-        return found() or self.evaluations[-1]
+        return find() or self.evaluations[-1]
 
     def predict(
         self, test_dataset: Any, ignore_keys: list[str] | None = None, metric_key_prefix: str = "test"

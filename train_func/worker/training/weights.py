@@ -46,6 +46,11 @@ def own_weights(model: nn.Module, base: frozenset[str] | None = None) -> dict[st
     return {name: value for name, value in state.items() if name not in frozen} if frozen else state
 
 
+def copy_own_weights(model: nn.Module, base: frozenset[str]) -> dict[str, torch.Tensor]:
+    """Returns a copy of the model's ``own_weights`` on the CPU."""
+    return {name: value.detach().cpu().clone() for name, value in own_weights(model, base).items()}
+
+
 def frozen_names(model: nn.Module) -> list[str]:
     """Returns the names of the parameters that are not trained now."""
     return [name for name, parameter in model.named_parameters() if not parameter.requires_grad]
@@ -105,7 +110,7 @@ def mark_of(model: nn.Module) -> list[float]:
 
 
 def agree(model: nn.Module, step: int) -> None:
-    """Collective: the weights are the same on every rank from now on: those of rank 0, trained to that step.
+    """Collective: gives every rank the weights of rank 0; ``step``: which they are trained to.
 
     Buffers, such as the running means of a normalisation, differ where ranks see different rows, and parameters by
     rounding.

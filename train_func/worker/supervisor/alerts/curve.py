@@ -39,7 +39,7 @@ RULES = (
 
 @dataclass(frozen=True)
 class Rise:
-    """From the lowest level, which the loss had behind ``step``, to the last one."""
+    """A rise from the lowest level, which the loss had behind ``step``, to the last one."""
 
     lowest: float
     step: int
