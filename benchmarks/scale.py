@@ -25,8 +25,17 @@ WORKERS = [1 << power for power in range(9)]
 NETWORKS = (1, 10, 25, 100)  # Gbit/s
 
 # What --measure printed: docs/scale.md says when and on what machine. Seconds of processor of one rank.
-MEASURED: dict[str, float] = {}
-FIT_FROM = ("exchange 10 MB", "exchange 400 MB", "minilm step, 1 rank", "bert-base step, 1 rank")
+MEASURED: dict[str, float] = {
+    "minilm step, 1 rank": 0.662,
+    "minilm update": 0.0142,
+    "bert-base step, 1 rank": 3.87,
+    "bert-base update": 0.0545,
+    "exchange 10 MB": 0.00779,
+    "exchange 100 MB": 0.0781,
+    "exchange 400 MB": 0.296,
+    "minilm step, 2 ranks": 0.409,
+    "bert-base step, 2 ranks": 2.29,
+}
 MEASURED_ROWS = 16  # of a measured step
 ROW_TOKENS = 157  # mean length of reviews, as in benchmarks/texts.py
 
@@ -125,14 +134,23 @@ def last_efficient(model: Model) -> int:
 
 
 def takes_over(model: Model) -> str:
-    """Returns in words what to do where data parallelism ends."""
+    """Returns in words what to do where data parallelism ends, by what takes most there."""
     if memory(model) > model.worker.memory:
-        return "does not fit: shard the optimizer (FSDP), or LoRA; then pipeline stages"
-    if last_efficient(model) == WORKERS[-1]:
+        return "it does not fit: shard the optimizer (FSDP), or LoRA"
+    workers = 2 * last_efficient(model)
+    if workers > WORKERS[-1]:
         return "data parallelism suffices"
-    if 4 * model.trainable / (model.network * 1e9 / 8) > model.batch * model.row_seconds / 64:
-        return "the exchange is too long: a larger batch or a faster network, or LoRA"
-    return "restarts and small shares: a larger batch, or workers that live longer"
+    step = step_seconds(model, workers)
+    save, between = model.checkpoint * model.worker.save, model.worker.lifetime / workers
+    slow = slowdown(daly_interval(save, between), save, between, model.worker.restart)
+    parts = {
+        "a larger batch, a faster network, or LoRA: the gradients take long": exchange_seconds(
+            4 * model.trainable, workers, model.worker, model.network
+        ),
+        "shard the optimizer (FSDP): each worker updates all weights": model.trainable * model.worker.update,
+        "workers that live longer: restarts take long": (slow - 1) * step,
+    }
+    return max(parts, key=lambda words: parts[words])
 
 
 def fit(measured: dict[str, float]) -> tuple[Worker, dict[str, float]]:
@@ -225,11 +243,12 @@ def plot(measured: dict[str, float], path: Path) -> None:
     figure, axes = plt.subplots(figsize=(9, 5), facecolor="white")
     for model, style in zip(models(measured), ("-", "--", ":", "-.", (0, (1, 4))), strict=True):
         values = [100 * efficiency(model, of) for of in WORKERS]
-        axes.plot(WORKERS, values, linestyle=style, marker="o", markersize=3)
-        note = model.name if memory(model) <= model.worker.memory else f"{model.name}, if it is sharded"
-        axes.annotate(note, (WORKERS[-1], values[-1]), xytext=(6, -3), textcoords="offset points")
+        note = f"{model.name}, {model.worker.name}s, {model.network:g} Gbit/s"
+        note += "" if memory(model) <= model.worker.memory else ", if it did fit"
+        axes.plot(WORKERS, values, linestyle=style, linewidth=2, marker="o", markersize=4, label=note)
     axes.axhline(50, color="black", linewidth=0.8)
-    axes.text(1, 51.5, "below: data parallelism has ended")
+    axes.text(WORKERS[-1], 51.5, "half", horizontalalignment="right")
+    axes.legend(frameon=False, loc="upper right")
     axes.set_xscale("log", base=2)
     axes.set_xticks(WORKERS, [str(of) for of in WORKERS])
     axes.set(xlabel="workers", ylabel="efficiency, percent", ylim=(0, 105))
