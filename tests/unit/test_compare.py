@@ -119,7 +119,7 @@ def test_rows_that_changed_are_shown_with_the_beginnings_of_their_texts_where_th
     store, tiny_bert, tmp_path, capsys
 ):
     path = tmp_path / "reviews.csv"
-    path.write_text("text,label\n" + "".join(f"\"dish {i}\nwas {'very ' * 20}good\",{i % 2}\n" for i in range(9)))
+    path.write_text("text,label\n" + "".join(f'"dish {i}\nwas {"very " * 20}good",{i % 2}\n' for i in range(9)))
     runs = [a_run(model=str(tiny_bert), dataset=str(path), held_out=0.5, seed=7, epochs=epochs) for epochs in (1, 2)]
     ids = sorted(split(runs[0]).held_out["row_id"])
     records = [put_run(store, run) for run in runs]

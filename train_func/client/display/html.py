@@ -15,7 +15,7 @@ MOST_CHARTS, MOST_LINES, MOST_NUMBERS = 6, 4, 12
 MOST_BESIDE = 2  # charts beside that of the losses: others are below
 MOST_PRINTED = 4  # lines that are not folded
 LONGEST = 300  # characters of a line that was printed
-WIDE, NARROW, HIGH, LOW = 560, 300, 210, 115  # pixels
+SOLE, WIDE, NARROW, HIGH, LOW = 800, 560, 300, 210, 115  # pixels
 BARS = dict.fromkeys(("Failed", "Interrupted"), f";background:{FAULT}") | {"Succeeded": ";background:#2e9e5b"}
 
 STYLE = """<style>.tf{--tf-ink:var(--jp-ui-font-color1,var(--vscode-foreground,light-dark(#222,#ddd)));
@@ -27,7 +27,7 @@ border:1px solid var(--tf-line);border-radius:6px;padding:10px 14px;box-sizing:b
 align-items:baseline}.tf-head>:last-child{margin-left:auto}.tf-state{font-size:15px;font-weight:600}
 .tf-bar{height:8px;border:1px solid var(--tf-line);border-radius:4px;margin:7px 0;overflow:hidden}
 .tf-bar>div{height:100%;background:#2f7fd0}.tf-charts{display:flex;flex-wrap:wrap;gap:0 12px;margin:6px 0}
-.tf-wide{flex:2 1 420px;max-width:660px}.tf-small{flex:1 1 240px;display:grid;
+.tf-wide{flex:2 1 420px}.tf-wide:not(:only-child){max-width:660px}.tf-small{flex:1 1 240px;display:grid;
 grid-template-columns:repeat(auto-fill,minmax(min(240px,100%),1fr));gap:0 12px;align-content:start}
 .tf-below{flex-basis:100%}.tf-small svg{max-width:330px}.tf-chart{display:block;max-width:100%}
 .tf-chart text{fill:var(--tf-soft);paint-order:stroke;stroke-width:3px;
@@ -70,12 +70,16 @@ def _progress(panel: Panel) -> str:
 
 
 def _charts(panel: Panel) -> str:
-    """The losses in a wide chart, other metrics in small ones beside it, and those of one value as numbers."""
+    """The losses in a wide chart, other metrics in small ones beside it, and those of one value as numbers.
+
+    A chart that is alone has all of the width.
+    """
     curves = [lines for lines in panel.charts if max(len(line.points) for line in lines) > 1]
     numbers = _numbers([lines for lines in panel.charts if lines not in curves[:MOST_CHARTS]])
     if not curves:
         return numbers
-    wide = chart(curves[0][:MOST_LINES], panel.marks, width=WIDE, height=HIGH, last=panel.last_step)
+    width = WIDE if len(curves) > 1 else SOLE
+    wide = chart(curves[0][:MOST_LINES], panel.marks, width=width, height=HIGH, last=panel.last_step)
     small = [
         chart(lines[:MOST_LINES], (), width=NARROW, height=LOW, last=panel.last_step) for lines in curves[1:MOST_CHARTS]
     ]

@@ -76,7 +76,7 @@ class Panel:
     marks: Sequence[Flag]
     """Checkpoints and restarts, for the charts."""
     last_step: float
-    """Of the whole training; 0 where it is not known."""
+    """Of the training, where it may go so far; 0 where that is not known."""
     workers: Sequence[Sequence[str]]
     """The cells of COLUMNS."""
     num_more_workers: int
@@ -131,7 +131,7 @@ def panel_of(
         ],
         charts=_charts(trace),
         marks=[*(Flag(save.step) for save in trace.saves[-MOST_MARKS:]), *_restarts(trace)],
-        last_step=float(trace.num_steps or 0),
+        last_step=0.0 if state == "Succeeded" else float(trace.num_steps or 0),
         workers=[_cells(worker) for worker in workers],
         num_more_workers=num_more,
         facts=[*_facts(trace)],
