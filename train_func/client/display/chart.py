@@ -128,7 +128,7 @@ def _curve(line: Line, number: int, points: Points) -> Iterator[str]:
     colour, dash = COLOURS[number % len(COLOURS)], DASHES[number % len(DASHES)]
     style = f'fill="none" stroke="{colour}" stroke-linejoin="round"' + (f' stroke-dasharray="{dash}"' if dash else "")
     if _is_noisy(line):
-        yield f'<polyline {style} stroke-opacity=".35" points="{_joined(thin(points, MOST_POINTS))}"/>'
+        yield f'<polyline {style} stroke-opacity=".5" points="{_joined(thin(points, MOST_POINTS))}"/>'
         points = means(points, MOST_MEANS)
     yield f'<polyline {style} stroke-width="2" points="{_joined(points)}"/>'
     if line.has_dots or len(points) == 1:
