@@ -302,8 +302,7 @@ def _delete(arguments: argparse.Namespace, output: Output) -> None:
 
 
 def _runs(arguments: argparse.Namespace, output: Output) -> None:
-    runs, notes = stored_runs(arguments.beginning, _backend(arguments))
-    runs = [row for row in runs if not arguments.state or row["state"].lower() == arguments.state.lower()]
+    runs, notes = stored_runs(arguments.beginning, _backend(arguments), arguments.state)
     if output.is_json:
         return output.document({"runs": [_run_fields(row) for row in runs], "notes": notes})
     rows = [HEADINGS, *map(_cells, runs)]
