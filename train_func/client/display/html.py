@@ -45,11 +45,8 @@ padding-left:8px;margin:8px 0}</style>"""
 
 def draw(panel: Panel) -> str:
     """Returns the panel as HTML."""
-    state, name, *facts = (as_html(words) for words in (panel.state, *panel.heading))
-    soft = "".join(f'<span class="tf-soft">{fact}</span>' for fact in facts)
     parts = [
-        f'<div class="tf-head"><span class="tf-state">{state}</span><b>{name}</b>{soft}</div>',
-        _progress(panel),
+        _head(panel),
         *(f'<div class="tf-note"><pre>{as_html(warning)}</pre></div>' for warning in panel.warnings),
         f'<div class="tf-error"><pre>{as_html(panel.error)}</pre></div>' if panel.error else "",
         _charts(panel),
@@ -58,6 +55,18 @@ def draw(panel: Panel) -> str:
         _printed(panel.printed),
     ]
     return f'{STYLE}<div class="tf">{"".join(parts)}</div>'
+
+
+def draw_head(panel: Panel) -> str:
+    """Returns the state of the panel and how far the job is, as HTML."""
+    return f'{STYLE}<div class="tf">{_head(panel)}</div>'
+
+
+def _head(panel: Panel) -> str:
+    state, name, *facts = (as_html(words) for words in (panel.state, *panel.heading))
+    soft = "".join(f'<span class="tf-soft">{fact}</span>' for fact in facts)
+    line = f'<div class="tf-head"><span class="tf-state">{state}</span><b>{name}</b>{soft}</div>'
+    return line + _progress(panel)
 
 
 def _progress(panel: Panel) -> str:

@@ -9,11 +9,13 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from itertools import pairwise
 
+from train_func.client.backend import name_of_backend
 from train_func.client.display.chart import Flag, Line
 from train_func.client.display.trace import Trace, WorkerState
+from train_func.client.stored_run import submission_time
+from train_func.client.watch import JobLooks
 from train_func.text import counted, shown, sized
 from train_func.wire.events import Alert, RowsAudited
-from train_func.wire.records import RunRecord
 
 SIGNS = {
     "Created": "◌",
@@ -50,12 +52,16 @@ class Subject:
     num_workers: int
     told: frozenset[str] = frozenset()
     """Notes that the submission has printed."""
+    generation: int = 1
+    """Of the run."""
 
     @classmethod
-    def of(cls, record: RunRecord, place: str, submitted: str, told: frozenset[str] = frozenset()) -> "Subject":
-        """The job of a run; ``submitted``: the time of its submission, ISO, empty where that is not known."""
+    def of(cls, looks: JobLooks, told: frozenset[str]) -> "Subject":
+        """The job that is looked at."""
+        record, submitted = looks.record, submission_time(looks.store, looks.record.keys)
         begun = datetime.fromisoformat(submitted) if submitted else None
-        return cls(record.name, record.function, place, begun, record.run.workers, told)
+        place, workers = name_of_backend(looks.backend), record.run.workers
+        return cls(record.name, record.function, place, begun, workers, told, record.generation)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -155,6 +161,8 @@ def _heading(subject: Subject, trace: Trace, now: datetime) -> list[str]:
     if trace.state == "Running" and num_running < num_workers:
         size = f"{num_running} of {size}"
     words = [subject.name, f"{subject.function}() on {subject.place}", size]
+    if subject.generation > 1:
+        words.append(f"generation {subject.generation}")
     if trace.group and trace.group.attempt > 1:
         words.append(f"attempt {trace.group.attempt}")
     end = datetime.fromisoformat(trace.published.time) if trace.is_over and trace.published else now
