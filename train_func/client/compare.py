@@ -23,7 +23,7 @@ from train_func.wire.records import RunRecord
 
 NO_METRICS = ("step", "attempt", "epoch", "learning_rate", "rows_per_second", "eval_rows", "timestamp")
 MOST_CHARTS = 6
-WIDTH, HEIGHT = 470, 190  # pixels
+LEAST, WIDTH, HEIGHT = 380, 470, 190  # pixels
 MOST_CHANGES = 10  # rows that are shown
 LONGEST = 80  # characters of the text of a row
 Row = Mapping[str, Any]
@@ -90,7 +90,7 @@ class SideBySide:
         )
         return (
             f'{STYLE}<div class="tf"><div class="tf-charts">{"".join(self._charts())}</div>'
-            f"<table><tr><th></th>{head}<th></th></tr>{rows}</table></div>"
+            f'<table class="tf-beside"><tr><th></th>{head}<th></th></tr>{rows}</table></div>'
         )
 
     def to_dict(self) -> dict[str, Any]:
@@ -130,7 +130,8 @@ class SideBySide:
                 for place, ((letter, _), curve) in enumerate(zip(self._named(), curves, strict=False))
                 if curve
             ]
-            charts.append(f'<div style="flex:0 1 {WIDTH}px">{chart(lines, (), width=WIDTH, height=HEIGHT)}</div>')
+            picture = chart(lines, (), width=WIDTH, height=HEIGHT)
+            charts.append(f'<div style="flex:1 1 {LEAST}px;max-width:{WIDTH}px">{picture}</div>')
         return charts
 
 

@@ -35,7 +35,9 @@ stroke:var(--jp-layout-color0,var(--vscode-editor-background,Canvas));font-size:
 .tf-grid{stroke:var(--tf-line);stroke-opacity:.6}.tf-axis{stroke:var(--tf-soft)}.tf-ink{fill:var(--tf-ink)}
 .tf tr{background:none!important}.tf table{border-collapse:collapse;margin:6px 0;font-size:12px;color:inherit}
 .tf th,.tf td{padding:1px 14px 1px 0!important;text-align:left!important;border:0;background:none;color:inherit}
-.tf td{vertical-align:top}.tf td:nth-child(2),.tf td:nth-child(5){white-space:nowrap}
+.tf th,.tf td{vertical-align:top}.tf-workers td:nth-child(2),.tf-workers td:nth-child(5),.tf-runs td{white-space:nowrap}
+.tf-beside th:first-child{white-space:nowrap}
+.tf-runs{overflow-x:auto}.tf-runs svg{max-width:none}
 .tf th{color:var(--tf-soft);font-weight:400}.tf pre{margin:4px 0;padding:0;font-size:12px;line-height:1.4;
 white-space:pre-wrap;overflow-wrap:anywhere;color:inherit;background:none;
 font-family:var(--jp-code-font-family,ui-monospace,monospace)}
@@ -112,7 +114,7 @@ def _workers(panel: Panel) -> str:
     rows = "".join(f"<tr>{''.join(f'<td>{as_html(cell)}</td>' for cell in cells)}</tr>" for cells in panel.workers)
     more = f"and {panel.num_more_workers} more" if panel.num_more_workers else ""
     last = f'<tr><td></td><td colspan="{len(COLUMNS) - 1}" class="tf-soft">{more}</td></tr>' if more else ""
-    return f"<table><tr>{head}</tr>{rows}{last}</table>"
+    return f'<table class="tf-workers"><tr>{head}</tr>{rows}{last}</table>'
 
 
 def _printed(lines: Sequence[str]) -> str:
