@@ -16,10 +16,12 @@ import textwrap
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import MISSING, Field, fields
 from functools import partial
+from html import escape
 from typing import Any, ParamSpec, Self, TypeGuard, TypeVar
 
 from train_func.errors import InvalidInput
 from train_func.secret import secret_in, secret_under
+from train_func.text import shown
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -63,6 +65,12 @@ def field_texts(kind: type) -> dict[str, str]:
     return texts
 
 
+def _given(instance: "NamedFields") -> dict[str, Any]:
+    """Returns the fields that have not their defaults."""
+    values = {field: getattr(instance, field.name) for field in fields(instance) if field.repr}  # type: ignore[arg-type]
+    return {field.name: value for field, value in values.items() if value != _default(field)}
+
+
 def _default(field: "Field[Any]") -> Any:
     return field.default if field.default_factory is MISSING else field.default_factory()
 
@@ -89,12 +97,18 @@ class NamedFields(metaclass=_Documented):
 
     def __repr__(self) -> str:
         """Returns the call that makes it, without the fields that have their defaults."""
-        given = [
-            f"{field.name}={value!r}"
-            for field in fields(self)  # type: ignore[arg-type]
-            if field.repr and (value := getattr(self, field.name)) != _default(field)
-        ]
-        return f"{type(self).__name__}({', '.join(given)})"
+        return f"{type(self).__name__}({', '.join(f'{name}={value!r}' for name, value in _given(self).items())})"
+
+    def _repr_html_(self) -> str | None:
+        """Returns the same fields as a table, those of a task each in a row; None where all have their defaults."""
+        rows: dict[str, str] = {}
+        for name, value in _given(self).items():
+            is_nested = isinstance(value, NamedFields)
+            rows[name] = type(value).__name__ if is_nested else repr(value)
+            rows |= {f"{name}.{key}": repr(part) for key, part in (_given(value) if is_nested else {}).items()}
+        line = '<tr><th style="text-align:left">{}</th><td style="text-align:left">{}</td></tr>'.format
+        lines = "".join(line(name, escape(shown(text), quote=False)) for name, text in rows.items())
+        return f"<b>{type(self).__name__}</b><table>{lines}</table>" if rows else None
 
     @classmethod
     def unknown(cls, name: str, values: Mapping[str, Any]) -> str:

@@ -7,8 +7,11 @@ import pytest
 
 from tests.api_servers import ApiServer, Authority, running
 from tests.jobs.functions import tells_its_steps
+from tests.messages import unnamed
 from tests.webhook import SECRET, service
 from train_func import Local, Run, SecretKey, submit
+
+LIMIT = 240.0
 
 
 @pytest.fixture
@@ -82,3 +85,24 @@ def test_a_service_that_never_answers_hinders_no_job(home, monkeypatch, without_
     assert [alert.kind for alert in job.alerts()] == ["succeeded"]
     assert text.count("an alert was not sent") == 1
     assert SECRET not in text
+
+
+def finds_its_port_in_use():
+    import os
+    import socket
+
+    import torch.distributed as dist
+
+    if (os.environ["RANK"], os.environ["TRAIN_FUNC_ATTEMPT"]) == ("0", "1"):
+        other = socket.socket()
+        other.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        other.bind(("", int(os.environ["MASTER_PORT"])))
+        other.listen()
+    dist.init_process_group("gloo")
+
+
+def test_a_port_of_rank_0_that_is_in_use_is_told_as_its_own_error_and_tried_again(home):
+    job = submit(finds_its_port_in_use, Run(workers=2), on=Local(cpu=1))
+    assert job.wait(LIMIT) == "Succeeded", "\n".join(job.logs())
+    restart, _ = job.alerts()
+    assert unnamed(restart.message, "worker 0: rank 0: DistNetworkError", "EADDRINUSE") == []

@@ -7,12 +7,14 @@ from html import unescape
 import pytest
 
 from tests.messages import refuses
+from tests.runs import a_run
 from tests.stored_runs import put_predictions, put_run
 from train_func import Run, attach, compare
 from train_func.errors import StorageFailed
 from train_func.storage import open_store
 from train_func.wire.metrics import Row, to_csv
 from train_func.wire.predictions import Predictions
+from train_func.worker.tasks.protocol import split
 
 NOON = "2026-01-02T12:00:00+00:00"
 
@@ -111,6 +113,28 @@ def test_of_the_same_held_out_rows_it_is_told_what_each_run_is_right_about_and_w
 )
 def test_rows_are_compared_only_where_all_runs_have_predicted_the_same(predicting, other):
     assert predicting(predicted([0] * 4), other).to_dict()["held_out"] is None
+
+
+def test_rows_that_changed_are_shown_with_the_beginnings_of_their_texts_where_the_data_are(
+    store, tiny_bert, tmp_path, capsys
+):
+    path = tmp_path / "reviews.csv"
+    path.write_text("text,label\n" + "".join(f'"dish {i}\nwas {"very " * 20}good",{i % 2}\n' for i in range(9)))
+    runs = [a_run(model=str(tiny_bert), dataset=str(path), held_out=0.5, seed=7, epochs=epochs) for epochs in (1, 2)]
+    ids = sorted(split(runs[0]).held_out["row_id"])
+    records = [put_run(store, run) for run in runs]
+    for record, number in zip(records, (0, 1), strict=True):
+        columns = {"row": ids, "expected": [0] * 4, "predicted": [0, number, 0, 0], "confidence": [0.75] * 4}
+        put_predictions(store, record, Predictions(step=1, num_rows=4, held_out_sha256="7", columns=columns))
+    names = [record.name for record in records]
+    text = f"dish {ids[1]} was {'very ' * 20}"[:80]
+    (line,) = [line for line in str(compare(*names)).splitlines() if line.startswith(f"row {ids[1]}, 0")]
+    assert line.endswith(f"  {text} ...")
+    assert compare(*names, texts=False).to_dict()["held_out"]["changes"][0]["text"] == ""
+    assert capsys.readouterr().out == ""
+    path.unlink()
+    assert compare(*names).to_dict()["held_out"]["changes"][0]["row"] == ids[1]
+    assert "without the texts" in capsys.readouterr().out
 
 
 def test_of_tags_it_is_told_how_many_of_a_row_are_right(predicting):

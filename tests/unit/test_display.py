@@ -134,6 +134,31 @@ def test_a_line_has_the_seconds_since_the_submission_also_of_what_happened_befor
     assert "600.0 s" in capsys.readouterr().out
 
 
+def test_what_several_workers_and_the_backend_tell_is_shown_in_the_order_of_its_times(clock, capsys):
+    submitted = datetime(2026, 11, 27, 12, tzinfo=UTC)
+    display = Lines("a-run", submitted=submitted, clock=lambda: submitted.timestamp() + clock.seconds)
+
+    def at(event, seconds):
+        return replace(event, time=(submitted + timedelta(seconds=seconds)).isoformat())
+
+    told = [(0, at(BEGINS, 1)), (0, at(saved(2), 9)), (1, at(events.Note(text="of worker 1"), 4)), (1, at(KILLED, 12))]
+    of = attempt()
+    clock.seconds = 20
+    lines = [AttemptLine(of, worker, str(event), late=False, event=event) for worker, event in told]
+    display.take(News("Running", Snapshot(), lines, [], [], None))
+    tell(display, of, at(progress(3), 21), at(progress(4), 22), at(NOTE, 24))
+    clock.seconds += PROGRESS_SECONDS
+    display.idle()
+    tell(display, of, at(saved(5), 23))  # by a clock that is slow
+    printed = [line.split(" s  ") for line in capsys.readouterr().out.splitlines()]
+    assert " ".join(words.split()[0] for _, words in printed) == (
+        "attempt note: saved worker a-run: progress note: progress saved"
+    )
+    seconds = [float(second) for second, _ in printed]
+    assert seconds == sorted(seconds)
+    assert seconds[:5] == [1, 4, 9, 12, 20]
+
+
 def test_how_the_workers_are_is_shown_only_where_one_of_them_is_slow_that_was_not_before(display, shown):
     well = events.WorkersMeasured(seconds=10, num_workers=2, workers={})
     slow = [

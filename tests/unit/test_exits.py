@@ -27,6 +27,11 @@ GLOO_TIMEOUT = (
     "[/pytorch/third_party/gloo/gloo/transport/tcp/unbound_buffer.cc:81] Timed out waiting 1800000ms for recv"
 )
 
+PORT_IN_USE = (
+    "The server socket has failed to listen on any local network address. port: 29500, useIpv6: false, code: -98, "
+    "name: EADDRINUSE, message: address already in use"
+)
+
 
 def storage(reason):
     return StorageFailed("a message", reason=reason)
@@ -70,6 +75,7 @@ def caused(error, cause):
         (ConnectionResetError("Connection reset by peer"), 70, "code"),
         (KeyboardInterrupt(), 143, "preemption"),
         (RuntimeError(GLOO_CLOSED), 145, "peer"),
+        (dist.DistNetworkError(PORT_IN_USE), 146, "code"),
     ],
     ids=lambda value: f"{type(value).__name__}-{value}"[:40] if isinstance(value, BaseException) else None,
 )
@@ -116,6 +122,7 @@ def test_a_lost_peer_is_recognised(error):
         threading.BrokenBarrierError(),
         type("DistNetworkError", (RuntimeError,), {})("of another library"),
         ConnectionResetError("Connection reset by peer"),
+        dist.DistNetworkError(PORT_IN_USE),
     ],
     ids=str,
 )

@@ -6,7 +6,7 @@ import pytest
 
 from tests.local_jobs import until
 from tests.messages import unnamed
-from tests.stored_runs import put_checkpoint, put_submission
+from tests.stored_runs import put_checkpoint, put_run, put_submission
 from train_func import Cluster, Local
 from train_func.client.backend import provisional
 from train_func.client.job import Job
@@ -14,6 +14,7 @@ from train_func.client.kinds.pytorchjob import PYTORCHJOB
 from train_func.errors import InvalidInput, JobNotFound, StorageFailed
 from train_func.run import Run
 from train_func.storage import open_store
+from train_func.wire import events
 
 FOREVER = "import time; print('ready', flush=True); time.sleep(600)"
 
@@ -73,10 +74,21 @@ def test_a_run_that_succeeded_without_a_model_says_so_where_one_is_fetched(job, 
         job.fetch()
 
 
+def test_a_handle_that_a_notebook_shows_tells_name_state_and_progress(jobs, tmp_path):
+    store = open_store((tmp_path / "store").as_uri())
+    record = put_run(store, Run(name="own"), generation=2)
+    event = events.StepProgress(step=10, num_steps=40, epoch=1, loss=0.5, rows_per_second=8)
+    store.put(record.keys.attempt(1).log(0), f"{events.line(event)}\n".encode())
+    html = Job(record, jobs.backend, store)._repr_html_()
+    assert unnamed(html, "✓ Succeeded", record.name, "train()", "generation 2", "25%", "step 10 of 40") == []
+    assert "<svg" not in html
+
+
 def test_cancel_stops_the_workers_though_the_store_is_away(job, jobs, tmp_path, capsys):
     store = tmp_path / "store"
     store.write_text("")  # as a volume that is not mounted any more: what stands there is no folder
     assert repr(job) == f"Job({job.name!r}, state unknown)"
+    assert job._repr_html_() is None
     jobs.start(FOREVER, name=job.record.job_name, workers=1)
     job.cancel()
     assert jobs.backend.job(job.record.job_name).status().finished

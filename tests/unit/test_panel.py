@@ -155,6 +155,18 @@ def test_the_curve_has_no_step_twice_and_what_happened_is_marked_on_it():
     assert html.count('class="tf-ink"') == 1  # the checkpoint on the axis
 
 
+@pytest.mark.parametrize(("num_steps", "told"), [(40, ""), (200, "thick: means of 5 points")])
+def test_a_curve_of_many_points_says_of_how_many_its_thick_line_is_the_mean(num_steps, told):
+    text = words(html_of(news("Running", *(progress(step, num_steps=200) for step in range(1, num_steps + 1)))))
+    assert (told in text, "thick" in text) == (True, bool(told))
+
+
+def test_the_chart_of_a_training_that_ended_early_ends_with_its_last_step():
+    steps = news("Running", *(progress(step, num_steps=400) for step in range(1, 9)))
+    running, done = html_of(steps), html_of(steps, news("Succeeded", is_last=True))
+    assert [">400</text>" in html for html in (running, done)] == [True, False]
+
+
 def test_an_attempt_that_lost_steps_shows_how_far_it_is_itself():
     told = [begins(), *(progress(step, epoch=2.5) for step in range(1, 9))]
     lost = news("Running", begins(2), attempt=2)

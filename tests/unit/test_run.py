@@ -299,3 +299,13 @@ def test_a_run_shows_what_it_was_given_and_no_defaults():
     assert repr(given).startswith("Run(task=TextClassification(model='m', dataset='d'")
     assert repr(given).endswith("), workers=2, parameters={'lr': 0.1})")
     assert repr(Run()) == "Run(workers=1)"  # which depends on the task
+    html = dataclasses.replace(given, name="a-name", parameters={"a": "<b>"})._repr_html_()
+    assert re.findall("<th[^>]*>(.*?)</th>", html) == [
+        "task",
+        "task.model",
+        "task.dataset",
+        "workers",
+        "parameters",
+        "name",
+    ]
+    assert ("TextClassification" in html, "{'a': '&lt;b&gt;'}" in html) == (True, True)

@@ -1,5 +1,6 @@
 """The table of the runs in a store: what each asked for, how it ended, what it gave, and how large it is."""
 
+import json
 import re
 from types import SimpleNamespace
 
@@ -7,7 +8,7 @@ import pandas as pd
 import pytest
 
 from tests import stored_runs
-from tests.messages import unnamed
+from tests.messages import refuses, unnamed
 from tests.runs import a_run
 from tests.stored_runs import put_run, put_submission, store_address
 from train_func import Local, Run, runs
@@ -53,6 +54,19 @@ def test_a_row_tells_task_time_state_results_and_size(kind, tmp_path):
     assert [*found["workers"]] == [1, 2]
     assert found.loc[done.name, ["metrics.accuracy", "metrics.f1"]].tolist() == [0.5, 0.75]
     assert found.loc[failed.name, ["metrics.accuracy"]].isna().all()
+
+
+def test_only_runs_in_the_given_states_are_listed_and_a_state_that_there_is_not_is_refused(store, capsys):
+    done = put_run(store, Run(name="own"), submitted=FIRST)
+    failed = put_run(store, Run(name="own", epochs=7), code=65, submitted=SECOND)
+    gone = put_run(store, Run(name="own", epochs=8), code=None, submitted=FIRST)
+    backend = Local(store=store.address)
+    assert [*runs(state="Failed", on=backend)["name"]] == [failed.name]
+    assert {*runs(state=["succeeded", "Absent"], on=backend)["name"]} == {done.name, gone.name}
+    with refuses("'Fialed'", "Failed", "Succeeded", "Unknown"):
+        runs(state=["Failed", "Fialed"], on=backend)
+    assert main(["runs", "--state", "Failed", "--state", "Absent", "--store", store.address, "--json"]) == 0
+    assert {run["name"] for run in json.loads(capsys.readouterr().out)["runs"]} == {failed.name, gone.name}
 
 
 def test_the_size_is_that_of_all_files_of_all_generations(store):

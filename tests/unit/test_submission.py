@@ -117,6 +117,29 @@ def test_a_variable_that_is_set_here_alone_is_told_before_a_worker_reads_nothing
     assert "note: " not in capsys.readouterr().out
 
 
+def loops(parameters):
+    from train_func.worker import Session
+
+    with Session(parameters) as session:
+        for step in session.steps(session.plan([])):
+            step.end()
+
+
+def keeps(parameters):
+    from train_func.worker import Session
+
+    with Session(parameters) as session:
+        for step in session.steps(session.plan([])):
+            step.end()
+        session.publish(None)
+
+
+@pytest.mark.parametrize(("function", "is_told"), [(loops, True), (keeps, False), (train_func, False)])
+def test_a_loop_whose_model_nothing_publishes_is_told_before_it_trains(function, is_told, capsys):
+    submit(function, Run(), on=Room())
+    assert ("note: loops trains over session.steps, and nothing" in capsys.readouterr().out) is is_told
+
+
 def test_a_misspelt_argument_is_refused_with_the_one_that_was_meant():
     with pytest.raises(InvalidInput, match=r"no argument 'fresch': did you mean 'fresh'\?"):
         submit(train_func, fresch=True)

@@ -17,6 +17,7 @@ from tests.messages import refuses, unnamed
 from tests.tiny_session import opened, result_of
 from train_func.errors import InvalidInput, StorageFailed
 from train_func.wire.events import StepProgress
+from train_func.wire.metrics import row_of
 from train_func.worker import Session, Trainer
 from train_func.worker.rank import end, reporting
 from train_func.worker.training.weights import fingerprint
@@ -246,6 +247,17 @@ def test_epochs_that_a_callback_ends_early_are_not_counted_and_all_others_are(
         if step in ended_after or num_done == 4:
             epoch, num_done = epoch + 1, 0
     assert [event.epoch for event in events if isinstance(event, StepProgress)] == expected
+
+
+def test_the_history_has_the_learning_rate_of_each_step_that_transformers_logs(a_record, monkeypatch):
+    events = []
+    monkeypatch.setattr(reporting, "_sink", [events.append])
+    with opened(a_record(epochs=2), logging_strategy="steps", logging_steps=1, warmup_steps=3) as (_, trainer):
+        trainer.train()
+        logged = [log["learning_rate"] for log in trainer.state.log_history if "learning_rate" in log]
+    rows = [row for event in events if (row := row_of(event)) and "loss" in row.values]
+    assert [row.values["learning_rate"] for row in rows] == logged
+    assert len({*logged}) > 2
 
 
 @pytest.mark.parametrize("is_heard", [True, False])

@@ -3,7 +3,7 @@ that they predict differently."""
 
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from string import ascii_uppercase
 from typing import Any
 
@@ -12,18 +12,20 @@ from train_func.client.display.chart import Curve, Line, chart
 from train_func.client.display.history import read_rows
 from train_func.client.display.html import STYLE, as_html
 from train_func.client.job import Job, attach
-from train_func.client.model.held_out import stored_predictions
+from train_func.client.model.held_out import stored_predictions, texts_of
 from train_func.client.runs import differences
 from train_func.client.stored_run import published_result
 from train_func.errors import InvalidInput
 from train_func.storage import open_store
 from train_func.text import counted, shown
 from train_func.wire.predictions import Predictions
+from train_func.wire.records import RunRecord
 
-NO_METRICS = ("step", "attempt", "epoch", "rows_per_second", "eval_rows", "timestamp")
+NO_METRICS = ("step", "attempt", "epoch", "learning_rate", "rows_per_second", "eval_rows", "timestamp")
 MOST_CHARTS = 6
-WIDTH, HEIGHT = 470, 190  # pixels
+LEAST, WIDTH, HEIGHT = 380, 470, 190  # pixels
 MOST_CHANGES = 10  # rows that are shown
+LONGEST = 80  # characters of the text of a row
 Row = Mapping[str, Any]
 
 
@@ -38,6 +40,8 @@ class Change:
     confidence: Sequence[float | None]
     right: Sequence[str]
     """``right`` and ``wrong``, or how many tags of the row are right."""
+    text: str = ""
+    """Its beginning, where this machine has the data of the first run."""
 
 
 @dataclass(frozen=True)
@@ -70,7 +74,7 @@ class SideBySide:
     """None where the runs have not predicted the same held-out rows."""
 
     def __str__(self) -> str:
-        lines = [["", *(f"{letter}: {name}" for letter, name in zip(ascii_uppercase, self.names, strict=False))]]
+        lines = [["", *(f"{letter}: {name}" for letter, name in self._named()), ""]]
         lines += [[column, *cells] for column, cells in self._table()]
         widths = [max(len(line[place]) for line in lines) for place in range(len(lines[0]))]
         rows = ("  ".join(cell.ljust(width) for cell, width in zip(line, widths, strict=True)) for line in lines)
@@ -86,7 +90,7 @@ class SideBySide:
         )
         return (
             f'{STYLE}<div class="tf"><div class="tf-charts">{"".join(self._charts())}</div>'
-            f"<table><tr><th></th>{head}</tr>{rows}</table></div>"
+            f'<table class="tf-beside"><tr><th></th>{head}<th></th></tr>{rows}</table></div>'
         )
 
     def to_dict(self) -> dict[str, Any]:
@@ -103,16 +107,19 @@ class SideBySide:
         return list(zip(ascii_uppercase, self.names, strict=False))
 
     def _table(self) -> list[tuple[str, list[str]]]:
-        """The rows of the table: what was asked for differently, then the results, and the held-out rows."""
+        """The rows of the table: what was asked for differently, then the results, and the held-out rows.
+
+        A cell for each run, and one for the text of a held-out row.
+        """
         rows = []
         for cells in (self.differences, self.results):
             for column in dict.fromkeys(name for of_run in cells for name in of_run):
-                rows.append((column, [_cell(of_run.get(column)) for of_run in cells]))
+                rows.append((column, [*(_cell(of_run.get(column)) for of_run in cells), ""]))
         if self.held_out:
             for are_right, number in self.held_out.counts.items():
                 words = ["right" if is_right else "wrong" for is_right in are_right]
-                rows.append((counted(number, "held-out row"), words))
-            rows += [(_title(change), _answers(change)) for change in self.held_out.changes]
+                rows.append((counted(number, "held-out row"), [*words, ""]))
+            rows += [(_title(change), [*_answers(change), change.text]) for change in self.held_out.changes]
         return rows
 
     def _charts(self) -> list[str]:
@@ -123,11 +130,12 @@ class SideBySide:
                 for place, ((letter, _), curve) in enumerate(zip(self._named(), curves, strict=False))
                 if curve
             ]
-            charts.append(f'<div style="flex:0 1 {WIDTH}px">{chart(lines, (), width=WIDTH, height=HEIGHT)}</div>')
+            picture = chart(lines, (), width=WIDTH, height=HEIGHT)
+            charts.append(f'<div style="flex:1 1 {LEAST}px;max-width:{WIDTH}px">{picture}</div>')
         return charts
 
 
-def compare(*runs: Job | str, on: Backend | None = None) -> SideBySide:
+def compare(*runs: Job | str, on: Backend | None = None, texts: bool = True) -> SideBySide:
     """Shows runs side by side: what was asked for differently, their curves in one picture, their results.
 
     Of runs that were measured on the same held-out rows it counts how many each is right about, and shows those that
@@ -136,6 +144,7 @@ def compare(*runs: Job | str, on: Backend | None = None) -> SideBySide:
     Args:
         runs: two or more, as handles or by their names.
         on: the backend whose store has them; by default that of each.
+        texts: show held-out rows with the beginnings of their texts, where this machine can read the data.
 
     Raises:
         InvalidInput: there are fewer than two, or several runs have such a name.
@@ -150,6 +159,10 @@ def compare(*runs: Job | str, on: Backend | None = None) -> SideBySide:
     results = [published_result(store, keys) for store, keys in stored]
     by_run = [_curves(read_rows(store, keys)) for store, keys in stored]
     metrics = dict.fromkeys(name for curves in by_run for name in curves)
+    predictions = [stored_predictions(store, keys) for store, keys in stored]
+    held_out = _held_out(predictions)
+    if texts and held_out and predictions[0]:
+        held_out = _with_texts(held_out, jobs[0].record, predictions[0])
     return SideBySide(
         names=[job.name for job in jobs],
         differences=differences([job.record for job in jobs]),
@@ -158,7 +171,7 @@ def compare(*runs: Job | str, on: Backend | None = None) -> SideBySide:
             metric: [curves.get(metric, []) for curves in by_run]
             for metric in sorted(metrics, key=lambda name: name != "loss")
         },
-        held_out=_held_out([stored_predictions(store, keys) for store, keys in stored]),
+        held_out=held_out,
     )
 
 
@@ -175,6 +188,17 @@ def _held_out(of_runs: Sequence[Predictions | None]) -> HeldOut | None:
     ordered = sorted(counts.items(), reverse=True)
     changes = sorted(_changes(known), key=lambda item: -item[0])
     return HeldOut(dict(ordered), [change for _, change in changes[:MOST_CHANGES]])
+
+
+def _with_texts(held_out: HeldOut, record: RunRecord, predictions: Predictions) -> HeldOut:
+    """Adds the beginnings of the texts of the rows, or prints why there are none."""
+    ids = list(predictions.columns["row"])
+    texts, why = texts_of(record, predictions, [ids.index(change.row) for change in held_out.changes])
+    if why:
+        print(shown(f"note: without the texts of the rows: {why}"), flush=True)
+    one_line = {row: " ".join(text.split()) for row, text in texts.items()}
+    short = {row: text if len(text) <= LONGEST else f"{text[:LONGEST]} ..." for row, text in one_line.items()}
+    return replace(held_out, changes=[replace(each, text=short.get(each.row, "")) for each in held_out.changes])
 
 
 def _changes(of_runs: Sequence[Predictions]) -> Iterator[tuple[float, Change]]:

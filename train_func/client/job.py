@@ -5,7 +5,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from train_func.client.backend import Backend, backend_or_default, name_of_backend
+from train_func.client.backend import Backend, backend_or_default
 from train_func.client.elsewhere import whereabouts
 from train_func.client.status import JobEvent
 from train_func.client.stored_attempts import job_state, workers_of
@@ -15,7 +15,6 @@ from train_func.client.stored_run import (
     newest_generation,
     published_keys,
     published_result,
-    submission_time,
     whole_name,
 )
 from train_func.errors import InvalidInput, JobFailed, JobNotFound, StorageFailed, TrainFuncError, WatchInterrupted
@@ -33,7 +32,6 @@ if TYPE_CHECKING:
 
     from train_func.client.control.move import Move, Workers
     from train_func.client.display.history import History
-    from train_func.client.display.panel import Subject
     from train_func.client.display.screen import Screen
     from train_func.client.drill import DrillReport
     from train_func.client.logs import LogText
@@ -60,6 +58,11 @@ class Job:
         except (TrainFuncError, TimeoutError):
             state = "state unknown"
         return f"Job({self.name!r}{generation}, {state})"
+
+    def _repr_html_(self) -> str | None:
+        from train_func.client.display.page import draw_handle
+
+        return draw_handle(self._looks, self._told, REPR_SECONDS)
 
     @property
     def name(self) -> str:
@@ -112,7 +115,7 @@ class Job:
         """Returns the best screen that there is where this program prints."""
         from train_func.client.display.screen import screen_of
 
-        return screen_of(self._subject(), self._looks.how_to_look)
+        return screen_of(self._looks, self._told)
 
     def show(self, screen: "Screen", on_alert: Callable[[Alert], object] | None = None) -> JobFailed | None:
         """Shows the job on this screen, as ``watch`` does; returns why it has no result, None where it has one."""
@@ -151,14 +154,7 @@ class Job:
         """
         from train_func.client.display.page import write_page
 
-        run = (self._subject(), self._looks, self.record, self._store, self.attach_expression)
-        return write_page(path, *run, texts=texts)
-
-    def _subject(self) -> "Subject":
-        from train_func.client.display.panel import Subject
-
-        submitted = submission_time(self._store, self.record.keys)
-        return Subject.of(self.record, name_of_backend(self._backend), submitted, self._told)
+        return write_page(path, self._looks, self._told, texts=texts)
 
     @property
     def _looks(self) -> "JobLooks":

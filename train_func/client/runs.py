@@ -1,7 +1,7 @@
 """The runs that a store holds, as a table: what each asked for, how it ended, its metrics, the size of its files."""
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from textwrap import shorten
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -10,7 +10,14 @@ from train_func import tables
 from train_func.client.backend import Backend, BoundJob, backend_or_default
 from train_func.client.model.promote import all_in_place
 from train_func.client.stored_attempts import cause_of_failure, state_in_store
-from train_func.client.stored_run import Submission, newest_generation, published_result, state_of, status_here
+from train_func.client.stored_run import (
+    STATES,
+    Submission,
+    newest_generation,
+    published_result,
+    state_of,
+    status_here,
+)
 from train_func.errors import InvalidInput, StorageFailed
 from train_func.fields import field_names
 from train_func.run import NAME, Run
@@ -33,7 +40,7 @@ _OPTIONAL = ("parameters.", "inputs.", "packages")  # a run that lacks one of th
 Row = dict[str, Any]  # cells by column
 
 
-def runs(name: str = "", *, on: Backend | None = None) -> "pd.DataFrame":
+def runs(name: str = "", *, state: str | Collection[str] = (), on: Backend | None = None) -> "pd.DataFrame":
     """Returns the runs in the store of a backend, newest first, as a DataFrame with a row for each.
 
     Columns: ``name``; ``task`` (or function); ``submitted`` (UTC); ``state``, as ``Job.state``, or Unknown;
@@ -46,10 +53,11 @@ def runs(name: str = "", *, on: Backend | None = None) -> "pd.DataFrame":
 
     Args:
         name: only runs whose name begins so.
+        state: only runs in this state, such as ``"Failed"``, or in one of several.
         on: the backend, ``Local()`` by default.
 
     Raises:
-        InvalidInput: the backend cannot be asked for its jobs.
+        InvalidInput: there is no such state, or the backend cannot be asked for its jobs.
         StorageFailed: the store is away, denies, or is not there.
     """
     import pandas as pd  # takes long to import
@@ -57,7 +65,7 @@ def runs(name: str = "", *, on: Backend | None = None) -> "pd.DataFrame":
     from train_func.client.display.runs_table import RunsTable
 
     backend = backend_or_default(on)
-    rows, notes = stored_runs(name, backend)
+    rows, notes = stored_runs(name, backend, state)
     for note in notes:
         print(f"note: {note}")
     sizes = [round(row.pop("num_bytes") / 1e6, 3) for row in rows]
@@ -88,14 +96,21 @@ class _Run(NamedTuple):
     """Why something is not known."""
 
 
-def stored_runs(begin: str, backend: Backend) -> tuple[list[Row], list[str]]:
+def stored_runs(begin: str, backend: Backend, state: str | Collection[str] = ()) -> tuple[list[Row], list[str]]:
     """The runs whose names begin so, newest first, and what is to be said of what cannot be read.
+
+    ``state``: only runs in this state, or in one of several; small letters do.
 
     The requests to the store are a few for each name of a model in place, and for each run its listing, its record and
     its result.
     """
     if not isinstance(begin, str):
         raise InvalidInput(f"name={begin!r}: how the names of the runs begin is expected, such as 'reviews'")
+    states = {name.lower(): name for name in (*STATES, UNKNOWN)}
+    given = [state] if isinstance(state, str) else state
+    if strange := [name for name in given if str(name).lower() not in states]:
+        raise InvalidInput(f"state={strange[0]!r}: one or several of {', '.join(states.values())} are expected")
+    chosen = {states[name.lower()] for name in given}
     store = open_store(backend.store_address())
     jobs = {job.name: job for job in backend.jobs()}
     damaged: list[str] = []
@@ -105,7 +120,8 @@ def stored_runs(begin: str, backend: Backend) -> tuple[list[Row], list[str]]:
     with ThreadPoolExecutor(AT_ONCE) as pool:
         stored = [run for run in pool.map(lambda name: _read_run(store, name, backend, jobs), names) if run]
     stored.sort(key=lambda run: (run.row["submitted"] or "", run.row["name"]), reverse=True)
-    for run, cells in zip(stored, differences([run.record for run in stored]), strict=True):
+    rows = [run for run in stored if not chosen or run.row["state"] in chosen]
+    for run, cells in zip(rows, differences([run.record for run in rows]), strict=True):
         newest = run.record.generation if run.record else 0
         places = [
             model.name if model.generation == newest else f"{model.name} (generation {model.generation})"
@@ -122,7 +138,7 @@ def stored_runs(begin: str, backend: Backend) -> tuple[list[Row], list[str]]:
     foreign = [name for name in folders if not NAME.fullmatch(name) and name not in SHARED]
     if foreign and not begin:
         notes.append(f"{store.address} also holds folders that are no runs: {listed(foreign)}")
-    return [run.row for run in stored], [shown(note) for note in notes]
+    return [run.row for run in rows], [shown(note) for note in notes]
 
 
 class _Listing:

@@ -39,6 +39,7 @@ if TYPE_CHECKING:
 
 WITHOUT_RESULT = ("Failed", "Cancelled", "Interrupted")
 ENDED = ("Succeeded", *WITHOUT_RESULT)  # states of a job
+STATES = ("Created", "Running", "Restarting", "Suspended", *ENDED, "Absent")  # all of them
 SIMILAR, MOST = 5, 20  # names that an error shows: of those that a store holds, of those that a beginning may mean
 _POSSIBLE = re.compile(r"\w[\w.-]*")  # what may be meant as a name
 

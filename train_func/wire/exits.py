@@ -111,6 +111,8 @@ def exit_of(error: BaseException, *, has_peers: bool = True) -> Exit:
             return Exit(FULL, "storage")
         case _ if _is_out_of_memory(error):
             return Exit(CODE, "memory")
+        case _ if _is_port_in_use(error):  # which may be free when it is tried again
+            return Exit(RENDEZVOUS, "code")
     return Exit(CODE, "code")
 
 
@@ -136,17 +138,24 @@ def is_lost_peer(error: BaseException, *, has_peers: bool = True) -> bool:
     """Returns whether ``error``, or one that it followed from, only says that another rank has gone.
 
     No wording tells that: torch has types for it, and gloo, which raises a plain RuntimeError, also out of ``wait()``
-    and out of a backward pass, begins it with its source file. Of a rank alone, only the types say so.
+    and out of a backward pass, begins it with its source file. Of a rank alone, only the types say so. The same types
+    tell that rank 0 cannot listen for the others, which is its own fault.
     """
     seen: list[BaseException] = []
     current: BaseException | None = error
     while current is not None and current not in seen:
+        if _is_port_in_use(current):
+            return False
         is_of_gloo = type(current) is RuntimeError and bool(_C10D.match(str(current)))
         if _is_of_torch(current, *_LOST_TYPES) or (has_peers and (is_of_gloo or isinstance(current, PeerFailed))):
             return True
         seen.append(current)
         current = current.__cause__ or (None if current.__suppress_context__ else current.__context__)
     return False
+
+
+def _is_port_in_use(error: BaseException) -> bool:
+    return _is_of_torch(error, *_LOST_TYPES) and errno.errorcode[errno.EADDRINUSE] in str(error)
 
 
 def _is_of_torch(error: BaseException, *names: str) -> bool:

@@ -25,7 +25,8 @@ def row_of(event: Event) -> Row | None:
     """The row that an event makes; None when it is no metric. Those of evaluations have their prefix: eval_accuracy."""
     match event:
         case StepProgress(is_row=True, loss=float(loss)):
-            values: dict[str, Value] = {"loss": loss, "rows_per_second": event.rows_per_second}
+            rate: dict[str, Value] = {} if event.learning_rate is None else {"learning_rate": event.learning_rate}
+            values: dict[str, Value] = {"loss": loss, **rate, "rows_per_second": event.rows_per_second}
         case Evaluated():
             values = {f"{event.prefix}_{name}": value for name, value in _of_cells(event.metrics).items()}
         case Reported():

@@ -227,7 +227,7 @@ def _compare(arguments: argparse.Namespace, output: Output) -> None:
     from train_func.client.compare import compare
 
     with contextlib.redirect_stdout(sys.stderr):  # what stands for a name is no part of it
-        compared = compare(*arguments.several, on=_backend(arguments))
+        compared = compare(*arguments.several, on=_backend(arguments), texts=not arguments.no_texts)
     output.document(compared.to_dict(), str(compared))
 
 
@@ -297,8 +297,7 @@ def _end(end: Callable[[Job], None], arguments: argparse.Namespace, output: Outp
 
 
 def _runs(arguments: argparse.Namespace, output: Output) -> None:
-    runs, notes = stored_runs(arguments.beginning, _backend(arguments))
-    runs = [row for row in runs if not arguments.state or row["state"].lower() == arguments.state.lower()]
+    runs, notes = stored_runs(arguments.beginning, _backend(arguments), arguments.state)
     if output.is_json:
         return output.document({"runs": [_run_fields(row) for row in runs], "notes": notes})
     rows = [HEADINGS, *map(_cells, runs)]
@@ -416,7 +415,7 @@ COMMANDS: dict[str, tuple[Callable[[argparse.Namespace, Output], int | None], st
     "events": (_events, "print what the backend says of a job and its workers", RUN),
     "history": (_history, "print every reported step and evaluation of a run", (*RUN, "since")),
     "report": (_report, "write a page about a run, and print its path", (*RUN, "output", "no_texts")),
-    "compare": (_compare, "show runs side by side", ("several", *PLACE)),
+    "compare": (_compare, "show runs side by side", ("several", *PLACE, "no_texts")),
     "result": (_result, "wait for the end of a run and print its metrics as JSON", RUN),
     "fetch": (_fetch, "download and verify the model of a run, and print its folder", (*RUN, "what", "to")),
     "promote": (_promote, "put the model of a run in place under a name", (*RUN, "under", "better")),

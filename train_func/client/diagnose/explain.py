@@ -73,6 +73,11 @@ _KNOWN_ERRORS = (  # errors of a function by type and message, whose remedy is n
         r"no NVIDIA driver|not compiled with CUDA|No CUDA GPUs are available",
         "the worker has no GPU: give it one, gpu=1 of Local or Cluster, or let session.device choose, not 'cuda'",
     ),
+    (
+        ("DistNetworkError",),
+        r"EADDRINUSE",
+        "another process has the port at which rank 0 listens for the others: leave MASTER_PORT as it is given",
+    ),
     (("EOFError",), r"reading a line", "nothing answers input() in a worker: give the answer in Run(parameters={...})"),
     (
         ("FileNotFoundError",),

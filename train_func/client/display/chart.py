@@ -1,7 +1,8 @@
 """Charts as SVG that a notebook shows in its own colours: curves over steps, with marks for what happened on the way.
 
 The text has the colour of the page it stands in. A curve of many points is drawn twice, thin as it is and thick as the
-means of its neighbours; lines differ by dashes too, so that they can be told apart without colours.
+means of its neighbours, which the legend tells; lines differ by dashes too, so that they can be told apart without
+colours.
 """
 
 import math
@@ -15,6 +16,7 @@ MOST_POINTS = 160  # of the thin line, and
 MOST_MEANS = 40  # of the thick one
 PER_TICK = 27  # pixels between two values beside a high chart
 LETTER = 6.0  # width of one, about
+NOTE = 200  # width beside the names of the curves for what a thick line is, which small charts have not
 COLOURS = ("#2f7fd0", "#cf7516", "#2e9e5b", "#a259c4", "#c0392b")  # to be seen on white and on black
 DASHES = ("", "5 3", "1.5 3", "8 3 2 3", "12 4")
 FAULT = "#d64545"
@@ -80,7 +82,7 @@ def chart(lines: Sequence[Line], marks: Sequence[Flag], *, width: int, height: i
     for number, line in enumerate(lines):
         parts += _curve(line, number, [(x(step), y(value)) for step, value in line.points])
     parts += _marks(marks, x, width, bottom)
-    parts += _legend(lines)
+    parts += _legend(lines, width)
     return "".join([*parts, "</svg>"])
 
 
@@ -105,9 +107,18 @@ def thin(points: Points, most: int) -> list[tuple[float, float]]:
 
 def means(points: Points, most: int) -> list[tuple[float, float]]:
     """Returns at most ``most`` points, each the mean of a group of neighbours."""
-    width = math.ceil(len(points) / most)
+    width = _group(points, most)
     groups = [points[begin : begin + width] for begin in range(0, len(points), width)]
     return [(sum(x for x, _ in group) / len(group), sum(y for _, y in group) / len(group)) for group in groups]
+
+
+def _group(points: Points, most: int) -> int:
+    """Returns of how many neighbours each of at most so many means is."""
+    return math.ceil(len(points) / most)
+
+
+def _is_noisy(line: Line) -> bool:
+    return not line.has_dots and len(line.points) > 2 * MOST_MEANS
 
 
 def _value(point: tuple[float, float]) -> float:
@@ -117,9 +128,8 @@ def _value(point: tuple[float, float]) -> float:
 def _curve(line: Line, number: int, points: Points) -> Iterator[str]:
     colour, dash = COLOURS[number % len(COLOURS)], DASHES[number % len(DASHES)]
     style = f'fill="none" stroke="{colour}" stroke-linejoin="round"' + (f' stroke-dasharray="{dash}"' if dash else "")
-    is_noisy = not line.has_dots and len(points) > 2 * MOST_MEANS
-    if is_noisy:
-        yield f'<polyline {style} stroke-opacity=".35" points="{_joined(thin(points, MOST_POINTS))}"/>'
+    if _is_noisy(line):
+        yield f'<polyline {style} stroke-opacity=".5" points="{_joined(thin(points, MOST_POINTS))}"/>'
         points = means(points, MOST_MEANS)
     yield f'<polyline {style} stroke-width="2" points="{_joined(points)}"/>'
     if line.has_dots or len(points) == 1:
@@ -132,22 +142,24 @@ def _marks(marks: Sequence[Flag], x: Callable[[float], float], width: int, botto
     for mark in sorted(marks, key=lambda mark: mark.step):
         at = max(LEFT, x(mark.step))  # an attempt may begin before the first step that is known
         if not mark.words:
-            yield f'<path d="M{at:.1f} {bottom - 5}l3 5h-6z" class="tf-ink"/>'
+            yield f'<path d="M{at:.1f} {bottom - 7.5}l4.5 7.5h-9z" class="tf-ink"/>'
             continue
         yield (
-            f'<line x1="{at:.1f}" x2="{at:.1f}" y1="{TOP}" y2="{bottom}" stroke="{FAULT}" stroke-dasharray="3 3">'
+            f'<line x1="{at:.1f}" x2="{at:.1f}" y1="{TOP}" y2="{bottom}" stroke="{FAULT}" stroke-width="1.5" '
+            'stroke-dasharray="4 3">'
             f"<title>{escape(mark.words)}</title></line>"
         )
-        room = LETTER * len(mark.words) + 8
+        words = f"↻ {mark.words}"
+        room = LETTER * len(words) + 8
         is_left = at + room > width
         begin = at - room if is_left else at
         if begin >= end:  # others are told by their line alone
-            yield _text(at + (-4 if is_left else 4), TOP + 9, mark.words, "end" if is_left else "start")
+            yield _text(at + (-4 if is_left else 4), TOP + 9, words, "end" if is_left else "start")
             end = begin + room
 
 
-def _legend(lines: Sequence[Line]) -> Iterator[str]:
-    """The names of the curves with their newest values, above the chart."""
+def _legend(lines: Sequence[Line], width: int) -> Iterator[str]:
+    """The names of the curves with their newest values, above the chart, and what thick lines are means of."""
     at = float(LEFT)
     for number, line in enumerate(lines):
         words = f"{line.name} {line.points[-1][1]:.4g}" if line.points else line.name
@@ -158,6 +170,9 @@ def _legend(lines: Sequence[Line]) -> Iterator[str]:
             yield f'<circle cx="{at + 9:.0f}" cy="11" r="2.6" fill="{colour}"/>'
         yield _text(at + 23, 15, words, "start", weight=True)
         at += 23 + LETTER * 1.1 * len(words) + 16
+    words = next((f"thick: means of {_group(line.points, MOST_MEANS)} points" for line in lines if _is_noisy(line)), "")
+    if words and at + NOTE <= width:
+        yield _text(at, 15, words, "start")
 
 
 def _joined(points: Points) -> str:

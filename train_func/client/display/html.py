@@ -15,7 +15,7 @@ MOST_CHARTS, MOST_LINES, MOST_NUMBERS = 6, 4, 12
 MOST_BESIDE = 2  # charts beside that of the losses: others are below
 MOST_PRINTED = 4  # lines that are not folded
 LONGEST = 300  # characters of a line that was printed
-WIDE, NARROW, HIGH, LOW = 560, 300, 210, 115  # pixels
+SOLE, WIDE, NARROW, HIGH, LOW = 800, 560, 300, 210, 115  # pixels
 BARS = dict.fromkeys(("Failed", "Interrupted"), f";background:{FAULT}") | {"Succeeded": ";background:#2e9e5b"}
 
 STYLE = """<style>.tf{--tf-ink:var(--jp-ui-font-color1,var(--vscode-foreground,light-dark(#222,#ddd)));
@@ -27,7 +27,7 @@ border:1px solid var(--tf-line);border-radius:6px;padding:10px 14px;box-sizing:b
 align-items:baseline}.tf-head>:last-child{margin-left:auto}.tf-state{font-size:15px;font-weight:600}
 .tf-bar{height:8px;border:1px solid var(--tf-line);border-radius:4px;margin:7px 0;overflow:hidden}
 .tf-bar>div{height:100%;background:#2f7fd0}.tf-charts{display:flex;flex-wrap:wrap;gap:0 12px;margin:6px 0}
-.tf-wide{flex:2 1 420px;max-width:660px}.tf-small{flex:1 1 240px;display:grid;
+.tf-wide{flex:2 1 420px}.tf-wide:not(:only-child){max-width:660px}.tf-small{flex:1 1 240px;display:grid;
 grid-template-columns:repeat(auto-fill,minmax(min(240px,100%),1fr));gap:0 12px;align-content:start}
 .tf-below{flex-basis:100%}.tf-small svg{max-width:330px}.tf-chart{display:block;max-width:100%}
 .tf-chart text{fill:var(--tf-soft);paint-order:stroke;stroke-width:3px;
@@ -35,7 +35,9 @@ stroke:var(--jp-layout-color0,var(--vscode-editor-background,Canvas));font-size:
 .tf-grid{stroke:var(--tf-line);stroke-opacity:.6}.tf-axis{stroke:var(--tf-soft)}.tf-ink{fill:var(--tf-ink)}
 .tf tr{background:none!important}.tf table{border-collapse:collapse;margin:6px 0;font-size:12px;color:inherit}
 .tf th,.tf td{padding:1px 14px 1px 0!important;text-align:left!important;border:0;background:none;color:inherit}
-.tf td{vertical-align:top}.tf td:nth-child(2),.tf td:nth-child(5){white-space:nowrap}
+.tf th,.tf td{vertical-align:top}.tf-workers td:nth-child(2),.tf-workers td:nth-child(5),.tf-runs td{white-space:nowrap}
+.tf-beside th:first-child{white-space:nowrap}
+.tf-runs{overflow-x:auto}.tf-runs svg{max-width:none}
 .tf th{color:var(--tf-soft);font-weight:400}.tf pre{margin:4px 0;padding:0;font-size:12px;line-height:1.4;
 white-space:pre-wrap;overflow-wrap:anywhere;color:inherit;background:none;
 font-family:var(--jp-code-font-family,ui-monospace,monospace)}
@@ -45,11 +47,8 @@ padding-left:8px;margin:8px 0}</style>"""
 
 def draw(panel: Panel) -> str:
     """Returns the panel as HTML."""
-    state, name, *facts = (as_html(words) for words in (panel.state, *panel.heading))
-    soft = "".join(f'<span class="tf-soft">{fact}</span>' for fact in facts)
     parts = [
-        f'<div class="tf-head"><span class="tf-state">{state}</span><b>{name}</b>{soft}</div>',
-        _progress(panel),
+        _head(panel),
         *(f'<div class="tf-note"><pre>{as_html(warning)}</pre></div>' for warning in panel.warnings),
         f'<div class="tf-error"><pre>{as_html(panel.error)}</pre></div>' if panel.error else "",
         _charts(panel),
@@ -58,6 +57,18 @@ def draw(panel: Panel) -> str:
         _printed(panel.printed),
     ]
     return f'{STYLE}<div class="tf">{"".join(parts)}</div>'
+
+
+def draw_head(panel: Panel) -> str:
+    """Returns the state of the panel and how far the job is, as HTML."""
+    return f'{STYLE}<div class="tf">{_head(panel)}</div>'
+
+
+def _head(panel: Panel) -> str:
+    state, name, *facts = (as_html(words) for words in (panel.state, *panel.heading))
+    soft = "".join(f'<span class="tf-soft">{fact}</span>' for fact in facts)
+    line = f'<div class="tf-head"><span class="tf-state">{state}</span><b>{name}</b>{soft}</div>'
+    return line + _progress(panel)
 
 
 def _progress(panel: Panel) -> str:
@@ -70,12 +81,16 @@ def _progress(panel: Panel) -> str:
 
 
 def _charts(panel: Panel) -> str:
-    """The losses in a wide chart, other metrics in small ones beside it, and those of one value as numbers."""
+    """The losses in a wide chart, other metrics in small ones beside it, and those of one value as numbers.
+
+    A chart that is alone has all of the width.
+    """
     curves = [lines for lines in panel.charts if max(len(line.points) for line in lines) > 1]
     numbers = _numbers([lines for lines in panel.charts if lines not in curves[:MOST_CHARTS]])
     if not curves:
         return numbers
-    wide = chart(curves[0][:MOST_LINES], panel.marks, width=WIDE, height=HIGH, last=panel.last_step)
+    width = WIDE if len(curves) > 1 else SOLE
+    wide = chart(curves[0][:MOST_LINES], panel.marks, width=width, height=HIGH, last=panel.last_step)
     small = [
         chart(lines[:MOST_LINES], (), width=NARROW, height=LOW, last=panel.last_step) for lines in curves[1:MOST_CHARTS]
     ]
@@ -99,7 +114,7 @@ def _workers(panel: Panel) -> str:
     rows = "".join(f"<tr>{''.join(f'<td>{as_html(cell)}</td>' for cell in cells)}</tr>" for cells in panel.workers)
     more = f"and {panel.num_more_workers} more" if panel.num_more_workers else ""
     last = f'<tr><td></td><td colspan="{len(COLUMNS) - 1}" class="tf-soft">{more}</td></tr>' if more else ""
-    return f"<table><tr>{head}</tr>{rows}{last}</table>"
+    return f'<table class="tf-workers"><tr>{head}</tr>{rows}{last}</table>'
 
 
 def _printed(lines: Sequence[str]) -> str:

@@ -86,6 +86,7 @@ class Lines:
         self._last = clock()
         self._begun = submitted.timestamp() if submitted else self._last
         self._when = self._last  # of what is shown: a job that is attached to has told much before
+        self._shown = 0.0  # of the line that was printed last: none behind it has an earlier time
         self._pause = SILENT_SECONDS
         self.state = ""
         """The state that was shown last."""
@@ -109,12 +110,12 @@ class Lines:
                 self.state = state
                 print(f"{self._name}: {shown(self._past.summary)}", flush=True)
             return
-        if state not in (*ENDED, "Absent") and not news.is_last:  # an end is shown behind the last lines
-            self.show_state(state, size_of(snapshot) if state == "Running" else "")
-        for line in news.lines:
+        for line in in_order(news.lines):
             self.show_line(line)
         if not snapshot.has_more:
             self._when = self._clock()
+        if state not in (*ENDED, "Absent") and not news.is_last:  # an end is shown behind the last progress
+            self.show_state(state, size_of(snapshot) if state == "Running" else "")
         self.show_diagnoses(news.diagnoses)
         if news.is_last:
             self.end(state)
@@ -198,7 +199,7 @@ class Lines:
         if now - self._last >= self._pause and self.state:
             how = self._how_to_look() if self.state == "Running" else ""
             words = f"still {self.state}, nothing new for {now - self._last:.0f} s{how and f'; {how}'}"
-            print(f"{max(0.0, now - self._begun):6.1f} s  {shown(words)}", flush=True)
+            self._print(now, words)
             self._pause *= 2
 
     def finish(self, failure: JobFailed | None = None) -> None:
@@ -216,8 +217,11 @@ class Lines:
     def say(self, what: str | Event) -> None:
         """Prints something behind the seconds from the submission to it."""
         self._last, self._pause = self._clock(), SILENT_SECONDS
-        when = seconds_of(what) if isinstance(what, Event) else self._when
-        print(f"{max(0.0, when - self._begun):6.1f} s  {shown(str(what))}", flush=True)
+        self._print(seconds_of(what) if isinstance(what, Event) else self._when, str(what))
+
+    def _print(self, when: float, words: str) -> None:
+        self._shown = max(self._shown, when)  # a progress may have waited, and the clocks of workers differ
+        print(f"{max(0.0, self._shown - self._begun):6.1f} s  {shown(words)}", flush=True)
 
     def _show_progress(self) -> None:
         waiting, self._progress = self._progress, {}
@@ -253,6 +257,20 @@ class Lines:
         is_new = key not in self._said
         self._said.add(key)
         return is_new
+
+
+def in_order(lines: Iterable[AttemptLine]) -> list[AttemptLine]:
+    """Returns the lines of one look, which come worker by worker, in the order of their times.
+
+    Those of one worker stay in their order. A printed line has the time of the event before it.
+    """
+    times: dict[int, float] = {}
+    timed = []
+    for line in lines:
+        before = times.get(line.worker, 0.0)
+        times[line.worker] = max(before, seconds_of(line.event)) if line.event else before
+        timed.append((times[line.worker], line))
+    return [line for _, line in sorted(timed, key=lambda each: each[0])]
 
 
 def size_of(snapshot: Snapshot) -> str:

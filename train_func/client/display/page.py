@@ -17,15 +17,16 @@ from train_func.client.display.confusion import (
     draw_mistakes,
     title_of_mistakes,
 )
-from train_func.client.display.html import as_html, draw
+from train_func.client.display.html import as_html, draw, draw_head
 from train_func.client.display.panel import Panel, Subject, panel_of
 from train_func.client.display.trace import Trace
 from train_func.client.model.held_out import stored_predictions, texts_of
 from train_func.client.stored_attempts import all_ends, attempt_numbers
-from train_func.client.stored_run import Submission
+from train_func.client.stored_run import Submission, attach_expression
 from train_func.client.watch import JobLooks
-from train_func.errors import InvalidInput
+from train_func.errors import InvalidInput, TrainFuncError
 from train_func.fields import field_names
+from train_func.process.timeout import call_with_timeout
 from train_func.run import Run
 from train_func.storage import Readable, find
 from train_func.wire.records import EndRecord, RunRecord
@@ -41,27 +42,35 @@ th{{color:light-dark(#666,#aaa)}}pre{{white-space:pre-wrap;overflow-wrap:anywher
 Rows = Iterable[Sequence[str]]
 
 
-def write_page(
-    path: str | Path | None,
-    subject: Subject,
-    looks: JobLooks,
-    record: RunRecord,
-    store: Readable,
-    attach: str,
-    *,
-    texts: bool,
-) -> Path:
-    """Writes the page of a job as ``Job.report`` does; returns its path. Arguments: as those, and of ``page``."""
+def write_page(path: str | Path | None, looks: JobLooks, told: frozenset[str], *, texts: bool) -> Path:
+    """Writes the page of a job as ``Job.report`` does; returns its path. ``told``: notes that were printed."""
+    record, store = looks.record, looks.store
     target = Path(path or "").expanduser()
     target = target / f"{record.name}.html" if target.is_dir() else target
     if not target.parent.is_dir():
         raise InvalidInput(f"report({str(path)!r}): there is no folder {target.parent}; make it, or name another")
+    trace = _trace(looks)
+    panel = panel_of(Subject.of(looks, told), trace, str(looks.failure(trace.state) or ""))
+    attach = attach_expression(record.name, looks.backend)
+    target.write_text(page(panel, trace, record, store, attach, texts=texts), encoding="utf-8")
+    return target
+
+
+def draw_handle(looks: JobLooks, told: frozenset[str], seconds: float) -> str | None:
+    """Returns the state of a job and how far it is, as HTML; None where that is not known in so many seconds."""
+    try:
+        panel = call_with_timeout(seconds, lambda: panel_of(Subject.of(looks, told), _trace(looks)))
+    except (TrainFuncError, TimeoutError):
+        return None
+    return draw_head(panel)
+
+
+def _trace(looks: JobLooks) -> Trace:
+    """Returns what the job has told by now."""
     trace = Trace()
     for news in looks.news(is_followed=False):
         trace.take(news)
-    panel = panel_of(subject, trace, str(looks.failure(trace.state) or ""))
-    target.write_text(page(panel, trace, record, store, attach, texts=texts), encoding="utf-8")
-    return target
+    return trace
 
 
 @dataclass(frozen=True)

@@ -9,11 +9,13 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from itertools import pairwise
 
+from train_func.client.backend import name_of_backend
 from train_func.client.display.chart import Flag, Line
 from train_func.client.display.trace import Trace, WorkerState
+from train_func.client.stored_run import submission_time
+from train_func.client.watch import JobLooks
 from train_func.text import counted, shown, sized
 from train_func.wire.events import Alert, RowsAudited
-from train_func.wire.records import RunRecord
 
 SIGNS = {
     "Created": "◌",
@@ -50,12 +52,16 @@ class Subject:
     num_workers: int
     told: frozenset[str] = frozenset()
     """Notes that the submission has printed."""
+    generation: int = 1
+    """Of the run."""
 
     @classmethod
-    def of(cls, record: RunRecord, place: str, submitted: str, told: frozenset[str] = frozenset()) -> "Subject":
-        """The job of a run; ``submitted``: the time of its submission, ISO, empty where that is not known."""
+    def of(cls, looks: JobLooks, told: frozenset[str]) -> "Subject":
+        """The job that is looked at."""
+        record, submitted = looks.record, submission_time(looks.store, looks.record.keys)
         begun = datetime.fromisoformat(submitted) if submitted else None
-        return cls(record.name, record.function, place, begun, record.run.workers, told)
+        place, workers = name_of_backend(looks.backend), record.run.workers
+        return cls(record.name, record.function, place, begun, workers, told, record.generation)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -76,7 +82,7 @@ class Panel:
     marks: Sequence[Flag]
     """Checkpoints and restarts, for the charts."""
     last_step: float
-    """Of the whole training; 0 where it is not known."""
+    """Of the training, where it may go so far; 0 where that is not known."""
     workers: Sequence[Sequence[str]]
     """The cells of COLUMNS."""
     num_more_workers: int
@@ -131,7 +137,7 @@ def panel_of(
         ],
         charts=_charts(trace),
         marks=[*(Flag(save.step) for save in trace.saves[-MOST_MARKS:]), *_restarts(trace)],
-        last_step=float(trace.num_steps or 0),
+        last_step=0.0 if state == "Succeeded" else float(trace.num_steps or 0),
         workers=[_cells(worker) for worker in workers],
         num_more_workers=num_more,
         facts=[*_facts(trace)],
@@ -155,6 +161,8 @@ def _heading(subject: Subject, trace: Trace, now: datetime) -> list[str]:
     if trace.state == "Running" and num_running < num_workers:
         size = f"{num_running} of {size}"
     words = [subject.name, f"{subject.function}() on {subject.place}", size]
+    if subject.generation > 1:
+        words.append(f"generation {subject.generation}")
     if trace.group and trace.group.attempt > 1:
         words.append(f"attempt {trace.group.attempt}")
     end = datetime.fromisoformat(trace.published.time) if trace.is_over and trace.published else now

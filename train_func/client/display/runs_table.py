@@ -32,13 +32,16 @@ class RunsTable(pd.DataFrame):
         rows = self.head(MOST_ROWS)
         curves = _losses(self.attrs.get("store", ""), list(rows["name"]))
         columns = [*rows.columns]
-        head = "".join(f"<th>{as_html(str(column))}</th>" for column in columns)
+        place = columns.index("workers") + 1  # of the curve: behind what every table has
+        titles = [*columns[:place], "loss", *columns[place:]]
+        head = "".join(f"<th>{as_html(str(title))}</th>" for title in titles)
         lines = []
         for (_, row), curve in zip(rows.iterrows(), curves, strict=True):
-            cells = "".join(f"<td>{as_html(_cell(column, row[column]))}</td>" for column in columns)
-            lines.append(f"<tr>{cells}<td>{_sparkline(curve)}</td></tr>")
+            cells = [f"<td>{as_html(_cell(column, row[column]))}</td>" for column in columns]
+            cells.insert(place, f"<td>{_sparkline(curve)}</td>")
+            lines.append(f"<tr>{''.join(cells)}</tr>")
         more = f'<div class="tf-soft">and {len(self) - len(rows)} earlier ones</div>' if len(self) > len(rows) else ""
-        return f'{STYLE}<div class="tf"><table><tr>{head}<th>loss</th></tr>{"".join(lines)}</table>{more}</div>'
+        return f'{STYLE}<div class="tf tf-runs"><table><tr>{head}</tr>{"".join(lines)}</table>{more}</div>'
 
 
 def _losses(address: str, names: Sequence[str]) -> list[Curve]:

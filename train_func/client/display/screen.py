@@ -8,7 +8,7 @@ from typing import Any, Protocol
 from train_func.client.display.lines import Lines
 from train_func.client.display.panel import Panel, Subject, duration, panel_of
 from train_func.client.display.trace import Trace
-from train_func.client.watch import News
+from train_func.client.watch import JobLooks, News
 from train_func.errors import JobFailed
 
 PAUSE_SECONDS = 0.5  # between two repaints
@@ -103,13 +103,14 @@ class Notebook:
         """Leaves the last panel where it is."""
 
 
-def screen_of(subject: Subject, how_to_look: Callable[[], str]) -> Screen:
+def screen_of(looks: JobLooks, told: frozenset[str]) -> Screen:
     """Returns the best there is where this program prints.
 
     Args:
-        subject: the job that is shown.
-        how_to_look: tells, in words, how a person learns what the ranks of a silent job do.
+        looks: at the job that is shown.
+        told: notes that the submission has printed.
     """
+    subject, how_to_look = Subject.of(looks, told), looks.how_to_look
     shell: Any = getattr(sys.modules.get("IPython"), "get_ipython", lambda: None)()
     if getattr(shell, "kernel", None) is not None:
         return PaintedPanel(subject, how_to_look, Notebook())

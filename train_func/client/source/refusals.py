@@ -18,6 +18,7 @@ IPYTHON_ONLY = frozenset({"get_ipython", "display", "In", "Out", "__IPYTHON__"})
 BUILTINS = frozenset(dir(builtins)) - IPYTHON_ONLY
 MAX_BYTES = 50_000_000
 _PUBLISHES = re.compile(r"publish|TRAIN_FUNC_OUTPUT|\b(?:save|write|open|dump|copy|to_)\w*\(")
+_LOOPS = re.compile(r"\.steps\(")
 _TRAINS = re.compile(r"from train_func\.worker import [^\n]*\bTrainer\b")
 _OF_A_MACHINE = frozenset(
     (
@@ -145,6 +146,16 @@ def unpublished_fault(statement: Statement, packed: str) -> str:
                     f"nothing in the source publishes it. Write {session}.publish({name}) behind the training"
                 )
     return ""
+
+
+def unpublished_note(function: str, packed: str) -> str:
+    """A note on a loop over session.steps whose model nothing in the packed text publishes or writes; mostly empty."""
+    if _PUBLISHES.search(packed) or not (_LOOPS.search(packed) and "train_func.worker" in packed):
+        return ""
+    return (
+        f"{function} trains over session.steps, and nothing in its source publishes the model, which is then lost with "
+        "the worker: session.publish(model) behind the loop keeps it"
+    )
 
 
 def variables_read(packed: ast.AST) -> list[str]:

@@ -76,7 +76,9 @@ class Progress:
         self._started += seconds
         self._first += seconds
 
-    def step(self, step: int, epoch: float, num_rows: int, loss: float | None = None) -> None:
+    def step(
+        self, step: int, epoch: float, num_rows: int, loss: float | None = None, rate: float | None = None
+    ) -> None:
         """Is called after a step.
 
         Args:
@@ -84,6 +86,7 @@ class Progress:
             epoch: how many are done, with the part of the one that the step belongs to.
             num_rows: of all ranks in it.
             loss: their mean; None where it is not known, and the history has no row of the step.
+            rate: the learning rate that it takes; None where it is not known.
         """
         now = self._clock()
         self._steps += 1
@@ -103,6 +106,7 @@ class Progress:
                     num_steps=self.num_steps,
                     epoch=epoch,
                     loss=sum(losses) / len(losses) if losses else None,
+                    learning_rate=rate,
                     rows_per_second=self._rows / max(seconds, 1e-9),
                     seconds_left=self._seconds_left(step, now),
                     points=_curve(self._line_steps, now) if is_line else (),
