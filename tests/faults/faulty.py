@@ -45,8 +45,7 @@ def fails(how, **values):
         case "writes where it may not":
             Path("/proc/sys/kernel/ostype").write_text("other")  # not even root may
         case "loops":
-            while True:
-                pass
+            all(True for _ in iter(int, 1))  # without end, in one line
 
 
 def is_here(parameters, rank, step):

@@ -51,8 +51,8 @@ def test_a_campaign_causes_one_fault_after_the_other_within_one_training(trainin
     job = training(400, hang_after=HANG_SECONDS)
     campaign = tmp_path / "campaign.json"
     faults = [
-        {"kill": "hang", "rank": 0, "at_step": 5},
-        {"kill": "store", "seconds": 2, "at_step": 30},
+        {"kill": "hang", "rank": 0, "at_step": 60},
+        {"kill": "store", "seconds": 2, "at_step": 90},
         {"kill": "pod", "worker": 1, "signal": "TERM"},
         {"kill": "worker", "worker": 0},
     ]

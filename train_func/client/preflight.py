@@ -89,11 +89,13 @@ class Question:
                 "again, or download data and model first, and name their folders",
                 cause="data",
             ) from None
-        lines, code = out.strip().splitlines(), self._process.returncode
-        if code != 0 or not lines:
+        # Whatever the exit code: a process that has answered may still abort at its end, for threads of its libraries.
+        answer = None
+        with contextlib.suppress(IndexError, ValueError):
+            answer = json.loads(out.strip().splitlines()[-1])
+        if not isinstance(answer, dict):
             evidence = "\n".join((err.strip() or out.strip()).splitlines()[-15:])
-            raise InvalidInput(f"{self._about} itself failed (exit code {code}):\n{evidence}")
-        answer: dict[str, Any] = json.loads(lines[-1])
+            raise InvalidInput(f"{self._about} itself failed (exit code {self._process.returncode}):\n{evidence}")
         if faults := answer.get("faults"):
             raise InvalidInput([fault["message"] for fault in faults], cause=faults[0]["cause"])
         return answer

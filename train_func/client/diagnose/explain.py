@@ -228,12 +228,14 @@ def _ends_with_roots(store: Store, record: RunRecord) -> tuple[list[EndRecord], 
         damaged: list[str] = []
         ends = all_ends(store, record.keys, damaged)
         first = next(iter(own_failures(ends)), None)
-        # Whoever was lost without a word in the last of several attempts writes nothing down.
-        if first is None or first.exit_code in (exits.PEER, exits.SPENT) or time.monotonic() > late:
+        if first is None or time.monotonic() > late:
             return ends, damaged
-        awaited = set() if first.follows is None else {first.follows}
+        awaited = set[int]()
         if first.cause == "hang" and first.hangs is None:
             awaited = {*range(record.run.workers)}
+        # Whoever was lost without a word in the last of several attempts writes nothing down.
+        elif first.follows is not None and first.exit_code not in (exits.PEER, exits.SPENT):
+            awaited = {first.follows}
         if awaited <= {end.worker for end in ends if end.attempt == first.attempt}:
             return ends, damaged
         time.sleep(0.1)
