@@ -112,6 +112,22 @@ def test_a_loop_does_not_go_on_in_another_plan_and_says_what_differs(now, named)
         begun_from({"plan": facts_with().identity}, **now)
 
 
+@pytest.mark.parametrize("zeros", ["never", "before the step", "behind the step", "to zeros"])
+def test_gradients_that_a_loop_leaves_there_are_told_once(told, zeros):
+    model = torch.nn.Linear(2, 1)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+    for step in own_loop.steps(plan_of(Dataset.from_dict({"x": COLUMNS["x"]})), torch.device("cpu"), None):
+        if zeros == "before the step":
+            optimizer.zero_grad()
+        for batch, weight in step:
+            (weight * model(batch["x"]).square().mean()).backward()
+        optimizer.step()
+        if zeros in ("behind the step", "to zeros"):
+            optimizer.zero_grad(set_to_none=zeros == "behind the step")
+    notes = [str(event) for event in told if "zero_grad" in str(event)]
+    assert len(notes) == (zeros == "never")
+
+
 def batches(rows, collate=None):
     steps = own_loop.steps(plan_of(rows), torch.device("cpu"), collate)
     return [(batch, weight) for step in steps for batch, weight in step]

@@ -74,6 +74,12 @@ def test_a_running_job_shows_how_far_it_is_how_fast_and_how_long_it_will_take():
     assert ("2 min 10 s left" in text, "3 min 20 s" in text) == (True, True)
 
 
+@pytest.mark.parametrize("state", ["Failed", "Succeeded"])
+def test_a_job_that_has_ended_lasted_until_its_last_event_whenever_it_is_looked_at(state):
+    last = progress(10, time=(NOW - timedelta(seconds=165)).isoformat())
+    assert "35 s" in words(html_of(news("Running", last), news(state, is_last=True)))
+
+
 def test_a_job_without_all_its_workers_says_how_many_and_what_it_waits_for():
     waits = Diagnosis("scheduling", "worker 1 is Pending: no node has 64 cpu", "ask for less cpu")
     text = words(html_of(news("Running", of=pods("Running", "Pending"), hindrances=[waits])))

@@ -165,7 +165,7 @@ def _heading(subject: Subject, trace: Trace, now: datetime) -> list[str]:
         words.append(f"generation {subject.generation}")
     if trace.group and trace.group.attempt > 1:
         words.append(f"attempt {trace.group.attempt}")
-    end = datetime.fromisoformat(trace.published.time) if trace.is_over and trace.published else now
+    end = datetime.fromtimestamp(trace.last_event, UTC) if trace.is_over and trace.last_event else now
     times = [] if subject.submitted is None else [duration((end - subject.submitted).total_seconds())]
     if not trace.is_over:  # a page that was loaded again, or a saved notebook, shows a frame that is no longer new
         times.append(f"{now.astimezone():%d %b %H:%M:%S %Z}")

@@ -105,6 +105,8 @@ class Trace:
         """Whether no look follows."""
         self.is_current = False
         """Whether all that was written by the last look has been read."""
+        self.last_event = 0.0
+        """When the last event was told, in Unix seconds; 0 before the first."""
         self.steps: list[Point] = []
         self.evaluations: list[Point] = []
         self.groups: list[Group] = []
@@ -245,6 +247,7 @@ class Trace:
                 self.printed.append(line.text.removeprefix(RANK_0))
             return
         when = seconds_of(event)
+        self.last_event = max(self.last_event, when)
         match event:
             case StepProgress():
                 curve = [(step, when - age, loss) for step, age, loss in event.points]

@@ -93,7 +93,9 @@ def find(function: object, parameters: Mapping[str, Any] | None = None) -> tuple
     statement = space.definition_at(inner.__code__) if space and inner else None
     if inner is None or space is None or text is None:
         name = getattr(function, "__name__", type(function).__name__)
-        raise SourceRefused(f"{name!r} has no text that can be found, as what exec makes; {ACCEPTED}. Define it there")
+        raise SourceRefused(
+            f"{name!r} has no text that can be found, as at the >>> prompt or in exec; {ACCEPTED}. Define it there"
+        )
     if statement is None:
         raise SourceRefused(
             f"{place}{inner.__name__!r} no longer stands there; the file was changed after it was imported. Restart "

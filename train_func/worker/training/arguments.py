@@ -23,7 +23,7 @@ from train_func.worker.training.plan import PlanFacts
 # Decided elsewhere, and why; a value that says the same is no fault.
 DECIDED = {
     "output_dir": "it is a folder of this rank, which the session makes and removes; what is published is kept",
-    "seed": "set seed of the Run",
+    "seed": "the Run has that seed: set seed of the Run",
     "use_cpu": "the machine decides it",
     "ddp_backend": "the machine decides it",
     "per_device_train_batch_size": "the plan fixes the batches: set micro_batch_size of the Run",

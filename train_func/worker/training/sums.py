@@ -151,6 +151,7 @@ class Sums:
         """The nodes that each rank has at the end of the step, which together span all of it."""
         self.is_open = False
         """Whether a step has begun whose gradients are not the sums yet."""
+        self._num_steps = 0
 
     @property
     def is_partial(self) -> bool:
@@ -184,6 +185,12 @@ class Sums:
     def begin(self, runs: Sequence[Node]) -> None:
         """Begins a step, before its first micro-batch; ``runs``: what each rank has of it."""
         self._runs, self._waiting, self.is_open = runs, [], True
+        self._num_steps += 1
+        if self._num_steps == 2 and any(of.grad is not None and bool(of.grad.any()) for of in self._parameters):
+            world.note(
+                "the gradients of the step before are still there, and those of this step are added to them: call "
+                "optimizer.zero_grad() behind optimizer.step(), unless that is meant"
+            )
         num_leaves = max(end for _, end in runs)
         self.tree = tree(num_leaves)
         self.nodes = [nodes_of(begin, end, num_leaves) for begin, end in runs]

@@ -94,7 +94,7 @@ class AlertRules:
         if verdict.retryable or verdict.exit_code in (exits.DONE, exits.FENCED):
             return []
         why = verdict if root.retryable else root
-        remedy = "job.result() raises the whole error; submitted again, the run goes on from its newest checkpoint"
+        remedy = "job.result() raises the whole error, with what to do next"
         return [*self._give("failed", "end", f"failed ({why.cause}): {why.message}", remedy)]
 
     def succeed(self, metrics: Mapping[str, Any]) -> list[Alert]:
