@@ -8,7 +8,8 @@ from typing import Any
 import torch
 
 from benchmarks.pace import Pace
-from benchmarks.texts import LENGTHS, NUM_NUMBERS, common
+from benchmarks.texts import BATCH_SIZE as BATCH_SIZE
+from benchmarks.texts import LENGTHS, NUM_NUMBERS, grouped
 
 SHAPES = {
     "llama-small": {
@@ -19,7 +20,7 @@ SHAPES = {
         "intermediate_size": 2048,
     }
 }
-MOST_TOKENS, BATCH_SIZE, LEARNING_RATE = 512, 16, 2e-4
+MOST_TOKENS, LEARNING_RATE = 512, 2e-4
 SPECIAL = ["<unk>", "<s>", "</s>", "<pad>"]
 NUM_WORDS = 8000
 FIRST_NUMBER = len(SPECIAL)
@@ -84,7 +85,7 @@ def tuned(pace: Pace, folder: str, rank: int, size: int, num_steps: int, *, per_
     """B."""
     from datasets import load_dataset
     from peft import LoraConfig, get_peft_model
-    from transformers import AutoModelForCausalLM, AutoTokenizer, DataCollatorForSeq2Seq, Trainer, TrainingArguments
+    from transformers import AutoModelForCausalLM, AutoTokenizer, DataCollatorForSeq2Seq, Trainer
 
     tokenizer = AutoTokenizer.from_pretrained(f"{folder}/model")
     torch.manual_seed(42)
@@ -98,19 +99,9 @@ def tuned(pace: Pace, folder: str, rank: int, size: int, num_steps: int, *, per_
         return {"input_ids": ids, "labels": [-100] * len(asked) + ids[len(asked) :], "attention_mask": [1] * len(ids)}
 
     texts = load_dataset("json", data_files=f"{folder}/rows.jsonl", split="train")
-    per_device = min(per_device, BATCH_SIZE // size)
-    arguments = TrainingArguments(
-        f"{folder}/of-tuned-{rank}",
-        bf16=True,
-        train_sampling_strategy="group_by_length",
-        ddp_find_unused_parameters=False,
-        per_device_train_batch_size=per_device,
-        gradient_accumulation_steps=BATCH_SIZE // per_device // size,
-        **{**common(num_steps), "learning_rate": LEARNING_RATE},
-    )
     Trainer(
         model=model,
-        args=arguments,
+        args=grouped(folder, rank, size, num_steps, per_device, learning_rate=LEARNING_RATE),
         train_dataset=texts.map(encode, remove_columns=["prompt", "completion"]),
         data_collator=DataCollatorForSeq2Seq(tokenizer, padding=True),
         callbacks=[pace],

@@ -118,27 +118,33 @@ def recipe(pace: Pace, folder: str, rank: int, size: int, num_steps: int, *, is_
 
 def tuned(pace: Pace, folder: str, rank: int, size: int, num_steps: int, *, attention: str, per_device: int) -> None:
     """B."""
-    from transformers import DataCollatorWithPadding, Trainer, TrainingArguments
+    from transformers import DataCollatorWithPadding, Trainer
 
     model, tokenizer = loaded(folder, attn_implementation=attention)
     pace.watch(model)
+    Trainer(
+        model=model,
+        args=grouped(folder, rank, size, num_steps, per_device),
+        train_dataset=rows(folder, tokenizer),
+        data_collator=DataCollatorWithPadding(tokenizer),
+        callbacks=[pace],
+    ).train()
+
+
+def grouped(folder: str, rank: int, size: int, num_steps: int, per_device: int, **own: Any) -> Any:
+    """The arguments of B: in bfloat16, rows by length."""
+    from transformers import TrainingArguments
+
     per_device = min(per_device, BATCH_SIZE // size)
-    arguments = TrainingArguments(
+    return TrainingArguments(
         f"{folder}/of-tuned-{rank}",
         bf16=True,
         train_sampling_strategy="group_by_length",
         ddp_find_unused_parameters=False,
         per_device_train_batch_size=per_device,
         gradient_accumulation_steps=BATCH_SIZE // per_device // size,
-        **common(num_steps),
+        **{**common(num_steps), **own},
     )
-    Trainer(
-        model=model,
-        args=arguments,
-        train_dataset=rows(folder, tokenizer),
-        data_collator=DataCollatorWithPadding(tokenizer),
-        callbacks=[pace],
-    ).train()
 
 
 def common(num_steps: int) -> dict[str, Any]:

@@ -45,7 +45,7 @@ class Predictions(Record):
 
     @property
     def extent(self) -> str:
-        """Of how many rows they are, in words."""
+        """Returns of how many rows they are, in words."""
         part = f"{len(self):,} of " if len(self) < self.num_rows else ""
         return f"{part}{self.num_rows:,} held-out rows"
 

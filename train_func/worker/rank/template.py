@@ -74,7 +74,7 @@ def is_forked_from_cuda() -> bool:
 
 
 def why_not() -> str:
-    """Why this process must not fork; empty when it may."""
+    """Returns why this process must not fork; empty when it may."""
     if (num := len(os.listdir("/proc/self/task"))) != 1:  # noqa: PTH208
         return f"it has {num} threads"
     torch: Any = sys.modules.get("torch")

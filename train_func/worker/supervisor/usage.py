@@ -105,7 +105,7 @@ class RankTime:
 
 @dataclass(frozen=True)
 class Slowness:
-    """Why a training is slower than it could be."""
+    """A reason why a training is slower than it could be."""
 
     part: str
     """In which part of the time that shows."""

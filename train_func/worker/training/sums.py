@@ -186,7 +186,7 @@ class Sums:
         """Begins a step, before its first micro-batch; ``runs``: what each rank has of it."""
         self._runs, self._waiting, self.is_open = runs, [], True
         self._num_steps += 1
-        if self._num_steps == 2 and any(of.grad is not None and bool(of.grad.any()) for of in self._parameters):
+        if self._num_steps == 2 and any(_is_left(of.grad) for of in self._parameters):
             world.note(
                 "the gradients of the step before are still there, and those of this step are added to them: call "
                 "optimizer.zero_grad() behind optimizer.step(), unless that is meant"
@@ -327,6 +327,10 @@ class Sums:
 
 
 SPARSE = 1 << 16  # more than there are ranks
+
+
+def _is_left(gradient: torch.Tensor | None) -> bool:
+    return gradient is not None and gradient.layout == torch.strided and bool(gradient.any())
 
 
 def _kind(gradients: Gradients) -> int:
