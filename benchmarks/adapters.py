@@ -81,7 +81,7 @@ def numbers_of(given: dict[str, Any]) -> torch.Tensor:
     return torch.where((ids >= 0) & (ids < NUM_NUMBERS), ids, -1).max(dim=1).values
 
 
-def tuned(pace: Pace, folder: str, rank: int, size: int, num_steps: int, *, per_device: int) -> None:
+def tuned(pace: Pace, folder: str, rank: int, size: int, num_steps: int, *, bf16: bool, per_device: int) -> None:
     """B."""
     from datasets import load_dataset
     from peft import LoraConfig, get_peft_model
@@ -89,7 +89,7 @@ def tuned(pace: Pace, folder: str, rank: int, size: int, num_steps: int, *, per_
 
     tokenizer = AutoTokenizer.from_pretrained(f"{folder}/model")
     torch.manual_seed(42)
-    model = AutoModelForCausalLM.from_pretrained(f"{folder}/model", dtype=torch.bfloat16)
+    model = AutoModelForCausalLM.from_pretrained(f"{folder}/model", dtype=torch.bfloat16 if bf16 else torch.float32)
     pace.watch(model)
     model = get_peft_model(model, LoraConfig(r=RANK, lora_alpha=ALPHA, target_modules="all-linear"))
 
@@ -101,7 +101,7 @@ def tuned(pace: Pace, folder: str, rank: int, size: int, num_steps: int, *, per_
     texts = load_dataset("json", data_files=f"{folder}/rows.jsonl", split="train")
     Trainer(
         model=model,
-        args=grouped(folder, rank, size, num_steps, per_device, learning_rate=LEARNING_RATE),
+        args=grouped(folder, rank, size, num_steps, bf16, per_device, learning_rate=LEARNING_RATE),
         train_dataset=texts.map(encode, remove_columns=["prompt", "completion"]),
         data_collator=DataCollatorForSeq2Seq(tokenizer, padding=True),
         callbacks=[pace],

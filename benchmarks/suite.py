@@ -15,12 +15,12 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 CASES = (
-    ("bert-base", "--ranks", "1"),
-    ("bert-base", "--ranks", "2"),
-    ("minilm", "--ranks", "1"),
-    ("minilm", "--ranks", "2"),
-    ("minilm", "--lengths", "sentences", "--steps", "20"),
-    ("llama-small",),
+    ("bert-base", "--ranks", "1", "--rows", "2000", "--steps", "3"),
+    ("bert-base", "--ranks", "2", "--rows", "2000", "--steps", "3"),
+    ("minilm", "--ranks", "1", "--rows", "2000"),
+    ("minilm", "--ranks", "2", "--rows", "2000"),
+    ("minilm", "--lengths", "sentences", "--rows", "2000", "--steps", "20"),
+    ("llama-small", "--rows", "2000"),
     ("resnet-18", "--rows", "320"),
 )
 QUICK = (

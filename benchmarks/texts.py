@@ -116,7 +116,9 @@ def recipe(pace: Pace, folder: str, rank: int, size: int, num_steps: int, *, is_
     Trainer(model=model, args=arguments, train_dataset=train, callbacks=[pace]).train()
 
 
-def tuned(pace: Pace, folder: str, rank: int, size: int, num_steps: int, *, attention: str, per_device: int) -> None:
+def tuned(
+    pace: Pace, folder: str, rank: int, size: int, num_steps: int, *, bf16: bool, attention: str, per_device: int
+) -> None:
     """B."""
     from transformers import DataCollatorWithPadding, Trainer
 
@@ -124,26 +126,26 @@ def tuned(pace: Pace, folder: str, rank: int, size: int, num_steps: int, *, atte
     pace.watch(model)
     Trainer(
         model=model,
-        args=grouped(folder, rank, size, num_steps, per_device),
+        args=grouped(folder, rank, size, num_steps, bf16, per_device),
         train_dataset=rows(folder, tokenizer),
         data_collator=DataCollatorWithPadding(tokenizer),
         callbacks=[pace],
     ).train()
 
 
-def grouped(folder: str, rank: int, size: int, num_steps: int, per_device: int, **own: Any) -> Any:
-    """The arguments of B: in bfloat16, rows by length."""
+def grouped(folder: str, rank: int, size: int, num_steps: int, bf16: bool, per_device: int, **others: Any) -> Any:
+    """The arguments of B: rows by length."""
     from transformers import TrainingArguments
 
     per_device = min(per_device, BATCH_SIZE // size)
     return TrainingArguments(
         f"{folder}/of-tuned-{rank}",
-        bf16=True,
+        bf16=bf16,
         train_sampling_strategy="group_by_length",
         ddp_find_unused_parameters=False,
         per_device_train_batch_size=per_device,
         gradient_accumulation_steps=BATCH_SIZE // per_device // size,
-        **{**common(num_steps), **own},
+        **{**common(num_steps), **others},
     )
 
 
@@ -162,14 +164,17 @@ def common(num_steps: int) -> dict[str, Any]:
     }
 
 
-def fabric(pace: Pace, folder: str, rank: int, size: int, num_steps: int, *, attention: str, per_device: int) -> None:
+def fabric(
+    pace: Pace, folder: str, rank: int, size: int, num_steps: int, *, bf16: bool, attention: str, per_device: int
+) -> None:
     """C."""
     from lightning_fabric import Fabric
     from transformers import DataCollatorWithPadding, get_linear_schedule_with_warmup
 
     model, tokenizer = loaded(folder, attn_implementation=attention)
     pace.watch(model)
-    fabric = Fabric(accelerator="cpu", devices=size, strategy="ddp" if size > 1 else "auto", precision="bf16-mixed")
+    strategy, precision = "ddp" if size > 1 else "auto", "bf16-mixed" if bf16 else "32-true"
+    fabric = Fabric(accelerator="cpu", devices=size, strategy=strategy, precision=precision)
     fabric.launch()
     given = rows(folder, tokenizer).rename_column("label", "labels")
     collate = DataCollatorWithPadding(tokenizer)

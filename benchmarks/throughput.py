@@ -81,10 +81,11 @@ def of_train_func(arms: Arms, folder: Path, given: argparse.Namespace) -> Iterat
         job.cancel()
 
 
-def product_speed(seconds: float = 2.0) -> float:
-    """Floating point operations a second of products in bf16, as forward, for inputs and for weights, on one thread."""
+def product_speed(bf16: bool, seconds: float = 2.0) -> float:
+    """Floating point operations a second of products as in a forward pass, on one thread."""
     torch.set_num_threads(1)
-    left, right = torch.randn(2048, 768).bfloat16(), torch.randn(768, 3072).bfloat16()
+    dtype = torch.bfloat16 if bf16 else torch.float32
+    left, right = torch.randn(2048, 768, dtype=dtype), torch.randn(768, 3072, dtype=dtype)
     count, begun = 0, time.thread_time()
     while time.thread_time() - begun < seconds:
         left @ right
@@ -108,13 +109,14 @@ class Works:
         return sum(turn.cpu_seconds for turn in turns) / self.num_rows(turns)
 
 
-def tune(arms: Arms, works: Works, folder: Path, given: argparse.Namespace) -> dict[str, Any]:
+def tune(arms: Arms, works: Works, folder: Path, given: argparse.Namespace, bf16: bool) -> dict[str, Any]:
     """Trains B with each choice for a few steps; returns the best one."""
-    print("what B is tuned over:", flush=True)
+    print(f"what B is tuned over, in {'bf16' if bf16 else 'fp32'}, in which products are faster:", flush=True)
     of, costs = OF[given.shape], {}
-    for choice in of.CHOICES[: given.choices]:
+    for own in of.CHOICES[: given.choices]:
+        choice = {"bf16": bf16, **own}
         name = f"B {' '.join(map(str, choice.values()))}"
-        if choice["per_device"] * given.ranks > of.BATCH_SIZE:
+        if choice["per_device"] * given.ranks > of.BATCH_SIZE or choice["bf16"] > bf16:
             continue
         with alive(arms, name, folder, given, briefly=True, **choice):
             arms.train(name, 1)
@@ -131,7 +133,8 @@ def compare(given: argparse.Namespace) -> dict[str, Any]:
         of.write(folder, given.shape, given.lengths, given.rows)
         arms = stack.enter_context(Arms(folder, given.ranks))
         works = Works(of.work_of_rows(given.shape, folder))
-        best = tune(arms, works, folder, given) if {"B", "C"} & {*given.arms} else {}
+        bf16 = product_speed(True) > product_speed(False)
+        best = tune(arms, works, folder, given, bf16) if {"B", "C"} & {*given.arms} else {}
         turns: dict[str, list[list[Turn]]] = {arm: [] for arm in given.arms}
 
         def take_turn(arm: str) -> None:
@@ -147,7 +150,7 @@ def compare(given: argparse.Namespace) -> dict[str, Any]:
         for arm in others:
             stack.enter_context(alive(arms, arm, folder, given, **(best if arm in ("B", "C") else {})))
         for number in range(given.rounds):
-            speeds.append(product_speed())
+            speeds.append(product_speed(bf16))
             for arm in others if number % 2 == 0 else others[::-1]:
                 take_turn(arm)
     return summary(given, best, turns, speeds, works)
