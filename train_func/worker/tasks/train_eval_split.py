@@ -19,7 +19,7 @@ from train_func.storage import Store
 from train_func.tasks import RowsTask
 from train_func.text import counted
 from train_func.worker.inputs.findings import Findings
-from train_func.worker.inputs.locate import Wanted, looks_like_path
+from train_func.worker.inputs.locate import Reference, looks_like_path
 from train_func.worker.inputs.reader import RawDataset, read_source
 from train_func.worker.tasks.columns import judge_columns
 
@@ -64,7 +64,7 @@ def find_sources(task: RowsTask, store: Store | None, cache: Path, findings: Fin
         StorageFailed: the store is away or denies.
     """
     columns = tuple(name for _, name in task.columns)
-    dataset = Wanted("dataset", str(task.dataset), "dataset", task.dataset_revision, columns)
+    dataset = Reference("dataset", str(task.dataset), "dataset", task.dataset_revision, columns)
     source = read_source(dataset, task.subset, store, cache)
     findings.note(*source.notes)
     read, training, held_out = {"dataset": source}, source.training(), task.held_out
@@ -79,7 +79,7 @@ def find_sources(task: RowsTask, store: Store | None, cache: Path, findings: Fin
     elif held_out in other_splits:
         parts[HELD_OUT] = source, held_out
     elif held_out != training and (looks_like_path(held_out) or Path(held_out).exists()):
-        other = read_source(Wanted("held_out", held_out, "dataset", "main", columns), None, store, cache)
+        other = read_source(Reference("held_out", held_out, "dataset", "main", columns), None, store, cache)
         findings.note(*other.notes)
         read["held_out"] = other
         parts[HELD_OUT] = other, other.training()
