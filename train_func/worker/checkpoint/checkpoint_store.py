@@ -121,7 +121,7 @@ class Checkpoints:
         self._whole: list[tuple[CheckpointId, Manifest]] = []
         """The last checkpoints that this attempt has verified or saved, the newest at the end."""
         self._begun: Counter[int] = Counter()
-        """How often a checkpoint of each step was begun; each has another folder."""
+        """The number of checkpoints begun at each step; each has another folder."""
         self._unfinished: str | None = None
         """The folder of an incomplete checkpoint."""
         self.not_deleted: StorageFailed | None = None

@@ -98,10 +98,10 @@ here = Sessions()
 
 @dataclass(frozen=True)
 class Outcome(Record):
-    """How a rank ended by itself.
+    """The end of a rank in its own words.
 
-    ``follows``: it ended only because a peer had gone, or was told to stop. ``separate``: it had torch and never
-    formed a process group with all the others.
+    ``follows``: whether it ended only because a peer had gone, or because it had to stop. ``separate``: whether it had
+    torch and never formed a process group with all the others.
     """
 
     exit_code: int
@@ -136,7 +136,7 @@ class Outcome(Record):
 
 @dataclass(frozen=True)
 class RankEnd:
-    """How a rank's process ended.
+    """The end of a rank's process.
 
     ``exit_code``: negative for a signal, None if the process could not be reaped. ``was_signalled``: whether the
     supervisor had told it to stop. ``order``: position in the order in which the supervisor noticed the ends.

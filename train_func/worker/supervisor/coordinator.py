@@ -107,7 +107,7 @@ class Report(Record):
     refused: Verdict | None = None
     """Why nothing starts under the lease: the attempts of the run are used up."""
     address: str = ""
-    """Where rank 0 listens for the other ranks."""
+    """The address at which rank 0 listens for the other ranks."""
     usage: Usage | None = None
     """The resource usage while ranks run; None in the reports between two measurements."""
     heard: float = 0.0
@@ -122,7 +122,7 @@ class Order(Record):
     round: int = 0
     """The round of the group; 0 for a worker that does not belong to it."""
     why: str = ""
-    """What the group waits for."""
+    """The reason for which the group waits."""
     lease: Lease | None = None
     refused: Verdict | None = None
     address: str = ""
