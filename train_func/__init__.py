@@ -1,4 +1,4 @@
-"""The front door: ask for a Run, submit a function, attach to what was submitted, list and remove runs.
+"""The front door: define a Run, submit a function, attach to a submission, list and remove runs.
 
 Importing it loads neither torch nor kubernetes; each name is loaded when it is first used.
 """

@@ -1,4 +1,4 @@
-"""Call: what a function is called with: nothing, the dict of its parameters, or each of them by its name."""
+"""Call: the arguments of a function: nothing, the dict of its parameters, or each of them by its name."""
 
 import inspect
 from collections.abc import Callable, Mapping
@@ -14,7 +14,7 @@ VARIABLE = (Parameter.VAR_POSITIONAL, Parameter.VAR_KEYWORD)
 
 
 def call_of(function: Callable[..., object], parameters: Mapping[str, Any], *, is_whole: bool) -> Call:
-    """The arguments that ``function`` is called with.
+    """Returns the arguments for a call of ``function``.
 
     ``def f()`` is called with nothing. ``def f(lr, epochs=3)``, whose names are those of the parameters, gets each by
     its name. ``def f(parameters)`` gets one dict, as the stock client of the Training Operator hands it over; the name
@@ -44,7 +44,7 @@ def call_of(function: Callable[..., object], parameters: Mapping[str, Any], *, i
 
 
 def _unfit(signature: Signature, parameters: Mapping[str, Any]) -> str:
-    """Returns what does not fit by name: the arguments without a value first, then the values without an argument."""
+    """Returns the names that do not fit: arguments without a value first, then values without an argument."""
     arguments = {name: each for name, each in signature.parameters.items() if each.kind not in VARIABLE}
     required = [name for name, each in arguments.items() if each.default is Parameter.empty]
     missing = [repr(name) for name in required if name not in parameters]

@@ -1,7 +1,7 @@
-"""Fields that people give: a misspelt name is refused with the one that was meant, and values are judged.
+"""Fields that users give: refuses a misspelt name, with a suggestion, and judges values.
 
-What judges a value returns what is wrong with it, what was given and what is allowed, or None. A field names its judge
-in its metadata; ``field_faults`` asks them all.
+A judge of a value returns its fault, the given value and the allowed ones, or None. A field names its judge in its
+metadata; ``field_faults`` asks them all.
 """
 
 import ast
@@ -47,7 +47,7 @@ class _Documented(type):
 
 
 def field_texts(kind: type) -> dict[str, str]:
-    """Returns what stands below each field of a class and its bases, as a line; nothing where no source is at hand."""
+    """Returns the text below each field of a class and its bases, as a line; empty if there is no source."""
     texts: dict[str, str] = {}
     for base in reversed(kind.__mro__):
         if not isinstance(base, _Documented):
@@ -65,8 +65,8 @@ def field_texts(kind: type) -> dict[str, str]:
     return texts
 
 
-def _given(instance: "NamedFields") -> dict[str, Any]:
-    """Returns the fields that have not their defaults."""
+def _changed(instance: "NamedFields") -> dict[str, Any]:
+    """Returns the fields that differ from their defaults."""
     values = {field: getattr(instance, field.name) for field in fields(instance) if field.repr}  # type: ignore[arg-type]
     return {field.name: value for field, value in values.items() if value != _default(field)}
 
@@ -97,27 +97,27 @@ class NamedFields(metaclass=_Documented):
 
     def __repr__(self) -> str:
         """Returns the call that makes it, without the fields that have their defaults."""
-        return f"{type(self).__name__}({', '.join(f'{name}={value!r}' for name, value in _given(self).items())})"
+        return f"{type(self).__name__}({', '.join(f'{name}={value!r}' for name, value in _changed(self).items())})"
 
     def _repr_html_(self) -> str | None:
-        """Returns the same fields as a table, those of a task each in a row; None where all have their defaults."""
+        """Returns the same fields as a table, with a row for each field of a task; None if all have their defaults."""
         rows: dict[str, str] = {}
-        for name, value in _given(self).items():
+        for name, value in _changed(self).items():
             is_nested = isinstance(value, NamedFields)
             rows[name] = type(value).__name__ if is_nested else repr(value)
-            rows |= {f"{name}.{key}": repr(part) for key, part in (_given(value) if is_nested else {}).items()}
+            rows |= {f"{name}.{key}": repr(part) for key, part in (_changed(value) if is_nested else {}).items()}
         line = '<tr><th style="text-align:left">{}</th><td style="text-align:left">{}</td></tr>'.format
         lines = "".join(line(name, escape(shown(text), quote=False)) for name, text in rows.items())
         return f"<b>{type(self).__name__}</b><table>{lines}</table>" if rows else None
 
     @classmethod
     def unknown(cls, name: str, values: Mapping[str, Any]) -> str:
-        """Returns what is said of a field that there is not; ``values`` are all fields of the call."""
+        """Returns the fault of an unknown field; ``values`` are all fields of the call."""
         return f"{cls.__name__} has no field {name!r}: {meant(name, field_names(cls), 'fields')}"
 
 
 def named_arguments(function: Callable[P, R]) -> Callable[P, R]:
-    """Returns the function, which refuses a misspelt argument with the one that was meant."""
+    """Returns the function with a check that refuses a misspelt argument, with a suggestion."""
     names = list(inspect.signature(function).parameters)
 
     @functools.wraps(function)
@@ -134,7 +134,7 @@ def named_arguments(function: Callable[P, R]) -> Callable[P, R]:
 
 
 def field_faults(instance: Any) -> list[str]:
-    """Returns what the judges of the fields of a dataclass say; None needs none where it is the default."""
+    """Returns the faults that the judges of a dataclass's fields find; a None that is the default needs no judge."""
     faults = []
     for each in fields(instance):
         value = getattr(instance, each.name)
@@ -144,18 +144,18 @@ def field_faults(instance: Any) -> list[str]:
 
 
 def whole(low: int, high: int | None = None) -> Judge:
-    """The judge of whole numbers from ``low`` to ``high``, if there is one."""
+    """Returns a judge of whole numbers from ``low`` to ``high``, if there is one."""
     return partial(whole_fault, low=low, high=high)
 
 
 def meant(name: str, names: Sequence[str], what: str) -> str:
-    """Returns which of the ``names`` a strange one was meant to be, or all that there are."""
+    """Returns a suggestion for an unknown name: the nearest of ``names``, or all of them."""
     close = difflib.get_close_matches(name, names, n=1)
     return f"did you mean {close[0]!r}?" if close else f"its {what} are {', '.join(names)}."
 
 
 def field_names(kind: Any) -> tuple[str, ...]:
-    """Names of the fields of a dataclass, in their order."""
+    """Returns the names of the fields of a dataclass, in their order."""
     return tuple(field.name for field in fields(kind))
 
 

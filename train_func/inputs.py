@@ -1,4 +1,4 @@
-"""Inputs: what a Run may name beside its task, and how the text that names each of them is read."""
+"""Inputs: the files and folders that a Run may name besides its task, and how their addresses are read."""
 
 import re
 from collections import defaultdict
@@ -34,7 +34,7 @@ class Repository:
     revision: str = "main"
 
     def at(self, commit: str) -> str:
-        """The address of one of its commits."""
+        """Returns the address of one of its commits."""
         return f"{HUB}{'datasets/' if self.kind == 'dataset' else ''}{self.id}@{commit}"
 
 
@@ -50,7 +50,7 @@ class Claim:
 
 
 def repository_of(address: str) -> Repository | None:
-    """The repository that an address names; None where it names something else."""
+    """Returns the repository of an address; None if it names something else."""
     match = _REPOSITORY.fullmatch(address)
     if match is None:
         return None
@@ -58,7 +58,7 @@ def repository_of(address: str) -> Repository | None:
 
 
 def claim_of(address: str) -> Claim | None:
-    """The place in a claim that an address names; None where it names something else."""
+    """Returns the place in a claim of an address; None if it names something else."""
     match = _CLAIM.fullmatch(address)
     path = (match["path"] or "").rstrip("/") if match else ""
     if match is None or (path and {"", ".", ".."} & set(path.split("/"))):
@@ -67,38 +67,38 @@ def claim_of(address: str) -> Claim | None:
 
 
 def claims_of(inputs: Mapping[str, str]) -> list[str]:
-    """The names of the claims that inputs lie in, each once."""
+    """Returns the names of the claims of inputs, each once."""
     return sorted({claim.name for address in inputs.values() if (claim := claim_of(address))})
 
 
 def key_of(name: str) -> str:
-    """Returns what an input is called where the fields of a task have names too."""
+    """Returns the key of an input, which differs from all names of a task's fields."""
     return f"{_PREFIX}{name}"
 
 
 def is_named(key: str) -> bool:
-    """Returns whether a key is that of an input, and no field of a task."""
+    """Returns whether a key names an input, and no field of a task."""
     return key.startswith(_PREFIX)
 
 
 def with_addresses(inputs: Mapping[str, str], addresses: Mapping[str, str]) -> dict[str, str]:
-    """The inputs, those that have their keys in ``addresses`` with the address there."""
+    """Returns the inputs, with the new address for each key in ``addresses``."""
     return {name: addresses.get(key_of(name), address) for name, address in inputs.items()}
 
 
 def variable_of(name: str) -> str:
-    """The variable that tells the ranks where the input is."""
+    """Returns the variable with the path of the input, for the ranks."""
     return f"TRAIN_FUNC_INPUT_{name.upper().replace('-', '_')}"
 
 
 def ending_of(name: str) -> str:
-    """The ending by which programs know what a file is, such as ``.csv`` and ``.csv.gz``; "" where it has none."""
+    """Returns the ending that tells the type of a file, such as ``.csv`` or ``.csv.gz``; "" if there is none."""
     match = re.search(rf"(?<=.)(?:{_ENDING.pattern})$", name)
     return match[0] if match else ""
 
 
 def named_inputs(inputs: object) -> tuple[dict[str, Any], list[str]]:
-    """Returns the inputs as text, tables saved and named by their files; and what is wrong with them."""
+    """Returns the inputs as text, with tables saved and named by their files; and the faults of the inputs."""
     if not isinstance(inputs, Mapping):
         return {}, [f"inputs={brief(inputs)}: a dict of named inputs is expected, such as {{'photos': './photos'}}"]
     values, faults = dict(inputs), list[str]()

@@ -1,4 +1,4 @@
-"""Plain values for what a user holds: a Path becomes text, a number of numpy one of Python.
+"""Plain values for values of a user: a Path becomes text, a number of numpy one of Python.
 
 Types are recognised by name, so that nothing is imported that the user has not imported.
 """
@@ -8,16 +8,16 @@ from pathlib import PurePath
 
 
 def plain(value: object) -> object:
-    """``value`` with every Path and numpy scalar in it as a plain value; what is neither stays as it is."""
+    """Returns ``value`` with every Path and numpy scalar in it as a plain value; other values do not change."""
     if isinstance(value, PurePath):
         return str(value)
     if is_a(value, "numpy", "generic"):
         return value.item()  # type: ignore[attr-defined]
     if isinstance(value, Mapping):
-        return {key: plain(held) for key, held in value.items()}
+        return {key: plain(item) for key, item in value.items()}
     if isinstance(value, (list, tuple)):
-        held = [plain(item) for item in value]
-        return held if isinstance(value, list) else tuple(held)
+        items = [plain(item) for item in value]
+        return items if isinstance(value, list) else tuple(items)
     return value
 
 

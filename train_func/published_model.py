@@ -1,6 +1,6 @@
-"""What a folder of published files is as a model: options of its pipeline, class, tokenizer, weights, adapters.
+"""The model in a folder of published files: options of its pipeline, class, tokenizer, weights, adapters.
 
-The notebook loads a fetched model by it, and a worker what it is about to publish, to see that both are one model.
+A notebook loads a fetched model with it, and a worker the files that it is about to publish, so that both get the same.
 """
 
 import json
@@ -21,7 +21,7 @@ RULES = {"local_files_only": True, "trust_remote_code": False}  # of everything 
 
 
 def are_adapters(folder: Path) -> bool:
-    """Returns whether a model is adapters of another one."""
+    """Returns whether the folder has adapters of another model."""
     return (folder / ADAPTERS).exists()
 
 
@@ -32,7 +32,7 @@ def are_causal(adapters: Path) -> bool:
 
 
 def object_in(path: Path) -> dict[str, Any]:
-    """The JSON object in a file; empty where there is none."""
+    """Returns the JSON object in a file; empty if there is none."""
     try:
         value = json.loads(path.read_bytes())
     except (OSError, ValueError):
@@ -44,7 +44,7 @@ def options_of(folder: Path) -> dict[str, Any]:
     """Returns the task and other options of the pipeline.
 
     Raises:
-        InvalidInput: (cause "model") there is no pipeline for it, or these are no options.
+        InvalidInput: (cause "model") there is no pipeline for it, or its options are invalid.
     """
     options = object_in(folder / PIPELINE)
     if isinstance(options.get("task"), str) and not any(isinstance(value, dict) for value in options.values()):
@@ -56,21 +56,21 @@ def options_of(folder: Path) -> dict[str, Any]:
 
 
 def loaded(folder: Path, kind: Any, base: Path | None) -> Any:
-    """The model of a folder, of an auto class of transformers; ``base``: the model that it is adapters of, if so.
+    """Returns the model of a folder, by an auto class of transformers; ``base``: the base of adapters.
 
     Raises:
-        InvalidInput: as ``merged``; or tensors are not in it, which transformers would make up.
+        InvalidInput: as ``merged``; or tensors are missing, which transformers would fill at random.
     """
     if base is not None:
         return merged(kind, base, folder)
     model, report = kind.from_pretrained(folder, use_safetensors=True, output_loading_info=True, **RULES)
     if missing := sorted(report["missing_keys"]):
-        raise refused(folder, f"{len(missing)} tensors of it are not in it, such as {missing[0]}")
+        raise refused(folder, f"{len(missing)} tensors of the model are missing, such as {missing[0]}")
     return model
 
 
 def class_of(task: str) -> tuple[Any, str]:
-    """The auto class of transformers for models of a pipeline's task, and what they take, such as "text"."""
+    """Returns the auto class of transformers for a pipeline's task, and the type of its inputs, such as "text"."""
     from transformers.pipelines import PIPELINE_REGISTRY
 
     of_task = PIPELINE_REGISTRY.check_task(task)[1]
@@ -78,7 +78,7 @@ def class_of(task: str) -> tuple[Any, str]:
 
 
 def parts_of(folder: Path, task: str) -> tuple[Any, dict[str, Any]]:
-    """The auto class of transformers for models of a task, and what turns texts or images into what they take."""
+    """Returns the auto class of transformers for a task, and the tokenizer or image processor of the folder."""
     from transformers import AutoImageProcessor, AutoTokenizer
 
     kind, takes = class_of(task)
@@ -88,12 +88,12 @@ def parts_of(folder: Path, task: str) -> tuple[Any, dict[str, Any]]:
 
 
 def merged(kind: Any, base: Path, adapters: Path) -> Any:
-    """The base model, of an auto class of transformers, with the adapters in its weights, which are float32.
+    """Returns the base model, by an auto class of transformers, with the adapters merged into its float32 weights.
 
     In bfloat16, the type of most published models, the sum would be rounded, and answers would differ.
 
     Raises:
-        InvalidInput: (cause "model") these are no adapters of LoRA in safetensors, or not those of this model.
+        InvalidInput: (cause "model") these are no LoRA adapters in safetensors, or they belong to another model.
     """
     from peft import PeftModel, get_peft_model_state_dict
     from transformers import GenerationConfig
@@ -105,7 +105,7 @@ def merged(kind: Any, base: Path, adapters: Path) -> Any:
     except (OSError, ValueError) as error:
         raise refused(adapters, f"its adapters cannot be read: {error}") from error
     if not isinstance(config, dict) or config.get("peft_type") != "LORA":
-        raise refused(adapters, f"{ADAPTERS} has no adapters of LoRA, the only kind that is loaded")
+        raise refused(adapters, f"{ADAPTERS} has no LoRA adapters, the only kind that load() supports")
     model = kind.from_pretrained(base, dtype="float32", use_safetensors=True, **RULES)
     _resize(model, sizes)
     with warnings.catch_warnings():
@@ -115,7 +115,7 @@ def merged(kind: Any, base: Path, adapters: Path) -> Any:
     # By any other name peft would ask the Hub for it.
     adapted.peft_config["default"].base_model_name_or_path = str(base)
     if set(sizes) != set(get_peft_model_state_dict(adapted)):
-        raise refused(adapters, f"{ADAPTER_WEIGHTS} has other tensors than adapters of {base} have")
+        raise refused(adapters, f"the tensors of {ADAPTER_WEIGHTS} are not those of adapters for {base}")
     _untie(adapted.get_base_model())
     model = adapted.merge_and_unload()
     if (adapters / GENERATION).exists():
@@ -124,9 +124,9 @@ def merged(kind: Any, base: Path, adapters: Path) -> Any:
 
 
 def _resize(model: Any, sizes: Mapping[str, int]) -> None:
-    """A function may have added tokens: the file then has the weights of all tokens, in the embeddings or the head.
+    """Resizes embeddings or head to the tokens in the file, because a function may have added tokens.
 
-    ``sizes``: of the first dimension of the tensors in the file.
+    ``sizes``: sizes of the first dimension of the tensors in the file.
     """
     ends = [model.get_input_embeddings(), model.get_output_embeddings()]
     names = [name for name, module in model.named_modules() if any(module is end for end in ends)]
@@ -137,7 +137,7 @@ def _resize(model: Any, sizes: Mapping[str, int]) -> None:
 
 
 def _untie(model: Any) -> None:
-    """A head that shares its weights with the embeddings gets its own, where adapters are added to one of the two."""
+    """Gives a head that shares its weights with the embeddings its own, if one of the two has adapters."""
     from peft.tuners.tuners_utils import BaseTunerLayer
 
     head, embeddings = model.get_output_embeddings(), model.get_input_embeddings()
@@ -150,7 +150,7 @@ def _untie(model: Any) -> None:
 
 
 def refused(folder: Path, why: str) -> InvalidInput:
-    """The error about a folder that is no model, or none that is loaded here."""
+    """Returns the error of a folder that is no model, or none that can be loaded here."""
     return InvalidInput(
         f"{folder}: {why}. load() reads models in safetensors that transformers knows, and runs no code out "
         "of a model's folder; another kind of model is yours to load from the folder that fetch() returns",

@@ -1,6 +1,6 @@
-"""What an image shows, in red, green and blue: upright, and on white where it is transparent, as viewers show it.
+"""Images in red, green and blue: upright, and on white if they are transparent, as viewers show them.
 
-A worker trains on images by it, and ``load()`` gives images to the model by it.
+Workers convert training images with it, and ``load()`` the images for a model.
 """
 
 import base64
@@ -21,7 +21,7 @@ _TURNS = {
 
 
 def upright_rgb(image: Any) -> Any:
-    """The pixels of an image of Pillow; of several frames the one that it stands at, in a new file the first."""
+    """Returns the pixels of an image of Pillow; of several frames the current one, which is the first in a new file."""
     from PIL import Image
 
     image.load()
@@ -41,9 +41,9 @@ def upright_rgb(image: Any) -> Any:
 
 
 def open_image(image: Any, timeout: float | None = None) -> Any:
-    """The image that a pipeline of transformers is given: an address, a path, base64 or an image of Pillow, in RGB.
+    """Returns an input of an image pipeline in RGB: an address, a path, base64 or an image of Pillow.
 
-    What is none of these is returned as it is.
+    Other inputs are returned unchanged.
     """
     from PIL import Image
 

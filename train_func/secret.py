@@ -51,19 +51,19 @@ _OF_A_TOKENIZER = re.compile(r"(?i)(?:^|_)(?:pad|eos|bos|cls|sep|mask|unk|start|
 
 
 def may_hold_secret(text: str) -> bool:
-    """Returns whether it is worth a closer look, which takes long where the text is."""
+    """Returns whether a closer look, which is slow for a long text, may find a secret."""
     return bool(_ANY_WORD.search(text.lower()))
 
 
 def secret_in(text: str) -> str | None:
-    """Returns what kind of credential ``text`` contains, or None."""
+    """Returns the kind of credential that ``text`` contains, or None."""
     lower = text.lower()
     likely = ((what, pattern) for what, words, pattern in _SHAPES if any(word in lower for word in words))
     return next((what for what, pattern in likely if pattern.search(text)), None)
 
 
 def secret_under(name: str, value: str) -> str | None:
-    """Returns what kind of credential ``value``, stored under ``name``, is, or None."""
+    """Returns the kind of credential of ``value``, stored under ``name``, or None."""
     if kind := secret_in(value):
         return kind
     if _PLACEHOLDER.match(value) or _ENVIRONMENT.match(value) or _OF_A_TOKENIZER.search(name):
@@ -74,7 +74,7 @@ def secret_under(name: str, value: str) -> str | None:
 
 
 def secret_pairs(text: str, *, is_code: bool = False) -> Iterator[tuple[str, str]]:
-    """Yields kind and value of each credential that ``text`` itself puts under a name: HF_TOKEN=...
+    """Yields kind and value of each credential that ``text`` assigns to a name: HF_TOKEN=...
 
     ``is_code``: only a value in quotes counts.
     """

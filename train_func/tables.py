@@ -1,9 +1,9 @@
 """Tables that a notebook holds, saved once and by content, so that a Run names one like any other file.
 
-The same rows, in the same order and of the same types, give the same file: ``inputs/<SHA-256>/table.parquet`` below
-TRAIN_FUNC_HOME. Beside it each run that was submitted with the table has a file. A table that no run needs goes with
-the last run that did, or a week after it was saved, when another one is. A Run that is submitted after that gets it
-again, as long as the notebook holds it.
+Equal rows, in the same order and of the same types, make the same file: ``inputs/<SHA-256>/table.parquet`` below
+TRAIN_FUNC_HOME. Each run that was submitted with the table has a file beside it. A table is removed with the last run
+that needs it; without a run, a week after it was saved, when another table is saved. A Run that is submitted after that
+saves it again, if the notebook still holds it.
 """
 
 import contextlib
@@ -28,8 +28,8 @@ if TYPE_CHECKING:
 
 
 UNUSED_SECONDS = 7 * 24 * 3600.0  # that a table stays for a Run that may still be submitted
-_given: defaultdict[str, list[ref[Any]]] = defaultdict(list)
-"""The tables that this process has saved, by their files: equal ones have the same."""
+_saved_tables: defaultdict[str, list[ref[Any]]] = defaultdict(list)
+"""The tables that this process has saved, by file; equal tables have one file."""
 
 
 def tables_folder() -> Path:
@@ -38,12 +38,12 @@ def tables_folder() -> Path:
 
 
 def is_one(address: str) -> bool:
-    """Returns whether an address is that of a saved table."""
+    """Returns whether an address names a saved table."""
     return Path(address).parent.parent.resolve() == tables_folder().resolve()  # either may lead through a link
 
 
 def in_words(address: str) -> str:
-    """Returns what a person calls a saved table, by its rows where it is on this machine."""
+    """Returns words for a saved table, with its number of rows if it is on this machine."""
     import pyarrow.parquet as parquet
 
     size = ""
@@ -53,7 +53,7 @@ def in_words(address: str) -> str:
 
 
 def keep(store: str, run: str, addresses: Iterable[object]) -> list[Path]:
-    """Notes that a run in a store needs those of the files that are saved tables; returns the notes that are new."""
+    """Notes that a run in a store needs the saved tables among the files; returns the new notes."""
     folders = sorted({Path(address).parent for address in map(str, addresses) if is_one(address)})
     new = [note for folder in folders if not (note := folder / _note(store, run)).exists()]
     for note in new:
@@ -91,7 +91,7 @@ NAME = "table.parquet"
 
 
 def is_table(value: object) -> bool:
-    """Returns whether ``value`` is a table of pandas or of datasets, of a kind that can be saved or not."""
+    """Returns whether ``value`` is a table of pandas or of datasets, also one of a kind that cannot be saved."""
     kinds = ("Dataset", "DatasetDict", "IterableDataset", "IterableDatasetDict")
     return is_a(value, "pandas", "DataFrame") or any(is_a(value, "datasets", kind) for kind in kinds)
 
@@ -100,7 +100,7 @@ def saved(table: Any, field: str) -> str:
     """Saves ``table``, the value of a Run's ``field``, and returns the path of its file.
 
     Raises:
-        InvalidInput: a kind of table, or of column, that cannot be saved as it is.
+        InvalidInput: the kind of the table, or of a column, cannot be saved.
     """
     pieces = [_of_frame(table, field)] if is_a(table, "pandas", "DataFrame") else _of_dataset(table, field)
     inputs = tables_folder()
@@ -121,29 +121,29 @@ def saved(table: Any, field: str) -> str:
             f"{field}: the table cannot be saved in {inputs}: {error}; TRAIN_FUNC_HOME may name another folder",
             cause="storage",
         ) from None
-    _given[str(target)] += [ref(table)]
+    _saved_tables[str(target)] += [ref(table)]
     return str(target)
 
 
 def save_again(addresses: Mapping[str, str]) -> None:
-    """Saves the tables again that a Run names, by its fields, and that were removed with another run.
+    """Saves tables of a Run, by its fields, again, if they were removed with another run.
 
     Raises:
-        InvalidInput: this process does not hold such a table any more, or its rows were changed.
+        InvalidInput: this process does not hold such a table any more, or its rows have changed.
     """
     for field, address in addresses.items():
         if is_one(address) and not Path(address).exists():
-            tables = (table for of in [*_given[address]] if (table := of()) is not None)
+            tables = (table for table_of in [*_saved_tables[address]] if (table := table_of()) is not None)
             if not any(saved(table, field) == address for table in tables):
                 raise InvalidInput(
                     f"{field}: the DataFrame or Dataset was saved as {address}; that was removed with the last run "
-                    "that needed it, and this process does not hold the same rows any more: make the Run again of them",
+                    "that needed it, and this process does not hold the same rows any more: make the Run again",
                     cause="data",
                 )
 
 
 def _of_frame(frame: Any, field: str) -> "pa.Table":
-    """The columns of a frame; an index that has a name is a column too, one without is only the number of the row."""
+    """Yields the columns of a frame; a named index is a column too, an unnamed one only numbers the rows."""
     import pyarrow as pa
 
     levels = [level for level, name in enumerate(frame.index.names) if name is not None and name not in frame]
@@ -168,18 +168,18 @@ def _of_frame(frame: Any, field: str) -> "pa.Table":
 
 
 def _remedy(column: Any, name: str) -> str:
-    """Returns what to do with a column that cannot be saved."""
+    """Returns the remedy of a column that cannot be saved."""
     first = next(iter(column.dropna()), None)
     if is_a(first, "PIL", "Image") or is_a(first, "numpy", "ndarray"):
         return (
-            "give images as the bytes of image files, or a datasets.Dataset with an Image column: of a frame of PIL "
+            "give images as the bytes of image files, or a datasets.Dataset with an Image column: for a frame of PIL "
             "images datasets.Dataset.from_dict(frame.to_dict('list')) makes one"
         )
     return f"give all its rows one type, and texts of whole characters, or leave it out: frame.drop(columns=[{name!r}])"
 
 
 def _of_dataset(dataset: Any, field: str) -> "Iterator[pa.Table]":
-    """The rows of a Dataset as they were selected and ordered, with the names of its classes and the files in them."""
+    """Yields the rows of a Dataset in their selection and order, with the names of its classes and embedded files."""
     from datasets.table import embed_table_storage
 
     if is_a(dataset, "datasets", "DatasetDict") or is_a(dataset, "datasets", "IterableDatasetDict"):
@@ -187,8 +187,8 @@ def _of_dataset(dataset: Any, field: str) -> "Iterator[pa.Table]":
         held_out = f", held_out=splits[{second!r}]" if second else ""
         meant = f"dataset=splits[{first!r}]{held_out}" if field.isidentifier() else f"each by a name, splits[{first!r}]"
         raise InvalidInput(
-            f"{field}: a {type(dataset).__name__} is no table, it holds the splits {', '.join(map(repr, dataset))}; "
-            f"give those that are meant: {meant}",
+            f"{field}: a {type(dataset).__name__} is no table, but has the splits {', '.join(map(repr, dataset))}; "
+            f"give the splits to use: {meant}",
             cause="data",
         )
     if is_a(dataset, "datasets", "IterableDataset"):
@@ -199,19 +199,19 @@ def _of_dataset(dataset: Any, field: str) -> "Iterator[pa.Table]":
         )
     if dataset.format["type"] == "custom":
         raise InvalidInput(
-            f"{field}: the Dataset changes its rows while they are read (set_transform), and those on disk are others; "
-            "change them once: dataset.reset_format(), then dataset.map(...)",
+            f"{field}: the Dataset changes its rows while they are read (set_transform), so they differ from those on "
+            "disk; change them once: dataset.reset_format(), then dataset.map(...)",
             cause="data",
         )
     rows, metadata = dataset.with_format("arrow"), dataset.features.arrow_schema.metadata
-    has_files = any(getattr(of, "_type", None) in _WITH_FILES for of in dataset.features.values())
+    has_files = any(getattr(feature, "_type", None) in _WITH_FILES for feature in dataset.features.values())
     at_once = ROWS_WITH_FILES if has_files else ROWS
     for start in range(0, max(1, dataset.num_rows), at_once):
         yield embed_table_storage(rows[start : start + at_once].replace_schema_metadata(metadata))
 
 
 def _write(path: Path, pieces: "Iterable[pa.Table]") -> None:
-    """Writes the file to the disk before its name says that it is whole."""
+    """Writes the file to the disk, and only then gives it its name."""
     import pyarrow.parquet as parquet
 
     writer = None

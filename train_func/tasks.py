@@ -55,28 +55,28 @@ class Task(NamedFields):
 
     def __post_init__(self) -> None:
         unsaved: list[str] = []
-        for name in (own.name for own in fields(self)):
+        for name in (f.name for f in fields(self)):
             value = getattr(self, name)
             try:
-                held = saved(value, name) if name in self.tables and is_table(value) else plain(value)
+                stored = saved(value, name) if name in self.tables and is_table(value) else plain(value)
             except InvalidInput as refused:
                 unsaved += refused.faults
-                held = "a table that cannot be saved"
-            object.__setattr__(self, name, tuple(held) if isinstance(held, list) else held)
+                stored = "a table that cannot be saved"
+            object.__setattr__(self, name, tuple(stored) if isinstance(stored, list) else stored)
         object.__setattr__(self, "_unsaved", unsaved)
 
     @property
     def kind(self) -> str:
-        """``module:Class``, by which a record names it."""
+        """Returns ``module:Class``, the name of the task in records."""
         return f"{type(self).__module__}:{type(self).__qualname__}"
 
     @property
     def modules(self) -> tuple[str, str]:
-        """The modules of the task and of its worker half, which travel with the function where they are local."""
+        """Returns the modules of the task and of its worker half, which travel with the function if they are local."""
         return type(self).__module__, self.worker.partition(":")[0]
 
     def all_faults(self) -> list[str]:
-        """Everything that keeps the task from being valid."""
+        """Returns all faults of the task."""
         unsaved: list[str] = getattr(self, "_unsaved", [])
         faults = [*unsaved, *field_faults(self), *filter(None, self.faults())]
         faults = faults or [fault for name, value in self.to_dict().items() if (fault := json_fault(name, name, value))]
@@ -85,46 +85,46 @@ class Task(NamedFields):
         return faults
 
     def faults(self) -> Iterable[str | None]:
-        """Returns what is wrong with the fields, beside what their own judges say; None for what is right."""
+        """Returns the faults of the fields besides those that their judges find; a None among them is ignored."""
         return ()
 
     def identity(self, fingerprints: Mapping[str, str]) -> dict[str, Any]:
-        """Returns what of the task decides the result, beside the inputs, which are known by their ``fingerprints``.
+        """Returns the fields that decide the result, besides the inputs, which have ``fingerprints``.
 
         A field with its default is left out, so that a task may get further fields and its runs keep their names.
         """
         by_content = {*fingerprints, *(f"{name}_revision" for name in fingerprints)}
-        own = {f.name: getattr(self, f.name) for f in fields(self) if f.name not in by_content}
+        values = {f.name: getattr(self, f.name) for f in fields(self) if f.name not in by_content}
         default = {f.name: f.default for f in fields(self)}
         # The ending of a file decides how its bytes are read.
         endings = {f"{name} ends in": PurePath(str(getattr(self, name, ""))).suffix.lower() for name in fingerprints}
-        return {KIND: self.kind, **endings, **{name: value for name, value in own.items() if value != default[name]}}
+        return {KIND: self.kind, **endings, **{name: value for name, value in values.items() if value != default[name]}}
 
     def to_dict(self) -> dict[str, Any]:
-        """Plain JSON values; ``from_dict`` is its inverse."""
-        own = {f.name: getattr(self, f.name) for f in fields(self)}
-        return {KIND: self.kind, **{name: list(v) if isinstance(v, tuple) else v for name, v in own.items()}}
+        """Returns plain JSON values; ``from_dict`` is its inverse."""
+        values = {f.name: getattr(self, f.name) for f in fields(self)}
+        return {KIND: self.kind, **{name: list(v) if isinstance(v, tuple) else v for name, v in values.items()}}
 
     @staticmethod
-    def from_dict(given: Mapping[str, Any]) -> Task:
-        """The task in ``given``; one of another package stays StoredTask until it is loaded.
+    def from_dict(values: Mapping[str, Any]) -> Task:
+        """Returns the task of ``values``; one of another package stays a StoredTask until it is loaded.
 
         Raises:
             InvalidInput: no kind is named, or a field is unknown.
         """
-        if not isinstance(given.get(KIND), str):
-            raise InvalidInput(f"task={dict(given)!r}: a task is expected, or what its to_dict() returned")
-        stored = StoredTask(named=given[KIND], held={name: value for name, value in given.items() if name != KIND})
+        if not isinstance(values.get(KIND), str):
+            raise InvalidInput(f"task={dict(values)!r}: a task is expected, or what its to_dict() returned")
+        stored = StoredTask(named=values[KIND], held={name: value for name, value in values.items() if name != KIND})
         return stored.load() if stored.named.startswith(f"{__package__}.") else stored
 
     def load(self) -> Task:
-        """The task itself."""
+        """Returns the task itself."""
         return self
 
 
 @dataclass(frozen=True, kw_only=True)
 class StoredTask(Task):
-    """A task out of a record, whose class is not imported: a client needs none of it to find a run again."""
+    """A task from a record, whose class is not imported, because a client does not need it to find a run."""
 
     named: str
     held: Mapping[str, Any]
@@ -137,23 +137,23 @@ class StoredTask(Task):
         return {KIND: self.named, **self.held}
 
     def load(self) -> Task:
-        """The task, of its own class.
+        """Returns the task as an object of its own class.
 
         Raises:
             InvalidInput: there is no such class here, or it does not accept the fields.
         """
         module, _, name = self.named.partition(":")
         try:
-            found = getattr(importlib.import_module(module), name)
+            kind = getattr(importlib.import_module(module), name)
         except (ImportError, AttributeError, ValueError) as error:
             raise InvalidInput(
                 f"the task {self.named} cannot be imported here: {error}; its module travels with the function, or "
                 "is installed in the image",
                 cause="source",
             ) from error
-        if not (isinstance(found, type) and issubclass(found, Task)):
+        if not (isinstance(kind, type) and issubclass(kind, Task)):
             raise InvalidInput(f"{self.named} is no task: a subclass of {Task.__module__}.Task is expected")
-        return found(**self.held)
+        return kind(**self.held)
 
 
 SINGLE, SEVERAL, REGRESSION = "single_label_classification", "multi_label_classification", "regression"
@@ -173,11 +173,11 @@ def _held_out_fault(name: str, share: object) -> str | None:
 
 
 def _class_names_fault(name: str, value: object) -> str | None:
-    """At least two different texts, or none."""
+    """Returns the fault of class names; at least two different texts, or none, are expected."""
     if not isinstance(value, tuple) or not all(isinstance(text, str) and text for text in value):
         return f"{name}={brief(value)}: a tuple of class names is expected, such as ('negative', 'positive')"
     if len(set(value)) != len(value):
-        return f"{name}={value!r}: every class name may stand only once"
+        return f"{name}={value!r}: each class name may occur only once"
     if len(value) == 1:
         return f"{name}={value!r}: one class leaves nothing to learn; name at least two"
     return None
@@ -210,7 +210,7 @@ class RowsTask(Task):
 
     @property
     def columns(self) -> tuple[tuple[str, str], ...]:
-        """The columns that are read, each behind the field that names it."""
+        """Returns the columns that are read, each after the field that names it."""
         raise NotImplementedError
 
     def faults(self) -> Iterator[str | None]:
@@ -258,7 +258,7 @@ class TextClassification(TextTask):
 
     @property
     def label_columns(self) -> tuple[str, ...]:
-        """The names of the columns with what is to be predicted."""
+        """Returns the names of the columns with the targets."""
         return self.label if isinstance(self.label, tuple) else (self.label,)
 
     def faults(self) -> Iterator[str | None]:
@@ -273,7 +273,7 @@ class TextClassification(TextTask):
                 yield f"label={brief(self.label)}: {two}"
             if self.problem_type != SEVERAL:
                 yield (
-                    f"label={brief(self.label)}: only several labels per row stand in several columns; name one "
+                    f"label={brief(self.label)}: several columns are for several labels per row; name one "
                     f"column, or give problem_type={SEVERAL!r}"
                 )
             if self.labels:
@@ -362,7 +362,7 @@ class CausalLM(TextTask):
 
     def faults(self) -> Iterator[str | None]:
         yield from super().faults()
-        values = [(own.name, getattr(self, own.name), own.default) for own in fields(self)]
+        values = [(f.name, getattr(self, f.name), f.default) for f in fields(self)]
         changed = {name: brief(value) for name, value, default in values if value != default}
         if self.messages is not None:
             for name in ("prompt", "context", "completion"):

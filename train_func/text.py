@@ -1,7 +1,7 @@
-"""Text for people: numbers, lists and rows as a person says them, and nothing in it that a terminal would obey.
+"""Text for people: numbers, lists and rows in words, without characters that a terminal would obey.
 
 1 worker, 2 workers; a, b and 3 more; 66.5 MB; in rows 3, 8. Text of workers, data and servers moves no cursor and hides
-nothing where it is printed or stands in an error; text that is handed out as a value stays as it is.
+nothing in output or in an error; text that is returned as a value does not change.
 """
 
 import json
@@ -19,12 +19,12 @@ COUNTED = "(data rows are counted from 1, without the header)"  # lines of a fil
 
 
 def counted(number: int, noun: str) -> str:
-    """``noun`` is one whose plural ends in s."""
+    """Returns number and noun, such as "2 workers"; the plural of ``noun`` ends in s."""
     return f"{number} {noun}" if number == 1 else f"{number} {noun}s"
 
 
 def listed(values: Sequence[Any], at_most: int = 5, *, separator: str = ", ", show: Callable[[Any], str] = str) -> str:
-    """The first of them, and how many more there are."""
+    """Returns the first of the values, and how many more there are."""
     more = f" and {len(values) - at_most} more" if len(values) > at_most else ""
     return separator.join(map(show, values[:at_most])) + more
 
@@ -38,14 +38,14 @@ def sized(num_bytes: int) -> str:
 
 
 def in_rows(rows: "Sequence[int] | np.ndarray") -> str:
-    """Says in which rows, numbered from 0, and names the first few."""
+    """Returns words for rows, numbered from 0, with the first few of them."""
     numbers = ", ".join(str(int(row) + 1) for row in rows[:MAX_SHOWN])
     place = "in row" if len(rows) == 1 else "in rows" if len(rows) <= MAX_SHOWN else "first in rows"
     return f"{place} {numbers} {COUNTED}"
 
 
 def are(number: int) -> str:
-    """The verb that goes with so many."""
+    """Returns "is" or "are" for a number."""
     return "is" if number == 1 else "are"
 
 
@@ -57,9 +57,9 @@ _OBEYED = re.compile(
 
 
 def shown(text: str) -> str:
-    """``text`` with its lines and tabs, everything else that a terminal would obey written as Python writes it.
+    """Returns ``text`` with its lines and tabs; other characters that a terminal would obey are escaped as in Python.
 
-    Of a progress bar, drawn again and again after carriage returns, the first and the last drawing are shown.
+    A progress bar, which is drawn again after each carriage return, keeps its first and last drawing.
     """
     lines = []
     for line in text.split("\n"):
@@ -69,7 +69,7 @@ def shown(text: str) -> str:
 
 
 def json_shown(value: object) -> str:
-    """JSON with letters as they are, where stdout has them; what a terminal would obey is escaped as JSON does it."""
+    """Returns JSON with the letters that stdout can encode; characters that a terminal would obey are escaped."""
     text = _OBEYED.sub(lambda match: json.dumps(match[0])[1:-1], json.dumps(value, indent=2, ensure_ascii=False))
     try:
         text.encode(sys.stdout.encoding or "ascii")
@@ -79,5 +79,5 @@ def json_shown(value: object) -> str:
 
 
 def in_ipython() -> bool:
-    """Returns whether a person types in IPython, as in a notebook; False in a program."""
+    """Returns whether this runs in IPython, such as a notebook."""
     return getattr(sys.modules.get("IPython"), "get_ipython", lambda: None)() is not None

@@ -17,7 +17,7 @@ from train_func.errors import InvalidInput, JobNotFound
 from train_func.run import Run
 from train_func.storage import open_store
 from train_func.wire.records import EndRecord, SubmissionRecord
-from train_func.worker.inputs.locate import Wanted, stored
+from train_func.worker.inputs.locate import Reference, stored
 
 RECORD = provisional(Run(workers=2), "s3://unnamed")
 NUM_RUNS = 7
@@ -82,9 +82,9 @@ def state(store):
 
 
 def missing_input(store):
-    wanted = Wanted("dataset", f"{store.address}/missing.csv", "dataset")
+    reference = Reference("dataset", f"{store.address}/missing.csv", "dataset")
     with pytest.raises(InvalidInput, match=f"near it: .*{RECORD.name}/"):
-        stored(wanted, store)
+        stored(reference, store)
 
 
 QUESTIONS = [attach_to_unknown, generation, state]

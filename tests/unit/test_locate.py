@@ -7,13 +7,13 @@ from tests.s3_servers import only_these, s3_server
 from tests.shelf_store import install
 from train_func.errors import InvalidInput, StorageFailed
 from train_func.storage import open_store
-from train_func.worker.inputs.locate import NEAREST, Wanted, locate
+from train_func.worker.inputs.locate import NEAREST, Reference, locate
 
 
 @pytest.fixture
 def found(tmp_path):
     def find(address, store=None, kind="dataset"):
-        return locate(Wanted(kind, address, kind), store, tmp_path / "cache")
+        return locate(Reference(kind, address, kind), store, tmp_path / "cache")
 
     return find
 

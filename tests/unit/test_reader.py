@@ -12,7 +12,7 @@ import pytest
 from tests.messages import unnamed
 from train_func.errors import InvalidInput
 from train_func.text import COUNTED
-from train_func.worker.inputs.locate import Wanted
+from train_func.worker.inputs.locate import Reference
 from train_func.worker.inputs.reader import class_names, read, read_source
 
 ROWS = [{"text": "good food", "label": 1}, {"text": 'a "quoted", word', "label": 0}, {"text": "two\nlines", "label": 1}]
@@ -128,7 +128,7 @@ def test_the_names_of_integer_classes_survive_parquet_and_saving(tmp_path):
     rows.save_to_disk(tmp_path / "saved")
     rows.to_parquet(tmp_path / "a.parquet")
     for name in ("saved", "a.parquet"):
-        source = read_source(Wanted("dataset", str(tmp_path / name), "dataset"), None, None, tmp_path / "cache")
+        source = read_source(Reference("dataset", str(tmp_path / name), "dataset"), None, None, tmp_path / "cache")
         assert class_names(source.splits["all"], "label") == ("bad", "good")
         assert class_names(source.splits["all"], "text") == ()
 
@@ -143,8 +143,8 @@ def test_ragged_rows_are_counted_as_rows_and_the_first_five_named(tmp_path):
 
 
 def columns_of(path, *columns):
-    wanted = Wanted("dataset", path, "dataset", columns=columns)
-    source = read_source(wanted, None, None, Path(path).parent / "cache")
+    reference = Reference("dataset", path, "dataset", columns=columns)
+    source = read_source(reference, None, None, Path(path).parent / "cache")
     return source.splits["all"].to_pydict()
 
 

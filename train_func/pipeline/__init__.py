@@ -1,6 +1,6 @@
-"""Pipelines of Kubeflow Pipelines (kfp): components that prepare, train, evaluate and promote, and one that joins them.
+"""Pipelines of Kubeflow Pipelines (kfp): components that prepare, train, evaluate and promote, and their pipeline.
 
-``arguments`` makes what they are called with of a function, a Run and a backend; ``compile_pipeline`` writes the YAML
+``arguments`` makes their arguments from a function, a Run and a backend; ``compile_pipeline`` writes the YAML
 for a server. Importing this loads no kfp; each name is loaded when it is first used.
 """
 

@@ -1,7 +1,7 @@
-"""The components, each a step in the image of this package; the pipeline that joins them; and its YAML for a server.
+"""The components, each a step in the image of this package; their pipeline; and its YAML for a server.
 
-The image is TRAIN_FUNC_IMAGE, as it is when a component is first used; a task takes another one by
-``set_container_image``.
+The image is the value of TRAIN_FUNC_IMAGE at the first use of a component; ``set_container_image`` sets another one for
+a task.
 """
 
 import os
@@ -34,14 +34,14 @@ promote = _component(step_functions.promote)
 
 
 class PipelineOutcome(NamedTuple):
-    """What the pipeline returns."""
+    """The outcome of the pipeline."""
 
     name: str
     in_place: bool
 
 
 def _pipeline(on_server: Callable[[Any], Any] = lambda task: task) -> Any:
-    """The pipeline; ``on_server`` gives each task what its pod needs."""
+    """Returns the pipeline; ``on_server`` adds to each task the settings of its pod."""
 
     def train_and_promote(
         run: str,
@@ -113,7 +113,7 @@ def compile_pipeline(path: str | Path, *, on: Cluster | None = None) -> Path:
 
 
 def _reachable(variables: Mapping[str, str | SecretKey]) -> dict[str, str | SecretKey]:
-    """The variables with the namespace of the jobs behind an endpoint whose host is the bare name of a Service."""
+    """Returns the variables; an endpoint whose host is the bare name of a Service gets the namespace of the jobs."""
     reachable, namespace = dict(variables), variables.get("TRAIN_FUNC_NAMESPACE")
     for name in scheme_of(str(variables["TRAIN_FUNC_STORE"])).endpoint_variables if namespace else ():
         parts = urlsplit(str(variables.get(name, "")))
@@ -123,7 +123,7 @@ def _reachable(variables: Mapping[str, str | SecretKey]) -> dict[str, str | Secr
 
 
 def _with_variables(task: Any, variables: Mapping[str, str | SecretKey]) -> Any:
-    """The task with the image and variables of its pod; Secrets by reference, as kfp's extension for them writes it."""
+    """Returns the task with image and variables of its pod; Secrets by reference, as kfp's extension writes them."""
     task.set_container_image(variables["TRAIN_FUNC_IMAGE"])
     secrets = []
     for name, value in variables.items():

@@ -1,4 +1,4 @@
-"""The job behind a step: found by its name, refused another try, and shown as numbers and a confusion matrix."""
+"""The job of a step: finds it by name, refuses another try, and shows it as numbers and a confusion matrix."""
 
 import html
 import json
@@ -23,7 +23,7 @@ FINAL: tuple[Cause, ...] = ("cancelled", "input", "source", "data", "model", "co
 
 
 def job_of(name: str, generation: int, backend: Backend) -> Job:
-    """The handle on that generation of a run, or on the newest one for 0: another may be in training meanwhile."""
+    """Returns the handle of a generation of a run, of the newest one for 0; a later one may be training meanwhile."""
     if not generation:
         return attach(name, on=backend)
     store = open_store(backend.store_address())
@@ -31,7 +31,7 @@ def job_of(name: str, generation: int, backend: Backend) -> Job:
 
 
 def check_retry(job: Job, store: Store, began: str) -> None:
-    """Raises JobFailed where the job was cancelled, or has failed for good, since the pipeline run ``began``."""
+    """Raises JobFailed if the job was cancelled, or has failed for good, since the pipeline run ``began``."""
     keys = job.record.keys
     times = [submission_time(store, keys), *(end.ended for end in all_ends(store, keys))]
     if cancelled := find(store, keys.cancelled(newest_number(store.names(keys.submissions)))):
@@ -52,14 +52,14 @@ def check_retry(job: Job, store: Store, began: str) -> None:
 
 
 def log_numbers(metrics: Any, values: dict[str, Any]) -> None:
-    """Logs what of the values is a number that JSON can hold."""
+    """Logs the values that are numbers which JSON can hold."""
     for name, value in values.items():
         if is_number(value):
             metrics.log_metric(name, value)
 
 
 def write_report(job: Job, path: str) -> None:
-    """Writes the report of the job there; where it cannot be made, the words that say why."""
+    """Writes the report of the job to ``path``; if it cannot be made, the reason."""
     try:
         job.report(path, texts=False)  # what a pipeline writes lies in a store
     except Exception as error:  # whatever it is: the model is trained, and worth more than its report
@@ -67,10 +67,10 @@ def write_report(job: Job, path: str) -> None:
 
 
 def confusion_of(job: Job, store: Store) -> tuple[list[str], list[list[int]]]:
-    """The classes, and how many held-out rows of each the published model took for each; a line for each true class.
+    """Returns the classes, and a confusion matrix of the published model on held-out rows, a line for each true class.
 
-    Both are empty where the rows of the run have not one class each. Raises InvalidInput where the data are not those
-    of the training, or the model has other classes than the rows; or as ``load``.
+    Both are empty if rows do not have one class each. Raises InvalidInput if the data have changed since the training,
+    or the model has other classes than the rows; or as ``load``.
     """
     record = job.record
     if record.run.task is None:

@@ -1,4 +1,4 @@
-"""What a pipeline hands to its steps as text: a Run, a packed function, the backend of the job with its options."""
+"""The parameters of a pipeline's steps, as text: a Run, a packed function, the backend of the job with its options."""
 
 import json
 from collections.abc import Callable, Mapping
@@ -58,7 +58,7 @@ def arguments(function: Callable[..., object], run: Run | None = None, *, on: Ba
 
 
 def prepare_run(run: Run, backend: Backend) -> tuple[Run, Facts]:
-    """The run with its files where the workers read them, and what is known of them; raises what ``submit`` raises."""
+    """Returns the run with its files where the workers read them, and their facts; raises what ``submit`` raises."""
     run = backend.adapt(run)
     store, facts = check_inputs(backend, run)
     run = with_absolute_paths(run, facts.fingerprints)
@@ -71,42 +71,42 @@ def prepare_run(run: Run, backend: Backend) -> tuple[Run, Facts]:
 
 
 def run_of(text: str) -> Run:
-    """The Run in a step's parameter; raises InvalidInput."""
+    """Returns the Run of a step's parameter; raises InvalidInput."""
     return Run.from_dict(_object("run", text))
 
 
 def options_of(backend: Backend, versions: Mapping[str, str] | None = None) -> str:
-    """The options of a backend that are not its defaults, as JSON; Secrets are named, never read.
+    """Returns the options of a backend that are not its defaults, as JSON; Secrets are named, never read.
 
-    What the environment here says of the workers' size is written down: a step has another environment. Packages are
-    written in the ``versions`` that they have come to, by name: a later step gets these, whatever is the newest then.
+    The workers' size from the environment here is included, because a step has another environment. Packages get their
+    resolved ``versions``, by name, so that a later step gets the same.
     """
     settled = backend.settled() if isinstance(backend, Cluster) else backend
-    given: dict[str, Any] = {}
+    options: dict[str, Any] = {}
     for option in fields(backend):  # type: ignore[arg-type]  # every backend of this package is a dataclass
         value = getattr(settled, option.name)
         if value not in (None, option.default, {}, (), []):
-            given[option.name] = value
-    if versions and "packages" in given:
-        given["packages"] = [_pinned(text, versions) for text in given["packages"]]
-    return json.dumps(given, default=asdict)  # of a SecretKey
+            options[option.name] = value
+    if versions and "packages" in options:
+        options["packages"] = [_pinned(text, versions) for text in options["packages"]]
+    return json.dumps(options, default=asdict)  # of a SecretKey
 
 
 def backend_of(where: str, options: str) -> Backend:
-    """The backend that a step's parameters name; raises InvalidInput."""
+    """Returns the backend of a step's parameters; raises InvalidInput."""
     if where not in BACKENDS:
         raise InvalidInput(f"where={brief(where)}: one of {', '.join(BACKENDS)} is expected")
-    given = _object("options", options)
+    values = _object("options", options)
     if in_a_pod():
-        given.pop("context", None)  # of the kubeconfig of the machine where the pipeline was called
-    if isinstance(variables := given.get("environment"), dict):
+        values.pop("context", None)  # of the kubeconfig of the machine where the pipeline was called
+    if isinstance(variables := values.get("environment"), dict):
         secrets = {name: SecretKey(**value) for name, value in variables.items() if isinstance(value, dict)}
-        given["environment"] = {**variables, **secrets}
-    return make_backend(where, given)
+        values["environment"] = {**variables, **secrets}
+    return make_backend(where, values)
 
 
 def check_promotion(run: Run, promote_as: str, better: str) -> None:
-    """Raises InvalidInput where no model of the run could be promoted so."""
+    """Raises InvalidInput if no model of the run could be promoted in that way."""
     if promote_as:
         check_name(promote_as)
     if better:
@@ -130,7 +130,7 @@ def _object(parameter: str, text: str) -> dict[str, Any]:
 
 
 def _pinned(text: str, versions: Mapping[str, str]) -> str:
-    """The requirement in the version that it has come to; one that names a file by its address stays."""
+    """Returns the requirement in its resolved version; one that names a file by its address is unchanged."""
     requirement = Requirement(text)
     if (version := versions.get(normalise(requirement.name))) and not requirement.url:
         requirement.specifier = SpecifierSet(f"=={version}")

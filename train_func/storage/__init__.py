@@ -1,4 +1,4 @@
-"""The stores that hold runs have one small interface, and each kind is registered by the scheme of its addresses.
+"""Stores, which hold runs: one small interface; each kind is registered by the scheme of its addresses.
 
 A new scheme is a subclass of ``Scheme`` that opens a ``Store``, and one line: in ``_BUILT_IN`` here, or in the
 ``pyproject.toml`` of an installed package, ``az = "my_package.azure:AzureStore"`` under
@@ -36,19 +36,19 @@ _BUILT_IN = {
 
 
 def open_store(address: str) -> Store:
-    """The store at ``file:///abs/folder``, ``s3://bucket/prefix`` or an address of another registered scheme.
+    """Returns the store at ``file:///abs/folder``, ``s3://bucket/prefix`` or an address of another registered scheme.
 
-    Cheap: nothing is sent to a server yet.
+    The call is cheap: nothing is sent to a server yet.
 
     Raises:
-        StorageFailed: ``reason`` "address" when it is no such address, "bucket" when the folder that the store's
-            own folder lies in does not exist, "denied" when that cannot be read, "unreachable" when it is silent.
+        StorageFailed: ``reason`` "address" if it is no such address, "bucket" if the parent of the store's folder does
+            not exist, "denied" if that cannot be read, "unreachable" if it does not answer.
     """
     return scheme_of(address).open(address)
 
 
 def scheme_of(address: str) -> type[Scheme]:
-    """The class of the store at ``address``; raises StorageFailed (reason "address") when no scheme fits."""
+    """Returns the class of the store at ``address``; raises StorageFailed (reason "address") if no scheme matches."""
     if not isinstance(address, str):
         raise refused(repr(address), f"a store's address is a text; {_allowed()}")
     name, separator, _ = address.partition("://")
@@ -66,13 +66,13 @@ def schemes() -> list[type[Scheme]]:
 
 
 def schemes_of(addresses: Iterable[str]) -> list[type[Scheme]]:
-    """Returns the classes of the stores that the addresses name, each once."""
+    """Returns the classes of the stores of the addresses, each once."""
     names = dict.fromkeys(address.partition("://")[0] for address in addresses if "://" in address)
     return [_load(target) for target in map(_target, names) if target]
 
 
 def is_address(text: str) -> bool:
-    """Returns whether ``text`` begins as an address does, of a registered scheme or of another."""
+    """Returns whether ``text`` begins like an address, of a registered scheme or of another."""
     scheme, colon, rest = text.partition(":")
     return bool(colon) and (rest.startswith("//") or _target(scheme) is not None)
 
@@ -82,7 +82,7 @@ def _target(scheme: str) -> str | None:
 
 
 def _installed() -> dict[str, str]:
-    """Returns what the packages of this Python register, by scheme."""
+    """Returns the entry points that the packages of this Python register, by scheme."""
     from importlib.metadata import entry_points  # not needed for the schemes of this package
 
     return {entry.name: entry.value for entry in entry_points(group=ENTRY_POINTS)}

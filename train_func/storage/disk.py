@@ -1,4 +1,4 @@
-"""Files of a disk: there whole or not at all, also after a crash or a power cut, and what its errors mean."""
+"""Files of a disk: whole or absent, also after a crash or a power cut; and the remedies of its errors."""
 
 import contextlib
 import errno
@@ -34,7 +34,7 @@ _REASONS: tuple[tuple[StorageReason, str, set[int]], ...] = (
 
 @contextlib.contextmanager
 def disk_faults(action: str) -> Iterator[None]:
-    """Turns an OSError of the block into StorageFailed; ``action`` says what was tried: "put of 'a/b' in file:///c"."""
+    """Turns an OSError of the block into StorageFailed; ``action``: its words, such as "put of 'a/b' in file:///c"."""
     try:
         yield
     except StorageFailed:  # an OSError too
@@ -46,7 +46,7 @@ def disk_faults(action: str) -> Iterator[None]:
 
 
 def open_source(path: Path, action: str) -> BufferedReader:
-    """Opens the local file to be stored; raises StorageFailed (reason "absent") when it is none."""
+    """Opens the local file to store; raises StorageFailed (reason "absent") if it is no file."""
     with disk_faults(action):
         if path.is_dir():
             raise StorageFailed(f"{action}: {path} is a folder; hand over its files one by one", reason="absent")
@@ -55,9 +55,9 @@ def open_source(path: Path, action: str) -> BufferedReader:
 
 @contextlib.contextmanager
 def temporary(folder: Path, link_to: Path | None = None) -> Iterator[BinaryIO]:
-    """A new file in ``folder``, to be written, settled and placed; removed if it was not.
+    """Yields a new file in ``folder``, to be written, settled and placed; removes it if it was not placed.
 
-    It is a link to the file ``link_to`` where the file system allows that.
+    The file is a link to the file ``link_to`` if the file system allows that.
     """
     path = folder / f".{secrets.token_hex(8)}.part"
     mode = "xb+"
@@ -73,21 +73,21 @@ def temporary(folder: Path, link_to: Path | None = None) -> Iterator[BinaryIO]:
 
 
 def settle(file: BinaryIO) -> None:
-    """Writes the bytes of ``file`` to the disk; the slow step, to be done before any lock is taken."""
+    """Writes the bytes of ``file`` to the disk; it is slow, and called before any lock is taken."""
     file.flush()
     reach("file written")
     os.fsync(file.fileno())
 
 
 def place(file: BinaryIO, target: Path) -> None:
-    """Makes a settled ``file`` appear at ``target``; for good when the folder is synced too."""
+    """Renames a settled ``file`` to ``target``; this lasts once the folder is synced too."""
     Path(file.name).replace(target)
     reach("file placed")
 
 
 @contextlib.contextmanager
 def replacing(path: Path, action: str) -> Iterator[BinaryIO]:
-    """A new file that takes the place of ``path`` when the block has ended well; faults as ``disk_faults``."""
+    """Yields a new file that replaces ``path`` if the block ends well; raises as ``disk_faults``."""
     with disk_faults(action):
         make_folders(path.parent)
         with temporary(path.parent) as file:
@@ -98,7 +98,7 @@ def replacing(path: Path, action: str) -> Iterator[BinaryIO]:
 
 
 def make_folders(folder: Path) -> None:
-    """``mkdir -p``, on the disk before this returns."""
+    """Does ``mkdir -p``, and writes it to the disk."""
     missing = [path for path in (folder, *folder.parents) if not path.exists()]
     folder.mkdir(parents=True, exist_ok=True)
     for path in missing:
@@ -106,7 +106,7 @@ def make_folders(folder: Path) -> None:
 
 
 def sync_folder(folder: Path) -> None:
-    """Writes the folder's entries, not its files' bytes, to the disk; one that was removed meanwhile has none."""
+    """Writes the folder's entries, not the bytes of its files, to the disk; ignores a folder that was removed."""
     with contextlib.suppress(FileNotFoundError):
         number = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
         try:
@@ -116,9 +116,9 @@ def sync_folder(folder: Path) -> None:
 
 
 def copy(source: BinaryIO, target: BinaryIO, copied: Callable[[int], object] = ignore) -> str:
-    """Copies everything and returns its SHA-256 (hex); ``copied`` is told how many bytes each piece has.
+    """Copies all bytes and returns their SHA-256 (hex); calls ``copied`` with the number of bytes of each piece.
 
-    Where ``target`` is a link to ``source``, it is read only.
+    If ``target`` is a link to ``source``, only reads them.
     """
     digest = hashlib.sha256()
     is_linked = os.path.sameopenfile(source.fileno(), target.fileno())

@@ -29,7 +29,7 @@ STALE_SECONDS = 24 * 3600  # unfinished files of crashed writers go after so lon
 
 
 class FolderStore(Scheme):
-    """Objects are plain files; the lock and unfinished files lie apart, under ``.train_func``."""
+    """A store whose objects are plain files; the lock and unfinished files are under ``.train_func``."""
 
     example = "file:///absolute/folder"
     is_shared = False
@@ -93,12 +93,12 @@ class FolderStore(Scheme):
             return disk.copy(source, file)
 
     def copy(self, source: str, target: str) -> str:
-        """See Store; a link where the file system has them: no writer changes the bytes of an object."""
+        """See Store; makes a link if the file system has them, because no writer changes the bytes of an object."""
         with self._reading("copy", source) as file:
             return self._write("copy", target, lambda copied: disk.copy(file, copied), link_to=self._root / source)
 
     def checksum(self, key: str) -> str | None:
-        """See Store; read from the bytes that are there."""
+        """See Store; computes it from the bytes."""
         with self._reading("get", key) as file:
             return hashlib.file_digest(file, "sha256").hexdigest()  # type: ignore[arg-type]
 
@@ -123,7 +123,7 @@ class FolderStore(Scheme):
         return sorted(entries, key=lambda entry: entry.key)
 
     def delete(self, *keys: str) -> None:
-        """See Store; folders that it empties go too."""
+        """See Store; removes folders that become empty too."""
         for key in keys:
             check_key(key)
         for key in keys:
@@ -177,7 +177,7 @@ class FolderStore(Scheme):
 
     @contextlib.contextmanager
     def _lock(self) -> Iterator[None]:
-        """Lets one writer at a time, of all processes, compare and place an object, or remove one and its folders."""
+        """Locks the store for one writer of all processes, which places an object or removes one and its folders."""
         path = self._unfinished().with_name("lock")
         descriptor = lock.take(path, LOCK_SECONDS, lock.SHARED)
         if descriptor is None:
@@ -197,9 +197,9 @@ class FolderStore(Scheme):
         return folder
 
     def _sweep(self) -> None:
-        """Removes what crashed writers left; a process that still writes to a file has touched it since.
+        """Removes files of crashed writers; a process that still writes to a file has touched it since.
 
-        A file with another name is as old as that one, and takes no room.
+        A second link is as old as its object and takes no room, so it stays.
         """
         oldest = time.time() - STALE_SECONDS
         with contextlib.suppress(OSError):
@@ -209,7 +209,7 @@ class FolderStore(Scheme):
                     path.unlink(missing_ok=True)
 
     def _keys(self, prefix: str) -> Iterator[str]:
-        """Yields the keys that begin with ``prefix``, and reads no folder whose keys cannot."""
+        """Yields the keys that begin with ``prefix``; reads no folder whose keys cannot."""
 
         def fail(error: OSError) -> None:
             if not isinstance(error, (FileNotFoundError, NotADirectoryError)):  # deleted since
@@ -240,7 +240,7 @@ class FolderStore(Scheme):
 
     @contextlib.contextmanager
     def _faults(self, action: str) -> Iterator[None]:
-        """Turns errors of the disk into those of the store; a folder that is not mounted is never made."""
+        """Turns errors of the disk into StorageFailed; never makes the folder of a volume that is not mounted."""
         action = f"{action} in {self.address}"
         with disk.disk_faults(action):
             if self._root.exists() and not self._root.is_dir():

@@ -1,4 +1,4 @@
-"""The probe of a store: whether it answers in time, keeps what it is given, and heeds conditions."""
+"""The probe of a store: checks that it answers in time, stores objects, and obeys conditions."""
 
 import secrets
 from collections.abc import Callable
@@ -11,7 +11,7 @@ PROBE_SECONDS = 4.5  # the promise is 5
 
 
 def probe(store: Store, prefix: str) -> None:
-    """Puts, gets, replaces and deletes an object under ``prefix``, and finds out whether conditions are heeded.
+    """Puts, gets, replaces and deletes an object under ``prefix``, and checks that conditions are obeyed.
 
     Raises StorageFailed with the reason of the first step that failed.
     """
@@ -44,7 +44,7 @@ def _round_trip(store: Store, prefix: str) -> None:
 
 
 def _check_refused(store: Store, condition: str, put: Callable[[], object]) -> None:
-    """Raises StorageFailed, reason "unsupported", where the store writes although a condition does not hold."""
+    """Raises StorageFailed, reason "unsupported", if the store writes although a condition does not hold."""
     try:
         put()
     except StorageFailed as failure:
@@ -52,8 +52,8 @@ def _check_refused(store: Store, condition: str, put: Callable[[], object]) -> N
             raise
         return
     raise StorageFailed(
-        f"probe of {store.address}: the server has replaced an object that it was to write only if {condition}. Runs "
-        "need that: by it one of two clients or attempts wins. Keep them on a server with the conditional writes of "
-        "S3, or in a folder",
+        f"probe of {store.address}: the server replaced an object although it had to write only if {condition}. "
+        "Runs need such conditions, so that one of two clients or attempts wins: keep them on a server with the "
+        "conditional writes of S3, or in a folder",
         reason="unsupported",
     )

@@ -1,8 +1,8 @@
 """A store under a prefix of a bucket on an S3 server.
 
-boto3 does the work: botocore tries again what a busy or absent server leaves open, within the limits below, and
-s3transfer sends, brings and copies large objects in parts. The SHA-256 of a whole object lies in its metadata, because
-no server can tell it for an object sent in parts.
+boto3 does the work: botocore repeats requests to a busy or absent server, within the limits below, and s3transfer
+uploads, downloads and copies large objects in parts. The SHA-256 of a whole object is in its metadata, because no
+server knows it for an object sent in parts.
 """
 
 import contextlib
@@ -51,7 +51,7 @@ T = TypeVar("T")
 
 
 class S3Store(Scheme):
-    """Objects of a bucket; versions are ETags. The first request connects, and all threads share the client."""
+    """A store in a bucket; versions are ETags. The first request connects, and all threads share the client."""
 
     example = "s3://bucket/prefix"
     endpoint_variables = ("AWS_ENDPOINT_URL_S3", "AWS_ENDPOINT_URL")
@@ -72,7 +72,7 @@ class S3Store(Scheme):
 
     @classmethod
     def open(cls, address: str) -> "S3Store":
-        """See Scheme; takes endpoint and region from the environment now, the credentials with the first request."""
+        """See Scheme; reads endpoint and region from the environment now, credentials with the first request."""
         return cls(*bucket_of(address), endpoint=_endpoint(), region=_region(os.environ))
 
     @classmethod
@@ -83,14 +83,14 @@ class S3Store(Scheme):
 
     @classmethod
     def worker_settings(cls, environ: Mapping[str, str], endpoint: str | None = None) -> dict[str, str]:
-        """See Scheme: endpoint and region."""
+        """See Scheme; returns endpoint and region."""
         here = next((environ[name] for name in cls.endpoint_variables if environ.get(name)), None)
         settings = {"AWS_ENDPOINT_URL_S3": endpoint or here, "AWS_REGION": _region(environ)}
         return {name: value for name, value in settings.items() if value}
 
     @classmethod
     def secret_values(cls, environ: Mapping[str, str]) -> dict[str, str]:
-        """See Scheme; without a key in the environment, where boto3 looks: files, profiles and services."""
+        """See Scheme; without a key in the environment it asks boto3, which reads files, profiles and services."""
         if KEY in environ:
             return super().secret_values(environ)
         import boto3  # slow to import, and seldom needed
@@ -140,7 +140,7 @@ class S3Store(Scheme):
     def upload(
         self, key: str, path: Path, *, sent: Callable[[int], object] = ignore, is_given_away: bool = False
     ) -> str:
-        """See Store; above 8 MiB in parts. The server verifies the SHA-256 of each request."""
+        """See Store; uploads more than 8 MiB in parts. The server verifies the SHA-256 of each request."""
         check_key(key)
         message = f"upload of {path} to {key!r} in {self.address}"
         with disk_faults(message):
@@ -162,7 +162,7 @@ class S3Store(Scheme):
             return sha256
 
     def download(self, key: str, path: Path) -> str:
-        """See Store; a part whose connection breaks is asked for again, and the whole is verified."""
+        """See Store; requests a part again if its connection breaks, and verifies the whole object."""
         check_key(key)
         with replacing(path, f"download of {key!r} from {self.address} to {path}") as file:
 
@@ -186,7 +186,7 @@ class S3Store(Scheme):
             return self._ask("download", key, receive)
 
     def copy(self, source: str, target: str) -> str | None:
-        """See Store; in parts, so that no request takes long."""
+        """See Store; copies in parts, so that no request takes long."""
         check_key(target)
         reach("copy begun")
         sha256 = self.checksum(source)
@@ -200,7 +200,7 @@ class S3Store(Scheme):
         return self._ask("get", key, lambda client: _recorded(self._first_byte(client, key)))
 
     def names(self, folder: str) -> list[str]:
-        """See Store; the server leaves out what lies deeper."""
+        """See Store; the server leaves out deeper keys."""
         prefix = folder_prefix(folder)
         pages = self._pages(prefix, Delimiter="/")
         keys = [item["Prefix"] for page in pages for item in page.get("CommonPrefixes", ())]
@@ -218,7 +218,7 @@ class S3Store(Scheme):
         return sorted(entries, key=lambda entry: entry.key)
 
     def delete(self, *keys: str) -> None:
-        """See Store; a thousand objects in one request."""
+        """See Store; deletes a thousand objects per request."""
         for key in keys:
             check_key(key)
         for first in range(0, len(keys), 1000):
@@ -226,7 +226,7 @@ class S3Store(Scheme):
             self._ask("delete", batch[0], functools.partial(self._delete_batch, batch))
 
     def probe(self, prefix: str) -> None:
-        """See Store; with two attempts, so that the server's fault is told in time."""
+        """See Store; makes two attempts, so that a fault of the server is reported in time."""
         place = self._bucket, self._prefix.removesuffix("/")
         hurried = S3Store(*place, endpoint=self._endpoint, region=self._region, attempts=2)
         hurried._ask("probe", prefix, lambda client: None)  # a busy machine loads boto3 for seconds
@@ -236,7 +236,7 @@ class S3Store(Scheme):
         return {"Bucket": self._bucket, "Key": self._prefix + key}
 
     def _ask(self, operation: str, key: str, call: Callable[[Any], T]) -> T:
-        """Returns ``call(client)``; raises StorageFailed where botocore's own attempts have not helped."""
+        """Returns ``call(client)``; raises StorageFailed if botocore's own attempts have failed."""
         started = time.monotonic()
         for left in reversed(range(REPEATS)):
             try:
@@ -297,7 +297,7 @@ class S3Store(Scheme):
         *,
         sent: Callable[[int], object] = ignore,
     ) -> None:
-        """Makes the object under ``key``; ends where ``sent`` raises. What fails leaves no parts on the server."""
+        """Makes the object under ``key``; ends if ``sent`` raises. A failure leaves no parts on the server."""
         from s3transfer.subscribers import BaseSubscriber
 
         failures = list[BaseException]()
@@ -323,7 +323,7 @@ class S3Store(Scheme):
                 raise
 
     def _first_byte(self, client: Any, key: str) -> Any:
-        """Returns the metadata of an object; an answer to HEAD would say no reason."""
+        """Returns the metadata of an object by GET, because a failed HEAD has no reason."""
         try:
             answer = client.get_object(**self._object(key), Range="bytes=0-0")
         except client.exceptions.ClientError as error:
@@ -361,7 +361,7 @@ def _manager(client: Any) -> Any:
 
 @contextlib.contextmanager
 def _body_read() -> Iterator[None]:
-    """Takes a pause, in its body, for a broken answer: botocore repeats a request without an answer, and no other."""
+    """Counts a timeout in the block as a broken answer, because botocore repeats only requests without an answer."""
     from botocore.exceptions import ReadTimeoutError, ResponseStreamingError
 
     try:
@@ -371,7 +371,7 @@ def _body_read() -> Iterator[None]:
 
 
 def _recorded(answer: Mapping[str, Any]) -> str | None:
-    """The SHA-256 (hex) that was stored beside an object, None when another program stored it."""
+    """Returns the SHA-256 (hex) in an object's metadata; None if another program stored the object."""
     sha256 = answer.get("Metadata", {}).get(SHA256)
     return str(sha256) if sha256 else None
 
@@ -384,7 +384,7 @@ def _verify(recorded: str | None, arrived: str) -> None:
 
 
 def bucket_of(address: str) -> tuple[str, str]:
-    """Bucket and prefix ("" or ``a/b``) of an address."""
+    """Returns bucket and prefix ("" or ``a/b``) of an address."""
     bucket, _, prefix = address.removeprefix("s3://").partition("/")
     if not _BUCKET.fullmatch(bucket):
         raise refused(
@@ -395,7 +395,7 @@ def bucket_of(address: str) -> tuple[str, str]:
         )
     prefix = prefix.strip("/")
     if fault := (key_fault(prefix) if prefix else None) or ("it holds '?' or '#'" if set("?#") & set(prefix) else None):
-        raise refused(address, f"the prefix {prefix!r} cannot be: {fault}")
+        raise refused(address, f"the prefix {prefix!r} is not allowed: {fault}")
     return bucket, prefix
 
 
@@ -404,7 +404,7 @@ def _region(environ: Mapping[str, str]) -> str | None:
 
 
 def _endpoint() -> str | None:
-    """The server's address; None for Amazon S3 itself, or what a profile of the user's says."""
+    """Returns the server's address; None for Amazon S3 itself, or for the endpoint of the user's profile."""
     name = next((name for name in S3Store.endpoint_variables if os.environ.get(name)), None)
     if name is None:
         return None

@@ -1,4 +1,4 @@
-"""What an error on the way to an S3 server means, once botocore's attempts are over, and what to do about it."""
+"""The meaning and the remedy of an error of an S3 request, after botocore's own attempts."""
 
 from dataclasses import dataclass
 
@@ -22,7 +22,7 @@ _REMEDIES: dict[StorageReason, str] = {
     "full": "Free space on the server or raise the bucket's quota",
     "damaged": "Store the object again, or use an earlier one; a server or a network that changes bytes needs repair",
     "address": (
-        f"The server does not take this request: see whether {_ENDPOINT} names an S3 server, with https:// or "
+        f"The server does not accept this request: see whether {_ENDPOINT} names an S3 server, with https:// or "
         "http:// as it listens, and AWS_REGION the bucket's region; a certificate of your own: AWS_CA_BUNDLE"
     ),
     "unreachable": (
@@ -58,7 +58,7 @@ _PERMISSIONS = {
 
 
 class Damaged(Exception):
-    """The bytes that arrived are not those that were stored."""
+    """The downloaded bytes are not the stored ones."""
 
 
 # Everything that a request may end with; any other exception is a mistake of this program.
@@ -75,7 +75,7 @@ _OF_CREDENTIALS = (
 
 @dataclass(frozen=True)
 class S3Fault:
-    """One failure: its kind, what happened, and whether the same call may succeed at once."""
+    """One failure: its kind, its words, and whether the same call may succeed at once."""
 
     reason: StorageReason
     what: str
@@ -83,13 +83,13 @@ class S3Fault:
     is_unknown_host: bool = False
 
     def remedy(self, operation: str, bucket: str, key: str) -> str:
-        """Returns what a person can do, when ``operation`` failed so."""
+        """Returns the remedy of a failed ``operation``."""
         grant = f"{_PERMISSIONS.get(operation)} on arn:aws:s3:::{bucket}{'' if operation == 'list' else f'/{key}'}"
         return _REMEDIES[self.reason].format(bucket=bucket, grant=grant)
 
 
 def read_fault(error: Exception) -> S3Fault:
-    """Says what an error of a request means."""
+    """Returns the failure for an error of a request."""
     if isinstance(error, RetriesExceededError):  # of s3transfer: the body of an answer broke each time
         error = error.last_exception
     if isinstance(error, boto.ClientError):

@@ -1,4 +1,4 @@
-"""What every store can do, which keys it takes, and what its class says before one is opened."""
+"""The interface of every store, the rules of its keys, and the interface of its class, the scheme."""
 
 import re
 from collections.abc import Callable, Mapping
@@ -16,7 +16,7 @@ MAX_KEY_BYTES = 800  # S3 takes 1,024 with the store's own prefix
 
 @dataclass(frozen=True)
 class Entry:
-    """One line of a listing; ``size`` in bytes, ``version`` as in Object where a listing tells it."""
+    """One entry of a listing; ``size`` in bytes; ``version`` as in Object, if listings have it."""
 
     key: str
     size: int
@@ -32,42 +32,42 @@ class Object:
 
 
 def ignore(num_bytes: int) -> None:
-    """Does nothing, for a caller that needs no progress."""
+    """Does nothing; the default of a caller without progress."""
 
 
 class Readable(Protocol):
-    """What small objects are read from: a store, or what was listed of one."""
+    """A source of small objects: a store, or objects that were listed from one."""
 
     address: str
 
     def get(self, key: str) -> Object:
-        """The object under ``key`` (reason "absent" when there is none)."""
+        """Returns the object under ``key``; reason "absent" if there is none."""
 
     def names(self, folder: str) -> list[str]:
-        """Returns what lies directly in ``folder`` ("" for the store's own), sorted; names of folders end with "/".
+        """Returns the names directly in ``folder`` ("" for the store's own), sorted; names of folders end with "/".
 
-        What this costs does not grow with what lies deeper.
+        The cost does not grow with deeper objects.
         """
 
     def list(self, prefix: str) -> list[Entry]:
-        """All objects whose key begins with ``prefix`` ("" for all), sorted by key."""
+        """Returns all objects whose key begins with ``prefix`` ("" for all), sorted by key."""
 
 
 class Store(Readable, Protocol):
     """Objects under keys such as ``run/attempts/1/lease.json``; safe to use from several threads.
 
-    Every method raises StorageFailed and nothing else; its ``reason`` tells the kinds of failure apart. A server that
-    is away is asked again for some seconds first. ``put`` and ``get`` hold the object in memory and are meant for
+    Every method raises StorageFailed and nothing else; its ``reason`` is the kind of failure. Requests to a server that
+    is away are repeated for some seconds first. ``put`` and ``get`` hold the object in memory and are meant for
     small ones; ``upload`` and ``download`` take files of any size.
     """
 
     def put(self, key: str, data: bytes, *, if_absent: bool = False, if_version: str | None = None) -> str:
         """Stores ``data``, whole or not at all, and returns its version.
 
-        With ``if_absent`` only when the key is new, with ``if_version`` only when the object is still that version
-        (reason "conflict" otherwise; of several writers at once one wins). Versions are made of the content: an
-        object that goes back to earlier bytes has its earlier version again, so a pointer should count.
-        A write whose answer was lost has succeeded where the object is found to be its own.
+        With ``if_absent`` it stores only under a new key, with ``if_version`` only if the object still has that version
+        (reason "conflict" otherwise; one of several writers at once wins). A version depends on the content: an
+        object with earlier bytes has its earlier version again, so a pointer should have a counter.
+        A write whose answer was lost counts as done if the object has its bytes.
         """
 
     def upload(
@@ -75,35 +75,35 @@ class Store(Readable, Protocol):
     ) -> str:
         """Stores the file at ``path``; returns the SHA-256 (hex) of its bytes.
 
-        ``is_given_away``: its bytes do not change any more; a store on the same disk then takes it without a copy.
-        ``sent`` is told of every piece how many bytes it has, from any thread; of one that is sent again first the same
-        number below zero. What it raises before the last piece ends the upload, and the object stays as it was.
+        ``is_given_away``: its bytes do not change any more, so a store on the same disk takes it without a copy.
+        ``sent`` is called with the number of bytes of every piece, from any thread; before a piece is sent again,
+        with that number below zero. Its error before the last piece ends the upload without a change of the object.
         """
 
     def download(self, key: str, path: Path) -> str:
-        """Writes the object to ``path``, which changes only when all of it has arrived; returns its SHA-256 (hex)."""
+        """Writes the object to ``path``, once all of it has arrived; returns its SHA-256 (hex)."""
 
     def copy(self, source: str, target: str) -> str | None:
-        """Makes ``target`` the object that is under ``source`` without sending it here.
+        """Copies the object under ``source`` to ``target`` within the store.
 
-        Returns the SHA-256 (hex) of what was copied, as ``checksum`` does; the same is recorded of ``target``.
+        Returns its SHA-256 (hex) as ``checksum`` does; the copy has the same recorded.
         """
 
     def checksum(self, key: str) -> str | None:
-        """SHA-256 (hex) of the object, as recorded when it was stored; None when none was recorded."""
+        """Returns the SHA-256 (hex) that was recorded with the object; None if there is none."""
 
     def delete(self, *keys: str) -> None:
-        """Removes these objects, in no order; where there is none, nothing happens."""
+        """Removes these objects, in no order; ignores absent ones."""
 
     def probe(self, prefix: str) -> None:
         """Puts, gets and deletes a small object under ``prefix``; done or failed within 5 seconds.
 
-        Raises StorageFailed, reason "unsupported", where the conditions of ``put`` are not heeded.
+        Raises StorageFailed, reason "unsupported", if the store does not obey the conditions of ``put``.
         """
 
 
 def find(store: Readable, key: str) -> Object | None:
-    """The object under ``key``; None where there is none."""
+    """Returns the object under ``key``; None if there is none."""
     try:
         return store.get(key)
     except StorageFailed as failure:
@@ -113,7 +113,7 @@ def find(store: Readable, key: str) -> Object | None:
 
 
 def put_new(store: "Store", key: str, data: bytes) -> bool:
-    """Puts an object if its key is new; returns False where there is one, also of another writer at the moment."""
+    """Puts an object if its key is new; returns False if there is one, or another writer puts one at that moment."""
     try:
         store.put(key, data, if_absent=True)
     except StorageFailed as failure:
@@ -125,30 +125,30 @@ def put_new(store: "Store", key: str, data: bytes) -> bool:
 
 @dataclass(frozen=True)
 class FromSecret:
-    """A variable of the workers whose value is this key of the store's Secret."""
+    """A variable of the workers with a key of the store's Secret as its value."""
 
     key: str
     optional: bool = False
     """Whether the workers start without it."""
     is_hidden: bool = True
-    """Whether no log may show the value; the name of a user is no such value."""
+    """Whether logs must not show the value; a user name is not hidden."""
 
 
 class Scheme:
-    """Base of the classes that are registered: what a kind of store says of an address before one is opened.
+    """Base of the registered classes: facts of a kind of store and its addresses, before a store is opened.
 
-    Nothing here connects to a server. Methods that take an address raise StorageFailed (reason "address") when no
-    store of this kind can have it.
+    Nothing here connects to a server. Methods that take an address raise StorageFailed (reason "address") if no store
+    of this kind can have it.
     """
 
     example: ClassVar[str]
-    """An address, for messages."""
+    """An example of an address, for messages."""
     is_shared: ClassVar[bool] = True
     """Whether other machines, such as the nodes of a cluster, reach the same objects."""
     endpoint_variables: ClassVar[tuple[str, ...]] = ()
-    """Variables of the environment that name the server; the first that is set counts."""
+    """Variables of the environment that name the server; the first one that is set counts."""
     own_variables: ClassVar[re.Pattern[str]] = re.compile("(?!)")
-    """Variables that a user may not set for the workers, because the store there reads them."""
+    """Variables that a user may not set for the workers, because their store reads them."""
     secret_variables: ClassVar[Mapping[str, FromSecret]] = {}
     """Variables that the workers take from the store's Secret."""
 
@@ -158,26 +158,26 @@ class Scheme:
 
     @classmethod
     def split(cls, address: str) -> tuple[str, str]:
-        """Address of the widest store that holds the object or folder at this address, and its key there."""
+        """Returns the address of the widest store that holds the object or folder, and its key there."""
         raise NotImplementedError
 
     @classmethod
     def local_path(cls, address: str) -> Path | None:
-        """The file or folder of this machine at the address; None where objects have to be downloaded."""
+        """Returns the file or folder of this machine at the address; None if objects have to be downloaded."""
         return None
 
     @classmethod
     def worker_settings(cls, environ: Mapping[str, str], endpoint: str | None = None) -> dict[str, str]:
-        """Variables that the workers need beside ``secret_variables``, from this process's own.
+        """Returns the variables that the workers need besides ``secret_variables``, from those of this process.
 
         Args:
-            endpoint: where the workers find the server, when that is not where this process finds it.
+            endpoint: the server's address for the workers, if it is not that for this process.
         """
         return {}
 
     @classmethod
     def secret_values(cls, environ: Mapping[str, str]) -> dict[str, str]:
-        """Returns what this process has for ``secret_variables``; those that it lacks are left out."""
+        """Returns the values that this process has for ``secret_variables``."""
         return {name: environ[name] for name in cls.secret_variables if name in environ}
 
 
@@ -198,13 +198,13 @@ def check_prefix(prefix: str) -> None:
 
 
 def folder_prefix(folder: str) -> str:
-    """Returns how the keys of what lies in a folder begin; "" is the store's own folder."""
+    """Returns the prefix of all keys in a folder; "" is the store's own folder."""
     check_prefix(folder)
     return f"{folder.removesuffix('/')}/" if folder else ""
 
 
 def key_fault(key: str) -> str | None:
-    """Returns what is wrong with a key, or None."""
+    """Returns the fault of a key, or None."""
     parts = key.split("/")
     if key.startswith("/"):
         return "it is absolute"
@@ -231,7 +231,7 @@ def without_password(address: str) -> str:
 
 
 def endpoint_fault(name: str, endpoint: str) -> str | None:
-    """Returns why no server can be there, or None; ``name`` is the setting that holds the endpoint."""
+    """Returns why no server can be at the endpoint, or None; ``name``: the setting that holds it."""
     parts = urlsplit(endpoint)
     if parts.scheme in ("http", "https") and parts.hostname and "@" not in parts.netloc:
         return None
@@ -242,5 +242,5 @@ def endpoint_fault(name: str, endpoint: str) -> str | None:
 
 
 def refused(address: str, why: str) -> StorageFailed:
-    """Returns the failure of an address that no store can have."""
+    """Returns the error of an address that no store can have."""
     return StorageFailed(f"store address {without_password(address)!r}: {why}", reason="address")

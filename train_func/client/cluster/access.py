@@ -1,4 +1,4 @@
-"""Access: the API of one cluster, asked by path and answered in plain JSON; ``api_client`` sends the requests."""
+"""Access: the API of one cluster, with paths as questions and plain JSON as answers; ``api_client`` sends them."""
 
 import contextlib
 import functools
@@ -24,13 +24,13 @@ class Access(Scope):
     """
 
     client: Any = field(compare=False)
-    """The ApiClient of the kubernetes package; another one after another login."""
+    """Returns the ApiClient of the kubernetes package; a new one after another login."""
     seconds: float | None = None
-    """Longest wait for an answer; None: as long as the client waits."""
+    """Longest wait for an answer; None: the client's default."""
 
     @functools.cached_property
     def cluster(self) -> Mapping[str, str]:
-        """What tells this cluster from others: the uid of its first namespace, where that may be read, and its CA."""
+        """Returns the identity of this cluster: the uid of its kube-system namespace, if it can be read, and its CA."""
         namespace: Json | None = None
         with self.asking("get", "namespaces", 403, 404):
             namespace = self.get("/api/v1/namespaces/kube-system")
@@ -43,7 +43,7 @@ class Access(Scope):
 
     @functools.cached_property
     def training(self) -> Any:
-        """The client of kubeflow-training, which sends by this connection; imported when it is first used."""
+        """Returns the client of kubeflow-training on this connection; the first use imports it."""
         from kubeflow.training import TrainingClient
 
         training = TrainingClient(client_configuration=self.client.configuration, namespace=self.namespace)
@@ -51,11 +51,11 @@ class Access(Scope):
         return training
 
     def core(self, resource: str, name: str = "") -> str:
-        """The path of a core resource of the namespace, or of one object."""
+        """Returns the path of a core resource of the namespace, or of one object."""
         return f"/api/v1/namespaces/{self.namespace}/{resource}/{name}".rstrip("/")
 
     def jobs(self, name: str = "") -> str:
-        """The path of the jobs of the namespace, or of one."""
+        """Returns the path of the jobs of the namespace, or of one."""
         kind = self.kind
         path = f"/apis/{kind.group}/{kind.version}/namespaces/{self.namespace}/{kind.plural}/{name}"
         return path.rstrip("/")
@@ -66,21 +66,21 @@ class Access(Scope):
         return answer
 
     def text(self, path: str, **query: str) -> bytes:
-        """Returns what is at ``path`` as bytes, such as the log of a pod."""
+        """Returns the bytes at ``path``, such as the log of a pod."""
         return bytes(self._call("GET", path, None, query, is_json=False).data)
 
     def post(self, path: str, body: Mapping[str, Any], **query: str) -> Json:
-        """Creates an object, or asks a question that has a body."""
+        """Creates an object, or sends a question with a body."""
         answer: Json = self._call("POST", path, body, query)
         return answer
 
     def patch(self, path: str, body: Mapping[str, Any]) -> Json:
-        """Changes the fields of an object that ``body`` has."""
+        """Changes the fields of an object to those of ``body``."""
         answer: Json = self._call("PATCH", path, body, {}, content_type="application/merge-patch+json")
         return answer
 
     def execute(self, pod: str, *command: str) -> tuple[bool, str]:
-        """Executes a command in the workers' container of a pod; returns whether it ended with 0, and what it wrote."""
+        """Executes a command in the workers' container of a pod; returns whether it ended with 0, and its output."""
         from kubernetes.client import ApiClient, CoreV1Api
         from kubernetes.stream import stream
 
@@ -103,7 +103,7 @@ class Access(Scope):
 
     @contextlib.contextmanager
     def asking(self, verb: str, resource: str, *expected: int) -> Iterator[list[int]]:
-        """Raises InvalidInput for what the server refuses in the block, and for what does not reach the server.
+        """Raises InvalidInput for requests in the block that the server refuses, or that do not reach it.
 
         An answer with an ``expected`` status ends the block without an error; the yielded list then holds it.
         """
@@ -119,7 +119,7 @@ class Access(Scope):
             met.append(status)
 
     def find(self, path: str) -> Json | None:
-        """Returns the object at ``path``, or None when there is none."""
+        """Returns the object at ``path``, or None if there is none."""
         try:
             return self.get(path)
         except Exception as error:

@@ -1,7 +1,7 @@
-"""What a cluster would say to a job, asked before anything is created; all findings are told at once.
+"""Asks a cluster whether it would run a job, before anything is created; reports all findings at once.
 
-The first question shows whether the server and the namespace are there. All others are then asked side by side, each
-with the same limit of time. What an account may not look at refuses nothing, and is named once.
+The first question shows whether server and namespace exist. All others are then asked concurrently, each with the same
+time limit. A question that the account may not ask refuses nothing, and a note names it.
 """
 
 from collections.abc import Iterator, Sequence
@@ -24,25 +24,25 @@ AT_ONCE = 16
 QUICK_SECONDS = 2.4  # for an answer: two fit into the five that are promised
 
 Answer = Iterator[Diagnosis | str]
-"""What keeps the job from running, or a note: what is worth knowing and refuses nothing."""
+"""Findings that keep the job from running, and notes, which refuse nothing."""
 
 
 def check(access: Access, spec: JobSpec, also: Sequence[str] = (), *, tells_unknown: bool = True) -> list[str]:
-    """Asks everything that can be known before the job of ``spec`` is created.
+    """Asks all questions that are possible before the job of ``spec`` is created.
 
     Args:
-        also: faults that are known already and have to be told with the others.
-        tells_unknown: note what the account has no right to look at; an account of a notebook has few rights.
+        also: faults that are known already, to be reported with the others.
+        tells_unknown: note questions that the account may not ask; an account of a notebook has few rights.
 
     Returns:
-        Notes: what could not be looked at, and what may make the job wait.
+        Notes on questions that were not answered, and on reasons for which the job may wait.
 
     Raises:
         InvalidInput: with every finding.
     """
 
     def ask(row: Any) -> tuple[list[Diagnosis | str], str]:
-        """Returns what a question brings, or what may not be known."""
+        """Returns the answer to a question, or the purpose of a question that the account may not ask."""
         question, verb, resource, purpose = row
         try:
             return list(question(access, spec)), ""
@@ -50,7 +50,7 @@ def check(access: Access, spec: JobSpec, also: Sequence[str] = (), *, tells_unkn
             if purpose and api_errors.forbidden(error):
                 return [], purpose
             if api_errors.is_timeout(error) and question is not namespace:
-                return [f"{verb} {resource}: {access.where} did not answer in time; it was not waited for"], ""
+                return [f"{verb} {resource}: {access.where} did not answer in time, and was skipped"], ""
             return [api_errors.diagnose(error, verb, access.kind.plural if question is job else resource, access)], ""
 
     access = replace(access, seconds=QUICK_SECONDS)
@@ -68,19 +68,19 @@ def check(access: Access, spec: JobSpec, also: Sequence[str] = (), *, tells_unkn
     notes = [note for answer, _ in answers for note in answer if isinstance(note, str)]
     unknown = [purpose for _, purpose in answers if purpose]
     if unknown and tells_unknown:
-        notes.append(f"not known beforehand, for want of the right to look: {', '.join(unknown)}")
+        notes.append(f"not checked, because this account may not look: {', '.join(unknown)}")
     return notes
 
 
 def namespace(access: Access, spec: JobSpec) -> Answer:
-    """Asks whether the namespace is there and stays."""
+    """Asks whether the namespace exists and is not being deleted."""
     body = access.get(f"/api/v1/namespaces/{access.namespace}")
     if (body.get("status") or {}).get("phase") == "Terminating":
         yield Diagnosis("cluster", f"namespace={access.namespace!r}: it is being deleted; take another, or wait")
 
 
 def rights(access: Access, spec: JobSpec) -> Answer:
-    """Asks whether the account may do all that is needed."""
+    """Asks whether the account has all rights that a job needs."""
     if missing := missing_rights(access, api_errors.rights(access.kind)):
         text = "; ".join(f"{', '.join(verbs)} {name}" for name, verbs in missing.items())
         text = f"namespace {access.namespace} of {access.where}: you may not {text}"
@@ -88,7 +88,7 @@ def rights(access: Access, spec: JobSpec) -> Answer:
 
 
 def missing_rights(access: Access, needed: api_errors.Rights, *, of_cluster: bool = False) -> dict[str, list[str]]:
-    """Verbs that this account may not use, by the name of the resource; ``of_cluster``: of no namespace."""
+    """Returns the verbs that this account may not use, by resource; ``of_cluster``: of no namespace."""
 
     def denied(right: tuple[str, str, str]) -> bool:
         group, resource, verb = right
@@ -103,17 +103,17 @@ def missing_rights(access: Access, needed: api_errors.Rights, *, of_cluster: boo
         answer = access.post("/apis/authorization.k8s.io/v1/selfsubjectaccessreviews", body)
         return not answer["status"]["allowed"]
 
-    asked = [(*resource, verb) for resource, verbs in needed.items() for verb in verbs]
+    rights = [(*resource, verb) for resource, verbs in needed.items() for verb in verbs]
     missing: dict[str, list[str]] = {}
     with ThreadPoolExecutor(AT_ONCE) as askers:
-        for (group, resource, verb), is_denied in zip(asked, askers.map(denied, asked), strict=True):
+        for (group, resource, verb), is_denied in zip(rights, askers.map(denied, rights), strict=True):
             if is_denied:
                 missing.setdefault(f"{resource}.{group}".removesuffix("."), []).append(verb)
     return missing
 
 
 def quotas(access: Access, spec: JobSpec) -> Answer:
-    """Asks whether the namespace's quotas could hold the whole job, and do now."""
+    """Asks whether the namespace's quotas allow the whole job, in general and now."""
     need = dict[str, tuple[int, str]]()
     for name, count in access.kind.num_objects(spec.workers).items():
         need[name] = need[f"count/{name}"] = (1, str(count))
@@ -137,7 +137,7 @@ def quotas(access: Access, spec: JobSpec) -> Answer:
 
 
 def job(access: Access, spec: JobSpec) -> Answer:
-    """Asks whether the operator is there, and whether it and the namespace take the job."""
+    """Asks whether the operator is installed, and whether it and the namespace accept the job."""
     kind = access.kind
     try:
         access.post(access.jobs(), kind.render(spec), dryRun="All")
@@ -156,7 +156,7 @@ def job(access: Access, spec: JobSpec) -> Answer:
 
 
 def queue(access: Access, spec: JobSpec) -> Answer:
-    """Asks whether Kueue is there, and has the queue that is named."""
+    """Asks whether Kueue is installed and has the queue."""
     name = spec.queue
     if not name:
         return
@@ -191,12 +191,12 @@ def pod(access: Access, spec: JobSpec) -> Answer:
 
 
 def secrets(access: Access, spec: JobSpec) -> Answer:
-    """Asks whether the Secrets that workers cannot start without hold the keys that are expected."""
-    wanted: dict[str, list[str]] = {}
+    """Asks whether the Secrets that workers need have the expected keys."""
+    keys_of_secrets: dict[str, list[str]] = {}
     for value in spec.environment.values():
         if isinstance(value, SecretKey) and not value.optional:
-            wanted.setdefault(value.secret, []).append(value.key)
-    for name, keys in wanted.items():
+            keys_of_secrets.setdefault(value.secret, []).append(value.key)
+    for name, keys in keys_of_secrets.items():
         secret = access.find(access.core("secrets", name))
         if secret is None:
             text = f"is not in namespace {access.namespace}, and workers take {', '.join(keys)} from it"
@@ -210,9 +210,9 @@ def secrets(access: Access, spec: JobSpec) -> Answer:
 
 
 def create_secret_command(name: str, keys: Sequence[str], namespace: str) -> str:
-    """The command that creates a Secret with these keys.
+    """Returns a command that creates a Secret with these keys.
 
-    It takes no value as an argument: the list of processes would show it, and the shell's history keeps it.
+    It takes no value as an argument, because the list of processes and the shell's history would show it.
     """
     lines = " and ".join(f"{key}=..." for key in keys)
     return (
@@ -222,7 +222,7 @@ def create_secret_command(name: str, keys: Sequence[str], namespace: str) -> str
 
 
 def claims(access: Access, spec: JobSpec) -> Answer:
-    """Asks whether the claims that workers mount are there, and can be mounted by all of them."""
+    """Asks whether the claims that workers mount exist, and can be mounted by all workers."""
     for name in dict.fromkeys([*filter(None, [spec.cache]), *spec.claims]):
         claim = access.find(access.core("persistentvolumeclaims", name))
         modes = set(claim["spec"].get("accessModes") or ()) if claim else set()

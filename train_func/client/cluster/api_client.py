@@ -1,6 +1,6 @@
-"""The kubernetes client, with a limit of time, patience with a busy server, and credentials that are read again.
+"""The kubernetes client with time limits, retries for a busy server, and credentials that are read again.
 
-It is imported with the first connection, because kubernetes takes a second.
+The first connection imports it, because importing kubernetes takes a second.
 """
 
 import contextlib
@@ -26,40 +26,40 @@ READ_AGAIN_SECONDS = 30.0  # at least, between two readings of credentials: a pl
 
 
 class BusyRetry(Retry):
-    """Repeats what a busy server did not take, unless it asks for a long wait."""
+    """Repeats requests that a busy server refused, unless it asks for a long wait."""
 
     def is_retry(self, method: str, status_code: int, has_retry_after: bool = False) -> bool:
-        """Returns whether the server may take the same request later."""
+        """Returns whether the server may accept the same request later."""
         return status_code == BUSY or (status_code == UNAVAILABLE and has_retry_after and method in REPEATABLE)
 
     def increment(self, *arguments: Any, **options: Any) -> "BusyRetry":
-        """The retry that is left after an attempt; raises when there is none."""
+        """Returns the remaining retries after an attempt; raises if there are none."""
         response = options.get("response")
         if response is not None and (self.get_retry_after(response) or 0) > LONGEST_WAIT_SECONDS:
             raise MaxRetryError(options["_pool"], "")
         return super().increment(*arguments, **options)
 
     def sleep(self, response: Any = None) -> None:
-        """Waits as long as the server asks, and longer each time."""
+        """Waits as long as the server asks, and longer after each attempt."""
         if response is not None:
             time.sleep(max(self.get_retry_after(response) or 0, min(2 ** len(self.history) / 4, LONGEST_PAUSE_SECONDS)))
 
 
 class Client(ApiClient):
-    """Sends a request again with newly read credentials when the server refuses those that it carries."""
+    """Sends a request again with newly read credentials if the server refuses the first ones."""
 
     configuration: Configuration
     rest_client: RESTClientObject
 
     def __init__(self, configuration: Configuration, read: Callable[[], Configuration]) -> None:
-        """``read`` returns a new Configuration, read from where the first one came."""
+        """``read`` returns a new Configuration from the source of the first one."""
         self._read = read
         self._lock = threading.Lock()
         self._next_reading = 0.0
         super().__init__(_prepare(configuration))
 
     def request(self, method: str, url: str, **options: Any) -> Any:
-        """Sends one request, and returns the answer of a Kubernetes API."""
+        """Sends one request, and returns the answer of the API."""
         seconds = options.get("_request_timeout") or ANSWER_SECONDS
         options["_request_timeout"] = min(seconds, CONNECT_SECONDS), seconds
         sent_with = self.configuration
@@ -86,7 +86,7 @@ class Client(ApiClient):
         return answer
 
     def _renew(self, refused: Configuration) -> bool:
-        """Returns whether there are other credentials by now."""
+        """Returns whether there are other credentials now."""
         with self._lock:
             if self.configuration is not refused:
                 return True
@@ -101,7 +101,7 @@ class Client(ApiClient):
 
 
 def _prepare(configuration: Configuration) -> Configuration:
-    """Sets what a kubeconfig does not say."""
+    """Sets options that a kubeconfig does not have."""
     # A token in a file has an end of line, as `kubectl create token` writes it.
     configuration.api_key = {name: value.strip() for name, value in configuration.api_key.items()}
     configuration.connection_pool_maxsize = 16  # as many as are asked at once: urllib3 warns of more

@@ -1,4 +1,4 @@
-"""What an error of the Kubernetes API means, and what to do about it; the rights without which no job runs."""
+"""Meaning and remedy of errors of the Kubernetes API, and the rights that a job needs."""
 
 import json
 import re
@@ -26,21 +26,21 @@ _NAMESPACE = re.compile(r'namespaces? "[^"]+" not found')
 
 @dataclass(frozen=True)
 class Scope:
-    """What is asked: a cluster, a namespace of it, for jobs of one kind."""
+    """The scope of a request: a cluster, a namespace of it, and a kind of job."""
 
     namespace: str
     where: str
-    """Which cluster it is, for messages."""
+    """The name of the cluster in messages."""
     kind: Kind
 
 
 def status_of(error: BaseException) -> int | None:
-    """The HTTP status of an answer; None when none came."""
+    """Returns the HTTP status of an answer; None if none came."""
     return getattr(error, "status", None) or None
 
 
 def known(error: BaseException) -> bool:
-    """Returns whether it is an error of the API or of the way there, and no fault of this program."""
+    """Returns whether it is an error of the API or the connection, and no fault of this program."""
     from kubernetes.client import ApiException
     from urllib3.exceptions import HTTPError
 
@@ -48,7 +48,7 @@ def known(error: BaseException) -> bool:
 
 
 def forbidden(error: BaseException) -> bool:
-    """Returns whether the account lacks a right; False for other refusals, and where no credentials were sent."""
+    """Returns whether the account lacks a right; False for other refusals, and if no credentials were sent."""
     return status_of(error) == 403 and bool(_RBAC.search(words := words_of(error))) and ANONYMOUS not in words
 
 
@@ -61,16 +61,16 @@ def is_timeout(error: BaseException) -> bool:
 
 
 def failed(error: BaseException, verb: str, resource: str, scope: Scope) -> InvalidInput:
-    """The error to raise for one of the API's; a fault of this program is raised as it is."""
+    """Returns the error to raise for an error of the API; a fault of this program is raised unchanged."""
     diagnosis = diagnose(error, verb, resource, scope)
     return InvalidInput(diagnosis.message, cause=diagnosis.cause)
 
 
 def diagnose(error: Any, verb: str, resource: str, scope: Scope) -> Diagnosis:
-    """Returns what was asked, where, what came back, and what to do; a fault of this program is raised as it is."""
+    """Returns request, place, answer and remedy; a fault of this program is raised unchanged."""
     if not known(error):
         raise error
-    asked = f"{verb} {resource} in namespace {scope.namespace} of {scope.where}"
+    request = f"{verb} {resource} in namespace {scope.namespace} of {scope.where}"
     words, status = words_of(error), status_of(error)
     match status:
         case None:
@@ -89,7 +89,7 @@ def diagnose(error: Any, verb: str, resource: str, scope: Scope) -> Diagnosis:
             return Diagnosis("permission", f"{unsent}. See whether `kubectl get pods` works with that context")
         case 403 if _RBAC.search(words):
             exists = "if that namespace exists at all (`kubectl get namespaces`)"
-            return Diagnosis("permission", f"{asked}: forbidden: {words}; {exists}: {role(scope, verb, resource)}")
+            return Diagnosis("permission", f"{request}: forbidden: {words}; {exists}: {role(scope, verb, resource)}")
         case 404 if _NAMESPACE.search(words):
             lists = "`kubectl get namespaces` lists them"
             remedy = f"{lists}, `kubectl create namespace {scope.namespace}` makes it"
@@ -97,33 +97,33 @@ def diagnose(error: Any, verb: str, resource: str, scope: Scope) -> Diagnosis:
         case 404 if resource.partition("/")[0] == scope.kind.plural and '" not found' not in words:
             return Diagnosis("cluster", no_operator(scope))
         case 404:
-            return Diagnosis("cluster", f"{asked}: not found: {words}")
+            return Diagnosis("cluster", f"{request}: not found: {words}")
         case 409:
-            return Diagnosis("input", f"{asked}: it is there already: {words}; attach to it, or delete it first")
+            return Diagnosis("input", f"{request}: it is there already: {words}; attach to it, or delete it first")
         case 400 | 403 | 422 if scope.kind.operator.webhook in words or (status != 403 and not DENIED.search(words)):
-            return Diagnosis("input", f"{asked}: the cluster does not take what was asked: {words}")
+            return Diagnosis("input", f"{request}: the cluster does not accept it: {words}")
         case 400 | 403 | 422:
             reason = judge(words)
             remedy = f"; {reason.remedy}" if reason.permanent else ""
             # An error with the cause "cluster" would leave open whether it was done.
             cause = "permission" if reason.cause == "cluster" else reason.cause
-            return Diagnosis(cause, f"{asked}: refused: {words}{remedy}")
+            return Diagnosis(cause, f"{request}: refused: {words}{remedy}")
         case 429:
             seconds = next((v for k, v in (error.headers or {}).items() if k.lower() == "retry-after"), None)
-            later = f", and wants to be asked again after {seconds} s" if seconds else ""
-            again = "It was asked again for up to a minute, unless it wants to be left alone for longer"
+            later = f", and asks to wait {seconds} s" if seconds else ""
+            again = "The request was repeated for up to a minute, unless the server asks to wait longer"
             busy = f"the API server has too many requests (status 429){later}: {words}. {again}; submit again later"
-            return Diagnosis("cluster", f"{asked}: {busy}")
+            return Diagnosis("cluster", f"{request}: {busy}")
         case _ if webhook := _WEBHOOK.search(words):
             why = f"its webhook {webhook['name']} cannot be called: {words.rpartition(': ')[2]}"
             return Diagnosis("cluster", silent_operator(scope, why))
         case _:
-            failure = f"{asked}: the API server failed with status {status}: {words}; submit again when it is ready"
+            failure = f"{request}: the API server failed with status {status}: {words}; submit again when it is ready"
             return Diagnosis("cluster", failure)
 
 
 def rights(kind: Kind) -> Rights:
-    """Verbs, by group and resource, without which a job of that kind cannot be submitted and followed."""
+    """Returns the verbs, by group and resource, that are needed to submit and follow a job of that kind."""
     return {
         (kind.group, kind.plural): ("get", "list", "create", "delete"),
         ("", "pods"): ("list",),
@@ -133,9 +133,9 @@ def rights(kind: Kind) -> Rights:
 
 
 def role(scope: Scope, verb: str = "", resource: str = "") -> str:
-    """Returns what the administrator of the namespace has to apply: an installed client has no file of it.
+    """Returns a Role for the administrator of the namespace to apply; an installed client has no file of it.
 
-    Where ``verb`` is a right to jobs or pods that only some calls need, it is a Role beside the one that all need.
+    If ``verb`` is a right to jobs or pods that only some calls need, it is an additional Role with that right.
     """
     for (group, granted), verbs in rights(scope.kind).items():
         if verb and granted == resource and verb not in verbs:
@@ -144,14 +144,14 @@ def role(scope: Scope, verb: str = "", resource: str = "") -> str:
 
 
 def grant(scope: Scope, rights: Rights, name: str, to: str, *, of_cluster: bool = False) -> str:
-    """The object that gives these rights, and how it is bound.
+    """Returns the object that gives these rights, and the command that binds it.
 
     Args:
-        scope: whose namespace it is for.
-        rights: to give.
-        name: of the object.
-        to: whom it is bound to, in words.
-        of_cluster: for objects of no namespace, a ClusterRole.
+        scope: the scope with its namespace.
+        rights: the rights to give.
+        name: name of the object.
+        to: the account that it is bound to, in words.
+        of_cluster: whether it is a ClusterRole, for objects of no namespace.
     """
     rules = [
         f"- {{apiGroups: [{json.dumps(group)}], resources: [{resource}], verbs: [{', '.join(verbs)}]}}"
@@ -171,7 +171,7 @@ def grant(scope: Scope, rights: Rights, name: str, to: str, *, of_cluster: bool 
 
 
 def no_operator(scope: Scope) -> str:
-    """Returns what to do about a cluster that does not know the kind of job."""
+    """Returns the message for a cluster that does not know the kind of job."""
     kind = scope.kind
     return (
         f"{kind.operator.name} is not installed: {scope.where} serves no {kind.name} ({kind.group}/{kind.version}). "
@@ -180,7 +180,7 @@ def no_operator(scope: Scope) -> str:
 
 
 def silent_operator(scope: Scope, why: str) -> str:
-    """Returns what to do about an operator whose webhook cannot be called."""
+    """Returns the message for an operator whose webhook cannot be called."""
     operator = scope.kind.operator
     return (
         f"the {operator.name} of {scope.where} does not answer: {why}. It starts within a minute or so; otherwise "
@@ -189,7 +189,7 @@ def silent_operator(scope: Scope, why: str) -> str:
 
 
 def words_of(error: Any) -> str:
-    """The server's own words."""
+    """Returns the server's own words."""
     try:
         return str(json.loads(error.body)["message"])
     except (AttributeError, TypeError, ValueError, KeyError):

@@ -110,53 +110,53 @@ class Cluster(NamedFields):
 
     @property
     def found_by(self) -> Mapping[str, Any]:
-        """What leads to the jobs and is not left to the kubeconfig."""
-        options = {"context": self.context, "namespace": self._given("namespace"), "store": self.store}
+        """Returns the options that find the jobs, without those that the kubeconfig decides."""
+        options = {"context": self.context, "namespace": self._setting("namespace"), "store": self.store}
         if self._kind is not DEFAULT:
             options["kind"] = self._kind.name
         return {name: value for name, value in options.items() if value}
 
     @property
     def place(self) -> str:
-        """The namespace and the kind, and how the kubeconfig here calls the cluster."""
+        """Returns the namespace, the kind, and the name of the cluster in the kubeconfig here."""
         access = self._access()
         return f"{self._kind.plural} of namespace {access.namespace} of {access.where}"
 
     @property
     def identity(self) -> Mapping[str, str]:
-        """The cluster, which may have another name in another kubeconfig; the namespace and the kind in it."""
+        """Returns cluster, namespace and kind; the cluster by an id, because kubeconfigs may name it differently."""
         access = self._access()
         suffix = f"{access.namespace}/{self._kind.plural}"
         return {kind: f"{mark}/{suffix}" for kind, mark in access.cluster.items()}
 
     def store_address(self) -> str:
-        """Address of the store that runs here use."""
-        address = self._given("store")
+        """Returns the address of the store of runs."""
+        address = self._setting("store")
         if fault := store_fault(address):
             raise InvalidInput(self._by_setting(fault))
         return str(address)
 
     def models_folder(self) -> Path:
-        """Returns where fetched models go by default."""
+        """Returns the default folder of fetched models."""
         return home(os.environ) / "models"
 
     def inventory(self) -> Inventory | None:
-        """Returns what the image holds; where that is not known a note says so."""
-        image = self._given("image")
+        """Returns the packages of the image; if they are not known, prints a note and returns None."""
+        image = self._setting("image")
         if image_fault(image):
             return None  # which check tells
         inventory = inventory_of(image, os.environ, lambda: open_store(self.store_address()))
         if inventory is None:
-            unknown = f"which packages image {image!r} has is not known before its workers have listed them"
+            unknown = f"the packages of image {image!r} are not known until its workers have listed them"
             print(shown(f"note: {unknown}; imports are not compared"))
         return inventory
 
     def check(self, run: Run, *, tells_unknown: bool = False) -> None:
-        """Asks the cluster everything that can be known before anything is created.
+        """Asks the cluster all questions that are possible before anything is created.
 
         Args:
-            run: that would be submitted.
-            tells_unknown: print what the account has no right to look at, as ``doctor`` does.
+            run: the run to submit.
+            tells_unknown: print the questions that the account may not ask, as ``doctor`` does.
 
         Raises:
             InvalidInput: with every finding at once.
@@ -180,14 +180,14 @@ class Cluster(NamedFields):
             raise InvalidInput([self._by_setting(fault) for fault in refusal.faults], cause=refusal.cause) from None
 
     def client_environment(self) -> dict[str, str | SecretKey]:
-        """Variables by which a pod that submits runs finds image, store and namespace; keys by reference.
+        """Returns the variables for a pod that submits runs: image, store and namespace; keys by reference.
 
         Raises:
             InvalidInput: no image or no store is named, or an option cannot work.
         """
         if faults := self._faults():
             raise InvalidInput(faults)
-        image, namespace, store = (self._given(option) for option in ("image", "namespace", "store"))
+        image, namespace, store = (self._setting(option) for option in ("image", "namespace", "store"))
         placement = self._placement(image, namespace)
         named = {"IMAGE": image, "NAMESPACE": namespace, "STORE_SECRET": placement.store_secret, "STORE": store}
         named |= {"KIND": self._kind.name}
@@ -196,15 +196,15 @@ class Cluster(NamedFields):
 
     def settled(self) -> "Cluster":
         """Returns a copy with the workers' size from the environment here, for a process with another environment."""
-        return replace(self, cpu=self._given("cpu"), memory=self._given("memory"))
+        return replace(self, cpu=self._setting("cpu"), memory=self._setting("memory"))
 
     def adapt(self, run: Run) -> Run:
-        """Returns the run with as many attempts as a job of the kind can have."""
+        """Returns the run with the number of attempts that the kind of job allows."""
         most = self._kind.most_attempts
         return run if most is None or run.max_attempts <= most else replace(run, max_attempts=most)
 
     def prepare(self, record: RunRecord, inputs: Mapping[str, Input], num_model_bytes: int, store: Store) -> Run:
-        """Brings the run's local files to the store, by content; returns the run with their addresses there.
+        """Uploads the run's local files by content; returns the run with their addresses in the store.
 
         Raises:
             InvalidInput: they do not fit the cache of a worker, or one has changed since it was checked.
@@ -214,7 +214,7 @@ class Cluster(NamedFields):
         return input_uploads.upload_inputs(record.run, inputs, store)
 
     def request(self, record: RunRecord) -> JobRequest:
-        """The job of a run for this cluster."""
+        """Returns the request for the job of a run on this cluster."""
         if faults := self._faults():
             raise InvalidInput(faults)
         namespace = self._access().namespace
@@ -236,51 +236,51 @@ class Cluster(NamedFields):
         return self.job(manifest["metadata"]["name"])
 
     def job(self, name: str) -> ClusterJob:
-        """The job of that name; nothing is asked yet."""
+        """Returns the handle of the job; sends no request."""
         return ClusterJob(name, self._access)
 
     def jobs(self) -> list[BoundJob]:
-        """Returns the jobs in the namespace that train_func has made, by name."""
+        """Returns the namespace's jobs that train_func has created, sorted by name."""
         return [self.job(name) for name in objects.names(self._access())]
 
     def _access(self) -> Access:
-        return connect(self.context, self._given("namespace"), self._kind)
+        return connect(self.context, self._setting("namespace"), self._kind)
 
     @property
     def _kind(self) -> Kind:
-        name = self._given("kind", DEFAULT.name)
+        name = self._setting("kind", DEFAULT.name)
         if name not in KINDS:
             raise InvalidInput(self._by_setting(f"kind={name!r}: one of {', '.join(KINDS)} is expected"))
         return KINDS[name]
 
-    def _given(self, option: str, default: Any = None) -> Any:
-        """Returns an option, or what the environment says where it is not given."""
+    def _setting(self, option: str, default: Any = None) -> Any:
+        """Returns an option; if it is not given, its value from the environment."""
         return getattr(self, option) or os.environ.get(f"TRAIN_FUNC_{option.upper()}") or default
 
     def _faults(self) -> list[str]:
-        """Returns what is missing or cannot work, of the options and the environment together."""
+        """Returns the faults of the options and the environment together."""
         name, endpoint = self._endpoint()
-        faults = [store_fault(self._given("store")), image_fault(self._given("image"))]
+        faults = [store_fault(self._setting("store")), image_fault(self._setting("image"))]
         faults.append(reach_fault(name, endpoint) if endpoint else None)
         return [self._by_setting(fault) for fault in faults if fault]
 
     def _store_or_unnamed(self) -> str:
-        address = self._given("store")
+        address = self._setting("store")
         return UNNAMED_STORE if store_fault(address) else str(address)
 
     def _image_or_unnamed(self) -> str:
-        image = self._given("image")
+        image = self._setting("image")
         return UNNAMED if image_fault(image) else str(image)
 
     def _endpoint(self) -> tuple[str, str | None]:
-        """Returns which setting says where the workers find the store, and what it says."""
+        """Returns name and value of the setting with the workers' endpoint of the store."""
         if self.s3_endpoint:
             return "s3_endpoint", self.s3_endpoint
         names = ("TRAIN_FUNC_S3_ENDPOINT", *scheme_of(self._store_or_unnamed()).endpoint_variables)
         return next(((name, os.environ[name]) for name in names if os.environ.get(name)), ("s3_endpoint", None))
 
     def _by_setting(self, fault: str) -> str:
-        """Renames the option of a fault to its variable, where the value came from the environment."""
+        """Renames the option of a fault to its variable, if the value came from the environment."""
         option, _, rest = fault.partition("=")
         variable = f"TRAIN_FUNC_{option.upper()}"
         return f"{variable}={rest}" if not getattr(self, option, None) and os.environ.get(variable) else fault
@@ -291,10 +291,10 @@ class Cluster(NamedFields):
         settled: dict[str, Any] = {
             "image": image,
             "namespace": namespace,
-            "cpu": self._given("cpu", CPU) if self.cpu is None else self.cpu,
-            "memory": self._given("memory", MEMORY) if self.memory is None else self.memory,
+            "cpu": self._setting("cpu", CPU) if self.cpu is None else self.cpu,
+            "memory": self._setting("memory", MEMORY) if self.memory is None else self.memory,
             "grace_seconds": grace_seconds if self.grace_seconds is None else self.grace_seconds,
-            "store_secret": self._given("store_secret", "myminio"),
+            "store_secret": self._setting("store_secret", "myminio"),
             "store_settings": scheme.worker_settings(os.environ, self._endpoint()[1]),
         }
         names = set(field_names(Placement)) - settled.keys()
@@ -308,7 +308,7 @@ class Cluster(NamedFields):
 
 
 def store_fault(address: str | None) -> str | None:
-    """Returns why pods could not keep a run there; None when they could."""
+    """Returns why pods cannot keep a run in the store; None if they can."""
     remedy = "give Cluster(store='s3://bucket/prefix') or set TRAIN_FUNC_STORE"
     if not address:
         return f"store: none is given, and pods and this process need one that both reach; {remedy}"
@@ -326,7 +326,7 @@ def store_fault(address: str | None) -> str | None:
 
 
 def reach_fault(name: str, endpoint: str) -> str | None:
-    """Returns why pods could not find a server there, or None; ``name`` is the setting that holds the endpoint."""
+    """Returns why pods cannot reach a server at the endpoint, or None; ``name``: the setting that holds it."""
     host = urlsplit(str(endpoint)).hostname or ""
     if not is_loopback(host) and host != "0.0.0.0":
         return endpoint_fault(name, str(endpoint))

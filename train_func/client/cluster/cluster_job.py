@@ -1,7 +1,7 @@
-"""A job of a cluster: each look asks for the job, its pods, its events, and for new lines of the logs that matter.
+"""A job of a cluster: each look asks for the job, its pods, its events, and new lines of the relevant logs.
 
-The API gives a log from a whole second on. Each look asks again for the last seconds of what was read, because lines
-of a container's two streams are not in order, and leaves out as many lines of each time stamp as it has seen.
+The API returns a log from a whole second on. Each look requests the last seconds again, because lines of a container's
+two streams are not in order, and leaves out as many lines of each time stamp as it has seen.
 """
 
 import re
@@ -32,7 +32,7 @@ _STAMPED = re.compile(rb"(\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d)(\.\d+)?(Z|[+-]\d\d:\d\
 
 
 class ClusterJob:
-    """A BoundJob. Keeps nothing: ``access`` is called with each question, and may have other credentials by then."""
+    """A BoundJob without state; ``access`` is called for each question, because credentials may change."""
 
     pause = 2.0
 
@@ -42,23 +42,23 @@ class ClusterJob:
 
     @property
     def operator(self) -> Operator:
-        """The operator of its kind of job."""
+        """Returns the operator of its kind of job."""
         return self.access().kind.operator
 
     def status(self) -> JobStatus | None:
-        """The job's state, or None when there is no such job."""
+        """Returns the job's state, or None if there is no such job."""
         return objects.status(self.access(), self.name)
 
     def pods(self) -> list[Pod]:
-        """The pods that there are, oldest first."""
+        """Returns the pods that exist, oldest first."""
         return objects.pods(self.access(), self.name)
 
     def events(self) -> list[JobEvent]:
-        """All events that the cluster still has, oldest first."""
+        """Returns all events that the cluster still has, oldest first."""
         return objects.events(self.access(), self.name)
 
     def look(self, since: Snapshot | None = None, *, worker: int | None = None, with_logs: bool = True) -> Snapshot:
-        """Looks as every backend does; of more than 16 workers it reads the logs of worker 0 and of those that fail."""
+        """Looks as every backend does; of more than 16 workers it reads the logs of worker 0 and of failed ones."""
         try:
             return self._look(since or Snapshot(), worker, is_first=since is None, with_logs=with_logs)
         except InvalidInput as error:
@@ -94,7 +94,7 @@ class ClusterJob:
         )
 
     def stacks_command(self) -> str:
-        """Asks process 1 of each pod, its supervisor; by an account that may execute commands in pods."""
+        """Returns a command that signals process 1 of each pod; the account must be allowed to execute in pods."""
         names = [pod.name for pod in self.pods() if pod.phase == "Running" and not pod.deleted]
         ask = f"kubectl -n {self.access().namespace} exec $pod -- sh -c 'kill -QUIT 1'"
         return f"for pod in {' '.join(names)}; do {ask}; done" if names else ""
@@ -113,7 +113,7 @@ class ClusterJob:
             raise self._absent(access)
 
     def evict(self, worker: int, *, force: bool = False, dry_run: bool = False) -> None:
-        """Ends a worker as every backend does; the pod is deleted, which takes a right that few accounts have."""
+        """Ends a worker as every backend does; it deletes the pod, which few accounts may do."""
         access = self.access()
         pods = [pod for pod in objects.pods(access, self.name) if pod.worker == worker and not pod.deleted]
         if not pods:
@@ -131,12 +131,12 @@ class ClusterJob:
         return JobNotFound(f"no job {self.name!r} is in namespace {access.namespace} of {access.where}")
 
     def delete(self) -> None:
-        """Removes the job as ``cancel`` does; nothing happens when there is no such job."""
+        """Removes the job as ``cancel`` does; ignores an absent job."""
         objects.remove(self.access(), self.name)
 
 
 def chosen(pods: Iterable[Pod], worker: int | None) -> tuple[list[Pod], str]:
-    """The pods whose logs are read, and in words which are left out."""
+    """Returns the pods whose logs are read, and a note on the others."""
     pods = [pod for pod in pods if worker in (None, pod.worker)]
     if worker is not None or len({pod.worker for pod in pods}) <= MOST_FOLLOWED:
         return pods, ""
@@ -145,20 +145,20 @@ def chosen(pods: Iterable[Pod], worker: int | None) -> tuple[list[Pod], str]:
 
 @dataclass(frozen=True)
 class LogPart:
-    """What one request for the log of a pod has brought."""
+    """The answer to one request for the log of a pod."""
 
     pod: Pod
     position: LogPosition
     lines: tuple[LogLine, ...] = ()
     has_more: bool = False
     is_lost: bool = False
-    """Whether the rest of the log cannot be read from here."""
+    """Whether the rest of the log cannot be read."""
     error: InvalidInput | None = None
-    """A right or a login is missing."""
+    """The error, if a right or a login is missing."""
 
 
 def read_log(access: Access, pod: Pod, position: LogPosition | None = None) -> LogPart:
-    """The lines of a pod that come after ``position``."""
+    """Returns the lines of a pod after ``position``."""
     position = position or LogPosition()
     has_ended = pod.ended is not None or pod.phase in ("Succeeded", "Failed")
     if not (pod.started or pod.phase in ("Running", "Succeeded", "Failed")):

@@ -1,6 +1,6 @@
 """Carries a run's local files to the store, by content, so that the pods of a cluster find them.
 
-What lies there already, by its SHA-256, is not sent again: not for the next run, and not for a colleague's.
+A file that the store has already, by its SHA-256, is not sent again, also for other runs and other users.
 """
 
 import re
@@ -35,7 +35,7 @@ def check_room(inputs: Mapping[str, Input], disk: str) -> None:
     largest = sorted(inputs.items(), key=lambda item: -sizes[item[1].sha256])
     parts = listed([f"{field} {readable_quantity(sizes[local.sha256])}" for field, local in largest])
     raise InvalidInput(
-        f"disk={disk!r}: a worker keeps at most so much in its cache, and the files of this run are "
+        f"disk={disk!r}: a worker's cache may hold at most this, and the files of this run are "
         f"{readable_quantity(sum(sizes.values()))} ({parts}), so it would be evicted; nothing was sent. Raise "
         "Cluster(disk=...), name a PersistentVolumeClaim in Cluster(cache=...), or put the files into one and name "
         "them pvc://CLAIM/PATH"
@@ -43,7 +43,7 @@ def check_room(inputs: Mapping[str, Input], disk: str) -> None:
 
 
 def upload_inputs(run: Run, inputs: Mapping[str, Input], store: Store) -> Run:
-    """Uploads what the store lacks of ``inputs``, by field; returns the run with their addresses in the store.
+    """Uploads the ``inputs``, by field, that the store lacks; returns the run with their addresses in the store.
 
     Raises:
         InvalidInput: a file has changed since it was checked.
@@ -84,7 +84,7 @@ def upload_inputs(run: Run, inputs: Mapping[str, Input], store: Store) -> Run:
         path, sha256 = files[key]
         if store.upload(key, path, sent=add) != sha256:
             store.delete(key)
-            raise InvalidInput(f"{path} changed while it was carried to the store; submit again", cause="data")
+            raise InvalidInput(f"{path} changed during its upload; submit again", cause="data")
 
     # Of a folder of 100,000 images each waits for the server: one after the other took minutes.
     with ThreadPoolExecutor(SENT_AT_ONCE) as senders:

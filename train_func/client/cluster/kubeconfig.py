@@ -1,4 +1,4 @@
-"""Finds the cluster that is meant, by a kubeconfig or from inside a pod, and the proxy that leads to it."""
+"""Finds the cluster, by a kubeconfig or from inside a pod, and its proxy."""
 
 import functools
 import os
@@ -16,12 +16,12 @@ DEFAULT_KUBECONFIG = "~/.kube/config"
 
 
 def connect(context: str | None = None, namespace: str | None = None, kind: Kind = DEFAULT) -> Access:
-    """The cluster of a kubeconfig's context, or the one this pod runs in; nothing is sent yet.
+    """Returns the cluster of a kubeconfig's context, or the one of this pod; sends nothing.
 
     Args:
-        context: one of the kubeconfig's; by default the current one, or inside a pod, without a kubeconfig, its own.
-        namespace: by default the context's, or the pod's own.
-        kind: of the jobs.
+        context: a context of the kubeconfig; by default the current one, or in a pod without kubeconfig its cluster.
+        namespace: by default that of the context, or of the pod.
+        kind: kind of the jobs.
 
     Raises:
         InvalidInput: no cluster is named, there is no such context, or its proxy cannot be used.
@@ -34,7 +34,7 @@ def connect(context: str | None = None, namespace: str | None = None, kind: Kind
 def _connect(
     kubeconfig: str, written: tuple[int, ...], context: str | None, namespace: str | None, kind: Kind
 ) -> Access:
-    """Makes a connection; another one once the file was ``written`` again, as after another login."""
+    """Returns a connection; a new one if the file was ``written`` again, for example by another login."""
     from train_func.client.cluster.api_client import Client
 
     configuration, where, own_namespace = _load(kubeconfig, context)
@@ -45,12 +45,12 @@ def _connect(
 
 
 def in_a_pod() -> bool:
-    """Returns whether this runs in a pod, without a kubeconfig: then its own cluster is the only one it knows."""
+    """Returns whether this runs in a pod without a kubeconfig, so that it knows only its own cluster."""
     return not _written(os.environ.get("KUBECONFIG") or DEFAULT_KUBECONFIG) and POD_NAMESPACE.exists()
 
 
 def is_loopback(host: str) -> bool:
-    """Returns whether that name or address of a machine is the machine itself."""
+    """Returns whether a host name or address means the machine itself."""
     try:
         return ip_address(host).is_loopback
     except ValueError:
@@ -58,13 +58,13 @@ def is_loopback(host: str) -> bool:
 
 
 def _written(kubeconfig: str) -> tuple[int, ...]:
-    """Returns when its files were last written; empty when there are none."""
+    """Returns when its files were last written; empty if there are none."""
     files = (Path(name).expanduser() for name in kubeconfig.split(os.pathsep) if name)
     return tuple(file.stat().st_mtime_ns for file in files if file.is_file())
 
 
 def _load(kubeconfig: str, context: str | None) -> tuple[Any, str, str]:
-    """Returns the configuration of a client, which cluster that is, and its namespace."""
+    """Returns the configuration of a client, the name of its cluster, and its namespace."""
     import yaml
     from kubernetes import config
     from kubernetes.client import Configuration
@@ -93,7 +93,7 @@ def _load(kubeconfig: str, context: str | None) -> tuple[Any, str, str]:
 
 
 def _set_proxy(configuration: Any, cluster: str | None, kubeconfig: str) -> None:
-    """Has the client use the kubeconfig's ``proxy-url``, else HTTPS_PROXY and NO_PROXY, which it does not all read."""
+    """Sets the kubeconfig's ``proxy-url``, else HTTPS_PROXY and NO_PROXY, because the client does not read them all."""
     from kubernetes.config.kube_config import KubeConfigMerger
     from urllib3.util import make_headers
 
@@ -116,8 +116,8 @@ def _set_proxy(configuration: Any, cluster: str | None, kubeconfig: str) -> None
         usable = False
     if not usable:
         raise InvalidInput(
-            f"{setting}: {proxy.scheme}://... is no address of a proxy that can be used; expected is one such as "
-            "http://proxy.example:3128, with http or https; next: give another, or none where none is needed"
+            f"{setting}: {proxy.scheme}://... is not the address of a usable proxy; one with http or https is "
+            "expected, such as http://proxy.example:3128; next: give another, or none if none is needed"
         )
     configuration.proxy, configuration.no_proxy = f"{proxy.scheme}://{proxy.netloc.rpartition('@')[2]}", exceptions
     if proxy.username:

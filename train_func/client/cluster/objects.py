@@ -1,6 +1,6 @@
-"""The object of one job: created, read, and removed with its pods. That the API takes one of a name is the lock.
+"""The object of one job: creates, reads, and removes it with its pods. The API accepts one of a name; that is the lock.
 
-How the objects of a kind are sent, the kind knows.
+The kind of a job decides how its objects are sent.
 """
 
 import contextlib
@@ -60,26 +60,26 @@ def create(access: Access, manifest: Mapping[str, Any]) -> None:
 
 
 def _marks(access: Access, job: Mapping[str, Any]) -> list[str]:
-    """Returns what tells the job of one submission from that of another."""
+    """Returns the marks that identify the submission of a job."""
     environment = access.kind.environment(job)
     return [entry.get("value", "") for entry in environment if entry["name"].startswith("TRAIN_FUNC_SUBMI")]
 
 
 def read_job(access: Access, name: str) -> Json | None:
-    """The job as the API has it."""
+    """Returns the job as the API has it."""
     with access.asking("get", access.kind.plural, 404) as met:
         job = access.kind.read(access, name)
     return None if met else job
 
 
 def status(access: Access, name: str) -> JobStatus | None:
-    """The job's state, or None when there is no such job."""
+    """Returns the job's state, or None if there is no such job."""
     job = read_job(access, name)
     return access.kind.status(job) if job else None
 
 
 def pods(access: Access, name: str) -> list[Pod]:
-    """The job's pods that there are now, oldest first."""
+    """Returns the job's pods that exist now, oldest first."""
     items = sorted(_pods(access, name), key=lambda pod: str(pod["metadata"]["creationTimestamp"]))
     return [access.kind.pod(pod) for pod in items]
 
@@ -89,14 +89,14 @@ def _pods(access: Access, name: str) -> list[Json]:
 
 
 def events(access: Access, name: str) -> list[JobEvent]:
-    """Events about the job and its pods that the cluster still keeps, oldest first."""
+    """Returns the events of the job and its pods that the cluster still has, oldest first."""
     kind, listed = access.kind, _listed(access, "events", access.core("events"))
     items = [item for item in listed if kind.concerns(item["involvedObject"].get("name", ""), name)]
     return sorted((kind.understood(reading.event(item)) for item in items), key=lambda event: event.time)
 
 
 def names(access: Access) -> list[str]:
-    """The jobs of the namespace that have the label of a run."""
+    """Returns the names of the namespace's jobs with the label of a run."""
     jobs = _listed(access, access.kind.plural, access.jobs(), labelSelector=RUN_LABEL)
     return sorted(job["metadata"]["name"] for job in jobs)
 
@@ -107,20 +107,20 @@ def _listed(access: Access, resource: str, path: str, **query: str) -> list[Json
 
 
 def change(access: Access, name: str, changes: Mapping[str, Any]) -> bool:
-    """Changes the job by a merge patch; False when there is none."""
+    """Changes the job by a merge patch; returns False if there is none."""
     with access.asking("patch", access.kind.plural, 404) as met:
         access.patch(access.jobs(name), changes)
     return not met
 
 
 def delete_pod(access: Access, pod: Pod, options: Mapping[str, Any]) -> None:
-    """Asks for the end of a pod; one that is gone by now is left alone."""
+    """Deletes a pod; ignores an absent one."""
     with access.asking("delete", "pods", 404, 409):
         access.delete(access.core("pods", pod.name), {"preconditions": {"uid": pod.uid}, **options})
 
 
 def remove(access: Access, name: str) -> bool:
-    """Removes the job, and its pods, and waits until they are gone; False when there was none.
+    """Removes the job and its pods, and waits until they are gone; returns False if there was none.
 
     Raises:
         JobFailed: it does not go away.
@@ -151,7 +151,7 @@ def _remove(access: Access, job: Json) -> None:
         if not is_reported and time.monotonic() - begun > TELL_SECONDS:
             is_reported = True
             ending = ", ".join(pod.name for pod in pods(access, name))
-            print(f"{name}: the end of its pods is waited for, they have {grace} s: {ending or 'none'}", flush=True)
+            print(f"{name}: waiting up to {grace} s for its pods to end: {ending or 'none'}", flush=True)
         time.sleep(LOOK_SECONDS)
 
 

@@ -1,13 +1,13 @@
 """The operator of one job: python -m train_func.client.local.controller JOB_FOLDER
 
-Starts the workers, starts one again that ends with a retryable code, ends those that clients do not want any more, and
-writes into the job's journal what becomes of them. Outlives the process that starts it, which waits only until the job
-is accepted; ends when the job has finished and none of its processes is left. Its parent, the guardian, only waits for
-it: when the controller is killed, the guardian ends what it has left.
+Starts the workers, restarts a worker that ends with a retryable code, ends workers that clients no longer ask for, and
+writes states and events to the job's journal. It outlives the process that starts it, which waits only until the job is
+accepted, and ends once the job has finished and none of its processes is left. Its parent, the guardian, only waits for
+it: if the controller is killed, the guardian ends its processes.
 
 The rules are those of Training Operator 1.9: one worker that ends with 0 makes a job succeed, a permanent exit code
-makes it fail, and whatever then still runs is left to end by itself. A worker whose number is not below the size of the
-job gets SIGTERM, and its end fails nothing. A suspended job has the size 0.
+makes it fail, and the other workers then end by themselves. A worker whose number is not below the size of the job gets
+SIGTERM, and its end fails nothing. A suspended job has the size 0.
 """
 
 import os
@@ -44,11 +44,11 @@ class Replica:
     pod: Pod
     start_at: float = 0.0
     pause: float = 0.0
-    """Seconds before the next incarnation, if this one lives shortly."""
+    """Seconds before the next incarnation, if this one is short."""
     worker: Worker | None = None
-    """Its processes, while there are any."""
+    """The processes of the worker, while there are any."""
     eviction: str = ""
-    """Why its processes were asked to end, though the job goes on."""
+    """Why its processes were asked to end while the job goes on."""
 
 
 class Controller:
@@ -65,11 +65,11 @@ class Controller:
 
     @property
     def _size(self) -> int:
-        """The number of workers that the job should have now."""
+        """Returns the number of workers that the job should have now."""
         return 0 if self._changes.suspend else self._changes.workers
 
     def run(self) -> None:
-        """Returns when the job has finished, or was asked to end, and all its processes have ended."""
+        """Runs until the job has finished, or was asked to end, and all its processes have ended."""
         deadline = time.monotonic() + self._spec.deadline
         while True:
             self._reap()
@@ -96,7 +96,7 @@ class Controller:
             self._enter("Failed", f"the job was active for longer than {self._spec.deadline} s", DEADLINE)
 
     def _enter(self, state: str, message: str, reason: str = "") -> None:
-        """Puts the job into a state, unless it has finished or is in that state already."""
+        """Sets the state of the job, unless it has finished or has that state already."""
         conditions = self._status.conditions
         if self._status.finished or (conditions and conditions[-1].type == state):
             return
@@ -122,7 +122,7 @@ class Controller:
         return pod
 
     def _follow_changes(self) -> None:
-        """Ends the workers that the job should not have, and begins those that it lacks."""
+        """Ends surplus workers, and begins missing ones."""
         before, self._changes = self._changes, self._folder.read_changes()
         evictions = self._changes.evictions
         for replica in list(self._replicas.values()):
@@ -144,7 +144,7 @@ class Controller:
             self._enter("Restarting", "the job is resumed")
 
     def _evict(self, replica: Replica, why: str, *, force: bool = False) -> None:
-        """Asks a worker to end; one that has not started is gone at once."""
+        """Asks a worker to end; removes one that has not started."""
         if replica.worker is None:
             self._folder.add(replace(replica.pod, phase="Failed", reason=DELETED, message=why, deleted=True))
             del self._replicas[replica.pod.worker]
@@ -157,7 +157,7 @@ class Controller:
             self._tell(replica.pod, "Normal", "Killing", f"asked to end: {why}")
 
     def _start_due(self) -> None:
-        """Starts the workers whose pause is over; the job runs once as many do as it needs."""
+        """Starts the workers whose pause is over; the job is running once it has the workers that it needs."""
         for replica in self._replicas.values():
             if not replica.worker and time.monotonic() >= replica.start_at:
                 replica.worker = self._node.start(replica.pod)
@@ -169,7 +169,7 @@ class Controller:
             self._enter("Running", "its workers run")
 
     def _reap(self) -> None:
-        """Takes in which supervisors have ended, and ends what they have left behind."""
+        """Reaps supervisors that have ended, and ends the processes that they left."""
         living = [replica for replica in self._replicas.values() if replica.worker]
         looks = [(replica, replica.worker, replica.worker.poll()) for replica in living if replica.worker]
         if any(code is not None for _, _, code in looks):
@@ -180,7 +180,7 @@ class Controller:
                 self._on_end(replica, code, worker.last_words() if code else "")
 
     def _on_end(self, replica: Replica, code: int, message: str) -> None:
-        """Decides what the end of a worker means for it and for the job."""
+        """Applies the end of a worker to the worker and the job."""
         now, before = datetime.now(UTC), replica.pod
         is_extra = code != 0 and before.worker >= self._size
         is_again = exits.retryable(code) and not (is_extra or self._ending or self._status.finished)
@@ -213,7 +213,7 @@ class Controller:
             self._enter("Failed" if code else "Succeeded", what)
 
     def _reason(self, replica: Replica, code: int) -> str:
-        """Returns why a worker has ended, in one word."""
+        """Returns in one word why a worker has ended."""
         if self._ending == DEADLINE:
             return DEADLINE
         if not code:
@@ -231,7 +231,7 @@ class Controller:
 
 
 def main(root: Path) -> int:
-    """Forks guardian and controller; returns in the starting process when the job is accepted, or 1 if it is not."""
+    """Forks guardian and controller; returns in the starting process once the job is accepted, or 1 if it is not."""
     accepted, accept = os.pipe()
     if os.fork() > 0:
         os.close(accept)

@@ -1,6 +1,6 @@
-"""The folder of one job: its spec, what clients have changed since, the logs of its workers, and a journal.
+"""The folder of one job: its spec, later changes by clients, the logs of its workers, and a journal.
 
-The journal tells what becomes of the job and its workers.
+The journal has the states and events of the job and its workers.
 """
 
 import contextlib
@@ -22,31 +22,31 @@ _ENTRIES: dict[str, type[JobStatus | Pod | JobEvent]] = {kind.__name__: kind for
 
 
 class Journal(NamedTuple):
-    """What a journal says."""
+    """The content of a journal."""
 
     status: JobStatus | None
-    """The newest; None before the job is accepted."""
+    """The newest status; None until the job is accepted."""
     pods: dict[str, Pod]
-    """Every incarnation of every worker by its uid, oldest first."""
+    """Every incarnation of every worker by uid, oldest first."""
     events: list[JobEvent]
     """Oldest first."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Changes(Record):
-    """What clients want of a job that runs; its controller reads it again and again."""
+    """Changes that clients request of a running job; its controller reads them periodically."""
 
     workers: int
     suspend: bool = False
     """Whether the job has no workers for now."""
     node_selector: Mapping[str, str] = field(default_factory=dict)
-    """Where workers that start from now on are; this machine has one node and records it."""
+    """The node of workers that start from now on; this machine has one node, and only records it."""
     evictions: Mapping[str, bool] = field(default_factory=dict)
-    """Whether a pod that has to end gets no grace period, by its uid."""
+    """Pods that have to end, by uid, and whether without a grace period."""
 
 
 def make_folder(path: Path) -> None:
-    """Makes a folder of TRAIN_FUNC_HOME. Raises InvalidInput where that cannot be."""
+    """Makes a folder of TRAIN_FUNC_HOME. Raises InvalidInput if that fails."""
     try:
         path.mkdir(parents=True, exist_ok=True)
     except OSError as error:
@@ -65,49 +65,49 @@ class JobFolder:
         self.home = root.parents[1]
         self.journal = root / "journal.jsonl"
         self.changes = root / "changes.json"
-        """Written as a whole, by one client at a time."""
+        """The file of the changes; one client at a time writes it as a whole."""
         self.log = root / "controller.log"
         self.pid = root / "controller.pid"
-        """The file with the process id of the controller; locked while it, or its guardian, lives."""
+        """The file with the process id of the controller; locked while the controller or its guardian lives."""
 
     def is_controlled(self) -> bool:
         """Returns whether a controller lives."""
         return lock.is_held(self.pid)
 
     def pod(self, pod: Pod) -> Path:
-        """Returns what belongs to one incarnation of a worker."""
+        """Returns the folder of one incarnation of a worker."""
         return self.root / "pods" / f"{pod.worker}-{pod.uid[:8]}"  # sockets lie below it, whose paths are limited
 
     def spec(self) -> JobSpec:
-        """Returns what was submitted."""
+        """Returns the submitted spec."""
         path = self.root / "spec.json"
         return JobSpec.from_json(path.read_bytes(), str(path))
 
     def read_changes(self) -> Changes:
-        """Returns what clients want by now; as it was submitted where they have changed nothing."""
+        """Returns the current changes; those of the submission if clients have changed nothing."""
         return Changes.from_json(self.changes.read_bytes(), str(self.changes))
 
     def write_changes(self, changes: Changes) -> None:
-        """Replaces what clients wanted before."""
+        """Replaces the changes."""
         new = self.changes.with_suffix(".new")
         new.write_bytes(changes.to_json())
         new.replace(self.changes)
 
     def prepare(self, spec: JobSpec) -> None:
-        """Lays out a new job in place of an earlier one of that name, whose logs are in the store."""
+        """Makes the folder of a new job; it replaces an earlier one of that name, whose logs are in the store."""
         shutil.rmtree(self.root, ignore_errors=True)
         self.root.mkdir()
         (self.root / "spec.json").write_bytes(spec.to_json())
         self.write_changes(Changes(workers=spec.workers, node_selector=spec.node_selector))
 
     def add(self, *entries: JobStatus | Pod | JobEvent) -> None:
-        """Appends to the journal; of a job and of each pod the newest entry counts."""
+        """Appends to the journal; the newest entry of a job and of each pod counts."""
         with self.journal.open("a") as file:
             for entry in entries:
                 file.write(json.dumps({type(entry).__name__: asdict(entry)}, default=datetime.isoformat) + "\n")
 
     def read(self) -> Journal:
-        """Reads the journal; a line that is just being written is left for later."""
+        """Returns the journal; leaves out a line that is still being written."""
         journal, text = Journal(None, {}, []), ""
         with contextlib.suppress(FileNotFoundError):
             text = self.journal.read_text()

@@ -1,7 +1,6 @@
 """Local: runs jobs on this machine, and finds them again from any process of it.
 
-Nothing is kept in the object: every job lives in its folder and in its controller process, so that another kernel
-sees the same.
+The object has no state: every job is in its folder and its controller process, so that another kernel sees the same.
 """
 
 import os
@@ -75,12 +74,12 @@ class Local(NamedFields):
 
     @property
     def found_by(self) -> Mapping[str, Any]:
-        """The store, if it was named."""
+        """Returns the store, if it was named."""
         return {"store": self.store} if self.store else {}
 
     @property
     def place(self) -> str:
-        """Any process of this machine with this home finds its jobs."""
+        """Returns machine and home, by which any process finds the jobs."""
         return f"machine {socket.gethostname()}, TRAIN_FUNC_HOME {home(os.environ)}"
 
     @property
@@ -98,7 +97,7 @@ class Local(NamedFields):
         return home(os.environ) / "models"
 
     def inventory(self) -> "Inventory | None":
-        """Returns what this interpreter has, where packages have to fit it."""
+        """Returns the packages of this interpreter, if the run brings packages that have to fit them."""
         if not self.packages:
             return None
         from train_func.client.packages.inventory import Inventory
@@ -106,7 +105,7 @@ class Local(NamedFields):
         return Inventory.of_this_environment()
 
     def check(self, run: Run) -> None:
-        """Raises InvalidInput with everything that would keep the run from starting on this machine."""
+        """Raises InvalidInput with all reasons for which the run cannot start on this machine."""
         faults = []
         if lacking := [name for name in TRAINS_WITH if find_spec(name) is None]:
             from train_func.client.packages.inventory import pip_install
@@ -131,11 +130,11 @@ class Local(NamedFields):
             raise InvalidInput(faults)
 
     def adapt(self, run: Run) -> Run:
-        """The run as it is."""
+        """Returns the run unchanged."""
         return run
 
     def prepare(self, record: RunRecord, inputs: Mapping[str, Input], num_model_bytes: int, store: Store) -> Run:
-        """The run as it is: the workers read this machine's files where they lie.
+        """Returns the run unchanged, because the workers read this machine's files directly.
 
         Raises:
             InvalidInput: this machine has no room for the workers now.
@@ -158,7 +157,7 @@ class Local(NamedFields):
         return run
 
     def request(self, record: RunRecord) -> JobRequest:
-        """The job of a run for this machine; its manifest is the JobSpec."""
+        """Returns the request for the job of a run on this machine; its manifest is the JobSpec."""
         machine, workers = Machine.look(os.environ), record.run.workers
         read = schemes_of([record.store, *record.run.inputs.values()])
         placement = Placement(
@@ -173,7 +172,7 @@ class Local(NamedFields):
         return JobRequest(spec.to_dict(), placement.options, self.found_by, spec.ranks)
 
     def submit(self, request: JobRequest) -> BoundJob:
-        """Starts a job; one of that name that has ended is replaced.
+        """Starts a job; it replaces an ended job of that name.
 
         Raises:
             RunsAlready: another process of this machine has started it.
@@ -184,7 +183,7 @@ class Local(NamedFields):
         return job
 
     def job(self, name: str) -> LocalJob:
-        """The job of that name; raises InvalidInput when no job can have it."""
+        """Returns the handle of the job; raises InvalidInput if no job can have that name."""
         return LocalJob(name)
 
     def jobs(self) -> list[BoundJob]:

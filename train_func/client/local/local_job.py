@@ -1,4 +1,4 @@
-"""A job of this machine: looked at through its folder, which its controller and every process share."""
+"""A job of this machine; its folder is shared by its controller and every process."""
 
 import contextlib
 import os
@@ -43,19 +43,19 @@ class LocalJob:
         self._lock = self.folder.root.parent / ".lock"  # under it no job can take the place of this one
 
     def status(self) -> JobStatus | None:
-        """The job's state, or None when there is no such job here."""
+        """Returns the job's state, or None if there is no such job here."""
         return self._read().status
 
     def pods(self) -> list[Pod]:
-        """Every incarnation of every worker, oldest first."""
+        """Returns every incarnation of every worker, oldest first."""
         return list(self._read().pods.values())
 
     def events(self) -> list[JobEvent]:
-        """All events, oldest first."""
+        """Returns all events, oldest first."""
         return self._read().events
 
     def look(self, since: Snapshot | None = None, *, worker: int | None = None, with_logs: bool = True) -> Snapshot:
-        """Looks as every backend does, at the files of the job's folder; the logs of all workers are read."""
+        """Looks as every backend does, at the files of the job's folder; reads the logs of all workers."""
         positions = dict(since.positions) if since else {}
         journal = self._read()  # before the logs: no line follows an end
         lines, has_more = list[LogLine](), False
@@ -75,12 +75,12 @@ class LocalJob:
         )
 
     def stacks_command(self) -> str:
-        """Asks the first process of each pod, its supervisor."""
+        """Returns a command that signals the first process of each pod, its supervisor."""
         pids = [str(pod.pid) for pod in self.pods() if pod.phase == "Running"]
         return f"kill -QUIT {' '.join(pids)}" if pids else ""
 
     def start(self, spec: JobSpec) -> None:
-        """Starts the controller, in a session of its own, and returns when it has accepted the job.
+        """Starts the controller in a new session, and returns once it has accepted the job.
 
         Raises:
             RunsAlready: another process of this machine has started it.
@@ -128,7 +128,7 @@ class LocalJob:
         node_selector: Mapping[str, str] | None = None,
         suspend: bool | None = None,
     ) -> None:
-        """Changes the job as every backend does; returns when the controller has taken a number of workers over."""
+        """Changes the job as every backend does; returns once the controller has applied the number of workers."""
         with self._changing():
             before = self.folder.read_changes()
             changes = replace(
@@ -161,7 +161,7 @@ class LocalJob:
 
     @contextlib.contextmanager
     def _changing(self) -> Iterator[None]:
-        """No other client changes the job meanwhile; raises JobNotFound where it does not run here."""
+        """Locks the job against changes by other clients; raises JobNotFound if it does not run here."""
         if not self.folder.root.exists():
             raise self._absent()
         with lock.hold(self._lock):
@@ -173,15 +173,15 @@ class LocalJob:
         return JobNotFound(f"this machine has no job {self.name!r} in {self.folder.root.parent}")
 
     def clear_away(self) -> None:
-        """Ends the last workers of a job that has finished: they may still be ending, and hold memory until then."""
+        """Ends the last workers of a finished job, which may still be ending and hold memory."""
         if self.folder.root.exists():
             with lock.hold(self._lock):
                 self._end_if_finished()
 
     def cancel(self) -> None:
-        """Ends all processes of the job within its grace period; it then has Failed for the reason Cancelled.
+        """Ends all processes of the job within its grace period; its state is then Failed, with the reason Cancelled.
 
-        A job that another client is just starting is waited for.
+        Waits for a job that another client is just starting.
 
         Raises:
             JobNotFound: there is no such job here.
@@ -191,7 +191,7 @@ class LocalJob:
             raise self._absent()
 
     def delete(self) -> None:
-        """Cancels the job and removes its folder with all logs; nothing happens when there is none."""
+        """Cancels the job and removes its folder with all logs; ignores an absent job."""
         self._stop()
         if self.folder.root.exists():
             with lock.hold(self._lock):
@@ -199,7 +199,7 @@ class LocalJob:
                     shutil.rmtree(self.folder.root)
 
     def _read(self) -> Journal:
-        """Returns what the journal says, and what no journal can: that no controller lives any more."""
+        """Returns the journal, with a failure if no controller lives any more."""
         was_controlled = self.folder.is_controlled()  # before reading: a controller writes its last entry, then ends
         status, pods, events = self.folder.read()
         if was_controlled or self.folder.is_controlled():
@@ -245,7 +245,7 @@ class LocalJob:
 
 
 def job_folders(jobs: Path) -> list[JobFolder]:
-    """The folders of the jobs that were accepted, by name; what else a user may have put beside them is no job."""
+    """Returns the folders of accepted jobs, by name; ignores other files beside them."""
     roots = (journal.parent for journal in sorted(jobs.glob("*/journal.jsonl")))
     return [JobFolder(root) for root in roots if _JOB_NAME.fullmatch(root.name)]
 
@@ -259,7 +259,7 @@ def remove_old(jobs: Path) -> None:
 
 
 def read_log(log: Path, pod: Pod, position: LogPosition) -> tuple[list[LogLine], LogPosition, bool]:
-    """The whole lines after ``position``, where they end, and whether there are more; a last one once it has ended."""
+    """Returns the whole lines after ``position``, their end, and whether there are more; of an ended pod all lines."""
     if position.is_complete:
         return [], position, False
     has_ended = pod.deleted or pod.phase not in OPEN

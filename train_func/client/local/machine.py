@@ -1,6 +1,6 @@
-"""This machine: its cores, memory and GPUs, as far as this process may use them, and how many workers they hold.
+"""This machine: the cores, memory and GPUs that this process may use, and the number of workers that they hold.
 
-Too many workers do not fail: they crowd the machine until the kernel kills one process after the other.
+Too many workers would not fail: they would fill the machine until the kernel kills one process after the other.
 """
 
 import contextlib
@@ -37,11 +37,11 @@ class Machine:
     memory: int
     memory_free: int
     gpus: tuple[str, ...]
-    """What CUDA_VISIBLE_DEVICES calls them."""
+    """Their names in CUDA_VISIBLE_DEVICES."""
 
     @classmethod
     def look(cls, environment: Mapping[str, str]) -> Self:
-        """This machine now."""
+        """Returns this machine now."""
         cores = len(os.sched_getaffinity(0))
         quota = _cgroup("cpu.max").split()  # microseconds per period; no number where there is no quota
         if quota and quota[0].isdigit():
@@ -80,14 +80,14 @@ def _gpus(environment: Mapping[str, str]) -> tuple[str, ...]:
 def capacity_faults(
     workers: int, machine: Machine, *, num_model_bytes: int, cpu: int | None, memory: str | None, gpu: int
 ) -> list[str]:
-    """Returns why this machine does not hold the workers, with the number that it holds.
+    """Returns why this machine does not hold the workers, and how many it holds.
 
     Args:
-        workers: how many are asked for.
-        machine: as it is now.
+        workers: number of workers.
+        machine: the machine now.
         num_model_bytes: size of the weights that every worker loads.
-        cpu: cores of each worker, if stated; then any number of workers shares the cores.
-        memory: memory of each worker, if stated; then it is not estimated, and need not be free now.
+        cpu: cores of each worker, if given; then any number of workers shares the cores.
+        memory: memory of each worker, if given; then it is not estimated, and need not be free now.
         gpu: GPUs of each worker; without one, its memory holds the model and the state of its training.
     """
     faults, they = [], counted(workers, "worker")
@@ -102,12 +102,11 @@ def capacity_faults(
     if cpu is None and workers > most:
         faults.append(
             f"{they} for the {counted(machine.cores, 'core')} of this machine, and more than {WORKERS_PER_CORE} for "
-            f"each only wait for each other: ask for at most workers={most}, or say Local(cpu=1), and they start all "
-            "the same"
+            f"each only wait for each other: ask for at most workers={most}, or give Local(cpu=1) to start them anyway"
         )
     if memory is None:
         each, room = WORKER_BYTES + (0 if gpu else MODEL_COPIES * num_model_bytes), machine.memory_free
-        otherwise = "free memory, or state what each takes, as Local(memory=...), and they start all the same"
+        otherwise = "free memory, or give the memory of each, as Local(memory=...), to start them anyway"
     else:
         each, room = whole_quantity(memory), machine.memory
         otherwise = "ask for less memory"
@@ -123,9 +122,9 @@ def capacity_faults(
 
 
 def identity(home: Path) -> str:
-    """Returns the mark of this home on this machine, the same for each of its processes; "" where none can be kept.
+    """Returns the id of this home on this machine, the same for each process; "" if it cannot be stored.
 
-    A home on a file system that several machines share is another one on each, where the machines have an id.
+    A home on a file system that several machines share has another id on each, if the machines have ids.
     """
     path = home / "id"
     try:

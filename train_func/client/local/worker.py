@@ -1,8 +1,8 @@
-"""One worker as processes of this machine: its environment, its supervisor, and how that ends.
+"""One worker as processes of this machine: its environment, its supervisor, and their end.
 
-What one machine cannot have is replaced here: the image is this interpreter with its packages; the work folder is a
-folder of the worker, the cache one of the machine; Secrets are variables of the process that submitted; worker 0 is
-found at a port of this machine; GPUs are assigned by CUDA_VISIBLE_DEVICES; memory is watched by the supervisor.
+Parts of a cluster are replaced: the image is this interpreter with its packages; the work folder is a folder of the
+worker, the cache one of the machine; Secrets are variables of the submitting process; worker 0 has a port of this
+machine; CUDA_VISIBLE_DEVICES assigns GPUs; the supervisor watches memory.
 """
 
 import contextlib
@@ -34,7 +34,7 @@ _OF_THE_MACHINE = re.compile(
 
 
 def machine_environment(environment: Mapping[str, str]) -> dict[str, str]:
-    """Returns what an image would bring along: where this interpreter, package and machine's surroundings are."""
+    """Returns the variables that an image would have: those for this interpreter, package and machine."""
     brought = {name: value for name, value in environment.items() if _OF_THE_MACHINE.fullmatch(name)}
     # The submitting person's own, where the check before the job looked as well.
     brought["HF_HOME"] = environment.get("HF_HOME") or str(Path("~/.cache/huggingface").expanduser())
@@ -46,7 +46,7 @@ def machine_environment(environment: Mapping[str, str]) -> dict[str, str]:
 
 
 def secret_values(spec: JobSpec, environment: Mapping[str, str]) -> dict[str, str]:
-    """Values for the Secrets of a job, by variable, from ``environment`` and from where its stores look."""
+    """Returns the values for the Secrets of a job, by variable, from ``environment`` and from its stores."""
     names = {name for name, value in spec.environment.items() if isinstance(value, SecretKey)}
     values = dict(environment)
     for scheme in schemes() if names - {"HF_TOKEN"} else ():  # that of the Hub is of no store
@@ -56,16 +56,16 @@ def secret_values(spec: JobSpec, environment: Mapping[str, str]) -> dict[str, st
 
 
 class Node:
-    """What the workers of one job share on this machine."""
+    """The node of a job: everything that its workers share on this machine."""
 
     def __init__(self, folder: JobFolder, short: Path, environment: Mapping[str, str]) -> None:
         """Reserves the port of worker 0.
 
         Args:
-            folder: of the job.
-            short: a link to the folder: the path of a socket may have 107 bytes, and multiprocessing makes some in
-                TMPDIR.
-            environment: what ``machine_environment`` and ``secret_values`` gave the controller.
+            folder: the folder of the job.
+            short: a link to the folder, because the path of a socket may have 107 bytes, and multiprocessing makes
+                sockets in TMPDIR.
+            environment: ``machine_environment`` and ``secret_values`` of the controller.
         """
         self.folder, self.spec = folder, folder.spec()
         self._short, self._environment = JobFolder(short), environment
@@ -118,10 +118,10 @@ class Node:
 
 
 class Worker:
-    """A supervisor with everything below it, which ends with it and with the controller."""
+    """A supervisor with all processes below it; they end with it and with the controller."""
 
     def __init__(self, spec: JobSpec, environment: Mapping[str, str], folder: Path) -> None:
-        """Executes the command in a session of its own."""
+        """Executes the command in a new session."""
         self._folder, self._grace_seconds = folder, spec.grace_seconds
         self._kill_at = float("inf")
         program, *arguments = spec.command

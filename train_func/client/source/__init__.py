@@ -1,4 +1,4 @@
-"""Makes one self-contained module of a function in a notebook cell, or tells every reason why it cannot travel."""
+"""Makes one self-contained module of a function in a notebook cell, or reports every reason why it cannot travel."""
 
 from train_func.client.source.pack import Source, locate, locate_main, pack
 from train_func.client.source.refusals import unpublished_note

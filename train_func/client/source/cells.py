@@ -1,4 +1,4 @@
-"""What a person wrote, cell by cell or as one file, to the character, and what its names hold now."""
+"""The text of the user's code, cell by cell or as one file, and the current values of its names."""
 
 import __future__
 
@@ -30,7 +30,7 @@ _STANDARD = tuple(Path(sysconfig.get_path(kind)).resolve() for kind in ("stdlib"
 
 @dataclass(frozen=True, eq=False)
 class Text:
-    """One executed cell, or one file. ``order``: when it was executed; ``line``: of its first line in the origin."""
+    """One executed cell, or one file. ``order``: position in the execution; ``line``: number of its first line."""
 
     origin: str
     text: str
@@ -39,19 +39,19 @@ class Text:
 
     @classmethod
     def of_file(cls, path: Path, origin: str) -> "Text":
-        """Reads a file in the encoding that Python finds, without a BOM; every line break stays as it is."""
+        """Reads a file in the encoding that Python detects, without a BOM; line breaks do not change."""
         data = path.read_bytes()
         start = data.replace(b"\r\n", b"\n").replace(b"\r", b"\n")
         return cls(origin, data.decode(tokenize.detect_encoding(io.BytesIO(start).readline)[0]))
 
     @cached_property
     def lines(self) -> list[str]:
-        """The lines as Python counts them, each with its line break."""
+        """Returns the lines as Python counts them, each with its line break."""
         return split_lines(self.text)
 
     @cached_property
     def tree(self) -> ast.Module:
-        """The syntax tree; empty when the text is not Python, as a cell that the interpreter refused."""
+        """Returns the syntax tree; empty if the text is not Python, such as a cell that the interpreter refused."""
         try:
             return parse(self.text)
         except (SyntaxError, ValueError):
@@ -59,24 +59,24 @@ class Text:
 
     @cached_property
     def statements(self) -> list["Statement"]:
-        """The statements at the top level."""
+        """Returns the statements at the top level."""
         return [Statement(self, node) for node in self.tree.body]
 
     @cached_property
     def definitions(self) -> dict[tuple[str, int], "Statement"]:
-        """Every ``def`` and ``class``, at any depth, by its name and first line, as a code object knows it."""
+        """Returns every ``def`` and ``class``, at any depth, by the name and first line of its code object."""
         statements = [Statement(self, node) for node in ast.walk(self.tree) if isinstance(node, Definition)]
         return {(statement.name, statement.first): statement for statement in statements}
 
     @cached_property
     def outer(self) -> list["Statement"]:
-        """The definitions that bind a name of the module, also in a block."""
+        """Returns the definitions that bind a name of the module, also those in a block."""
         nodes = [statement.node for statement in self.definitions.values()]
         inner = {inner for node in nodes for inner in ast.walk(node) if inner is not node}
         return [statement for statement in self.definitions.values() if statement.node not in inner]
 
     def place(self, line: int) -> str:
-        """Returns where a line of this text stands, and what it says, for a message."""
+        """Returns the place of a line and its text, for a message."""
         shown = self.lines[line - 1].strip() if line <= len(self.lines) else ""
         shown = shown if len(shown) <= MAX_SHOWN else shown[:MAX_SHOWN] + "..."
         return f"{self.origin}, line {self.line + line - 1}: `{shown}`"
@@ -91,36 +91,36 @@ class Statement:
 
     @property
     def name(self) -> str:
-        """The name of a definition; else empty."""
+        """Returns the name of a definition; empty for other statements."""
         return self.node.name if isinstance(self.node, Definition) else ""
 
     @property
     def decorators(self) -> list[ast.expr]:
-        """The decorators above a definition."""
+        """Returns the decorators of a definition."""
         return self.node.decorator_list if isinstance(self.node, Definition) else []
 
     @property
     def first(self) -> int:
-        """Its first line within the text, decorators included."""
+        """Returns its first line within the text, including decorators."""
         return min([self.node.lineno, *(decorator.lineno for decorator in self.decorators)])
 
     @property
     def last(self) -> int:
-        """Its last line within the text."""
+        """Returns its last line within the text."""
         return self.node.end_lineno or self.node.lineno
 
     @property
     def is_indented(self) -> bool:
-        """Returns whether it stands inside a block."""
+        """Returns whether it is inside a block."""
         return self.text.lines[self.first - 1][:1] in {" ", "\t"} and self.node.col_offset > 0
 
     @cached_property
     def source(self) -> str:
-        """Its whole lines; only where it shares a line with another statement, its own characters."""
+        """Returns its whole lines; if it shares a line with another statement, only its own characters."""
         return self.with_values({})
 
     def with_values(self, texts: Mapping[ast.expr, str]) -> str:
-        """The source with other expressions in the same lines."""
+        """Returns the source with other expressions in the same lines."""
         lines = self.text.lines[self.first - 1 : self.last]
         is_alone = isinstance(self.node, Definition)
         if not is_alone:
@@ -142,12 +142,12 @@ class Statement:
         return self.text.place(line or self.first)
 
     def comes_after(self, other: "Statement") -> bool:
-        """Returns whether it was executed later than ``other``."""
+        """Returns whether it was executed after ``other``."""
         return (self.text.order, self.first) > (other.text.order, other.first)
 
 
 class Space:
-    """A notebook (its cells in the order of their execution) or one file, and what its names hold now."""
+    """A notebook (its cells in the order of their execution) or one file, and the current values of its names."""
 
     def __init__(self, live: Mapping[str, Any], texts: list[Text], file: str | None = None) -> None:
         self.live = live
@@ -157,7 +157,7 @@ class Space:
 
     @classmethod
     def of(cls, live: Mapping[str, Any], file: str | None) -> "Space | None":
-        """Returns the space of the globals ``live``, of a ``file`` or a notebook; None where there is no text."""
+        """Returns the space of the globals ``live`` of a ``file`` or a notebook; None if there is no text."""
         if isinstance(live.get("_ih"), list) and "get_ipython" in live:
             cells = []
             for number, text in enumerate(live["_ih"]):
@@ -174,29 +174,29 @@ class Space:
         return cls(live, [Text.of_file(path, shown)], file)
 
     def is_ipython_s(self, name: str) -> bool:
-        """Returns whether ``name`` holds what IPython has put there itself, as its own ``open``."""
+        """Returns whether IPython itself has bound ``name``, as it does ``open``."""
         shell = None if self.file else self.live["get_ipython"]()
         return shell is not None and shell.user_ns_hidden.get(name, ABSENT) is self.live[name]
 
     @cached_property
     def statements(self) -> list[Statement]:
-        """All statements at the top level, in the order of their execution."""
+        """Returns all statements at the top level, in the order of their execution."""
         return [statement for text in self.texts for statement in text.statements]
 
     @cached_property
     def futures(self) -> list[str]:
-        """What is imported from ``__future__``."""
+        """Returns the names that are imported from ``__future__``."""
         nodes = [statement.node for statement in self.statements if isinstance(statement.node, ast.ImportFrom)]
         return sorted({alias.name for node in nodes if node.module == "__future__" for alias in node.names})
 
     @cached_property
     def flags(self) -> int:
-        """The compiler flags of ``futures``."""
+        """Returns the compiler flags of ``futures``."""
         return sum(getattr(__future__, name).compiler_flag for name in self.futures)
 
     @cached_property
     def binders(self) -> Mapping[str, list[Statement]]:
-        """By name: the statements that bind it."""
+        """Returns the statements that bind each name, by name."""
         binders: dict[str, list[Statement]] = defaultdict(list)
         for statement in self.statements:
             for name in binds(statement.node, self.flags) | {*self._star(statement.node)}:
@@ -204,14 +204,14 @@ class Space:
         return binders
 
     def _star(self, node: ast.stmt) -> Mapping[str, object]:
-        """Returns what ``import *`` gives; empty for another statement."""
+        """Returns the names that ``import *`` binds; empty for another statement."""
         if not isinstance(node, ast.ImportFrom) or node.names[0].name != "*":
             return {}
         names = getattr(sys.modules.get(absolute(node, self.package)), "__dict__", {})
         return {name: names.get(name) for name in public_names(names)}
 
     def binder(self, name: str) -> Statement | None:
-        """The newest statement that binds ``name``; an ``import *`` only where it gave what the name holds."""
+        """Returns the newest statement that binds ``name``; an ``import *`` only if the name still holds its value."""
         for statement in reversed(self.binders.get(name, ())):
             names = self._star(statement.node)
             if name not in names or names[name] is self.live.get(name, ABSENT):
@@ -219,14 +219,14 @@ class Space:
         return None
 
     def imports_of(self, name: str, binder: Statement) -> list[Statement]:
-        """The import that binds ``name``, or all of ``import a.b`` and ``import a.c``, the newest of each wording."""
+        """Returns the import that binds ``name``, or all of ``import a.b`` and ``import a.c``, the newest of a text."""
         if not isinstance(binder.node, ast.Import):
             return [binder]
         imports = [statement for statement in self.binders[name] if isinstance(statement.node, ast.Import)]
         return [*{statement.source: statement for statement in imports}.values()]
 
     def text_of(self, code: CodeType) -> Text | None:
-        """The cell or file that ``code`` was compiled from; of equal cells the one executed last."""
+        """Returns the cell or file that ``code`` was compiled from; of equal cells the last executed one."""
         if self.file:
             return self.texts[0] if code.co_filename == self.file else None
         content = "".join(linecache.getlines(code.co_filename)).rstrip("\n")
@@ -237,12 +237,12 @@ class Space:
         return None
 
     def definition_at(self, code: CodeType) -> Statement | None:
-        """The ``def`` that ``code`` was compiled from, at any depth."""
+        """Returns the ``def`` that ``code`` was compiled from, at any depth."""
         text = self.text_of(code)
         return text.definitions.get(_key(code)) if text else None
 
     def definition_of(self, value: object) -> Statement | None:
-        """The statement that defines a function or a class of this space, or what a decorator has made of one."""
+        """Returns the statement that defines a function or a class of this space, also a decorated one."""
         functions = [self.definition_at(code) for code in self._codes(value)]
         if isinstance(value, type) and value.__module__ == self.live.get("__name__"):
             outer = [statement for text in self.texts for statement in text.outer]
@@ -258,17 +258,17 @@ class Space:
 
     @property
     def is_loaded_from_file(self) -> bool:
-        """Returns whether Python's own loader, which changes no code, has executed the text."""
+        """Returns whether Python's own loader has executed the text; other loaders may change code."""
         return bool(self.file) and type(self.live.get("__loader__")) is SourceFileLoader
 
     def is_outdated(self, value: object) -> bool:
-        """Returns whether the file no longer holds the code of a function or a class of it; a cell never changes."""
+        """Returns whether the file no longer has the code of a function or a class of it; a cell never changes."""
         if not self.is_loaded_from_file:
             return False
         return any(_without_lines(code) not in self._code_of_file for code in self._codes(value))
 
     def is_moved(self, value: object) -> bool:
-        """Returns whether the file has other definitions where those of a function or a class stood."""
+        """Returns whether the file has other definitions in the lines of a function or a class."""
         codes = self._codes(value) if self.file else ()
         return any(self.definition_at(code) is None for code in codes if code.co_name != "<lambda>")
 
@@ -284,7 +284,7 @@ class Space:
         return codes
 
     def _codes(self, value: object) -> Iterator[CodeType]:
-        """Code objects written here: of a function, or of the methods of a class."""
+        """Yields the code objects from this space: of a function, or of the methods of a class."""
         for member in list(vars(value).values()) if isinstance(value, type) else [value]:
             for function in layers(member):
                 is_own = not isinstance(value, type) or function.__qualname__.startswith(value.__qualname__ + ".")
@@ -292,7 +292,7 @@ class Space:
                     yield function.__code__
 
     def lambda_of(self, code: CodeType) -> tuple[Text, ast.Lambda] | None:
-        """The expression that a lambda was compiled from, or an equal one of its line."""
+        """Returns the expression that a lambda was compiled from, or an equal one in its line."""
         text = self.text_of(code)
         for node in ast.walk(text.tree) if text else ():
             if isinstance(node, ast.Lambda) and node.lineno == code.co_firstlineno:
@@ -303,7 +303,7 @@ class Space:
         return None
 
     def registrations(self, name: str, statement: Statement) -> list[Statement]:
-        """Later definitions decorated with something of ``name``, as ``@name.register``; the newest of each wording."""
+        """Returns later definitions with a decorator of ``name``, as ``@name.register``; the newest of each text."""
         newest: dict[str, Statement] = {}
         for later in self.statements:
             called = [getattr(decorator, "func", decorator) for decorator in later.decorators]
@@ -313,7 +313,7 @@ class Space:
         return list(newest.values())
 
     def is_import_of(self, node: ast.stmt, name: str) -> bool:
-        """Returns whether what ``name`` holds may be what the import gave; of functions and classes any may."""
+        """Returns whether the value of ``name`` may come from the import; any function and any class may."""
         if not isinstance(node, Import):
             return False
         value = self.live[name]
@@ -327,7 +327,7 @@ class Space:
 
 
 def public_names(names: Mapping[str, Any]) -> list[str]:
-    """Returns the names that ``import *`` gives of a module."""
+    """Returns the names that ``import *`` binds from a module."""
     return [*names.get("__all__", [name for name in names if not name.startswith("_")])]
 
 
@@ -341,14 +341,14 @@ def is_installed(file: str | None) -> bool:
 
 
 def absolute(node: ast.ImportFrom, package: str) -> str:
-    """The full name of the module that ``node`` imports from, in a module of ``package``."""
+    """Returns the full name of the module that ``node`` imports from, in a module of ``package``."""
     parents = package.split(".")
     parents = parents[: len(parents) + 1 - node.level] if node.level else []
     return ".".join([*parents, *([node.module] if node.module else [])])
 
 
 def parse(text: str) -> ast.Module:
-    """The syntax tree, with ``await`` allowed at the top level as in a cell, and no warning said twice."""
+    """Returns the syntax tree, with ``await`` allowed at the top level as in a cell, and without warnings."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         tree = compile(text, "<cell>", "exec", ast.PyCF_ONLY_AST | ast.PyCF_ALLOW_TOP_LEVEL_AWAIT, dont_inherit=True)
@@ -357,7 +357,7 @@ def parse(text: str) -> ast.Module:
 
 
 def literal(node: ast.expr) -> object:
-    """The value of a literal, else ABSENT."""
+    """Returns the value of a literal, else ABSENT."""
     try:
         return ast.literal_eval(node)
     except (ValueError, TypeError, SyntaxError, MemoryError, RecursionError):
@@ -365,7 +365,7 @@ def literal(node: ast.expr) -> object:
 
 
 def layers(value: object) -> Iterator[FunctionType]:
-    """The function itself, then those that its decorators say they were put around; asks no ``__getattr__``."""
+    """Yields the function itself, then the functions that its decorators wrap; calls no ``__getattr__``."""
     for _ in range(100):
         if isinstance(value, FunctionType):
             yield value
@@ -378,12 +378,12 @@ def layers(value: object) -> Iterator[FunctionType]:
 
 
 def is_same_literal(value: object, other: object) -> bool:
-    """Returns whether two values are of one type, and equal bit for bit."""
+    """Returns whether two values have one type, and equal bits."""
     return type(value) is type(other) and repr(value) == repr(other)
 
 
 def _magic_body(cell: Text) -> str | None:
-    """Returns what stands below ``%%time`` or another cell magic."""
+    """Returns the code below ``%%time`` or another cell magic."""
     if "run_cell_magic(" not in cell.text or len(cell.tree.body) != 1:
         return None
     match cell.tree.body[0]:
@@ -401,7 +401,7 @@ def _inner(code: CodeType) -> list[CodeType]:
 
 
 def _without_lines(code: CodeType) -> CodeType:
-    """The code as if it stood nowhere: equal for functions that say the same."""
+    """Returns the code without its lines and file, so that functions with the same text are equal."""
     within = (_without_lines(constant) if isinstance(constant, CodeType) else constant for constant in code.co_consts)
     flags = code.co_flags & ~inspect.CO_NESTED
     bare = code.replace(co_filename="", co_firstlineno=0, co_linetable=b"", co_consts=tuple(within), co_flags=flags)

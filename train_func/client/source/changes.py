@@ -1,4 +1,4 @@
-"""What has changed since a definition was executed: what was set on it, and what it was executed with."""
+"""Changes since a definition was executed: attributes that were set on it, and names that it used."""
 
 import abc
 import ast
@@ -27,20 +27,20 @@ _Function = ast.FunctionDef | ast.AsyncFunctionDef
 
 
 class Change(NamedTuple):
-    """An attribute that a definition has now, and that executing its text alone would not give."""
+    """An attribute of a definition that executing its text alone would not make."""
 
     path: str
-    """How the module reaches it, as ``Net.forward``."""
+    """Its path in the module, as ``Net.forward``."""
     value: object
-    """ABSENT where it was deleted; a cell of a closure where calls have changed what a decorator holds."""
+    """ABSENT if it was deleted; a cell of a closure if calls have changed the state of a decorator."""
     node: ast.stmt | None
-    """What the text has for it."""
+    """Its node in the text."""
     is_made: bool
-    """Whether the code of a decorator, a base or a metaclass may have made it, and makes it again."""
+    """Whether the code of a decorator, a base or a metaclass may have made it, and will make it again."""
 
 
 def changes(node: ast.stmt, value: object, space: Space) -> Iterator[Change]:
-    """Yields what was set on a function or a class, or deleted of it, since its definition was executed."""
+    """Yields the attributes that were set on a function or a class, or deleted, since its definition was executed."""
     if isinstance(node, ast.ClassDef) and isinstance(value, type):
         yield from _changes_of_class(node, value, node.name, space)
     elif isinstance(node, _Function):
@@ -76,7 +76,7 @@ def _changes_of_function(node: _Function, value: object, path: str, space: Space
 
 
 def _literals_around(statement: Statement, name: str) -> list[object]:
-    """Returns what the functions around the statement assign to a name; empty where one of that is no literal."""
+    """Returns the literals that the functions around the statement assign to a name; empty if one is no literal."""
     inside, all_of_text = {*ast.walk(statement.node)}, statement.text.definitions.values()
     around = [other.node for other in all_of_text if other.first < statement.first and other.last >= statement.last]
     nodes = (inner for outer in around for inner in ast.walk(outer) if inner not in inside)
@@ -115,7 +115,7 @@ def _changes_of_class(node: ast.ClassDef, kind: type, path: str, space: Space) -
 
 
 def _is_python_s(kind: type, name: str, space: Space) -> bool:
-    """Returns whether an attribute that the class body does not bind comes with every class of its kind."""
+    """Returns whether every class of its kind has the attribute, although its body does not bind it."""
     value, is_plain = vars(kind)[name], type(kind) in _METACLASSES and not issubclass(kind, tuple)
     if isinstance(value, FunctionType) and value.__globals__ is space.live:
         is_generated = value.__code__.co_filename == "<string>"  # as a dataclass makes them
@@ -126,13 +126,13 @@ def _is_python_s(kind: type, name: str, space: Space) -> bool:
 
 
 def _is_member(kind: type, name: str) -> bool:
-    """Returns whether it is a member of an enum or a field of a named tuple, which the class makes of its body."""
+    """Returns whether it is a member of an enum or a field of a named tuple, made from the class body."""
     is_of_enum = isinstance(kind, enum.EnumMeta) and (name in kind.__members__ or name == "__new__")
     return is_of_enum or name in getattr(kind, "_fields", ())
 
 
 def _is_said(node: ast.ClassDef, kind: type, name: str, binders: list[ast.stmt], space: Space) -> bool:
-    """Returns whether the class body, with values in place of its expressions, gives the class this attribute."""
+    """Returns whether the class body, with values in place of its expressions, makes this attribute."""
     value, last = vars(kind)[name], binders[-1]
     inside = {*ast.walk(node)}
     methods = {function.name for binder in binders for function in ast.walk(binder) if isinstance(function, _Function)}
@@ -163,7 +163,7 @@ def _is_said(node: ast.ClassDef, kind: type, name: str, binders: list[ast.stmt],
 
 
 def sets(node: ast.stmt, attribute: str) -> bool:
-    """Returns whether code of the statement sets or deletes the attribute, or names it, as for ``setattr``."""
+    """Returns whether code of the statement sets or deletes the attribute, or has its name, as for ``setattr``."""
     nodes = [*ast.walk(node)]
     is_by_name = any(isinstance(part, ast.Name) and part.id in ("setattr", "delattr") for part in nodes)
     return any(
@@ -174,7 +174,7 @@ def sets(node: ast.stmt, attribute: str) -> bool:
 
 
 def set_elsewhere(tree: ast.AST) -> set[str]:
-    """The attributes that code sets on something by its name, as ``settings.rate = 1``."""
+    """Returns the attributes that code sets on objects by name, as ``settings.rate = 1``."""
     owned = [
         attribute
         for attribute in ast.walk(tree)
@@ -186,7 +186,7 @@ def set_elsewhere(tree: ast.AST) -> set[str]:
 
 
 def set_on(module: str, node: ast.AST, live: Mapping[str, object]) -> Iterator[str]:
-    """The names of a module that a statement sets, or sets something on, as ``module.config.rate = 1``."""
+    """Yields the names of a module that a statement sets, or sets something on, as ``module.config.rate = 1``."""
     for part in ast.walk(node):
         if isinstance(part, ast.Attribute | ast.Subscript) and not isinstance(part.ctx, ast.Load):
             path, inner = "", cast("ast.expr", part)
@@ -198,7 +198,7 @@ def set_on(module: str, node: ast.AST, live: Mapping[str, object]) -> Iterator[s
 
 
 def _executed(node: ast.stmt) -> Iterator[ast.expr]:
-    """Yields what a worker executes of a definition beside its values: decorators, and calls that give bases."""
+    """Yields the code of a definition that a worker executes: decorators, and calls that make bases."""
     if isinstance(node, Definition):
         yield from node.decorator_list
     if isinstance(node, ast.ClassDef):
@@ -212,7 +212,7 @@ def _executed(node: ast.stmt) -> Iterator[ast.expr]:
 def change_since(
     space: Space, statement: Statement, node: ast.stmt | None, value: object
 ) -> tuple[str, Statement] | None:
-    """A name that a worker uses again to make ``value`` by ``node``, and the statement that has changed it since."""
+    """Returns a name that a worker needs to make ``value`` by ``node``, and the statement that changed it since."""
     nodes = [*_executed(node)] if node else []
     if isinstance(value, type) and isinstance(node, ast.Assign | ast.AnnAssign) and node.value:  # a call has made it
         nodes.append(node.value)
@@ -247,7 +247,7 @@ def change_since(
 
 
 def _globals(code: CodeType) -> set[str]:
-    """The globals that executing ``code`` looks up, without those of functions that it only makes."""
+    """Returns the globals that executing ``code`` looks up, without those of functions that it only defines."""
     names = {step.argval for step in dis.get_instructions(code) if step.opname in ("LOAD_GLOBAL", "LOAD_NAME")}
     inner = [part for part in code.co_consts if isinstance(part, CodeType)]
     runs = (

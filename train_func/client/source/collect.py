@@ -1,4 +1,4 @@
-"""Everything a function uses, found name by name: functions and classes by their text, all else by its value."""
+"""Collects everything a function uses, name by name: functions and classes by their text, all else by value."""
 
 import ast
 import copy
@@ -46,7 +46,7 @@ from train_func.errors import SourceRefused
 
 
 class Collection:
-    """What the function of ``statement`` needs; ``faults`` lists every reason why it cannot travel."""
+    """Collects the needs of the function of ``statement``; ``faults`` lists every reason why it cannot travel."""
 
     def __init__(
         self, space: Space, statement: Statement, function: object, is_there: Callable[[str], bool], also: Iterable[str]
@@ -102,13 +102,13 @@ class Collection:
         ):
             num_faults = len(self.faults)
             for name, line in sorted(names.items(), key=lambda item: (item[1], item[0])):
-                known = uses.own if names is not uses.maybe else None
+                known = uses.local_names if names is not uses.maybe else None
                 needed += [other for other in self._need(name, piece.text, line, known) if other is not piece]
             if names is uses.hints:
                 del self.faults[num_faults:]
 
     def _check(self, module: LocalModule) -> None:
-        """Adds a fault for what a local module, or an import of it, holds and its file does not say now."""
+        """Adds a fault for each value in a local module, or an import of it, that differs from its file."""
         space = module.space
         values = [(name, value, module.text.origin) for name, value in space.live.items()] + self._imported
         for name, value, place in values:
@@ -134,14 +134,14 @@ class Collection:
                     changed.append((name, statement.place()))
         for name, place in changed:
             self.faults.append(
-                f"{place}: {name!r} of {module.name!r} holds another value by now, and a worker imports its file as it "
+                f"{place}: {name!r} of {module.name!r} holds another value now, and a worker imports its file as it "
                 f"is. Set it inside {self.name}, or give it by Run(parameters={{...}})"
             )
 
     def _need(self, name: str, text: Text, line: int, known: Iterable[str] | None = ()) -> list[Piece]:
-        """The pieces that bind ``name``, which is looked up in that line.
+        """Returns the pieces that bind ``name``, which is looked up in that line.
 
-        ``known``: what it may have been meant for; None where it may be absent.
+        ``known``: names to suggest in place of a misspelt one; None if it may be absent.
         """
         if name in OF_A_MODULE:
             return []
@@ -184,7 +184,7 @@ class Collection:
         return self._value(name, value, binder, text, line)
 
     def _definition(self, name: str, value: object, binder: Statement | None) -> Statement | None:
-        """The statement that travels for ``name`` as it is written."""
+        """Returns the statement that travels verbatim for ``name``."""
         statement = self.space.definition_of(value)
         if statement is None and binder is not None:
             is_no_data = callable(value) or type(value).__module__ != "builtins"
@@ -232,11 +232,11 @@ class Collection:
         return [piece]
 
     def _expression(self, name: str, value: object, node: ast.AST, text: Text, line: int) -> Expression | None:
-        """The expression of a value that ``node`` has computed; None, and a fault, where it does not travel."""
+        """Returns the expression of a value that ``node`` has computed; None, with a fault, if it cannot travel."""
         if fact := machine_fact(node, self.space, value if isinstance(node, ast.Name) else None):
             self.faults.append(
-                f"{text.place(line)}: {name!r} says what this machine or process is ({fact}), and a worker is another "
-                f"one. Compute it inside {self.name}"
+                f"{text.place(line)}: {name!r} depends on this machine or process ({fact}), and a worker has "
+                f"another one. Compute it inside {self.name}"
             )
             return None
         try:
@@ -248,14 +248,14 @@ class Collection:
             return None
 
     def _assignment(self, path: str, expression: Expression, text: Text, line: int, by: Statement | None) -> Piece:
-        """The piece that binds a name, or an attribute of one, to a value."""
+        """Returns the piece that binds a name, or an attribute of one, to a value."""
         original = by.source if by else f"{path} = ...\n"
         return Piece(text, line, original, f"{path} = ", "\n", statement=by, values={None: expression}, name=path)
 
     # Statements that travel as they are, but for the values of their defaults and attributes.
 
     def _statement(self, statement: Statement, value: object = ABSENT) -> Piece:
-        """The piece of a statement; ``value``: what it has defined."""
+        """Returns the piece of a statement; ``value``: the object that it has defined."""
         if statement.node in self._of_node:
             return self._of_node[statement.node]
         node = statement.node
@@ -283,7 +283,7 @@ class Collection:
         return piece
 
     def _replace_values(self, piece: Piece, node: ast.AST, value: object) -> None:
-        """Lets values take the place of the expressions that have computed them when ``node`` was executed."""
+        """Replaces the expressions that were computed when ``node`` was executed by their values."""
         for computed in computed_values(node, value, self.space):
             expression = self._expression(
                 computed.name, computed.value, computed.node, piece.text, computed.node.lineno
@@ -297,7 +297,7 @@ class Collection:
             piece.node = copy.deepcopy(piece.node, replaced)
 
     def _attribute(self, change: Change, statement: Statement, piece: Piece) -> None:
-        """Adds what later statements have set on a definition, as ``Config.rate = 2`` or ``Net.forward = own``."""
+        """Adds an attribute that later statements have set on a definition, as ``Config.rate = 2``."""
         path, value = change.path, change.value
         attribute = path.rpartition(".")[2]
         uses = [use for use in self.space.statements if re.search(rf"\b{re.escape(attribute)}\b", use.source)]
@@ -328,7 +328,7 @@ class Collection:
     # What the expressions of values look up.
 
     def _reference(self, value: object) -> str | None:
-        """The expression that names ``value``, a function or a class, or None."""
+        """Returns the expression that names ``value``, a function or a class, or None."""
         if value is type(None):
             return f"{self._reference(type)}(None)"
         owner = value.__self__ if isinstance(value, MethodType | BuiltinFunctionType) else None
@@ -341,7 +341,7 @@ class Collection:
         if is_function or is_decorated or (is_written_here and isinstance(value, type)):
             if isinstance(value, FunctionType) and name.endswith("<lambda>"):
                 return self._lambda(value)
-            return self._own(value, name)
+            return self._need_own(value, name)
         homes = [
             getattr(owner, "__module__", None) for owner in (value, getattr(value, "__objclass__", None), type(value))
         ]
@@ -360,7 +360,7 @@ class Collection:
                 return path if is_seen else f"{self._module(home)}.{path}"
         return None
 
-    def _own(self, value: object, path: str) -> str | None:
+    def _need_own(self, value: object, path: str) -> str | None:
         top = path.partition(".")[0]
         pieces = self._need(top, *self._writer.at) if self._is_current(value, path) else []
         if not pieces and self._is_current(value, path):  # while the class that holds it is collected
@@ -370,7 +370,7 @@ class Collection:
         return path if pieces else None
 
     def _is_current(self, value: object, path: str) -> bool:
-        """Returns whether ``path`` holds the value, or an equal class, as its cell was executed again, unchanged."""
+        """Returns whether ``path`` holds the value, or an equal class, if its cell was executed again unchanged."""
         top, _, rest = path.partition(".")
         binders = self.space.binders.get(top, [])
         current = self.space.live.get(top)
@@ -411,7 +411,7 @@ class Collection:
         return Piece(cell, line, cell.lines[line - 1], text.format(name=alias))
 
     def _alias(self, name: str, key: object, make: Callable[[str], Piece]) -> Piece:
-        """Returns what ``make`` gives when it is first needed, under a name that nothing else has."""
+        """Returns the piece that ``make`` makes at the first use, under a name that nothing else has."""
         if key not in self._of_alias:
             used = (
                 {alias.name for alias in self._of_alias.values()} | self.space.binders.keys() | self.space.live.keys()
@@ -426,7 +426,7 @@ class Collection:
     # When all is known.
 
     def _finish(self) -> None:
-        """Names the objects that several places hold, and writes all pieces."""
+        """Names the objects that are used in several places, and writes all pieces."""
         for piece in sorted(self.pieces, key=lambda piece: piece.name):
             expression = piece.values.get(None)
             if expression in self._writer.shared and expression.piece is None and "." not in piece.name:
@@ -458,7 +458,7 @@ class Collection:
                 raise SourceRefused(size_fault(piece.place()))
 
     def _fill_registries(self) -> None:
-        """Gives what code may fill while definitions are made its value when all of them are."""
+        """Sets the containers that definitions may fill to their values after all definitions."""
         executed = closure(
             needed for piece in self.pieces if isinstance(piece.node, Definition) for needed in piece.now
         )

@@ -1,6 +1,6 @@
 """The expressions that run when a definition is executed: defaults of arguments, and what a class body assigns.
 
-They are not computed again in a worker: the value of each takes its place in the text that travels.
+A worker does not compute them again: the value of each replaces it in the text that travels.
 """
 
 import ast
@@ -23,17 +23,17 @@ _CHANGERS = frozenset(
 
 
 class Computed(NamedTuple):
-    """An expression of a definition, and the value that it gave."""
+    """An expression of a definition, and its value."""
 
     node: ast.expr
     name: str
     value: object
     attribute: str = ""
-    """How the module reaches it, as ``Config.rate``; empty for a default, and for a field."""
+    """Its path in the module, as ``Config.rate``; empty for a default, and for a field."""
 
 
 def computed_values(node: ast.AST, value: object, space: Space) -> Iterator[Computed]:
-    """The expressions of the definition ``node``, which made ``value``, that do not say themselves what they gave."""
+    """Yields the expressions of the definition ``node``, which made ``value``, that are no literals of their value."""
     for expression in _expressions_of(node, value):
         constant = literal(expression.node)
         if constant is not ABSENT:
@@ -49,7 +49,7 @@ def computed_values(node: ast.AST, value: object, space: Space) -> Iterator[Comp
 
 
 def is_edited(node: ast.AST, value: object) -> bool:
-    """Returns whether a literal in the definition is another one than that which made ``value``."""
+    """Returns whether a literal in the definition differs from the one that made ``value``."""
     constants = [(literal(expression.node), expression.value) for expression in _expressions_of(node, value)]
     return any(
         not is_same_literal(text, current)
@@ -59,13 +59,13 @@ def is_edited(node: ast.AST, value: object) -> bool:
 
 
 def shown_values(node: ast.AST, value: object) -> list[str]:
-    """The defaults and attributes of a definition as texts, without where they lie in memory."""
+    """Returns the defaults and attributes of a definition as texts, without their addresses in memory."""
     values = [expression.value for expression in _expressions_of(node, value)]
     return [re.sub(r"\b0x[0-9a-f]+", "", f"{type(part)} {part!r}") for part in values]
 
 
 def _made_arguments(node: ast.expr | None, kind: object) -> Iterator[Computed]:
-    """The arguments of a call that made an enum or a named tuple, as the class that it made has them."""
+    """Yields the arguments of a call that made an enum or a named tuple, from the class that it made."""
     values: dict[str, object] = {}
     if isinstance(kind, enum.EnumMeta):
         values = {"names": {name: vars(member)["_value_"] for name, member in vars(kind)["_member_map_"].items()}}
@@ -90,7 +90,7 @@ def _expressions_of(node: ast.AST, value: object) -> Iterator[Computed]:
 
 
 def function_of(node: ast.FunctionDef | ast.AsyncFunctionDef, value: object) -> FunctionType | None:
-    """The function that executing the ``def`` has made, of those that ``value`` is made of."""
+    """Returns the function that the ``def`` has made, among those that ``value`` is made of."""
     first = min([node.lineno, *(decorator.lineno for decorator in node.decorator_list)])
     codes = ((function, function.__code__) for function in functions(value))
     return next(
@@ -129,13 +129,13 @@ def _of_class(node: ast.ClassDef, kind: object, path: str) -> Iterator[Computed]
 
 
 def belongs_to_class(node: ast.expr, value: object) -> bool:
-    """Returns whether the value of the expression is of its class, as a property or ``dataclasses.field(...)`` is."""
+    """Returns whether the value of the expression belongs to its class, as a property or ``dataclasses.field(...)``."""
     called = ast.unparse(node.func).rpartition(".")[2] if isinstance(node, ast.Call) else ""
     return called in ("field", "auto") or (hasattr(type(value), "__get__") and not isinstance(node, ast.Lambda))
 
 
 def _attribute(kind: type, name: str) -> object:
-    """Returns the value in the text: of a field its default, of a member of an enum its value."""
+    """Returns the value of an attribute: of a field its default, of a member of an enum its value."""
     if field := vars(kind).get("__dataclass_fields__", {}).get(name):
         return ABSENT if field.default is dataclasses.MISSING else field.default
     if name in getattr(kind, "_fields", ()):
@@ -146,20 +146,20 @@ def _attribute(kind: type, name: str) -> object:
 
 
 def target(node: ast.stmt) -> str:
-    """The one name that an assignment binds; else empty."""
+    """Returns the name that an assignment binds; empty if it is not one name."""
     targets = getattr(node, "targets", [getattr(node, "target", None)])
     is_plain = isinstance(node, ast.Assign | ast.AnnAssign) and len(targets) == 1
     return targets[0].id if is_plain and isinstance(targets[0], ast.Name) else ""
 
 
 def mangle(name: str, kind: str) -> str:
-    """The attribute that a name in the body of a class stands for."""
+    """Returns the attribute for a name in the body of a class."""
     is_private = name.startswith("__") and not name.endswith("__") and kind.strip("_")
     return f"_{kind.lstrip('_')}{name}" if is_private else name
 
 
 def bindings(node: ast.ClassDef) -> Mapping[str, list[ast.stmt]]:
-    """By attribute: the statements of the class body that bind or delete it."""
+    """Returns the statements of the class body that bind or delete each attribute, by attribute."""
     bound: dict[str, list[ast.stmt]] = defaultdict(list)
     for inner in node.body:
         gone = {
@@ -174,7 +174,7 @@ def bindings(node: ast.ClassDef) -> Mapping[str, list[ast.stmt]]:
 
 
 def functions(value: object) -> list[FunctionType]:
-    """The functions that ``value`` was made of, those that decorators were put around included."""
+    """Returns the functions that ``value`` was made of, including those that decorators wrap."""
     result, waiting, seen = list[FunctionType](), [value], set[int]()
     while waiting and len(seen) < 100:
         item = waiting.pop()
@@ -190,13 +190,13 @@ def functions(value: object) -> list[FunctionType]:
 
 
 def parts(value: object) -> list[object]:
-    """The functions of a property, or the one that a static method, a class method or a partial is around."""
+    """Returns the functions of a property, or the function in a static method, a class method or a partial."""
     each = [getattr(value, name, None) for name in ("fget", "fset", "fdel", "__func__", "func")]
     return [function for function in each if function is not None] or [value]
 
 
 def is_plain_body(node: ast.ClassDef) -> bool:
-    """Returns whether the class body only defines and assigns, so that nothing in it changes what it holds."""
+    """Returns whether the class body only defines and assigns, so that no code in it changes its values."""
     for statement in node.body:
         if isinstance(statement, Definition):
             if statement.decorator_list or (isinstance(statement, ast.ClassDef) and not is_plain_body(statement)):
@@ -210,7 +210,7 @@ def is_plain_body(node: ast.ClassDef) -> bool:
 
 
 def changed_names(node: ast.AST) -> set[str]:
-    """The names and attributes that code below ``node`` changes in place, as a registry, or binds as globals."""
+    """Returns the names and attributes that code below ``node`` changes in place, or binds as globals."""
     names: set[str] = set()
     for part in ast.walk(node):
         if isinstance(part, ast.Global):
@@ -226,9 +226,9 @@ def changed_names(node: ast.AST) -> set[str]:
 
 
 def empty_of(value: object) -> object:
-    """Returns what a registry was before anything was registered: empty, or an object whose containers are.
+    """Returns a registry as it was before anything was registered: empty, or an object with empty containers.
 
-    No method runs that a class of the user's own has overridden: it may do more, in the notebook.
+    Runs no method that a class of the user's own has overridden, because it may have side effects in the notebook.
     """
     if hasattr(value, "clear"):
         make, arguments, state = (*value.__reduce_ex__(2), None)[:3]

@@ -18,13 +18,16 @@ _PLAIN = (
     *(ast.Constant, ast.List, ast.Tuple, ast.Dict, ast.Set, ast.UnaryOp, ast.BinOp, ast.Call, ast.keyword),
     *(ast.operator, ast.unaryop, ast.expr_context),
 )
-_PURE = {one.__name__: one for one in (bool, int, float, str, list, tuple, dict, set, frozenset, len, min, max, sum)}
+_PURE = {
+    builtin.__name__: builtin
+    for builtin in (bool, int, float, str, list, tuple, dict, set, frozenset, len, min, max, sum)
+}
 _CAUGHT = frozenset({"ImportError", "ModuleNotFoundError", "Exception", "BaseException"})
 
 
 @dataclass(frozen=True)
 class LocalModule:
-    """A module whose text lies here; the origin of ``text`` is its path below the folder it is imported from."""
+    """A module whose text is here; the origin of ``text`` is its path below the folder that it is imported from."""
 
     name: str
     is_package: bool
@@ -32,12 +35,12 @@ class LocalModule:
 
     @property
     def package(self) -> str:
-        """What relative imports in it refer to."""
+        """Returns the package that relative imports in it refer to."""
         return self.name if self.is_package else self.name.rpartition(".")[0]
 
     @property
     def space(self) -> Space:
-        """What its names hold; nothing when it was not imported yet."""
+        """Returns its text and values; no values if it is not imported."""
         live = sys.modules.get(self.name)
         names = vars(live) if live else {"__name__": self.name}
         space = Space(names, [self.text], getattr(live, "__file__", None))
@@ -45,7 +48,7 @@ class LocalModule:
         return space
 
     def constants(self) -> Iterator[tuple[Statement, str, object]]:
-        """Yields what an import of the module computes from literals alone: the last statement, the name, the value."""
+        """Yields the values that an import of the module computes from literals alone: last statement, name, value."""
         space = self.space
         names: dict[str, object] = {}
         for statement in space.statements:
@@ -64,7 +67,7 @@ class LocalModule:
         yield from ((space.binders[name][-1], name, value) for name, value in names.items() if name in space.binders)
 
     def replaced(self) -> Iterator[str]:
-        """Functions, classes and methods in whose place there is now something that was defined elsewhere."""
+        """Yields functions, classes and methods that were replaced by objects from elsewhere."""
         if self.space.is_loaded_from_file:
             last = {it.name: it.node for it in self.space.statements if self.space.binders[it.name][-1:] == [it]}
             yield from self._replaced(last.values(), self.space.live, "")
@@ -84,10 +87,10 @@ class LocalModule:
 
 
 class Modules:
-    """Collects what all import statements of the packed code ask for."""
+    """Collects the modules of all import statements of the packed code."""
 
     def __init__(self, function_module: str, is_there: Callable[[str], bool]) -> None:
-        """``is_there``: whether a module that is not here is installed in the worker."""
+        """``is_there``: returns whether a module that is not here is installed in the worker."""
         self.local: dict[str, LocalModule] = {}
         self.installed: dict[str, str] = {}  # top-level names that the code cannot do without, and where each stands
         self.faults: list[str] = []
@@ -96,9 +99,9 @@ class Modules:
         self._is_there = is_there
 
     def add(self, tree: ast.AST, text: Text, package: str = "", *, is_module: bool = False) -> None:
-        """Follows every import below ``tree`` of ``text``; relative ones start from ``package``.
+        """Follows every import below ``tree`` of ``text``; relative imports start from ``package``.
 
-        ``is_module``: of a whole module, in which a function may never be called.
+        ``is_module``: whether ``tree`` is a whole module, whose functions may never be called.
         """
         for node, is_certain in _imports_in(tree, is_certain=True, is_module=is_module):
             if isinstance(node, ast.Import):
@@ -129,7 +132,7 @@ class Modules:
             self.faults.append(_missing(top, place))
 
     def _embed(self, spec: ModuleSpec, rest: list[str], place: str, *, is_certain: bool) -> None:
-        """Lets a local module travel, and then the next part of the dotted name below it."""
+        """Adds a local module, and then the next part of the dotted name below it."""
         name, folders = spec.name, spec.submodule_search_locations
         if name not in self.local and name != self._own:
             is_package = folders is not None
@@ -151,14 +154,14 @@ class Modules:
 
 
 def _is_plain(node: ast.AST, names: Container[str]) -> bool:
-    """Returns whether what ``node`` gives follows from the text and ``names`` alone."""
+    """Returns whether the value of ``node`` depends only on the text and ``names``."""
     if isinstance(node, ast.Name):
         return isinstance(node.ctx, ast.Store) or node.id in names or node.id in _PURE
     return isinstance(node, _PLAIN)
 
 
 def _imports_in(node: ast.AST, *, is_certain: bool, is_module: bool) -> Iterator[tuple[Import, bool]]:
-    """The import statements below ``node``, and whether the code cannot do without that module."""
+    """Yields the import statements below ``node``, and whether the code cannot do without the module."""
     for child in ast.iter_child_nodes(node):
         if isinstance(child, Import):
             yield child, is_certain
@@ -171,7 +174,7 @@ def _imports_in(node: ast.AST, *, is_certain: bool, is_module: bool) -> Iterator
 
 
 def _holds_python(folder: str, rest: list[str]) -> bool:
-    """Returns whether a folder without ``__init__.py`` holds the module below it, or any."""
+    """Returns whether a folder without ``__init__.py`` has the module, or any module if ``rest`` is empty."""
     patterns = [rest[0], f"{rest[0]}.*"] if rest else ["*.py", "*/__init__.py"]
     return any(next(Path(folder).glob(pattern), None) for pattern in patterns)
 
@@ -180,5 +183,5 @@ def _missing(name: str, place: str) -> str:
     return (
         f"{place}: code imports {name!r}, which this interpreter does not have; a module that is installed here or "
         "whose .py file lies here can be imported. Install it, correct the name, let its package travel with "
-        "Local(packages=[...]) or Cluster(packages=[...]), or catch ImportError if it may lack"
+        "Local(packages=[...]) or Cluster(packages=[...]), or catch ImportError if it may be missing"
     )

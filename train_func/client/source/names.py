@@ -31,11 +31,11 @@ class Uses:
     maybe: dict[str, int] = field(default_factory=dict)  # may be absent, because its NameError is caught
     hints: dict[str, int] = field(default_factory=dict)  # in an annotation, which nothing may ever evaluate
     binds: set[str] = field(default_factory=set)  # at module level, by the statement or by a function with ``global``
-    own: set[str] = field(default_factory=set)  # local names, to find what a typo meant
+    local_names: set[str] = field(default_factory=set)  # to find what a typo meant
 
 
 def binds(node: ast.stmt, flags: int = 0) -> set[str]:
-    """Names that executing the statement at module level binds there, without those of ``import *``."""
+    """Returns the names that the statement binds at module level, without those of ``import *``."""
     if isinstance(node, Definition):
         return {node.name}
     if isinstance(node, Import):
@@ -44,7 +44,7 @@ def binds(node: ast.stmt, flags: int = 0) -> set[str]:
 
 
 def uses_of(node: ast.stmt, flags: int = 0) -> Uses:
-    """Returns what one statement, compiled as if it stood at module level under ``flags``, looks up and binds."""
+    """Returns the names that a statement looks up and binds, compiled at module level under ``flags``."""
     uses = Uses()
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
@@ -65,7 +65,7 @@ def uses_of(node: ast.stmt, flags: int = 0) -> Uses:
 
 
 def catches(handler: ast.ExceptHandler, names: frozenset[str]) -> bool:
-    """Returns whether the handler lets code go on after one of these errors."""
+    """Returns whether code goes on after the handler has caught one of these errors."""
     if any(isinstance(inner, ast.Raise) for inner in ast.walk(handler)):
         return False
     return handler.type is None or any(isinstance(n, ast.Name) and n.id in names for n in ast.walk(handler.type))
@@ -87,7 +87,7 @@ def _read(code: CodeType, uses: Uses, *, at_once: bool, is_module: bool, guarded
                 bound.add(step.argval)
             if is_module or step.opname == "STORE_GLOBAL":
                 uses.binds.add(step.argval)
-    uses.own |= {*code.co_varnames, *code.co_cellvars, *bound}
+    uses.local_names |= {*code.co_varnames, *code.co_cellvars, *bound}
     for inner in (constant for constant in code.co_consts if isinstance(constant, CodeType)):
         runs = not inner.co_flags & inspect.CO_OPTIMIZED or inner.co_name.startswith(_AT_ONCE)  # the body of a class
         _read(inner, uses, at_once=at_once and runs, is_module=False, guarded=guarded)

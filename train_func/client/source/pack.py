@@ -1,4 +1,4 @@
-"""Packs a function and all it uses into one module, code verbatim and names by value, or refuses with every reason."""
+"""Packs a function and everything it uses into one module, or refuses it with every reason."""
 
 import ast
 import functools
@@ -31,7 +31,7 @@ from train_func.wire.source_file import NUM_HEADER_LINES, Module, fold, split_li
 
 PACKED = "what train_func.pipeline.arguments(function, run) returns is expected, unchanged"
 ACCEPTED = (
-    "what travels is a function made by `def name(parameters):` in a notebook cell or a .py file, "
+    "a function made by `def name(parameters):` in a notebook cell or a .py file is expected, "
     "taking the dict in an argument called `parameters`, each of its values by name, or nothing"
 )
 # A folded local module shows as a file below source.py: ".../source.py/mypackage/module.py".
@@ -50,21 +50,21 @@ class Source:
     function: str
     """Name of the function in the packed module."""
     cells: dict[str, Any]
-    """Leads from lines of the text to the cells they came from."""
+    """Maps lines of the text to the cells that they come from."""
     imports: Mapping[str, str]
-    """Top-level names of the installed modules it cannot do without, sorted, and where each is imported first."""
+    """Top-level names of the installed modules that it needs, sorted, and the place of the first import of each."""
     module: str = "__main__"
-    """The module that the function was written in; that of a notebook or a script is ``__main__``."""
+    """The module of the function; ``__main__`` for a notebook or a script."""
     variables: list[str] = field(default_factory=list)
     """The variables of the environment that it reads and does not set."""
 
     def to_json(self) -> str:
-        """Returns one text, with which another process submits the same function; ``from_json`` is its inverse."""
+        """Returns a text with which another process can submit the same function; ``from_json`` is its inverse."""
         return json.dumps(asdict(self), ensure_ascii=False)
 
     @classmethod
     def from_json(cls, data: str) -> Self:
-        """Raises SourceRefused unless it is what ``to_json`` has given, unchanged."""
+        """Returns the source; raises SourceRefused unless the text is the unchanged result of ``to_json``."""
         try:
             source = cls(**json.loads(data))
             is_whole = hashlib.sha256(source.text.encode()).hexdigest() == source.sha256 == source.cells["sha256"]
@@ -77,12 +77,12 @@ class Source:
 
 
 def find(function: object, parameters: Mapping[str, Any] | None = None) -> tuple[Space, Statement]:
-    """Returns where ``function`` was defined, and what is defined beside it.
+    """Returns the statement that defines ``function``, and the space around it.
 
-    ``parameters``: what it is called with; None: a Run with its task.
+    ``parameters``: the parameters of the call; None: a Run with its task.
 
     Raises:
-        SourceRefused: when it is of a kind that cannot travel, or its text cannot be had.
+        SourceRefused: its kind cannot travel, or it has no text.
     """
     inner = next(reversed([*layers(getattr(function, "func", getattr(function, "__func__", function)))]), None)
     space = Space.of(inner.__globals__, inner.__code__.co_filename) if inner else None
@@ -98,7 +98,7 @@ def find(function: object, parameters: Mapping[str, Any] | None = None) -> tuple
         )
     if statement is None:
         raise SourceRefused(
-            f"{place}{inner.__name__!r} no longer stands there; the file was changed after it was imported. Restart "
+            f"{place}{inner.__name__!r} is no longer there; the file was changed after it was imported. Restart "
             "the kernel or use importlib.reload, then submit again"
         )
     if inner.__closure__:
@@ -124,7 +124,7 @@ def find(function: object, parameters: Mapping[str, Any] | None = None) -> tuple
 
 
 def _kind_of(function: object) -> str:
-    """Returns what was given, if it is no function that can travel."""
+    """Returns the kind of an object that is no function that can travel; empty for a function."""
     name = getattr(function, "__qualname__", type(function).__name__)
     if isinstance(function, functools.partial):
         return f"a functools.partial of {getattr(function.func, '__qualname__', function.func)!r}"
@@ -154,17 +154,17 @@ def pack(
     """Packs ``function`` with the functions, classes, imports and values it uses, of other cells and local modules.
 
     Args:
-        function: to be packed.
-        also: modules that have to be there beside those it imports.
-        parameters: what it is called with; None: a Run with its task, as one dict.
-        is_there: whether a top-level module that is not here is installed where the function runs.
-        workers: of the run.
+        function: the function to pack.
+        also: modules that it needs besides those it imports.
+        parameters: the parameters of the call; None: a Run with its task, as one dict.
+        is_there: returns whether a top-level module that is not here is installed where the function runs.
+        workers: number of workers of the run.
 
-    The text depends on the text of functions and classes and on the values of names, as they are now: not on cell
-    numbers, nor on when cells were executed.
+    The text depends on the text of functions and classes and on the current values of names. It does not depend on cell
+    numbers, or on the order in which cells were executed.
 
     Raises:
-        SourceRefused: when anything of it cannot travel; every reason, each with its cell and line.
+        SourceRefused: a part of it cannot travel; the message has every reason with its cell and line.
     """
     space, statement = find(function, parameters)
     collection = Collection(space, statement, function, is_there, also)
@@ -220,7 +220,7 @@ def _secrets(collection: Collection) -> list[Secret]:
 
 
 def _body(collection: Collection) -> tuple[str, list[dict[str, Any]]]:
-    """The text of the function's own module, and the map of its lines."""
+    """Returns the text of the function's own module, and the map of its lines."""
     futures = ", ".join(collection.space.futures)
     text, entries, was_definition = f"from __future__ import {futures}\n" if futures else "", [], False
     for piece in sort_pieces(collection.pieces, collection.root):
@@ -244,11 +244,11 @@ def _body(collection: Collection) -> tuple[str, list[dict[str, Any]]]:
 
 
 def locate(cells: Mapping[str, Any], traceback_text: str) -> list[tuple[str, int, str]]:
-    """The frames of ``traceback_text`` that lie in the packed module, innermost last.
+    """Returns the frames of ``traceback_text`` in the packed module, innermost last.
 
     Args:
-        cells: as in ``Source.cells``.
-        traceback_text: as Python prints it.
+        cells: the map of ``Source.cells``.
+        traceback_text: a traceback as Python prints it.
 
     Returns:
         Per frame: the origin ("cell In[5]" or a file), the line in it counted from 1, that line without indentation.
@@ -274,8 +274,8 @@ def locate(cells: Mapping[str, Any], traceback_text: str) -> list[tuple[str, int
 
 
 def locate_main(cells: Mapping[str, Any], stacks: str) -> list[tuple[str, int, str]]:
-    """The frames of a process's main thread in the packed module, innermost first; ``stacks`` as faulthandler prints.
+    """Returns the frames of a process's main thread in the packed module, innermost first, from faulthandler's output.
 
-    It prints the thread last that began first; of more than a hundred, an ellipsis in place of that one too.
+    faulthandler prints the oldest thread last; for more than a hundred threads it prints an ellipsis in its place.
     """
     return [] if stacks.rstrip().endswith("\n...") else locate(cells, stacks.rpartition("hread 0x")[2])

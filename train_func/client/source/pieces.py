@@ -1,4 +1,4 @@
-"""The lines that travel together, the values in them, what they need, and the order in which a module has them."""
+"""Pieces: lines that travel together, with their values and needs; and the order of the pieces of a module."""
 
 import ast
 from collections.abc import Iterable, Iterator
@@ -10,25 +10,25 @@ from train_func.client.source.names import Import
 
 @dataclass(eq=False)
 class Expression:
-    """The text that makes one object, between the expressions of the objects that it holds."""
+    """The text that makes one object, with the expressions of the objects that it holds in between."""
 
     value: object
     parts: "list[str | Expression]"
     needs: "list[Piece]"
     at: tuple[Text, int]
-    """The line that it was first needed for."""
+    """The line that needs it first."""
     num_uses: int = 1
     piece: "Piece | None" = None
-    """Binds a name to the object, which several places share."""
+    """The piece that binds a name to the object, if several places share it."""
 
     def text(self, user: "Piece | None" = None) -> str:
-        """The expression, or the name that another piece than ``user`` gives to its object."""
+        """Returns the expression, or the name that another piece than ``user`` binds to its object."""
         if self.piece not in (user, None):
             return self.piece.name
         return "".join(part if isinstance(part, str) else part.text() for part in self.parts)
 
     def needed(self, user: "Piece | None" = None) -> "Iterator[Piece]":
-        """The pieces that ``text`` looks up."""
+        """Returns the pieces that ``text`` looks up."""
         if self.piece not in (user, None):
             yield self.piece
             return
@@ -40,9 +40,9 @@ class Expression:
 
 @dataclass(eq=False)
 class Piece:
-    """Lines that travel together, with the pieces they need when they run, and when a function of them is called.
+    """Lines that travel together, with the pieces that they need when they run, and when a function of them is called.
 
-    They are a statement with values in place of its expressions, or a value, between ``head`` and ``tail``.
+    The lines are a statement with values in place of its expressions, or a value, between ``head`` and ``tail``.
     """
 
     text: Text
@@ -52,28 +52,28 @@ class Piece:
     head: str = ""
     tail: str = ""
     node: ast.stmt | None = None
-    """None for a value."""
+    """The statement's node; None for a value."""
     statement: Statement | None = None
     values: dict[ast.expr | None, Expression] = field(default_factory=dict)
-    """The values by the expression that they replace; under None the value of a name."""
+    """The values by the expression that they replace; the value of a name is under None."""
     name: str = ""
-    """What it binds to a value."""
+    """The name that it binds to a value."""
     is_last: bool = False
-    """Whether it says again at the end what a name holds."""
+    """Whether it sets the value of a name again at the end."""
     source: str = ""
-    """The lines, once ``write`` was called."""
+    """The lines, after ``write``."""
     names: "list[Piece]" = field(default_factory=list)
-    """What it looks up when it runs, beside what ``values`` need; ``now`` is both."""
+    """The pieces that it looks up when it runs, besides those of ``values``; ``now`` has both."""
     now: "list[Piece]" = field(default_factory=list)
     later: "list[Piece]" = field(default_factory=list)
 
     @property
     def is_indented(self) -> bool:
-        """Returns whether the statement stands in a block."""
+        """Returns whether the statement is in a block."""
         return not self.head and self.node is not None and self.statement is not None and self.statement.is_indented
 
     def write(self) -> None:
-        """Gives it its lines."""
+        """Sets its lines."""
         texts = {
             key: expression.text(expression.piece if self.is_last else self) for key, expression in self.values.items()
         }
@@ -83,7 +83,7 @@ class Piece:
         self.source = f"{self.head}{body}{self.tail}"
 
     def link(self) -> None:
-        """Says what it needs when it runs, now that it is known which objects have names."""
+        """Sets the pieces that it needs when it runs, once it is known which objects have names."""
         values = self.values.values()
         needed = [other for each in values for other in each.needed(each.piece if self.is_last else self)]
         self.now = [piece for piece in dict.fromkeys([*self.names, *needed]) if piece is not self]
@@ -94,7 +94,7 @@ class Piece:
 
 
 def closure(start: Iterable[Piece], *, is_now: bool = False) -> set[Piece]:
-    """The pieces, and all that they need; ``is_now``: to be executed."""
+    """Returns the pieces and all pieces that they need; ``is_now``: only those needed to execute them."""
     pieces: set[Piece] = set()
     waiting = list(start)
     while waiting:
@@ -106,10 +106,10 @@ def closure(start: Iterable[Piece], *, is_now: bool = False) -> set[Piece]:
 
 
 def sort_pieces(pieces: list[Piece], root: Piece) -> list[Piece]:
-    """Each piece after what it needs; those of one cell keep their order, and cells come before those that use them.
+    """Returns each piece after the pieces that it needs; pieces of one cell keep their order.
 
-    The order depends on the texts alone and not on when cells were executed, so that the same cells give the same
-    bytes.
+    The order depends on the texts alone, and not on when cells were executed, so that the same cells make the same
+    bytes. A cell comes before the cells that use it.
     """
     ranks: dict[Text, int] = {}  # the cells, each after those it leads to
     seen: set[Piece] = set()

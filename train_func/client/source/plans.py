@@ -1,7 +1,7 @@
-"""Judges whether each worker trains on its own part of a plan, as far as the text of a function tells.
+"""Checks from the text of a function that each worker trains on its own part of a plan.
 
-A worker notices the same after it has loaded its libraries; here it takes no time. Followed are names that the function
-binds outside of branches and loops; of all others nothing is said.
+A worker finds the same fault, but only after it has loaded its libraries. The check follows names that the function
+binds outside of branches and loops, and ignores all others.
 """
 
 import ast
@@ -16,12 +16,12 @@ _WORKER = re.compile(r"\bfrom train_func\.worker import\b")
 
 
 def plan_fault(statement: Statement, packed: str, workers: int) -> str:
-    """Returns the fault of a plan that is given whole or split twice, or of rows that are no plan; empty for none.
+    """Returns the fault of a plan that is passed whole or split twice, or of rows that are no plan; empty if none.
 
     Args:
         statement: the function.
         packed: all text that travels.
-        workers: of the run; one worker has all of a plan.
+        workers: number of workers of the run; a single worker has all of a plan.
     """
     nodes = [*ast.walk(statement.node)]
     sessions = [
@@ -55,9 +55,9 @@ def plan_fault(statement: Statement, packed: str, workers: int) -> str:
 def _uses(
     body: Iterable[ast.stmt], session: str, splits: dict[str, int | None]
 ) -> Iterator[tuple[str, int, int | None]]:
-    """Yields what takes a plan, in which line, and how often the plan was split; None where that is not known.
+    """Yields the taker of a plan, its line, and how often the plan was split; None if that is not known.
 
-    ``splits``: the same of what names hold.
+    ``splits``: how often the plan in a name was split, by name.
     """
     for part in body:
         heads = [child for child in ast.iter_child_nodes(part) if not isinstance(child, ast.stmt)]
@@ -88,7 +88,7 @@ def _num_splits(node: ast.expr, session: str, splits: dict[str, int | None]) -> 
             return splits.get(name)
         case ast.Call(func=ast.Attribute(value=ast.Name(id=name), attr="plan")) if name == session:
             return 0
-        case ast.Call(func=ast.Name(id="split_dataset_by_node"), args=[of, *_]):
-            number = _num_splits(of, session, splits)
+        case ast.Call(func=ast.Name(id="split_dataset_by_node"), args=[rows, *_]):
+            number = _num_splits(rows, session, splits)
             return None if number is None else number + 1
     return None

@@ -1,4 +1,4 @@
-"""What does not travel, why, and what to do instead: values, names, credentials in code."""
+"""Refusals: faults, with reason and remedy, of values, names and credentials that cannot travel."""
 
 import ast
 import builtins
@@ -39,9 +39,9 @@ _PASSING = frozenset(  # what these give of such a fact is one, too
 
 
 def machine_fact(node: ast.AST, space: Space, value: object = None) -> str:
-    """Returns what in an expression says which machine or process this is; "" for nothing.
+    """Returns the part of an expression that depends on this machine or process; "" if there is none.
 
-    Follows names, and where ``value``, which it gave, is a single text or number, functions that were written here.
+    Follows names, and also functions written here if ``value``, the result, is a single text or number.
     """
     waiting, seen = [node], set[str]()
     while waiting:
@@ -77,7 +77,7 @@ def machine_fact(node: ast.AST, space: Space, value: object = None) -> str:
 def value_fault(
     name: str, place: str, why: NoValueError, value: object, function: str, *, is_imported: bool = False
 ) -> str:
-    """The fault of something that does not travel."""
+    """Returns the fault of a value that cannot travel."""
     file = getattr(getattr(value, "__code__", None), "co_filename", None)
     origin = f" (its text is in {file}: import it from there)" if file and not file.startswith("<") else ""
     remedy = f"Build it inside {function}"
@@ -89,7 +89,7 @@ def value_fault(
 
 
 def undefined_fault(name: str, place: str, known: Iterable[str]) -> str:
-    """The fault of a name that nothing binds."""
+    """Returns the fault of a name that nothing binds."""
     if name in IPYTHON_ONLY:
         return ipython_fault(name, place)
     near = difflib.get_close_matches(name, list(known), n=1, cutoff=0.75)
@@ -101,7 +101,7 @@ def undefined_fault(name: str, place: str, known: Iterable[str]) -> str:
 
 
 def outdated_fault(name: str, file: str) -> str:
-    """The fault of a function or a class whose file was edited and not loaded again."""
+    """Returns the fault of a function or a class whose file was edited and not loaded again."""
     return (
         f"{file}: {name!r} is not what its file says now: the file was changed after it was imported, "
         "or something was set on it since. Restart the kernel, or use importlib.reload and run the import again; "
@@ -110,7 +110,7 @@ def outdated_fault(name: str, file: str) -> str:
 
 
 def ipython_fault(name: str, place: str) -> str:
-    """The fault of a name that only a notebook has."""
+    """Returns the fault of a name that only a notebook has."""
     return (
         f"{place}: {name!r} belongs to IPython (magics and ! commands use it too), and a worker is plain Python. "
         "Leave it out of what the function uses, or put it in a cell of its own"
@@ -118,11 +118,11 @@ def ipython_fault(name: str, place: str) -> str:
 
 
 def unpublished_fault(statement: Statement, packed: str) -> str:
-    """The fault of a function that trains a Trainer in a Session and publishes nothing; empty where that is uncertain.
+    """Returns the fault of a function that trains a Trainer in a Session and publishes nothing; empty if uncertain.
 
     Args:
         statement: the function.
-        packed: all text that travels. What writes files, or hands Session or Trainer on, may publish.
+        packed: all text that travels. Code that writes files, or passes Session or Trainer on, may publish.
     """
     if _PUBLISHES.search(packed) or not _TRAINS.search(packed):
         return ""
@@ -143,18 +143,18 @@ def unpublished_fault(statement: Statement, packed: str) -> str:
             case ast.Call(func=ast.Attribute(value=ast.Name(id=name), attr="train")) if kinds.get(name) == "Trainer":
                 return (
                     f"{statement.place(node.lineno)}: the model that {name!r} trains is lost with the worker, because "
-                    f"nothing in the source publishes it. Write {session}.publish({name}) behind the training"
+                    f"nothing in the source publishes it. Write {session}.publish({name}) after the training"
                 )
     return ""
 
 
 def unpublished_note(function: str, packed: str) -> str:
-    """A note on a loop over session.steps whose model nothing in the packed text publishes or writes; mostly empty."""
+    """Returns a note on a loop over session.steps whose model no packed code publishes or writes; else empty."""
     if _PUBLISHES.search(packed) or not (_LOOPS.search(packed) and "train_func.worker" in packed):
         return ""
     return (
         f"{function} trains over session.steps, and nothing in its source publishes the model, which is then lost with "
-        "the worker: session.publish(model) behind the loop keeps it"
+        "the worker: call session.publish(model) after the loop"
     )
 
 
@@ -184,7 +184,7 @@ def variables_read(packed: ast.AST) -> list[str]:
 
 
 def size_fault(place: str) -> str:
-    """The fault of more text than travels."""
+    """Returns the fault of too much text."""
     return (
         f"{place}: with this the function and what it uses are more than {MAX_BYTES:,} bytes of text, the most that "
         "travels. Keep data in a file or the store, and read it there"
@@ -202,14 +202,14 @@ class Secret:
 
     @property
     def fault(self) -> str:
-        """Returns why that line cannot travel."""
+        """Returns the fault of that line."""
         return (
             f"{self.place}: holds {self.what}; no credential may stand in code, which is stored and shown. "
             "Remove it there, and read it from the environment: a cluster sets it from a Secret"
         )
 
     def hidden_from(self, fault: str) -> str:
-        """Returns another fault, without the value and without its line."""
+        """Returns another fault without the value and without its line."""
         fault = fault.replace(self.line, self.place)
         return fault.replace(self.value, "***") if self.value else fault
 
@@ -217,7 +217,7 @@ class Secret:
 def secrets_in(tree: ast.AST, text: Text, first: int, last: int) -> list[Secret]:
     """Returns the credentials in the lines of ``text`` from ``first`` to ``last``, comments included; one per line.
 
-    ``tree`` is the syntax tree of these lines: what a string holds of names and values is read as prose is.
+    ``tree``: the syntax tree of these lines; names and values within a string are read like prose.
     """
     hits: dict[int, tuple[str, str]] = {}
     for number in range(first, last + 1):

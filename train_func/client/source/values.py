@@ -1,7 +1,7 @@
-"""Values as Python expressions that make equal ones in every worker, or why there is none.
+"""Values as Python expressions that make equal values in every worker, or the reason why there is no expression.
 
-No code of the user runs in such an expression. Equal values have equal texts in every kernel, because the text names
-the run; so sets are written in the order of their texts.
+No code of the user runs in such an expression. Equal values have equal texts in every kernel, because the name of the
+run depends on the text; so sets are written in the order of their texts.
 """
 
 import copyreg
@@ -74,28 +74,28 @@ Parts = list[str | Expression]
 
 
 class NoValueError(Exception):
-    """A value that no expression makes; the message says what it is."""
+    """No expression makes the value; the message says what the value is."""
 
 
 def full_name(kind: type) -> str:
-    """Returns the name that an import would say."""
+    """Returns the name for an import."""
     return kind.__qualname__ if kind.__module__ == "builtins" else f"{kind.__module__}.{kind.__qualname__}"
 
 
 def is_mutable(value: object) -> bool:
-    """Returns whether two names that hold ``value`` see each other's changes."""
+    """Returns whether a change of ``value`` shows in every name that holds it."""
     is_hashed_by_id = full_name(type(value)) in ("object", "torch.Tensor") or is_own_object(value)
     return type(value).__hash__ is None or (is_hashed_by_id and not isinstance(value, tuple | enum.Enum))
 
 
 def is_type(value: object) -> bool:
-    """Returns whether it is a class, or what annotations are made of."""
+    """Returns whether it is a class, or a part of annotations."""
     is_of_typing = type(value).__module__ in ("typing", "typing_extensions")
     return isinstance(value, type) or is_of_typing or typing.get_origin(value) is not None
 
 
 def is_own_object(value: object) -> bool:
-    """Returns whether its class and all bases of it, but for those of Python itself, are written here."""
+    """Returns whether its class and all its bases, except those of Python itself, are the user's own."""
     kinds = [kind for kind in type(value).__mro__ if kind.__module__ not in _BARE]
     return bool(kinds) and all(map(_is_written_here, kinds)) and not isinstance(value, type)
 
@@ -107,7 +107,7 @@ def _is_written_here(kind: type | types.FunctionType) -> bool:
 
 
 def _is_generated(function: object) -> bool:
-    """Returns whether the text of a method was made by a dataclass or a named tuple."""
+    """Returns whether a dataclass or a named tuple generated the method."""
     return getattr(getattr(function, "__code__", None), "co_filename", "") == "<string>"
 
 
@@ -117,15 +117,15 @@ def _an(kind: type) -> str:
 
 
 class Writer:
-    """Writes the values of one function; an object that is met again has the same expression.
+    """Writes the values of one function; the same object always has the same expression.
 
     Args:
-        reference: gives the expression that names a function or a class, or None.
-        module: gives the name of an imported module.
-        helper: gives the name of a function with that text, in which ``{name}`` is filled in.
-        at: the line that the first value is for.
+        reference: returns the expression that names a function or a class, or None.
+        module: returns the name of an imported module.
+        helper: returns the name of a function with that text, in which ``{name}`` is filled in.
+        at: the line that needs the first value.
 
-    What these need they add to ``needed``.
+    These functions add the pieces that they need to ``needed``.
     """
 
     def __init__(
@@ -141,13 +141,13 @@ class Writer:
         self.at = at
         self.needed: list[Piece] = []
         self.shared: list[Expression] = []
-        """The expressions of mutable objects, in the order in which they were met."""
+        """The expressions of mutable objects, in the order of their first use."""
         self._of_object: dict[int, Expression] = {}
         self._around: list[int] = []  # the values around the one that is written
         self._num_array_bytes = 0
 
     def expression(self, value: object, text: Text, line: int) -> Expression:
-        """The expression of a value of that line; raises NoValueError when there is none."""
+        """Returns the expression of a value of that line; raises NoValueError if there is none."""
         around, self._around, at, self.at = self._around, [], self.at, (text, line)
         try:
             part = self._part(value)
@@ -253,7 +253,7 @@ class Writer:
         return [f"{sign}{self._named(float)}({'nan' if math.isnan(value) else 'inf'!r})"]
 
     def _dataclass(self, value: Any) -> Parts:
-        """Writes it by its constructor where nothing but that makes it, as a person would."""
+        """Writes a dataclass by its constructor if the constructor alone makes it, as a person would."""
         kind, fields = type(value), dataclasses.fields(value)
         is_plain = (
             _is_generated(kind.__init__) and all(field.init for field in fields) and not hasattr(kind, "__post_init__")
@@ -265,7 +265,7 @@ class Writer:
         return [self._named(kind), *_in_brackets("(", parts, ")")]
 
     def _pickled(self, value: Any) -> Parts:
-        """Returns what pickle takes of an object: its maker, its state, its items; its ``__init__`` does not run."""
+        """Writes an object by the parts that pickle takes: maker, state and items; its ``__init__`` does not run."""
         try:
             make, arguments, state, items, pairs = (*value.__reduce_ex__(2), None, None, None)[:5]
         except Exception:  # of the user's code, or "cannot pickle"
@@ -340,7 +340,7 @@ class Writer:
 
 
 def _describe(value: object) -> str | None:
-    """Returns what tells a function or a class from others in every process."""
+    """Returns a description that identifies a function or a class in every process."""
     facts = [getattr(value, name, None) for name in ("__module__", "__qualname__", "__name__")]
     if isinstance(value, types.FunctionType):  # perhaps a lambda
         code, defaults = value.__code__, (*(value.__defaults__ or ()), *(value.__kwdefaults__ or {}).values())
@@ -350,7 +350,7 @@ def _describe(value: object) -> str | None:
 
 
 def _in_brackets(opening: str, parts: Parts, closing: str) -> Parts:
-    """``parts``: each with a comma before it."""
+    """Returns the parts in brackets; each of ``parts`` has a comma before it."""
     return [opening, *parts[1:], closing] if parts else [opening, closing]
 
 

@@ -1,1 +1,1 @@
-"""Checkpoints: the complete state of a training, taken, kept and found again; knows neither Trainer nor ranks."""
+"""Checkpoints: saves, stores and restores the complete state of a training; knows neither Trainer nor ranks."""

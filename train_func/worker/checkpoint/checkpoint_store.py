@@ -1,23 +1,22 @@
 """The checkpoints of one training in the store of its run: saved, found, verified, fenced and retained.
 
 A checkpoint is a folder ``checkpoints/<training>/<attempt>-<step>/``: its files first, then a manifest with their sizes
-and SHA-256. Without a manifest it is absent, whatever else lies there. With one it is complete, and never changed: a
-step that is saved again gets a folder of its own, and a file that is as it was before is copied within the store, so
-that no checkpoint needs another one. Hence no record has to say which checkpoint counts, and none can go stale: one
-listing has all manifests, and the newest checkpoint is the one with the highest (attempt, step) that verifies. A
-damaged one is stepped over, and the log says why. Where all are damaged, the run stops: to begin anew is for its user
-to decide.
+and SHA-256. Without a manifest it is absent. With one it is complete, and never changed: a step that is saved again has
+a folder of its own, and an unchanged file is copied within the store, so that no checkpoint needs another one. Hence no
+record has to say which checkpoint counts, and none can go stale: one listing has all manifests, and the newest
+checkpoint is the one with the highest (attempt, step) that verifies. A damaged one is skipped, and the log says why. If
+all are damaged, the run stops, because only its user can decide to begin again.
 
-An attempt may outlive its place, as behind a cut network, while the next one trains. A writer looks for a later lease
-(``attempt_records.py``) right before it puts a manifest, and ends as fenced where it finds one; a store needs no other
-condition of a put for that. Between that look and the put, a stale attempt may finish one more checkpoint. It is a
-valid one in a folder of its own, and no later attempt that has saved one prefers it.
+An attempt may go on while the next one trains, for example behind a cut network. A writer looks for a later lease
+(``attempt_records.py``) right before it puts a manifest, and ends as fenced if it finds one; the store needs no
+condition of a put for that. Between that look and the put, a stale attempt may finish one more checkpoint. It is valid,
+in a folder of its own, and no later attempt that has saved one prefers it.
 
-Older checkpoints go when the new one is complete, and never before: an attempt deletes what is of itself and of earlier
-attempts, but for the last two that it has saved or verified. It looks for a later lease before that too, so that a
-stale attempt does not delete what the later one has gone on from. A manifest is deleted before the files that it names:
-what is left of a broken deletion is absent, not damaged. A checkpoint whose manifest another version of this package
-wrote is stepped over too, and never deleted: that version can go on from it.
+Older checkpoints are deleted once the new one is complete: an attempt deletes its own and those of earlier attempts,
+except the last two that it has saved or verified. It looks for a later lease before that too, so that a stale attempt
+deletes no checkpoint that a later one has resumed from. A manifest is deleted before the files that it names, so the
+rest of an incomplete deletion is absent, not damaged. A checkpoint whose manifest another version of this package wrote
+is skipped too, and never deleted, because that version can resume from it.
 
 Loads no torch until a checkpoint is read.
 """
@@ -55,9 +54,9 @@ def of_rank(rank: int) -> str:
 
 @dataclass(frozen=True, kw_only=True)
 class Manifest(Record):
-    """Says of which training and step a checkpoint is, and of which files it is made.
+    """The manifest of a checkpoint: its training, step and files.
 
-    Beside those of the files it holds a SHA-256 of itself: whatever is changed in the store afterwards shows.
+    It holds the SHA-256 of each file and of itself, so that any later change in the store shows.
     """
 
     REMEDY = "The checkpoint stays in the store: the version that wrote it can go on from it"
@@ -65,7 +64,7 @@ class Manifest(Record):
     run: str
     generation: int
     training: int
-    """Its number in the function, from 0."""
+    """The number of the training in the function, from 0."""
     attempt: int
     """The attempt that saved the checkpoint."""
     step: int
@@ -73,9 +72,9 @@ class Manifest(Record):
     world_size: int
     """The number of ranks that saved it; each has a file of its own in it."""
     fingerprint: str
-    """A digest of model, precision and optimizer: a training of others cannot go on from the checkpoint."""
+    """A digest of model, precision and optimizer; a training with other ones cannot resume from the checkpoint."""
     files: Mapping[str, FileEntry]
-    """Files by name."""
+    """The files by name."""
 
     def to_json(self, indent: int | None = 1) -> bytes:
         """Returns the content of the manifest's file."""
@@ -84,7 +83,7 @@ class Manifest(Record):
 
     @classmethod
     def from_json(cls, data: bytes, where: str = "the manifest") -> Self:
-        """Raises StorageFailed (reason "damaged") when ``data`` is no manifest; ``where``: its name in the message."""
+        """Returns the manifest; raises StorageFailed (reason "damaged") if it is none. ``where``: for messages."""
         plain = read_json(data, where)
         sha256 = plain.pop("sha256", None)
         if plain.get("format") == cls.FORMAT and sha256 != _digest(plain):  # another version may make another one
@@ -98,56 +97,56 @@ def _digest(plain: Mapping[str, Any]) -> str:
 
 @dataclass(frozen=True)
 class Checkpoint:
-    """A verified checkpoint: its manifest, and the state that each of its files holds, by name."""
+    """A verified checkpoint: its manifest, and the states in its files, by name."""
 
     manifest: Manifest
     states: Mapping[str, "State"]
     refused: tuple[str, ...]
-    """Why newer ones were not taken."""
+    """Why newer checkpoints were skipped."""
 
     @property
     def training(self) -> "State":
-        """What all ranks have alike, with the weights that are not trained."""
+        """Returns the state that is the same on all ranks, with the weights that are not trained."""
         training, frozen = self.states[TRAINING], self.states.get(FROZEN)
         return replace(training, tensors={**training.tensors, **(frozen.tensors if frozen else {})})
 
 
 class Checkpoints:
-    """The checkpoints of one training of a generation, as attempt ``attempt`` sees them."""
+    """The checkpoints of one training of a generation, for attempt ``attempt``."""
 
     def __init__(self, store: Store, record: RunRecord, attempt: int, fingerprint: str, training: int = 0) -> None:
-        """``fingerprint``: a digest of what the training is made of; ``training``: its number, from 0."""
+        """``fingerprint``: a digest of model, precision and optimizer; ``training``: number of the training, from 0."""
         self._store, self._record, self._attempt = store, record, attempt
         self._fingerprint, self._training = fingerprint, training
         self._whole: list[tuple[CheckpointId, Manifest]] = []
-        """The last that this attempt has verified or saved, the newest at the end."""
+        """The last checkpoints that this attempt has verified or saved, the newest at the end."""
         self._begun: Counter[int] = Counter()
-        """How often a checkpoint of each step was begun: each time in another folder."""
+        """The number of checkpoints begun at each step; each has another folder."""
         self._unfinished: str | None = None
-        """The folder of a checkpoint that was begun and not completed."""
+        """The folder of an incomplete checkpoint."""
         self.not_deleted: StorageFailed | None = None
-        """Why the newest checkpoint has left what it has replaced."""
+        """Why checkpoints that the newest one replaces were not deleted."""
 
     def check_lease(self) -> None:
-        """Raises Fenced where a later attempt has begun, or the store's own failure."""
+        """Raises Fenced if a later attempt has begun, or the store's own failure."""
         check_lease(self._store, self._record, self._attempt)
 
     def newest(self, folder: Path, other: RunRecord | None = None) -> Checkpoint | None:
-        """Returns the newest checkpoint whose every file is what its manifest says; None where none was ever saved.
+        """Returns the newest checkpoint whose files all match its manifest; None if there is none.
 
         Args:
-            folder: takes its files for a moment.
-            other: another run whose checkpoints of the same training are read, and not changed.
+            folder: holds its files for a moment.
+            other: another run, whose checkpoints of the same training are read and not changed.
 
         Raises:
-            StorageFailed: reason "damaged", listing them, when there are some and none can be used; reason "absent"
-                when ``other`` has no checkpoint of any training; or the store's own failure.
+            StorageFailed: reason "damaged", with a list, if there are checkpoints and none can be used; reason "absent"
+                if ``other`` has no checkpoint of any training; or the store's own failure.
         """
         record, refused = other or self._record, list[str]()
         ids = (record.keys.checkpoint_id(entry.key) for entry in self._store.list(f"{record.keys.checkpoints}/"))
         complete = sorted(filter(None, ids), reverse=True)
         if other and not complete:
-            gone = f"{other.name}, which was to be gone on with, has no checkpoints any more. Submit without resume"
+            gone = f"{other.name}, the run to resume from, has no checkpoints any more. Submit without resume"
             absent = StorageFailed(gone, reason="absent")
             absent.checkpoints_of = other.name
             raise absent
@@ -170,7 +169,7 @@ class Checkpoints:
         way = "put back what was changed in the store, or train from the beginning: submit(..., fresh=True)"
         if other:
             way = (
-                f"{self._record.name} was to go on from them: submit it without resume, which trains from the "
+                f"{self._record.name} was to resume from them: submit it without resume, which trains from the "
                 "beginning, or name a run with the same plan, model, precision and optimizer"
             )
         error = StorageFailed(
@@ -216,19 +215,19 @@ class Checkpoints:
     def add(
         self, step: int, world_size: int, paths: Mapping[str, Path], sent: Callable[[int], object] = ignore
     ) -> Manifest:
-        """Uploads the files and makes them a checkpoint; what is no longer of use is deleted then.
+        """Uploads the files, makes them a checkpoint, and then deletes older ones.
 
-        What a failed one left is deleted before, because the store may be full of it.
+        Files of a failed checkpoint are deleted first, because they may fill the store.
 
         Args:
             step: steps done.
-            world_size: the number of ranks that have taken part.
+            world_size: the number of ranks that have saved it.
             paths: the files by name.
             sent: as in ``Store.upload``.
 
         Raises:
             Fenced: a later attempt has begun.
-            StorageFailed: the store's own failure. The earlier checkpoints stay as they were.
+            StorageFailed: the store's own failure; earlier checkpoints do not change.
         """
         if self._unfinished:
             self._delete(self._store.list(f"{self._unfinished}/"))
@@ -264,7 +263,7 @@ class Checkpoints:
         return manifest
 
     def _copy(self, key: str, name: str, path: Path) -> FileEntry | None:
-        """Copies a file within the store from a checkpoint that has the same; None where it has to be uploaded."""
+        """Copies a file within the store from a checkpoint that has the same; returns None if there is none."""
         with path.open("rb") as file:
             sha256 = hashlib.file_digest(file, "sha256").hexdigest()
         for checkpoint_id, manifest in reversed(self._whole):
@@ -281,9 +280,9 @@ class Checkpoints:
         return None
 
     def _delete_others(self) -> None:
-        """Deletes what this and earlier attempts have left, but for what is retained; a later one may upload already.
+        """Deletes checkpoints of this and earlier attempts that are not retained; a later attempt may upload already.
 
-        Raises Fenced; any other failure is noted, because the checkpoint is saved all the same.
+        Raises Fenced; any other failure is only noted, because the checkpoint is saved.
         """
         self.not_deleted = None
         folder = f"{self._record.keys.checkpoints_of(self._training)}/"

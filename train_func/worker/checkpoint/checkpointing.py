@@ -1,7 +1,7 @@
-"""Checkpointing: the ranks save one state together between two steps, stop there, and go on from the newest one.
+"""Checkpointing: the ranks save one state together between two steps, stop there, and resume from the newest one.
 
-Rank 0 alone knows the store and the clock. What is to be done is voted on in the exchange that every step has anyway,
-so all ranks do it at the same step.
+Only rank 0 uses the store and the clock. The ranks vote in the exchange of every step, so that all of them save or stop
+at the same step.
 """
 
 import hashlib
@@ -27,12 +27,12 @@ from train_func.worker.stop import work_seconds
 
 @dataclass(frozen=True)
 class Parts:
-    """What is to be saved; see StepState."""
+    """The parts of a state to save; see StepState."""
 
     training: Any
-    """What all ranks have alike."""
+    """The state that is the same on all ranks."""
     rank: Any
-    """What this rank has for itself."""
+    """The state of this rank alone."""
     lasting: frozenset[int] = frozenset()
     frozen: frozenset[int] = frozenset()
     best: tuple[int, Any] | None = None
@@ -41,35 +41,35 @@ class Parts:
 
 @dataclass(frozen=True)
 class Resumption:
-    """What this rank goes on from."""
+    """The state from which this rank resumes."""
 
     step: int
     """Steps done."""
     training: dict[str, Any]
-    """What all ranks have alike; its tensors are on the device."""
+    """The state that is the same on all ranks; its tensors are on the device."""
     rank: dict[str, Any]
-    """What this rank has saved. If fewer ranks saved the checkpoint, what the last one has, without its used rows."""
+    """The state saved by this rank; if fewer ranks saved it, that of the last one without its used rows."""
     lost: list[dict[str, Any]]
-    """On rank 0: what ranks have saved that this attempt does not have."""
+    """On rank 0: states saved by ranks that this attempt does not have."""
     best: tuple[int, Any] | None
     """On rank 0: the step of the best weights so far, and these weights."""
     run: str
     """The run that saved it."""
     is_own: bool
-    """Whether that is the run itself."""
+    """Whether it is the run itself."""
 
 
 class Checkpointing:
-    """Saves and restores one training of a function; every method is collective but where it says so."""
+    """Saves and restores one training of a function; every method is collective unless it says otherwise."""
 
     def __init__(
         self, store: Store, record: RunRecord, attempt: int, *, number: int, made_of: Any, folder: Path
     ) -> None:
-        """``number``: of the training in the function, from 0; ``made_of``: plain, what it has to have in common with
-        one that saved a checkpoint for it.
+        """``number``: the training's number in the function, from 0; ``made_of``: plain values that must equal those of
+        the training that saved a checkpoint.
 
         Raises:
-            StorageFailed: reason "conflict" when a later attempt has begun, or the store's own failure.
+            StorageFailed: reason "conflict" if a later attempt has begun, or the store's own failure.
         """
         self._saver: Saver | None = None
         self._begun_at: int | None = None
@@ -85,10 +85,10 @@ class Checkpointing:
             self._saver = Saver(self._checkpoints, folder, record.run.checkpoint_every, reporting.say)
 
     def restore(self, device: torch.device) -> Resumption | None:
-        """Returns on every rank the newest verified checkpoint; None where there is none.
+        """Returns the newest verified checkpoint on every rank; None if there is none.
 
         Raises:
-            StorageFailed: reason "damaged" when there are some, and none can be used.
+            StorageFailed: reason "damaged" if there are checkpoints and none can be used.
         """
         tensors: dict[str, torch.Tensor] = {}  # on rank 0, which alone reads the files
         best: tuple[int, Any] | None = None
@@ -145,8 +145,8 @@ class Checkpointing:
         )
 
     def votes(self) -> list[int]:
-        """Returns what is added up over the ranks: it is time, a signal has come, a later attempt has begun, the last
-        checkpoint could not be saved. Not collective."""
+        """Returns the votes, to be summed over the ranks: a checkpoint is due, a signal has come, a later attempt has
+        begun, the last checkpoint could not be saved. Not collective."""
         if self._saver is None:
             return [0, int(stop_flag.requested()), 0, 0]
         votes = (self._saver.is_due, stop_flag.requested(), self._saver.fenced is not None, self._saver.has_failed)
@@ -159,21 +159,20 @@ class Checkpointing:
 
     @marks.within(Phase.SAVING)
     def decide(self, counts: Sequence[int], step: int, take: Callable[[], Parts], *, is_over: bool = False) -> None:
-        """Saves, between two steps, what ``take`` gives, and stops, where that was voted for.
+        """Saves the state of ``take`` between two steps, and stops, if the ranks have voted for it.
 
-        The state that was restored is not saved again: what ends the ranks before they have done a step would be taken
-        for progress.
+        The restored state is not saved again, because the failure of an attempt without a step would count as progress.
 
         Args:
             counts: the ``votes``, summed over all ranks.
             step: steps done.
-            take: gives the state.
-            is_over: no step comes after this; the end is saved in any case, so that another attempt can publish it.
+            take: returns the state.
+            is_over: whether no step follows; the state is then always saved, so that another attempt can publish it.
 
         Raises:
-            InvalidInput: (cause "code") the state holds what is neither a tensor nor plain.
-            StorageFailed: reason "conflict" when a later attempt has begun.
-            StopSignal: on every rank, when a signal has come to one; the state is saved then, as far as can be.
+            InvalidInput: (cause "code") a part of the state is neither a tensor nor plain.
+            StorageFailed: reason "conflict" if a later attempt has begun.
+            StopSignal: on every rank, if a signal has come to one; the state is saved then, if possible.
         """
         is_due, is_stopped, is_fenced, has_failed = map(bool, counts)
         if has_failed:
@@ -192,9 +191,9 @@ class Checkpointing:
 
     @marks.within(Phase.SAVING)
     def save_before(self, seconds: float, step: int, take: Callable[[], Parts]) -> None:
-        """Saves what ``take`` gives after ``step`` steps, before work of ``seconds``; returns when it was copied.
+        """Saves the state of ``take`` after ``step`` steps, before work of ``seconds``; returns once it is copied.
 
-        Does nothing where that costs more than it is worth, or another checkpoint is on its way."""
+        Does nothing if saving costs more than it is worth, or another checkpoint is on its way."""
         if step in (0, self._begun_at, self._taken_at):
             return
         if world.on_rank_zero(lambda: self._saver is not None and self._saver.is_worth_it_before(seconds)):
@@ -220,12 +219,12 @@ class Checkpointing:
 
     @marks.within(Phase.SAVING)
     def before_update(self) -> None:
-        """Returns when the state that is being saved was copied, before the optimizer changes it. Not collective."""
+        """Waits, before the optimizer changes the state, until it is copied. Not collective."""
         if self._saver:
             self._saver.wait_copied()
 
     def close(self) -> None:
-        """Returns when what was begun is saved. Not collective; raises StorageFailed as ``decide`` does."""
+        """Waits until the last checkpoint is saved. Not collective; raises StorageFailed as ``decide`` does."""
         if self._saver:
             self._saver.wait()
             self._raise_fenced()

@@ -1,13 +1,12 @@
-"""The saver: copies a state while training goes on, and makes a checkpoint of the copy in a thread of its own.
+"""The saver: copies a state while training goes on, and makes a checkpoint of the copy in a thread.
 
-A training stands still only while its state is copied, and not even for that where nothing but the optimizer changes a
-tensor: such a tensor is copied in the thread, and the optimizer's next step waits for the copy. torch counts the
-changes of a tensor; one that was changed meanwhile all the same shows, and from then on all are copied at once. The
-copy takes the memory of the tensors once more, which the next checkpoint uses again.
+A training pauses only while its state is copied. A tensor that only the optimizer changes is copied in the thread, and
+the optimizer's next step waits for the copy. torch counts the changes of a tensor; if a tensor was changed meanwhile,
+all are copied at once from then on. The copy takes the memory of the tensors once more; the next checkpoint reuses it.
 
-One checkpoint is made at a time. A newer state takes the place of one that is still on its way, because an old state is
-worth less than the network that it would take. A failure ends no training: it is said, and the next checkpoint tries
-again. Only an attempt that is fenced has to stop.
+One checkpoint is made at a time. A newer state replaces one that is still on its way, because an old state is not worth
+the network traffic. A failure ends no training: it is reported, and the next checkpoint tries again. Only a fenced
+attempt has to stop.
 """
 
 import contextlib
@@ -33,32 +32,32 @@ NICENESS = 10  # of the thread: training goes first
 
 
 class _Superseded(Exception):
-    """A newer checkpoint has taken its place."""
+    """A newer checkpoint replaces this one."""
 
 
 @dataclass(frozen=True)
 class StepState:
-    """A state between two steps; its tensors are those of the training, and will change."""
+    """A state between two steps; its tensors belong to the training, and will change."""
 
     step: int
     """Steps done."""
     training: State
     ranks: Sequence[State]
     best: State | None = None
-    """The best weights so far, which do not change."""
+    """The best weights so far; they do not change."""
     lasting: frozenset[int] = frozenset()
-    """Addresses of tensors that stay as they are until the optimizer's next step; the others are copied at once."""
+    """Addresses of tensors that do not change until the optimizer's next step; the others are copied at once."""
     frozen: frozenset[int] = frozenset()
-    """Addresses of weights that are not trained: a file of their own, which is uploaded when it has changed."""
+    """Addresses of weights that are not trained; they have a file of their own, which is uploaded if it changes."""
 
 
 class Saver:
-    """Makes one checkpoint at a time; a fault of one ends no training, unless a later attempt has begun."""
+    """Makes one checkpoint at a time; its failure ends no training, unless a later attempt has begun."""
 
     def __init__(
         self, checkpoints: Checkpoints, folder: Path, every: float | None, say: Callable[[Event], object]
     ) -> None:
-        """``every``: seconds between two; None for as many as cost about 2 % of the time."""
+        """``every``: seconds between two checkpoints; None: saving takes about 2 % of the time."""
         self._checkpoints, self._folder, self._every, self._say = checkpoints, folder, every, say
         self._buffers: dict[str, torch.Tensor] = {}
         self._thread: threading.Thread | None = None
@@ -68,9 +67,9 @@ class Saver:
         self._took = 0.0
         self._copies_at_once = self._is_asked = self._is_given_up = self._is_told_of_others = False
         self.fenced: Fenced | None = None
-        """The error of an attempt behind which a later one has begun."""
+        """The error of an attempt, if a later one has begun."""
         self.has_failed = False
-        """Whether the last one could not be saved."""
+        """Whether the last checkpoint could not be saved."""
 
     @property
     def is_busy(self) -> bool:
@@ -78,22 +77,22 @@ class Saver:
 
     @property
     def is_due(self) -> bool:
-        """Returns whether it is time for the next checkpoint, and the one before is done."""
+        """Returns whether the next checkpoint is due, and the last one is done."""
         return not self.is_busy and self.fenced is None and (self._is_asked or time.monotonic() >= self._due)
 
     def is_worth_it_before(self, seconds: float) -> bool:
-        """Returns whether there is enough to lose to save before what lasts so many seconds."""
+        """Returns whether saving before work of ``seconds`` is worth its cost."""
         shortest = SHORTEST_SECONDS if self._every is None else min(SHORTEST_SECONDS, self._every)
         return not self.is_busy and self.fenced is None and seconds >= shortest
 
     def hasten(self) -> None:
-        """Makes the next one due."""
+        """Makes the next checkpoint due."""
         self._is_asked = True
 
     def begin(self, snapshot: StepState) -> None:
-        """Begins a checkpoint; ``wait_copied`` has to be called before tensors change.
+        """Begins a checkpoint; call ``wait_copied`` before tensors change.
 
-        One that is under way is given up for it, unless all of its files are in the store.
+        A checkpoint that is on its way is given up, unless all of its files are in the store.
         """
         self._is_given_up = True
         self.wait()
@@ -125,12 +124,12 @@ class Saver:
         self._thread.start()
 
     def wait_copied(self) -> None:
-        """Returns when the tensors may change."""
+        """Waits until the tensors may change."""
         if self.is_busy:
             self._copied.wait()
 
     def wait(self, seconds: float | None = None) -> bool:
-        """Returns whether the checkpoint that was begun, if there is one, is done or given up, within ``seconds``."""
+        """Waits up to ``seconds``; returns whether no checkpoint is on its way any more."""
         if self._thread is not None:
             self.wait_copied()
             self._thread.join(seconds)
@@ -180,12 +179,12 @@ class Saver:
         self._due = time.monotonic() + (max(SHORTEST_SECONDS, SHARE * took) if self._every is None else self._every)
 
     def finish(self, seconds: float) -> None:
-        """Waits up to ``seconds`` for the checkpoint under way, if another one could not be saved in that time."""
+        """Waits up to ``seconds`` for the checkpoint on its way, if another one could not be saved in that time."""
         if max(self._took, time.monotonic() - self._begun) > seconds:
             self.wait(seconds)
 
     def _write(self, snapshot: StepState, copy: State) -> Manifest:
-        """``copy``: of what the snapshot has of all ranks."""
+        """Writes and uploads a checkpoint; ``copy``: the copied state that is the same on all ranks."""
         seldom = {name for name, source in snapshot.training.tensors.items() if source.data_ptr() in snapshot.frozen}
         changing = {name: tensor for name, tensor in copy.tensors.items() if name not in seldom}
         states = {TRAINING: State(changing, copy.plain)}
@@ -211,7 +210,7 @@ class Saver:
 
 
 def _copy(source: torch.Tensor, target: torch.Tensor) -> None:
-    """Copies by numpy where both lie in this memory: torch would do it with the threads that compute."""
+    """Copies a tensor, with numpy if both are in this memory, because torch would use the threads that compute."""
     source = source.detach()
     if source.device.type == "cpu" and source.is_contiguous() and source.numel():
         target.reshape(-1).view(torch.uint8).numpy()[:] = source.reshape(-1).view(torch.uint8).numpy()

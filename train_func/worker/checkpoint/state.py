@@ -1,7 +1,7 @@
-"""State: the tensors and plain values of a training, as one safetensors file holds them; nothing in it is executed.
+"""State: the tensors and plain values of a training in one safetensors file; reading it executes nothing.
 
-State dicts nest tensors in dicts, lists and tuples. Here the tensors stand under the names of their places, and the
-rest is JSON, in the metadata of the file, with a mark where a tensor was. What is neither is refused by its name.
+State dicts nest tensors in dicts, lists and tuples. A file holds each tensor under the name of its place, and the rest
+as JSON in its metadata, with a mark in the place of a tensor. Any other value is refused by its name.
 """
 
 import json
@@ -23,19 +23,19 @@ _PLAIN = "state"  # in the metadata of a file
 
 @dataclass(frozen=True)
 class State:
-    """Tensors by name, and what they were taken out of; ``whole`` puts them back."""
+    """Tensors by name, and the value that held them; ``whole`` puts them back."""
 
     tensors: Mapping[str, torch.Tensor]
     plain: Any
 
     @classmethod
     def of(cls, value: Any, name: str) -> "State":
-        """Takes ``value`` apart; ``name`` is how messages and tensors' names call it.
+        """Takes ``value`` apart; ``name`` is its name in messages and in the names of tensors.
 
-        Tensors are not copied. Those that share their memory, as tied weights do, are held once.
+        Tensors are not copied. Tensors that share memory, such as tied weights, are held once.
 
         Raises:
-            InvalidInput: (cause "code") naming each part that is neither a tensor nor plain.
+            InvalidInput: (cause "code") parts are neither tensors nor plain; the message names each.
         """
         taker = _Taker()
         plain = taker.plain(value, name)
@@ -52,24 +52,24 @@ class State:
 
     @property
     def on_device(self) -> set[str]:
-        """Names of the tensors that were not in the memory of the CPU."""
+        """Returns the names of tensors that were not in the memory of the CPU."""
         return set(_on_device(self.plain))
 
     def whole(self) -> Any:
-        """Returns what ``of`` was given, its tensors those of ``tensors``.
+        """Returns the value that ``of`` took apart, with the tensors of ``tensors``.
 
         Raises:
-            KeyError: a tensor is not there.
+            KeyError: a tensor is missing.
         """
         return _put_back(self.plain, self.tensors)
 
     def to_bytes(self) -> bytes:
-        """Returns what ``write`` writes; torch does not read back what it pickles of a tensor of bytes."""
+        """Returns the bytes that ``write`` writes, not a pickle: torch cannot read back a pickled tensor of bytes."""
         return save(self._contiguous(), metadata={_PLAIN: json.dumps(self.plain)})  # type: ignore[no-any-return]
 
     @classmethod
     def from_bytes(cls, data: bytes) -> "State":
-        """The inverse of ``to_bytes``, of which the header is read as the format has it: its length, then JSON."""
+        """Returns the state of ``to_bytes``; the header of the format is its length, then JSON."""
         length = int.from_bytes(data[:8], "little")
         plain = json.loads(json.loads(data[8 : 8 + length])["__metadata__"][_PLAIN])
         return cls(load(data), plain)
@@ -78,7 +78,7 @@ class State:
         return {name: tensor.detach().contiguous() for name, tensor in self.tensors.items()}
 
     def write(self, path: Path) -> None:
-        """Raises OSError when the disk is full or cannot be written."""
+        """Writes the file; raises OSError if the disk is full or cannot be written."""
         try:
             save_file(self._contiguous(), path, metadata={_PLAIN: json.dumps(self.plain)})
         except SafetensorError as error:  # wraps what the disk has said
@@ -86,7 +86,7 @@ class State:
 
     @classmethod
     def read(cls, path: Path, where: str) -> "State":
-        """Raises StorageFailed (reason "damaged") when it is no such file; ``where``: its name in the message."""
+        """Returns the state; raises StorageFailed (reason "damaged") if it is no such file. ``where``: for messages."""
         try:
             with safe_open(path, framework="pt") as file:
                 metadata = file.metadata() or {}
@@ -97,16 +97,16 @@ class State:
 
 
 class _Taker:
-    """Takes a value apart: its tensors, each once and under the name of its place, and what cannot be saved."""
+    """Takes a value apart: collects each tensor once, under the name of its place, and values that cannot be saved."""
 
     def __init__(self) -> None:
         self.tensors: dict[str, torch.Tensor] = {}
         self.faults: list[str] = []
         self._names: dict[tuple[Any, ...], str] = {}
-        """The names, by the memory that tensors share."""
+        """The names of tensors, by the memory that they share."""
 
     def plain(self, value: Any, place: str) -> Any:
-        """Returns ``value`` with a mark in place of whatever JSON does not have."""
+        """Returns ``value`` with a mark in place of each value that JSON does not have."""
         if value is None or type(value) in (bool, int, float, str):
             return value
         if isinstance(value, np.ndarray | np.generic) and value.dtype.kind in "biuf":

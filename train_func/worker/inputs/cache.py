@@ -14,16 +14,16 @@ Loaded = TypeVar("Loaded")
 
 
 def machine_cache(environ: Mapping[str, str]) -> Path:
-    """The folder that all processes of this machine share, kept over jobs (in a pod: a volume)."""
+    """Returns the folder that all processes of this machine share, kept from job to job (in a pod: a volume)."""
     if folder := environ.get("TRAIN_FUNC_CACHE_DIR"):
         return Path(folder)
     return home(environ) / "cache"
 
 
 def entry(cache: Path, key: str, make: Callable[[Path], None]) -> Path:
-    """The file or folder ``cache/key``; ``make`` writes it to the path it is given when it is not there yet.
+    """Returns the file or folder ``cache/key``; if it is absent, ``make`` writes it to the path that it gets.
 
-    Of several processes one makes it and the others wait. A maker that dies or raises leaves nothing that counts.
+    One process makes it while the others wait. A maker that dies or raises leaves nothing that counts.
     """
     target = cache / key
     if target.exists():

@@ -1,4 +1,4 @@
-"""Findings: what is wrong with a run and what is to be known of it, collected so that all is told at once."""
+"""Findings: the faults, notes and facts of a run, collected so that all of them are reported at once."""
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -20,24 +20,24 @@ Result = TypeVar("Result")
 
 @dataclass
 class Findings:
-    """The collector that is passed down; also the report of a task's check."""
+    """A collector that is passed down the calls; it is also the report of a task's check."""
 
     faults: list[tuple[Cause, str]] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
     facts: dict[str, Any] = field(default_factory=dict)
     """Facts of the data by name, plain JSON; ``num_train`` is the number of training rows."""
     summary: str = ""
-    """The data in few words, for the line that tells of the submission."""
+    """The data in a few words, for the line that submit prints."""
     fingerprints: dict[str, str] = field(default_factory=dict)
-    """Fingerprints of every input, by its field or key: the commit of what lies on the Hub, else of the content."""
+    """The fingerprint of each input by its field or key: its commit on the Hub, else the hash of its content."""
     inputs: dict[str, LocalFiles] = field(default_factory=dict)
-    """Files of this machine that are read, by field or key: a cluster has to be given them."""
+    """Files of this machine that are read, by field or key; a cluster gets them by upload."""
     commits: dict[str, str] = field(default_factory=dict)
-    """What branches and tags of the Hub are at this moment, by the field that names them; addresses by key."""
+    """The commits that branches and tags of the Hub point to now, by the field that names them; addresses by key."""
     num_model_bytes: int = 0
     """Bytes of the weights that every worker loads."""
     held_out_sha256: str = ""
-    """Hash of the held-out rows, in their order: two runs with the same are measured on the same rows."""
+    """Hash of the held-out rows in their order; runs with equal hashes are evaluated on the same rows."""
 
     def fault(self, *texts: str, cause: Cause = "data") -> None:
         """Adds faults."""
@@ -46,12 +46,12 @@ class Findings:
     def fault_rows(
         self, column: str, part: str, rows: np.ndarray, problem: str, remedy: str, noun: str = "row", total: int = 0
     ) -> None:
-        """Adds a fault of ``rows``, from 0, of the rows called ``part``, unless there are none.
+        """Adds one fault for ``rows``, counted from 0, of the rows called ``part``, unless there are none.
 
         Args:
             problem: with the verb "{is}", which follows the number of rows.
-            noun: of what stands in a row, of which one row may have several.
-            total: how many there are of the noun, where that is worth telling.
+            noun: what a row holds; one row may hold several.
+            total: how many of the noun there are; 0 leaves it out.
         """
         if num := len(rows):
             count = f"{num} of {counted(total, noun)}" if total else counted(num, noun)
@@ -75,23 +75,23 @@ class Findings:
         return None
 
     def refuse(self) -> None:
-        """Raises InvalidInput with all faults, where there are any; its cause is that of the first."""
+        """Raises InvalidInput with all faults, if there are any, and the cause of the first."""
         if self.faults:
             raise InvalidInput([text for _, text in self.faults], cause=self.faults[0][0])
 
-    def add_input(self, field: str, found: "ModelFolder | RawDataset") -> None:
-        """Adds what is known of an input of the task, which names it in ``field``, and its revision beside that."""
-        self.fingerprints[field] = found.fingerprint
-        if found.local:
-            self.inputs[field] = found.local
-        if found.commit:
-            self.commits[f"{field}_revision"] = found.commit
+    def add_input(self, field: str, source: "ModelFolder | RawDataset") -> None:
+        """Adds fingerprint, files and commit of the input that a task names in ``field``."""
+        self.fingerprints[field] = source.fingerprint
+        if source.local:
+            self.inputs[field] = source.local
+        if source.commit:
+            self.commits[f"{field}_revision"] = source.commit
 
-    def add_named(self, key: str, found: "InputVersion") -> None:
-        """Adds what is known of an input of the run, by its key."""
-        self.note(*found.notes)
-        self.fingerprints[key] = found.fingerprint
-        if found.local:
-            self.inputs[key] = found.local
-        if found.pinned:
-            self.commits[key] = found.pinned
+    def add_named(self, key: str, version: "InputVersion") -> None:
+        """Adds notes, fingerprint, files and commit of an input of the run, by its key."""
+        self.note(*version.notes)
+        self.fingerprints[key] = version.fingerprint
+        if version.local:
+            self.inputs[key] = version.local
+        if version.pinned:
+            self.commits[key] = version.pinned

@@ -15,7 +15,7 @@ SETTLED_SECONDS = 2.0  # a file changed more recently could change again within 
 
 
 def of_file(path: Path, cache: Path) -> str:
-    """SHA-256 (hex) of the file's bytes."""
+    """Returns the SHA-256 (hex) of the file's bytes."""
     status = path.stat()
     if status.st_size < REMEMBERED_FROM:
         return _hash(path)
@@ -25,25 +25,25 @@ def of_file(path: Path, cache: Path) -> str:
         known = json.loads(note.read_text())
         if known["state"] == state:
             return str(known["sha256"])
-    found = _hash(path)
+    sha256 = _hash(path)
     if time.time() - max(status.st_mtime, status.st_ctime) > SETTLED_SECONDS:
         make_folders(note.parent)
         part = note.with_suffix(f".{os.getpid()}.part")
-        part.write_text(json.dumps({"state": state, "sha256": found}))
+        part.write_text(json.dumps({"state": state, "sha256": sha256}))
         part.replace(note)
-    return found
+    return sha256
 
 
 def of_each(folder: Path, names: Iterable[str], cache: Path) -> dict[str, str]:
-    """SHA-256 (hex) of files of ``folder``, by name."""
+    """Returns the SHA-256 (hex) of files of ``folder``, by name."""
     return {name: of_file(folder / name, cache) for name in names}
 
 
 def names_in(folder: Path, hidden: tuple[str, ...] = ()) -> list[str]:
-    """Returns what lies in a folder and below, also behind links, by path from it, in order.
+    """Returns the paths of all files in a folder and below it, also behind links, from the folder and in order.
 
-    A link to a folder that it lies in is followed no further, and named itself. What begins with one of ``hidden`` is
-    left out.
+    A link to a folder that contains it is not followed; the link itself is in the list. Names that begin with one of
+    ``hidden`` are left out.
 
     Raises:
         OSError: a folder cannot be read.
@@ -64,7 +64,7 @@ def _raise(error: OSError) -> None:
 
 
 def _leads_back(folder: Path, path: Path) -> bool:
-    """Returns whether a folder below ``folder`` is a link to one that it lies in, however it is reached."""
+    """Returns whether ``path``, below ``folder``, is a link to a folder that contains it, by any way."""
     if not path.is_symlink():
         return False
     target = path.resolve()
@@ -73,12 +73,12 @@ def _leads_back(folder: Path, path: Path) -> bool:
 
 
 def of_parts(parts: dict[str, str]) -> str:
-    """One fingerprint out of several, each under its name."""
+    """Returns one fingerprint for several parts, from theirs by name."""
     return hashlib.sha256(json.dumps(parts, sort_keys=True).encode()).hexdigest()
 
 
 def of_named(sums: Mapping[str, str]) -> str:
-    """The fingerprint of a folder, from those of its files by name; of one file, whose name is "", its own."""
+    """Returns the fingerprint of a folder, from those of its files by name; a single file is named ""."""
     return sums.get("") or of_parts(dict(sums))
 
 

@@ -17,11 +17,11 @@ from huggingface_hub import constants
 from train_func.errors import InvalidInput
 from train_func.wire.exits import NO_SPACE
 from train_func.worker.inputs.hub import away, look_up, unreachable
-from train_func.worker.inputs.locate import HubUnreachable, Wanted
+from train_func.worker.inputs.locate import HubUnreachable, Reference
 
 
-def read_hub(wanted: Wanted, subset: str | None) -> tuple[str, dict[str, pa.Table], tuple[str, ...]]:
-    """Commit, tables by split, and notes; from the cache in HF_HOME when the Hub cannot be reached.
+def read_hub(reference: Reference, subset: str | None) -> tuple[str, dict[str, pa.Table], tuple[str, ...]]:
+    """Returns commit, tables by split, and notes; reads the cache in HF_HOME if the Hub cannot be reached.
 
     Raises:
         InvalidInput: not found, gated, no such revision or subset, or unreadable.
@@ -29,24 +29,24 @@ def read_hub(wanted: Wanted, subset: str | None) -> tuple[str, dict[str, pa.Tabl
     """
     notes: tuple[str, ...] = ()
     try:
-        look_up(wanted)
+        look_up(reference)
     except HubUnreachable as outage:
-        loaded, chosen = _cached(wanted, subset, outage)
-        notes = (away(wanted, outage, f"the copy of {chosen!r}"),)
+        loaded, chosen = _cached(reference, subset, outage)
+        notes = (away(reference, outage, f"the copy of {chosen!r}"),)
     else:
         try:
-            loaded = load_dataset(wanted.address, subset, revision=wanted.revision)
+            loaded = load_dataset(reference.address, subset, revision=reference.revision)
         except (DatasetsError, ValueError, RuntimeError, OSError) as error:
-            raise _unloadable(wanted, subset, error) from error
+            raise _unloadable(reference, subset, error) from error
     if not isinstance(loaded, DatasetDict):
-        raise InvalidInput(f"{wanted}: cannot be loaded as tables", cause="data")
+        raise InvalidInput(f"{reference}: cannot be loaded as tables", cause="data")
     # `datasets` names the folder of the prepared files after the commit.
     file = next(file["filename"] for split in loaded.values() for file in split.cache_files)
     return Path(file).parent.name, _tables(loaded), notes
 
 
 def read_saved(folder: Path) -> dict[str, pa.Table]:
-    """Tables by split of a folder that ``save_to_disk`` wrote; that of a single Dataset is "all"."""
+    """Returns the tables by split of a folder that ``save_to_disk`` wrote; a single Dataset is the split "all"."""
     try:
         loaded = load_from_disk(str(folder))
         return _tables(loaded if isinstance(loaded, DatasetDict) else DatasetDict(all=loaded))
@@ -60,47 +60,51 @@ def read_saved(folder: Path) -> dict[str, pa.Table]:
 
 
 def _tables(splits: DatasetDict) -> dict[str, pa.Table]:
-    """Memory-mapped, with the features in the schema; saving and loading leave no row selection to apply."""
+    """Returns memory-mapped tables with the features in the schema; a saved data set has no row selection to apply."""
     return {
         name: split.data.table.replace_schema_metadata(split.features.arrow_schema.metadata)
         for name, split in splits.items()
     }
 
 
-def _cached(wanted: Wanted, subset: str | None, outage: HubUnreachable) -> tuple[Any, str]:
-    """Returns what an earlier load left in HF_HOME, when it is certain to be the revision asked for, and its subset."""
-    known: str | None = wanted.revision
-    if len(wanted.revision) != 40:  # a branch or tag: the commit that it had when the Hub was last asked
-        note = Path(constants.HF_HUB_CACHE, f"datasets--{wanted.address.replace('/', '--')}", "refs", wanted.revision)
+def _cached(reference: Reference, subset: str | None, outage: HubUnreachable) -> tuple[Any, str]:
+    """Returns the data set that an earlier load left in HF_HOME, and its subset; another revision is refused."""
+    known: str | None = reference.revision
+    if len(reference.revision) != 40:  # a branch or tag: the commit that it had when the Hub was last asked
+        note = Path(
+            constants.HF_HUB_CACHE, f"datasets--{reference.address.replace('/', '--')}", "refs", reference.revision
+        )
         known = note.read_text().strip() if note.is_file() else None
-    copy_of = partial(Cache, repo_id=wanted.address, dataset_name=wanted.address.split("/")[-1])
+    copy_of = partial(Cache, repo_id=reference.address, dataset_name=reference.address.split("/")[-1])
     try:
         builder = copy_of(config_name=subset, version="auto", hash="auto")  # the copy that was made last
         if known and Path(builder.cache_dir).with_name(known).is_dir():
             builder = copy_of(config_name=builder.config.name, version=str(builder.config.version), hash=known)
         loaded = builder.as_dataset()
     except (ValueError, OSError, DatasetsError) as error:
-        found = re.search(r"Available configs in the cache: (.+)|configurations in the cache: (.+)", str(error))
-        held = f"only its subsets {found[1] or found[2]}, of which subset= must name one" if found else "no copy of it"
-        raise unreachable(wanted, outage.why, held) from None
-    if known != builder.hash and not (known is None and wanted.revision == "main"):
-        raise unreachable(wanted, outage.why, f"only commit {builder.hash} of it")
+        subsets = re.search(r"Available configs in the cache: (.+)|configurations in the cache: (.+)", str(error))
+        copy = (
+            f"only its subsets {subsets[1] or subsets[2]}, name one of them in subset=" if subsets else "no copy of it"
+        )
+        raise unreachable(reference, outage.why, copy) from None
+    if known != builder.hash and not (known is None and reference.revision == "main"):
+        raise unreachable(reference, outage.why, f"only commit {builder.hash} of it")
     return loaded, str(builder.config.name)
 
 
-def _unloadable(wanted: Wanted, subset: str | None, error: Exception) -> Exception:
+def _unloadable(reference: Reference, subset: str | None, error: Exception) -> Exception:
     if _is_full(error):
         return error
     text = str(error).strip()
     if "Config name is missing" in text or "BuilderConfig" in text:
-        found = text[text.find("[") : text.find("]") + 1] or text
+        subsets = text[text.find("[") : text.find("]") + 1] or text
         what = f"has no subset {subset!r}" if subset else "has several subsets"
-        return InvalidInput(f"{wanted} {what}; give subset= one of {found}", cause="data")
-    return InvalidInput(f"{wanted}: cannot be loaded: {type(error).__name__}: {text[:500]}", cause="data")
+        return InvalidInput(f"{reference} {what}; give subset= one of {subsets}", cause="data")
+    return InvalidInput(f"{reference}: cannot be loaded: {type(error).__name__}: {text[:500]}", cause="data")
 
 
 def _is_full(error: BaseException) -> bool:
-    """Returns whether the disk was full, somewhere down the chain of causes."""
+    """Returns whether a full disk is among the causes of the error."""
     cause: BaseException | None = error
     while cause is not None:
         if isinstance(cause, OSError) and cause.errno in NO_SPACE:

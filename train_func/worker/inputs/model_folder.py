@@ -1,7 +1,7 @@
 """Brings the folder of a task's model to this machine, and refuses one that cannot be loaded.
 
-A folder is judged by its files, weights, vocabulary and positions, without torch, before any of it is loaded. Whether
-transformers has a model of that type for the task is known where it is loaded: importing transformers takes seconds.
+The check reads files, weights, vocabulary and positions, without torch. Whether transformers has such a model for the
+task is known only when it is loaded, because importing transformers takes seconds.
 """
 
 import fnmatch
@@ -17,7 +17,7 @@ from train_func.errors import InvalidInput
 from train_func.published_model import object_in
 from train_func.storage import Store
 from train_func.worker.inputs import fingerprint
-from train_func.worker.inputs.locate import HubUnreachable, LocalFiles, Wanted, locate
+from train_func.worker.inputs.locate import HubUnreachable, LocalFiles, Reference, locate
 
 CONFIG, TOKENIZER = "config.json", "tokenizer.json"
 IMAGE_PROCESSORS = ("preprocessor_config.json", "processor_config.json")
@@ -34,18 +34,18 @@ _RELATIVE = {"t5", "mt5", "umt5", "longt5", "switch_transformers", "xlnet"}
 
 @dataclass(frozen=True)
 class ModelUse:
-    """What a task needs of a model."""
+    """The needs of a task from its model."""
 
     max_length: int | None = None
-    """Tokens of the longest text that the model is given; None where it is given none, and needs no tokenizer."""
+    """Tokens of the longest text that the model gets; None if it gets no text and needs no tokenizer."""
     has_default_length: bool = False
-    """Whether ``max_length`` is what the task takes unless it is given."""
+    """Whether ``max_length`` is the default of the task."""
     needs_image_processor: bool = False
 
 
 @dataclass(frozen=True)
 class ModelFolder:
-    """A folder that transformers can load, but for weights that were left on the Hub."""
+    """A folder that transformers can load, except for weights that are still on the Hub."""
 
     folder: Path
     where: str
@@ -54,7 +54,7 @@ class ModelFolder:
     """Bytes of the weights that are loaded."""
     notes: tuple[str, ...] = ()
     local: LocalFiles | None = None
-    """What it lies in, unless that is a store or the Hub."""
+    """Its files on this machine; None if it comes from a store or the Hub."""
     commit: str | None = None
     """Commit on the Hub."""
 
@@ -62,46 +62,46 @@ class ModelFolder:
 def find_model(
     address: str, revision: str, use: ModelUse, store: Store | None, cache: Path, *, weights: bool = True
 ) -> ModelFolder:
-    """The model that a task names in its fields ``model`` and ``model_revision``, brought to this machine.
+    """Returns the model of a task's fields ``model`` and ``model_revision``, on this machine.
 
-    Without ``weights`` those of a Hub model are not downloaded.
+    Without ``weights``, the weights of a Hub model are not downloaded.
 
     Raises:
         InvalidInput: not found, gated, or a folder that cannot be loaded, with all that is wrong in it.
         StorageFailed: the store or the Hub is away, or the store denies.
     """
-    wanted = Wanted("model", address, "model", revision)
-    folder = locate(wanted, store, cache, is_loaded)
+    reference = Reference("model", address, "model", revision)
+    folder = locate(reference, store, cache, is_loaded)
     if folder is None:
-        return _on_hub(wanted, use, weights=weights)
+        return _on_hub(reference, use, weights=weights)
     if revision != "main":
         raise InvalidInput(
             f"model_revision={revision!r}: only a Hub model has revisions, and {folder} is none", cause="model"
         )
     if not folder.is_dir():
-        raise wanted.fault("is a file; the folder with config.json, tokenizer and weights is expected")
+        raise reference.fault("is a file; the folder with config.json, tokenizer and weights is expected")
     sizes = _sizes_of(folder)
     num_bytes = _judge(folder, str(folder), sizes, use)
     parts = fingerprint.of_each(folder, filter(is_loaded, sizes), cache)
     sha256 = fingerprint.of_parts(parts)
-    local = LocalFiles.found(wanted, folder, parts, sha256)
+    local = LocalFiles.of_path(reference, folder, parts, sha256)
     return ModelFolder(folder, str(folder), sha256, num_bytes, local=local)
 
 
-def _on_hub(wanted: Wanted, use: ModelUse, *, weights: bool) -> ModelFolder:
+def _on_hub(reference: Reference, use: ModelUse, *, weights: bool) -> ModelFolder:
     from train_func.worker.inputs.hub import away, look_up, snapshot  # imports huggingface_hub, which takes time
 
     try:
-        files = look_up(wanted).files
+        files = look_up(reference).files
     except HubUnreachable as outage:
-        folder = snapshot(wanted, outage, allow=LOADED, ignore=NOT_LOADED)
+        folder = snapshot(reference, outage, allow=LOADED, ignore=NOT_LOADED)
         sizes = _sizes_of(folder)
-        notes: tuple[str, ...] = (away(wanted, outage),)
+        notes: tuple[str, ...] = (away(reference, outage),)
     else:
-        folder = snapshot(wanted, allow=LOADED if weights else DESCRIBED, ignore=NOT_LOADED)
+        folder = snapshot(reference, allow=LOADED if weights else DESCRIBED, ignore=NOT_LOADED)
         sizes, notes = {name: size for name, size in files.items() if "/" not in name}, ()
-    num_bytes = _judge(folder, str(wanted), sizes, use)
-    return ModelFolder(folder, str(wanted), folder.name, num_bytes, notes, commit=folder.name)
+    num_bytes = _judge(folder, str(reference), sizes, use)
+    return ModelFolder(folder, str(reference), folder.name, num_bytes, notes, commit=folder.name)
 
 
 def is_loaded(name: str) -> bool:
@@ -112,7 +112,7 @@ def is_loaded(name: str) -> bool:
 
 
 def _judge(folder: Path, where: str, sizes: Mapping[str, int], use: ModelUse) -> int:
-    """The bytes of the weights that are loaded.
+    """Checks the folder, and returns the bytes of the weights that are loaded.
 
     Args:
         where: the name of the model in messages.
@@ -169,7 +169,7 @@ def _missing(where: str, sizes: Mapping[str, int], *, needs_tokenizer: bool) -> 
 
 
 def _wrong_weights(path: Path) -> str | None:
-    """Returns what is wrong with weights: cut short, or no safetensors; None for those that are not here yet."""
+    """Returns the fault of a file of weights: cut short, or no safetensors; None if it is not downloaded yet."""
     if not path.is_file():
         return None
     try:
@@ -194,7 +194,7 @@ def _wrong_vocabulary(path: Path, where: str, vocab_size: object) -> list[str]:
 
 
 def _max_positions(config: Mapping[str, Any], tokenizer: Mapping[str, Any]) -> int | None:
-    """The longest text in tokens, special ones included, as far as the two files say."""
+    """Returns the tokens of the longest text, special ones included; None if the two files do not say."""
     kind = config.get("model_type")
     if kind in _RELATIVE or config.get("position_biased_input") is False:
         return None
@@ -206,5 +206,5 @@ def _max_positions(config: Mapping[str, Any], tokenizer: Mapping[str, Any]) -> i
 
 
 def _sizes_of(folder: Path) -> dict[str, int]:
-    """Bytes of the folder's own files, by name."""
+    """Returns the bytes of the files directly in the folder, by name."""
     return {path.name: path.stat().st_size for path in sorted(folder.iterdir()) if path.is_file()}

@@ -13,28 +13,28 @@ from train_func.errors import InvalidInput
 from train_func.worker.inputs.model_folder import ModelFolder
 
 
-def load_tokenizer(found: ModelFolder, *, of_words: bool = False) -> Any:
-    """The tokenizer; one without a padding token pads with its end-of-text token.
+def load_tokenizer(source: ModelFolder, *, of_words: bool = False) -> Any:
+    """Returns the tokenizer; one without a padding token pads with its end-of-text token.
 
     Args:
-        of_words: whether it is given words rather than texts; each of them then stands behind a space.
+        of_words: whether it gets words rather than texts; each word then follows a space.
 
     Raises:
         InvalidInput: it cannot be loaded, or has nothing to pad with.
     """
     rules = {"local_files_only": True, "trust_remote_code": False}
     try:
-        tokenizer = AutoTokenizer.from_pretrained(found.folder, **rules)
+        tokenizer = AutoTokenizer.from_pretrained(source.folder, **rules)
         if of_words and _byte_levels(tokenizer):  # it has other tokens for a word behind a space than for one without
-            tokenizer = AutoTokenizer.from_pretrained(found.folder, add_prefix_space=True, **rules)
+            tokenizer = AutoTokenizer.from_pretrained(source.folder, add_prefix_space=True, **rules)
             for step in _byte_levels(tokenizer):
                 step.add_prefix_space = True
     except (OSError, ValueError, KeyError, ImportError) as error:
-        raise _unloadable(found, error) from error
+        raise _unloadable(source, error) from error
     if tokenizer.pad_token_id is None:
         if tokenizer.eos_token is None:
             raise InvalidInput(
-                f"{found.where}: the tokenizer has neither a padding token nor an end-of-text token, so texts of "
+                f"{source.where}: the tokenizer has neither a padding token nor an end-of-text token, so texts of "
                 "different lengths cannot stand in one batch; add one with tokenizer.add_special_tokens and save it",
                 cause="model",
             )
@@ -42,21 +42,20 @@ def load_tokenizer(found: ModelFolder, *, of_words: bool = False) -> Any:
     return tokenizer
 
 
-def load_fast_tokenizer(found: ModelFolder, *, of_words: bool = False) -> Any:
-    """The tokenizer, as ``load_tokenizer`` has it; raises InvalidInput where that is none that tells
-    which letters a token stands for."""
-    tokenizer = load_tokenizer(found, of_words=of_words)
+def load_fast_tokenizer(source: ModelFolder, *, of_words: bool = False) -> Any:
+    """Returns the tokenizer of ``load_tokenizer``; raises InvalidInput if it does not map tokens to letters."""
+    tokenizer = load_tokenizer(source, of_words=of_words)
     if not tokenizer.is_fast:
         raise InvalidInput(
-            f"{found.where}: its tokenizer, {type(tokenizer).__name__}, does not tell which letters and which word a "
+            f"{source.where}: its tokenizer, {type(tokenizer).__name__}, does not tell which letters and which word a "
             "token stands for; take a model with a tokenizer.json",
             cause="model",
         )
     return tokenizer
 
 
-def load_image_processor(found: ModelFolder) -> Any:
-    """The image processor, which works with Pillow wherever it runs, so that images become the same numbers.
+def load_image_processor(source: ModelFolder) -> Any:
+    """Returns the image processor, with Pillow everywhere, so that images become the same numbers on all machines.
 
     Raises:
         InvalidInput: it cannot be loaded.
@@ -66,14 +65,14 @@ def load_image_processor(found: ModelFolder) -> Any:
     try:
         with _quiet():
             return AutoImageProcessor.from_pretrained(
-                found.folder, backend="pil", local_files_only=True, trust_remote_code=False
+                source.folder, backend="pil", local_files_only=True, trust_remote_code=False
             )
     except (OSError, ValueError, KeyError, ImportError) as error:
-        raise _unloadable(found, error) from error
+        raise _unloadable(source, error) from error
 
 
 def _byte_levels(tokenizer: Any) -> list[Any]:
-    """The steps of a tokenizer that turn texts into bytes and put no space before the first word."""
+    """Returns the steps of a tokenizer that turn texts into bytes and put no space before the first word."""
     whole: Any = tokenizer.backend_tokenizer.pre_tokenizer if tokenizer.is_fast else None
     is_several = isinstance(whole, pre_tokenizers.Sequence)
     steps: Any = whole if is_several else [whole]
@@ -81,7 +80,7 @@ def _byte_levels(tokenizer: Any) -> list[Any]:
 
 
 def load_model(
-    found: ModelFolder,
+    source: ModelFolder,
     auto_class: Any,
     tokenizer: Any,
     seed: int,
@@ -91,15 +90,15 @@ def load_model(
     may_head_be_new: bool = True,
     **settings: Any,
 ) -> Any:
-    """The model: the same weights for the same seed, on every rank.
+    """Returns the model, with the same weights for the same seed on every rank.
 
-    A head that came with the weights stays when its size is the expected one; otherwise, or when none came, it is new.
+    A saved head of the expected size is kept; otherwise the head is new.
 
     Args:
-        auto_class: of transformers, such as AutoModelForSequenceClassification.
+        auto_class: a class of transformers, such as AutoModelForSequenceClassification.
         tokenizer: its padding token becomes that of the model; None for a model without one.
-        labels: names of what the head tells apart, in the order of its outputs.
-        dtype: of the weights; those that are trained are float32, an exact copy also of ones saved in another type.
+        labels: names of the classes, in the order of the head's outputs.
+        dtype: type of the weights; weights that are trained are float32.
         settings: fields of the model's configuration.
 
     Raises:
@@ -109,13 +108,13 @@ def load_model(
         names = {"id2label": dict(enumerate(labels)), "label2id": {name: index for index, name in enumerate(labels)}}
         settings |= {"num_labels": len(labels), **names}
     try:
-        config = AutoConfig.from_pretrained(found.folder, local_files_only=True, trust_remote_code=False, **settings)
+        config = AutoConfig.from_pretrained(source.folder, local_files_only=True, trust_remote_code=False, **settings)
         if tokenizer is not None:
             config.pad_token_id = tokenizer.pad_token_id
         with torch.random.fork_rng(devices=[]), _quiet():
             torch.manual_seed(seed)
             model, report = auto_class.from_pretrained(
-                found.folder,
+                source.folder,
                 config=config,
                 dtype=dtype,
                 use_safetensors=True,
@@ -125,8 +124,8 @@ def load_model(
                 trust_remote_code=False,
             )
     except (OSError, ValueError, KeyError, RuntimeError) as error:
-        raise _unloadable(found, error) from error
-    _refuse_random_parts(found, model, report, may_head_be_new=may_head_be_new)
+        raise _unloadable(source, error) from error
+    _refuse_random_parts(source, model, report, may_head_be_new=may_head_be_new)
     if tokenizer is not None and tokenizer.pad_token_id == tokenizer.eos_token_id:
         # torch gives the embedding of the padding token no gradient, and here that token is also one of the texts.
         embedding = model.get_input_embeddings()
@@ -159,8 +158,8 @@ def _quiet() -> Iterator[None]:
         logging.set_verbosity(verbosity)
 
 
-def _refuse_random_parts(found: ModelFolder, model: Any, report: dict[str, Any], *, may_head_be_new: bool) -> None:
-    """Only the head, and a pooler before it, may be new, if at all: the other weights must be pretrained."""
+def _refuse_random_parts(source: ModelFolder, model: Any, report: dict[str, Any], *, may_head_be_new: bool) -> None:
+    """Refuses new weights outside of the head and of a pooler before it."""
     encoder = f"{model.base_model_prefix}." if may_head_be_new else ""
     changed = [entry[0] for entry in report["mismatched_keys"]]
     new = sorted(
@@ -170,15 +169,15 @@ def _refuse_random_parts(found: ModelFolder, model: Any, report: dict[str, Any],
     )
     if new:
         raise InvalidInput(
-            f"{found.where}: the weights are not those of the model in config.json: {len(new)} of its tensors are "
+            f"{source.where}: the weights are not those of the model in config.json: {len(new)} of its tensors are "
             f"missing or of another size, such as {', '.join(new[:3])}; take config.json and weights of one model",
             cause="model",
         )
 
 
-def _unloadable(found: ModelFolder, error: Exception) -> InvalidInput:
+def _unloadable(source: ModelFolder, error: Exception) -> InvalidInput:
     text = str(error).strip().splitlines()
     return InvalidInput(
-        f"{found.where}: transformers cannot load it: {type(error).__name__}: {text[0][:300] if text else ''}",
+        f"{source.where}: transformers cannot load it: {type(error).__name__}: {text[0][:300] if text else ''}",
         cause="model",
     )

@@ -16,7 +16,7 @@ from train_func.tables import is_table, saved
 from train_func.worker.inputs import fingerprint
 from train_func.worker.inputs.cache import machine_cache
 from train_func.worker.inputs.image_folder import read_image_folder
-from train_func.worker.inputs.locate import DATA_SUFFIXES, LocalFiles, Wanted, locate
+from train_func.worker.inputs.locate import DATA_SUFFIXES, LocalFiles, Reference, locate
 from train_func.worker.inputs.row_files import read_conll, read_csv, read_json, read_parquet, read_tsv
 
 if TYPE_CHECKING:
@@ -28,7 +28,7 @@ FEATURES = b"huggingface"  # the key under which `datasets` keeps its features i
 
 
 class FileOfRows(Mapping[str, pa.Table]):
-    """The only split of a single file, called "all", which is read when its table is asked for first."""
+    """The split of a single file, called "all"; the file is read when its table is first used."""
 
     def __init__(self, read: Callable[[], pa.Table]) -> None:
         self._read = read
@@ -51,19 +51,19 @@ class FileOfRows(Mapping[str, pa.Table]):
 
 @dataclass(frozen=True)
 class RawDataset:
-    """A data set as it was found: ``splits`` maps names to tables."""
+    """A data set as it is stored: ``splits`` maps names to tables."""
 
     where: str
     splits: Mapping[str, pa.Table]
     fingerprint: str
     notes: tuple[str, ...] = field(default=())
     local: LocalFiles | None = None
-    """What it was read from, unless that is a store or the Hub."""
+    """Its files on this machine; None if it comes from a store or the Hub."""
     commit: str | None = None
     """Commit on the Hub."""
 
     def training(self) -> str:
-        """Name of the split to train on.
+        """Returns the name of the split to train on.
 
         Raises:
             InvalidInput: several splits, and none is named train.
@@ -89,53 +89,55 @@ def read(
             with a folder of images per class, store or package address, DataFrame or ``datasets.Dataset``.
 
     Raises:
-        InvalidInput: what cannot be found or read, with file, row and remedy.
+        InvalidInput: it cannot be found or read; the message names file, row and remedy.
         StorageFailed: the store is away or denies.
     """
     from datasets import Dataset
 
     address = saved(dataset, "dataset") if is_table(dataset) else str(dataset)
-    wanted = Wanted("dataset", address, "dataset", revision)
-    source = read_source(wanted, subset, None, machine_cache(os.environ))
+    reference = Reference("dataset", address, "dataset", revision)
+    source = read_source(reference, subset, None, machine_cache(os.environ))
     name = split or source.training()
     if name not in source.splits:
         raise InvalidInput(f"{source.where} has no split {name!r}; it has: {', '.join(source.splits)}", cause="data")
     return Dataset(source.splits[name])
 
 
-def read_source(wanted: Wanted, subset: str | None, store: Store | None, cache: Path) -> RawDataset:
-    """All splits of the data set that ``wanted`` means; a file is not read yet.
+def read_source(reference: Reference, subset: str | None, store: Store | None, cache: Path) -> RawDataset:
+    """Returns all splits of the data set that ``reference`` means; a file is read when its table is first used.
 
     Raises:
-        InvalidInput: as ``read``, which the tables of a file raise too.
+        InvalidInput: it cannot be found or read; the table of a file raises it too.
         StorageFailed: the store is away or denies.
     """
-    place = locate(wanted, store, cache)
+    place = locate(reference, store, cache)
     if place is None:
         from train_func.worker.inputs.hub_dataset import read_hub
 
-        commit, tables, notes = read_hub(wanted, subset)
-        return RawDataset(str(wanted), tables, commit, notes, commit=commit)
+        commit, tables, notes = read_hub(reference, subset)
+        return RawDataset(str(reference), tables, commit, notes, commit=commit)
     faults = []
     if subset is not None:
         faults.append(f"subset={subset!r}: only a Hub data set has subsets, and {place} is none; leave subset out")
-    if wanted.revision != "main":
-        faults.append(f"dataset_revision={wanted.revision!r}: only a Hub data set has revisions, and {place} is none")
+    if reference.revision != "main":
+        faults.append(
+            f"dataset_revision={reference.revision!r}: only a Hub data set has revisions, and {place} is none"
+        )
     if faults:
         raise InvalidInput(faults, cause="data")
     if place.is_dir():
-        return _folder(wanted, place, cache)
+        return _folder(reference, place, cache)
     if place.suffix.lower() not in DATA_SUFFIXES:
-        raise wanted.fault(
+        raise reference.fault(
             f"a file is read by its ending, which is one of {', '.join(DATA_SUFFIXES)}; unpack, rename or convert it, "
             "or give a DataFrame instead: dataset=pd.read_excel(...)"
         )
-    file, sha256 = FileOfRows(partial(_read_file, wanted, place)), fingerprint.of_file(place, cache)
-    return RawDataset(str(place), file, sha256, local=LocalFiles.found(wanted, place, {"": sha256}, sha256))
+    file, sha256 = FileOfRows(partial(_read_file, reference, place)), fingerprint.of_file(place, cache)
+    return RawDataset(str(place), file, sha256, local=LocalFiles.of_path(reference, place, {"": sha256}, sha256))
 
 
 def class_names(table: pa.Table, column: str) -> tuple[str, ...]:
-    """The names that `datasets` keeps for the integers of a column, or of its lists; empty when it keeps none."""
+    """Returns the names that `datasets` stores for the integers of a column or of its lists; else none."""
     metadata = (table.schema.metadata or {}).get(FEATURES)
     feature = json.loads(metadata)["info"]["features"].get(column) if metadata else None
     while isinstance(feature, list) or (isinstance(feature, dict) and "feature" in feature):
@@ -145,15 +147,15 @@ def class_names(table: pa.Table, column: str) -> tuple[str, ...]:
     return ()
 
 
-def _read_file(wanted: Wanted, path: Path) -> pa.Table:
+def _read_file(reference: Reference, path: Path) -> pa.Table:
     suffix = path.suffix.lower()
     if suffix == ".parquet":
-        return read_parquet(path, leaves_bytes=bool(wanted.columns))
+        return read_parquet(path, leaves_bytes=bool(reference.columns))
     try:
         if suffix == ".conll":
             return read_conll(path)
         if suffix == ".csv":
-            return read_csv(path, wanted.columns)
+            return read_csv(path, reference.columns)
         return read_tsv(path) if suffix == ".tsv" else read_json(path)
     except UnicodeDecodeError as error:
         raise InvalidInput(
@@ -163,7 +165,7 @@ def _read_file(wanted: Wanted, path: Path) -> pa.Table:
         ) from None
 
 
-def _folder(wanted: Wanted, folder: Path, cache: Path) -> RawDataset:
+def _folder(reference: Reference, folder: Path, cache: Path) -> RawDataset:
     names = sorted(path.name for path in folder.iterdir())
     if {"dataset_info.json", "dataset_dict.json"} & set(names):
         from train_func.worker.inputs.hub_dataset import read_saved
@@ -171,15 +173,17 @@ def _folder(wanted: Wanted, folder: Path, cache: Path) -> RawDataset:
         files = [name for name in fingerprint.names_in(folder) if (folder / name).is_file()]
         parts = fingerprint.of_each(folder, files, cache)
         sha256 = fingerprint.of_parts(parts)
-        local = LocalFiles.found(wanted, folder, parts, sha256)
+        local = LocalFiles.of_path(reference, folder, parts, sha256)
         return RawDataset(str(folder), read_saved(folder), sha256, local=local)
-    if read := read_image_folder(wanted, folder):
+    if read := read_image_folder(reference, folder):
         parts = fingerprint.of_each(folder, read.files, cache)
         sha256 = fingerprint.of_parts(parts)
-        return RawDataset(str(folder), read.splits, sha256, read.notes, LocalFiles.found(wanted, folder, parts, sha256))
+        return RawDataset(
+            str(folder), read.splits, sha256, read.notes, LocalFiles.of_path(reference, folder, parts, sha256)
+        )
     files = [name for name in names if name.lower().endswith(DATA_SUFFIXES)]
     hint = f"; name one of its files: {', '.join(files[:5])}" if files else ""
-    raise wanted.fault(
+    raise reference.fault(
         "the folder was not saved by datasets' save_to_disk: it has neither dataset_info.json nor "
         f"dataset_dict.json; and it holds no images, in a folder per class{hint}"
     )

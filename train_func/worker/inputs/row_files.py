@@ -35,10 +35,10 @@ _BLANKS = re.compile(r"[ \t]+")
 
 
 def read_csv(path: Path, columns: Collection[str] = ()) -> pa.Table:
-    """The table of a UTF-8 csv file; by ``columns`` its separator is known, or else by the number of columns it gives.
+    """Returns the table of a UTF-8 csv file; its separator is one that gives ``columns``, else the most columns.
 
     Raises:
-        InvalidInput: as ``read_tsv``, or a field in double quotes is never closed or goes on behind them, with its row.
+        InvalidInput: as ``read_tsv``, or a field in double quotes is not closed or has text behind them, with its row.
         UnicodeDecodeError: the file is not UTF-8.
     """
     headers = {}
@@ -53,18 +53,18 @@ def read_csv(path: Path, columns: Collection[str] = ()) -> pa.Table:
 
 
 def read_tsv(path: Path) -> pa.Table:
-    """The table of a UTF-8 file whose first row is the header.
+    """Returns the table of a UTF-8 file whose first row is the header.
 
     Raises:
-        InvalidInput: empty file, doubled column names, or rows with another number of fields than the header, the
-            first five with the number of the data row and the number of all.
+        InvalidInput: the file is empty, a column name occurs twice, or rows have another number of fields than the
+            header; the message names the first five of them by number, and how many there are.
         UnicodeDecodeError: the file is not UTF-8.
     """
     return _read(path, "\t", quoted=False)
 
 
 def _rows(path: Path, separator: str, *, quoted: bool) -> Iterator[list[str]]:
-    """Rows that are not empty, the header first."""
+    """Yields the rows that are not empty, the header first."""
     csv.field_size_limit(1 << 40)
     with path.open(encoding="utf-8-sig", newline="") as file:
         reader = csv.reader(
@@ -116,13 +116,13 @@ def _table(header: list[str], rows: list[list[str]]) -> pa.Table:
 
 
 def read_conll(path: Path) -> pa.Table:
-    """A row for each sentence, with the columns ``tokens`` and ``tags``, lists of texts of the same length.
+    """Returns a row for each sentence, with the columns ``tokens`` and ``tags``: lists of texts of equal length.
 
     The word is the first field of a line and the tag the last; fields are separated by spaces or tabs.
 
     Raises:
-        InvalidInput: no words, or lines with fewer than two fields or another number than the first, with the number
-            of the line.
+        InvalidInput: the file has no words, or a line has fewer than two fields or another number than the first line;
+            the message names the line.
         UnicodeDecodeError: the file is not UTF-8.
     """
     lines = path.read_text(encoding="utf-8-sig").split("\n")
@@ -151,9 +151,9 @@ def read_conll(path: Path) -> pa.Table:
 
 
 def read_json(path: Path) -> pa.Table:
-    """The table of a UTF-8 file that holds a list of objects, or one object per line; a missing key is null.
+    """Returns the table of a UTF-8 file with a list of objects, or one object per line; a missing key is null.
 
-    A text stays a text, whatever it looks like.
+    A text stays a text, also if it looks like a number or a date.
 
     Raises:
         InvalidInput: empty file, wrong JSON, a row that is no object, a column with values of several kinds.
@@ -207,10 +207,10 @@ def _of_objects(path: Path, unit: str, rows: Iterable[tuple[int, Any]]) -> pa.Ta
 
 
 def read_parquet(path: Path, *, leaves_bytes: bool) -> pa.Table:
-    """Its rows; ``leaves_bytes``: columns of bytes are null in every row, and ``values_of`` reads them.
+    """Returns the rows; with ``leaves_bytes`` columns of bytes are null in every row, and ``values_of`` reads them.
 
     Raises:
-        InvalidInput: (cause "data") it is not whole.
+        InvalidInput: (cause "data") the file is not whole.
     """
     with _whole(path):
         schema = parquet.read_schema(path)
@@ -218,13 +218,13 @@ def read_parquet(path: Path, *, leaves_bytes: bool) -> pa.Table:
         if not left:
             return parquet.read_table(path)
         read = parquet.read_table(path, columns=[name for name in schema.names if name not in left])
-    columns = [pa.nulls(read.num_rows, of.type) if of.name in left else read[of.name] for of in schema]
+    columns = [pa.nulls(read.num_rows, column.type) if column.name in left else read[column.name] for column in schema]
     metadata = {**(schema.metadata or {}), IN_FILE: os.fsencode(path)}
     return pa.Table.from_arrays(columns, schema=schema.with_metadata(metadata))
 
 
 def values_of(table: pa.Table, column: str) -> Iterator[pa.Scalar]:
-    """The values of a column, of which few are in memory at once where they are still in a file.
+    """Yields the values of a column; of a column that is still in a file, only a piece is in memory.
 
     Raises:
         InvalidInput: (cause "data") the file is not whole.
@@ -244,8 +244,10 @@ def values_of(table: pa.Table, column: str) -> Iterator[pa.Scalar]:
 
 def holds_bytes(kind: pa.DataType) -> bool:
     """Returns whether values of this type are the bytes of files, or what `datasets` calls Image or Audio."""
-    held = kind.field("bytes").type if pa.types.is_struct(kind) and kind.get_field_index("bytes") >= 0 else kind
-    return bool(pa.types.is_binary(held) or pa.types.is_large_binary(held) or pa.types.is_binary_view(held))
+    bytes_type = kind.field("bytes").type if pa.types.is_struct(kind) and kind.get_field_index("bytes") >= 0 else kind
+    return bool(
+        pa.types.is_binary(bytes_type) or pa.types.is_large_binary(bytes_type) or pa.types.is_binary_view(bytes_type)
+    )
 
 
 @contextlib.contextmanager

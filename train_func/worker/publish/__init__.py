@@ -1,1 +1,1 @@
-"""Makes the model of a run in the store of what its function leaves."""
+"""Publishing: makes the model of a run, in the store, from the files and results of its function."""

@@ -1,7 +1,7 @@
-"""The card of a published model, README.md in the Hub's format: what it is, how good, how to load and to reproduce it.
+"""The card of a published model, README.md in the Hub's format: describes it, and how to load and reproduce it.
 
-Its text is ``card.md.jinja``; this module computes what stands in it, and the front matter, by which the Hub knows what
-kind of model it is, made of what, with which metrics. Loads no torch.
+Its text is ``card.md.jinja``. This module computes the values in it, and the front matter, from which the Hub reads
+kind, base, data and metrics of the model. Loads no torch.
 """
 
 import math
@@ -30,18 +30,18 @@ _CARRIED = re.compile(rf"(?:.+/)?{INPUTS}/[0-9a-f]{{64}}/.+")
 
 @dataclass(frozen=True)
 class TaskPart:
-    """What the task of a run says of its model, and of the rows that it was trained on."""
+    """The part of a run's task in the card: its model and its rows."""
 
     text: str
     """Markdown; front matter in it is added to that of every card, such as ``library_name: peft``."""
     pipeline: Mapping[str, Any] = field(default_factory=dict)
-    """Options of transformers.pipeline, where the model is one for it."""
+    """Options of transformers.pipeline, if one fits the model."""
     num_train: int = 0
     num_held_out: int = 0
     fingerprints: Mapping[str, str] = field(default_factory=dict)
-    """Fingerprints of what was read, by the field of the task."""
+    """Fingerprints of the inputs, by field of the task."""
     labels: Sequence[str] = ()
-    """Names of the classes, in the order of their numbers, where nothing else that is published has them."""
+    """Names of the classes, in the order of their numbers, if no other published file has them."""
 
 
 def render(
@@ -55,15 +55,15 @@ def render(
     """Returns the text of the card.
 
     Args:
-        record: of the run.
-        part: what its task says.
-        report: step, num_steps, metrics, audit, note: those there are.
-        attempt: has trained it.
-        versions: of Python and the packages that compute.
-        predictions: of the held-out rows.
+        record: the record of the run.
+        part: the part of its task.
+        report: those of step, num_steps, metrics, audit and note that exist.
+        attempt: the attempt that has trained the model.
+        versions: versions of Python and the packages that compute.
+        predictions: predictions of the held-out rows.
 
     Raises:
-        InvalidInput: (cause "code") the front matter in the task's text is none.
+        InvalidInput: (cause "code") the front matter in the task's text is no mapping.
     """
     from huggingface_hub import ModelCard
 
@@ -126,7 +126,7 @@ def render(
 
 
 def _split_front_matter(text: str) -> tuple[Mapping[str, Any], str]:
-    """Returns the front matter of a task's text, and what follows it."""
+    """Returns the front matter of a task's text, and the text after it."""
     if not text.startswith(FENCE):
         return {}, text
     import yaml
@@ -148,7 +148,7 @@ def _card_data(
     measured: Mapping[str, float],
     task_data: Mapping[str, Any],
 ) -> Any:
-    """Returns the front matter; ``task_data`` is what the task says itself, and counts more."""
+    """Returns the front matter; ``task_data``, that of the task, takes precedence."""
     from huggingface_hub import EvalResult, ModelCardData
 
     values, fingerprint = fields_of(record), fingerprints.get("dataset", "")
@@ -181,7 +181,7 @@ def _card_data(
 
 
 def _task_call(record: RunRecord) -> dict[str, str] | None:
-    """Returns how the task is made: its module, class and the arguments that differ from the defaults."""
+    """Returns the call that makes the task: module, class and the arguments that differ from the defaults."""
     task = record.run.task
     if task is None:
         return None
@@ -197,13 +197,13 @@ def _task_call(record: RunRecord) -> dict[str, str] | None:
 
 
 def fields_of(record: RunRecord) -> dict[str, Any]:
-    """The fields of the run's task by name, also where its class is not imported; empty where it has none."""
+    """Returns the fields of the run's task by name, also if its class is not imported; empty if there is no task."""
     task = record.run.task
     return {name: value for name, value in task.to_dict().items() if name != KIND} if task else {}
 
 
 def hub_id(address: object, fingerprint: str) -> str | None:
-    """The id of what an address names on the Hub, as its fingerprint tells; None for anything else."""
+    """Returns the Hub id of an address whose fingerprint is a commit of the Hub; None for other addresses."""
     if not isinstance(address, str) or not _COMMIT.fullmatch(fingerprint):
         return None
     repository = repository_of(address)
@@ -211,7 +211,7 @@ def hub_id(address: object, fingerprint: str) -> str | None:
 
 
 def public(value: Any) -> Any:
-    """The value as anyone may read it: of a path of this machine, and of what was carried, the name alone."""
+    """Returns the value for any reader: only the file name of a path of this machine, or of an upload."""
     if isinstance(value, Mapping):
         return {public(name): public(part) for name, part in value.items()}
     if isinstance(value, (list, tuple)):

@@ -1,7 +1,7 @@
-"""What is published of a training: the model, the files by which it is used, and the report on the training.
+"""Publishes a training: the model, the files to use it, and the report on the training.
 
-The report says how far the training came, its metrics, and its audit. A note tells of a model that is worse than the
-same answer for every row, the best that training rows give: their most frequent class, or the mean of their numbers.
+The report has the steps done, the metrics and the audit. A note warns of a model that is no better than the best
+constant answer of the training rows: their most frequent class, or the mean of their numbers.
 """
 
 import shutil
@@ -34,7 +34,7 @@ _REMEDY = "it may need more epochs or another learning rate"
 
 
 def below_baseline(metric: object, train: Dataset, rows: Dataset, metrics: Mapping[str, Any]) -> str:
-    """Returns a note on a model that is no better on ``rows`` than the same answer for all of them; mostly empty."""
+    """Returns a note on a model that is no better on ``rows`` than a constant answer; empty for other models."""
     learnt, true = _labels(train), _labels(rows)
     if learnt is None or true is None:
         return ""
@@ -59,7 +59,7 @@ def below_baseline(metric: object, train: Dataset, rows: Dataset, metrics: Mappi
 
 
 def _labels(rows: Dataset) -> "np.ndarray | None":
-    """The column of one class, or number, per row, where there is one."""
+    """Returns the column with one class or number per row; None if there is none."""
     name = next((name for name in ("label", "labels") if name in rows.column_names), None)
     column = rows.with_format("arrow").select_columns([name])[:][name] if name and len(rows) else None
     is_one = column is not None and (pa.types.is_integer(column.type) or pa.types.is_floating(column.type))
@@ -71,7 +71,7 @@ def write_publication(
 ) -> list[str]:
     """Writes model and tokenizer; returns a note if there is no tokenizer.
 
-    ``use``: the files of the task, by name, that say how the model is used. Raises OSError when the disk is full.
+    ``use``: the files of the task for the use of the model, by name. Raises OSError if the disk is full.
     """
     with without_progress_bars():
         module.save_adapters(trainer.accelerator.unwrap_model(trainer.model), folder, record)
@@ -98,14 +98,15 @@ def rehearse(
     store: Store,
     differs: Callable[[Path], str | None],
 ) -> list[str]:
-    """Writes it all once before the first step, and removes it: what cannot be published is known before hours of work.
+    """Writes everything once before the first step, and removes it, so that a fault shows before hours of training.
 
-    ``differs``: says how what is loaded from the folder is another model than the one that was saved there, if it is.
+    ``differs``: returns how the model in the folder, once loaded, differs from the saved one; None if it does not.
 
     Raises:
-        InvalidInput: (cause "code") when the model or its tokenizer cannot be saved, or not all that is trained, or
-            they are another model when they are loaded again;
-            StorageFailed when the source cannot be read, OSError when the disk is full.
+        InvalidInput: (cause "code") the model or its tokenizer cannot be saved, trained weights are not saved, or the
+            saved model differs once it is loaded.
+        StorageFailed: the source cannot be read.
+        OSError: the disk is full.
     """
     try:
         folder.mkdir(parents=True)
@@ -137,7 +138,7 @@ def rehearse(
 
 
 def report_unmeasured(trainer: Trainer) -> dict[str, Any]:
-    """The report before the model is measured."""
+    """Returns the report before the model is evaluated."""
     audited = {**audit.published(trainer.coverage), "held_out": None}
     if step := evaluation.loaded_step(trainer):
         audited["best_step"] = step
@@ -146,9 +147,9 @@ def report_unmeasured(trainer: Trainer) -> dict[str, Any]:
 
 
 def rows_measured(trainer: Trainer, held_out: Dataset | None) -> dict[str, Any]:
-    """The data sets whose metrics are published, by what stands before the metrics' names.
+    """Returns the data sets whose metrics are published, by prefix of the metrics' names.
 
-    ``held_out``: those of session.data. A function with rows of its own gives them as eval_dataset.
+    ``held_out``: the rows of session.data. A function with rows of its own passes them as eval_dataset.
     """
     sets = trainer.eval_dataset
     if held_out is not None:
@@ -159,10 +160,10 @@ def rows_measured(trainer: Trainer, held_out: Dataset | None) -> dict[str, Any]:
 
 
 def report_measured(report: dict[str, Any], trainer: Trainer, held_out: Dataset | None) -> dict[str, Any]:
-    """Collective: ``report`` with the metrics of the weights that the model has now, and what rank 0 has predicted.
+    """Returns ``report`` with the metrics of the model's current weights, and the predictions of rank 0. Collective.
 
-    Measuring may run the first evaluation of all, and the user's code. When that raises, the model is published
-    without metrics, and the report has a ``note`` that names the error. Errors of callbacks are printed only.
+    This may run the first evaluation of all, and the user's code. If that raises, the model is published without
+    metrics, and the report has a ``note`` that names the error. Errors of callbacks are only printed.
     """
     measured, fault = dict(report), None
     try:
@@ -184,7 +185,7 @@ def _measured(trainer: Trainer, sets: dict[str, Any], audited: dict[str, Any]) -
     notes = []
     plain, losses = plain_result(metrics)
     if losses:
-        notes.append(f"metrics are kept as JSON, and these are none: {listed(losses)}")
+        notes.append(f"metrics are stored as JSON, and these are no JSON: {listed(losses)}")
     if not trainer.compute_metrics:  # else the metrics are the function's own
         train = rows_of(trainer.train_dataset)
         notes += [below_baseline(trainer.metric, train, sets[name], results[name].metrics) for name in sets]
@@ -196,7 +197,7 @@ def _measured(trainer: Trainer, sets: dict[str, Any], audited: dict[str, Any]) -
 
 
 def plain_columns(predictions: Mapping[str, np.ndarray]) -> dict[str, list[Any]]:
-    """Returns the predictions of rows as they are published: of several labels the numbers of those that are there."""
+    """Returns the predictions of rows for publishing; several labels become the numbers of those that a row has."""
 
     def plain(column: np.ndarray) -> list[Any]:
         if column.ndim > 1:

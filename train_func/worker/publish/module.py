@@ -1,7 +1,7 @@
-"""What a loop of the function's own publishes: a module or its state dict as safetensors, a folder, or files.
+"""Publishes for a loop of the function's own: a module or its state dict as safetensors, a folder, or files.
 
-Extra state of a module (``get_extra_state``) that is no tensor is plain JSON beside its weights. Of a model with
-adapters these alone are published, with the name of a base that can be found.
+Extra state of a module (``get_extra_state``) that is no tensor becomes JSON beside its weights. A model with adapters
+is published as its adapters, with a name of its base that others can find.
 """
 
 import json
@@ -35,7 +35,7 @@ _starts: WeakKeyDictionary[nn.Module, Path] = WeakKeyDictionary()
 
 
 def save_adapters(model: Any, folder: Path, record: RunRecord) -> None:
-    """Calls ``model.save_pretrained(folder)``; adapters name their base without a path of this machine."""
+    """Calls ``model.save_pretrained(folder)``; the name of an adapters' base is no path of this machine."""
     if not has_adapters(model):
         model.save_pretrained(folder)
         return
@@ -55,7 +55,7 @@ def save_adapters(model: Any, folder: Path, record: RunRecord) -> None:
 
 @contextmanager
 def _with_local_base(model: Any) -> Iterator[None]:
-    """peft looks up how large the vocabulary of the base is: in the files that were loaded, and not on the Hub."""
+    """Makes peft look up the vocabulary size of the base in the loaded files, and not on the Hub."""
     configs = list(model.peft_config.values())
     names = [getattr(config, BASE) for config in configs]
     try:
@@ -68,7 +68,7 @@ def _with_local_base(model: Any) -> Iterator[None]:
 
 
 def _public_base(name: str | None, record: RunRecord) -> str | None:
-    """Returns the id of the base on the Hub, or its address; of a folder the name alone, which is no id of the Hub."""
+    """Returns the Hub id of the base, or its address; for a folder only its name, which is no Hub id."""
     if name is None:
         return None
     is_of_task, fingerprint = name == fields_of(record).get("model"), record.fingerprints.get("model", "")
@@ -80,9 +80,9 @@ def _public_base(name: str | None, record: RunRecord) -> str | None:
 
 
 def check_all_published(model: nn.Module) -> None:
-    """Raises InvalidInput (cause "code") where the published adapters would not be the trained model on its base.
+    """Raises InvalidInput (cause "code") if the published adapters on their base would not be the trained model.
 
-    That is where weights are trained beside them that are published without them, or the base is changed.
+    This is so if weights outside of the published files are trained, or the base is changed.
     """
     if not has_adapters(model):
         return
@@ -122,9 +122,9 @@ def check_all_published(model: nn.Module) -> None:
 
 
 def take_start(model: nn.Module, folder: Path) -> None:
-    """Keeps in ``folder``, before the first step, adapters of which peft has subtracted the start from the base.
+    """Saves in ``folder``, before the first step, adapters whose start peft has subtracted from the base.
 
-    What is published of them then is adapters of the base as it is: what was trained without that start.
+    Published adapters then fit the original base: their start is subtracted from them too.
     """
     if not has_adapters(model) or model in _starts:
         return
@@ -137,7 +137,7 @@ def take_start(model: nn.Module, folder: Path) -> None:
 
 
 def _resized(base: Any, saved: Container[int]) -> list[str]:
-    """Returns the layers that have other numbers of tokens than in the files that were loaded, and are not saved."""
+    """Returns the layers whose number of tokens differs from the loaded files, and that are not saved."""
     try:
         before = AutoConfig.from_pretrained(base.name_or_path, **RULES).get_text_config().vocab_size
     except (OSError, ValueError, AttributeError):  # it was made without files
@@ -158,11 +158,11 @@ PUBLISHABLE = (
 
 
 def writer(what: object, record: RunRecord) -> tuple[Callable[[Path], object], bool]:
-    """Returns what writes ``what`` into a folder, and whether that is a whole model.
+    """Returns a function that writes ``what`` into a folder, and whether it is a whole model.
 
     Raises:
-        InvalidInput: (cause "code") it cannot be published, or a file of it is not there; (cause "divergence") its
-            weights are not finite.
+        InvalidInput: (cause "code") it cannot be published, or one of its files does not exist; (cause "divergence")
+            its weights are not finite.
     """
     if isinstance(what, nn.Module):
         weights.check_finite([bare(what)], "session.publish: ", whole=True)
@@ -183,7 +183,7 @@ def writer(what: object, record: RunRecord) -> tuple[Callable[[Path], object], b
 
 
 def bare(module: nn.Module) -> nn.Module:
-    """The module inside of what wraps it for several ranks, or for torch.compile."""
+    """Returns the module inside its wrappers for several ranks or for torch.compile."""
     while True:
         inner = getattr(module, "_orig_mod", None)
         if inner is None and isinstance(module, nn.parallel.DistributedDataParallel | nn.DataParallel):
@@ -215,7 +215,7 @@ def _of_module(module: nn.Module, record: RunRecord) -> Callable[[Path], None]:
 
 
 def _copied(state: Mapping[str, Any]) -> dict[str, torch.Tensor]:
-    """Returns copies of its tensors, because safetensors refuses tensors that share memory."""
+    """Returns copies of the tensors, because safetensors refuses tensors that share memory."""
     tensors = {name: value for name, value in state.items() if isinstance(value, torch.Tensor)}
     return {name: value.detach().cpu().clone().contiguous() for name, value in tensors.items()}
 
@@ -234,7 +234,7 @@ def _tensors(state: Mapping[Any, Any]) -> dict[str, torch.Tensor]:
 
 
 def _copies(paths: list[Path]) -> Callable[[Path], None]:
-    """Returns what copies files, each under its name, and what folders hold, each under its name from there."""
+    """Returns a function that copies files under their names, and the content of folders under its paths in them."""
     files: dict[str, Path] = {}
     for path in paths:
         if path.is_dir():

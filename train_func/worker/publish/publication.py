@@ -1,11 +1,11 @@
 """The publication of an attempt: it waits in the pod of worker 0, and becomes the result of the run. Loads no torch.
 
-Rank 0 adds to it, and sends what it adds to the store under the attempt. When all ranks of all workers have ended well,
-the supervisor makes it the result, and waits for a store that is away. What ends the attempt before is followed by
-another one, which goes on from the newest checkpoint and publishes then. Without a supervisor rank 0 makes the result.
+Rank 0 adds files to it, and sends them to the store under the attempt. When all ranks of all workers have ended well,
+the supervisor makes it the result, and waits for a store that is away. If the attempt ends before that, another one
+resumes from the newest checkpoint and publishes. Without a supervisor rank 0 makes the result.
 
-Of all attempts of a run one wins: files first under the attempt, then ``result.json``, which only one attempt can
-create, then the copy to the model folder, whose manifest comes last. A worker that finds the copy unfinished finishes
+One attempt of a run wins: its files come first, under the attempt, then ``result.json``, which only one attempt can
+create, then the copy to the model folder, whose manifest comes last. A worker that finds an incomplete copy completes
 it.
 """
 
@@ -45,39 +45,38 @@ NO_MODEL = (
 )
 
 KEPT_AS_JSON = (
-    "what a function returns is kept as JSON, and this is none (session.publish, or a file in the working folder, "
-    "keeps a model)"
+    "the return value of a function is stored as JSON, and this is no JSON (session.publish, or a file in the working "
+    "folder, keeps a model)"
 )
 
 
 @dataclass(frozen=True, kw_only=True)
 class _State(Record):
-    """What is known of the files, in a file beside their folder; each state replaces the one before in one step."""
+    """The state of a publication, in a file beside its folder; each state replaces the last one atomically."""
 
     model_files: tuple[str, ...] = ()
-    """Files of the model that was added last; another model replaces them."""
+    """The files of the model that was added last; another model replaces them."""
     card: TaskPart | None = None
-    """What the task says of that model; None where it is none of a task."""
+    """The task's part of the model's card; None if it is no model of a task."""
     predictions: Predictions | None = None
-    """Predictions of that model."""
+    """The predictions of the model."""
     report: Mapping[str, Any] = field(default_factory=dict)
     own_metrics: tuple[str, ...] = ()
-    """Names of the metrics in it that the function has added; all else is of the model."""
+    """Names of the metrics in the report that the function has added; the others belong to the model."""
     sent: Mapping[str, FileEntry] = field(default_factory=dict)
-    """Files that the store has under the attempt, by name."""
+    """The files that the store has under the attempt, by name."""
 
 
 class Publication:
-    """What one attempt publishes, in the working folder of its pod.
+    """The publication of one attempt, in the working folder of its pod.
 
-    A process that dies while it changes something ends its attempt, so only a change that raises has to leave
-    everything as it was.
+    A change that raises leaves everything unchanged. A process that dies during a change ends its attempt.
     """
 
     def __init__(
         self, work_dir: Path, store: Store, record: RunRecord, attempt: int, *, is_supervised: bool = True
     ) -> None:
-        """``is_supervised``: a supervisor makes the result, when the ranks of all workers have ended."""
+        """``is_supervised``: whether a supervisor makes the result, once the ranks of all workers have ended."""
         self._root = work_dir / "publication" / str(attempt)
         self._file = self._root / "state.json"
         self.folder = self._root / "files"
@@ -94,17 +93,17 @@ class Publication:
         card: TaskPart | None = None,
         sends: bool = True,
     ) -> None:
-        """Adds the files that ``write`` makes in an empty folder; a file of the same name as before is replaced.
+        """Adds the files that ``write`` makes in an empty folder; they replace files of the same name.
 
         Args:
-            write: what it raises leaves everything as it was.
-            is_model: they are a whole model, and replace the one that was added before: its files, and what was
-                reported on it.
-            card: what the task says of that model.
-            sends: them to the store at once, where they are no result yet.
+            write: writes the files; if it raises, nothing changes.
+            is_model: whether they are a whole model, which replaces the last model, its files and its report.
+            card: the task's part of the model's card.
+            sends: whether to send them to the store at once, where they are no result yet.
 
         Raises:
-            InvalidInput: the result is there already; StorageFailed: the store is away for too long.
+            InvalidInput: the result exists already.
+            StorageFailed: the store is away for too long.
         """
         self._check_open()
         state, new = self._state(), self._root / "added"
@@ -122,43 +121,43 @@ class Publication:
         shutil.rmtree(self.folder, ignore_errors=True)
         new.rename(self.folder)
         if is_model:
-            own = {name: state.report["metrics"][name] for name in state.own_metrics}
-            state = replace(state, model_files=tuple(names), card=card, predictions=None, report={"metrics": own})
+            metrics = {name: state.report["metrics"][name] for name in state.own_metrics}
+            state = replace(state, model_files=tuple(names), card=card, predictions=None, report={"metrics": metrics})
         self._write(replace(state, sent={name: state.sent[name] for name in remaining if name in state.sent}))
         if sends:
             self.send()
 
     def add_metrics(self, metrics: Mapping[str, Any]) -> None:
-        """Adds metrics of the function's own. Raises InvalidInput when the result is there."""
+        """Adds metrics of the function's own. Raises InvalidInput if the result exists already."""
         self._check_open()
         values, left_out = plain_result(metrics)
         self.report({"metrics": values})
         state = self._state()
         self._write(replace(state, own_metrics=(*state.own_metrics, *values)))
         if left_out:
-            note = f"metrics are kept as JSON, and these are none: {', '.join(left_out)}"
+            note = f"metrics are stored as JSON, and these are no JSON: {', '.join(left_out)}"
             end.here.notes.append(note)  # which a supervisor tells with the result
             reporting.note(note)
 
     def report(self, report: Mapping[str, Any]) -> None:
-        """Adds to the report on the files; metrics are added by name, everything else replaces what was reported."""
+        """Updates the report on the files; metrics are added by name, everything else is replaced."""
         state, metrics = self._state(), report.get("metrics", {})
         whole = {**state.report, **report, "metrics": {**state.report.get("metrics", {}), **metrics}}
         own_metrics = tuple(name for name in state.own_metrics if name not in metrics)
         self._write(replace(state, report=whole, own_metrics=own_metrics))
 
     def add_predictions(self, predictions: Predictions) -> None:
-        """Adds what the model that was added last predicts of the held-out rows."""
+        """Adds the predictions of the last model for the held-out rows."""
         self._write(replace(self._state(), predictions=predictions))
 
     def conclude(self, output: Path, outcome: Outcome | None) -> None:
-        """Adds what the function has left in ``output`` and has returned; nothing more is to come.
+        """Adds the files in ``output`` and the result of the function; the last addition.
 
-        A file that was published before under the same name stays, and so does that in ``output``, with a note.
+        A published file of the same name is not replaced; the file in ``output`` then stays there, with a note.
 
         Args:
-            output: the folder of rank 0.
-            outcome: of rank 0.
+            output: the folder for files of rank 0.
+            outcome: the outcome of rank 0.
         """
         returned, left_out = (outcome.returned, outcome.left_out) if outcome else ({}, ())
         self.report({"returned": dict(returned)})
@@ -180,23 +179,23 @@ class Publication:
         self.report({"note": "; ".join(filter(None, notes))})
 
     def send(self) -> None:
-        """Sends the files to the store, where they are no result yet. Raises StorageFailed."""
+        """Sends the files to the store, under the attempt. Raises StorageFailed."""
         store, state = self._patient(Stop()), self._state()
         self._write(replace(state, sent=send_files(store, self._record, self._attempt, self.folder, state.sent)))
 
     def finish(self) -> None:
-        """Makes the result of what was added, where no supervisor does."""
+        """Publishes the result, unless a supervisor does."""
         if self._file.exists() and not (self._is_supervised or self._is_over):
             self._is_over = True
             self.publish(Stop())
 
     def publish(self, stop: Stop) -> dict[str, Any]:
-        """Makes it the result of the run, says so, and removes it here, and in the store the checkpoints of the run.
+        """Makes it the result of the run, reports that, and removes its files here and the run's checkpoints.
 
-        Returns the metrics, and over them what the function has returned.
+        Returns the metrics, updated with the return value of the function.
 
         Raises:
-            StorageFailed: the store is away for too long; reason "conflict" when a later attempt has begun, or another
+            StorageFailed: the store is away for too long; reason "conflict" if a later attempt has begun, or another
                 one has published already.
             Stopped: on a signal.
         """
@@ -220,7 +219,7 @@ class Publication:
         return patient(self._store, stop, self._seconds, "publish what was trained")
 
     def _describe(self, state: _State) -> None:
-        """Adds the files that describe the others; a file of the function's own stays."""
+        """Adds the card and the other descriptions; a file of the function's own is not replaced."""
         packages, metrics = versions(), state.report.get("metrics", {})
         plain: dict[str, Any] = {RUN: self._record.to_dict(), "versions.json": packages}
         if metrics or state.model_files:
@@ -256,8 +255,8 @@ class Publication:
     def _check_open(self) -> None:
         if self._is_over:
             raise InvalidInput(
-                "the result of this run is published already: where a function is called without submit, its Trainer "
-                "is published last, and other files before it",
+                "the result of this run is published already: a function that is called without submit has to publish "
+                "its Trainer last, after all other files",
                 cause="code",
             )
 
@@ -265,7 +264,7 @@ class Publication:
 def send_files(
     store: Store, record: RunRecord, attempt: int, folder: Path, sent: Mapping[str, FileEntry] | None = None
 ) -> dict[str, FileEntry]:
-    """Puts the files of ``folder``, less those that were ``sent`` before, under the attempt; returns all of them."""
+    """Puts the files of ``folder`` under the attempt, except those that were ``sent`` before; returns all of them."""
     prefix, files = record.keys.attempt(attempt).model, dict(sent or {})
     for name in files_of(folder):
         if name not in files:
@@ -286,15 +285,15 @@ def publish_files(
     """Publishes the files of ``folder`` as the result of the run.
 
     Args:
-        store: of the run.
-        record: of the run.
-        attempt: has made them.
-        folder: holds them.
-        report: step, num_steps, metrics, audit, note, returned: those there are.
+        store: the store of the run.
+        record: the record of the run.
+        attempt: the attempt that has made the files.
+        folder: the folder of the files.
+        report: those of step, num_steps, metrics, audit, note and returned that exist.
         sent: files that the store has under the attempt already.
 
     Raises:
-        StorageFailed: reason "conflict" when a later attempt has begun, or another one has published already; or the
+        StorageFailed: reason "conflict" if a later attempt has begun, or another one has published already; or the
             store's own failure.
     """
     files = send_files(store, record, attempt, folder, sent)
@@ -307,7 +306,7 @@ def publish_files(
 
 
 def check_unpublished(store: Store, record: RunRecord, attempt: int, done: str = "is about to train") -> None:
-    """Raises StorageFailed, reason "conflict", when another attempt has published already."""
+    """Raises StorageFailed, reason "conflict", if another attempt has published already."""
     key = record.keys.result
     result = find(store, key)
     if not result:
@@ -321,13 +320,13 @@ def check_unpublished(store: Store, record: RunRecord, attempt: int, done: str =
 
 
 def complete(store: Store, record: RunRecord) -> bool:
-    """Finishes the copy of the published model to the model folder; False when nothing was published yet.
+    """Completes the copy of the published model to the model folder; returns False if nothing is published yet.
 
-    A newer generation that has a result keeps the folder, or gets it back where its own copy came while this one was
-    made.
+    The folder belongs to the newest generation with a result: it is left alone, or copied again if that generation
+    published meanwhile.
 
     Raises:
-        StorageFailed: reason "damaged" when what lies under the attempt is not what was published.
+        StorageFailed: reason "damaged" if a file under the attempt is not the published one.
     """
     if not (result := find(store, record.keys.result)):
         return False
@@ -341,7 +340,7 @@ def complete(store: Store, record: RunRecord) -> bool:
 
 
 def _newer(store: Store, record: RunRecord) -> RunRecord | None:
-    """Returns the record of the newest generation that has a result, if it is a later one."""
+    """Returns the record of the newest generation with a result, if it is later than this one; else None."""
     generations = later_generations(store.names(record.keys.generations))
     later = (number for number in generations if number > record.generation)
     newest = max((number for number in later if store.list(RunKeys(record.name, number).result)), default=None)
@@ -355,9 +354,9 @@ def _copy(store: Store, record: RunRecord, result: bytes) -> None:
 
 
 def delete_checkpoints(store: Store, record: RunRecord, seconds: float) -> None:
-    """Deletes the checkpoints of a generation whose result is published: nothing resumes from them any more.
+    """Deletes the checkpoints of a generation whose result is published, because nothing resumes from them any more.
 
-    A store that is away, or takes longer, keeps what is left; a note says so.
+    If the store is away or takes longer than ``seconds``, the rest stays there, and a note says so.
     """
 
     def delete() -> None:
@@ -369,13 +368,13 @@ def delete_checkpoints(store: Store, record: RunRecord, seconds: float) -> None:
         call_with_timeout(seconds, delete)
     except (StorageFailed, TimeoutError) as failure:
         where = f"{store.address}/{record.keys.checkpoints}/"
-        reporting.note(f"checkpoints stay in {where}, which the run needs no more: {failure or 'no answer'}")
+        reporting.note(f"checkpoints that the run no longer needs stay in {where}: {failure or 'no answer'}")
 
 
 def take_source(store: Store, record: RunRecord, folder: Path) -> list[str]:
-    """Adds the function's source to the files that are to be published; returns notes on what there is not.
+    """Adds the function's source to the files to publish; returns notes on missing parts.
 
-    A file of the function's own stays, which is told: its name and content may be in the store already.
+    A file of the function's own is not replaced, because the store may have it already; a note says so.
     """
     notes = []
     source, key = find(store, record.keys.source), record.keys.submission(record.submission)
@@ -388,6 +387,6 @@ def take_source(store: Store, record: RunRecord, folder: Path) -> list[str]:
         elif not path.exists():
             path.write_bytes(text)
         elif path.is_dir() or path.read_bytes() != text:
-            own = f"{store.address}/{record.keys.source}"
-            reporting.note(f"{name} is what the function has published; its own source is {own}")
+            address = f"{store.address}/{record.keys.source}"
+            reporting.note(f"{name} is a file that the function has published; its own source is {address}")
     return notes

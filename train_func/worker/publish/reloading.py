@@ -1,9 +1,9 @@
-"""Reloading: a model as it is loaded from the files that are published computes what the trained one computes.
+"""Reloading: checks that the published files, once loaded, compute the same as the trained model.
 
-It is loaded as ``job.load()`` does it, on rank 0, into the memory of its machine, and both are given a few rows.
-Measured: one model in float32 has logits that differ by 4e-7 of their size, adapters merged into their base too, and by
-1e-2 where one of them is in bfloat16. Another model, such as adapters on a base that is not theirs, differs by 0.3 or
-more.
+Rank 0 loads them as ``job.load()`` does, into the memory of its machine, and runs both models on a few rows. In
+measurements, logits of the same model in float32 differ by 4e-7 of their size, also with adapters merged into their
+base, and by 1e-2 if one of them is in bfloat16. Logits of another model, such as adapters on a wrong base, differ by
+0.3 or more.
 """
 
 import os
@@ -38,9 +38,9 @@ Inputs = Mapping[str, Any]
 
 
 def inputs_of(trainer: Trainer, held_out: Dataset | None) -> Inputs | None:
-    """A batch of held-out rows, else of those that the Trainer evaluates; None where there are none such.
+    """Returns a batch of held-out rows, else of rows that the Trainer evaluates; None if there are none.
 
-    ``held_out``: those of session.data, None where the function has not loaded them.
+    ``held_out``: the rows of session.data; None if the function has not loaded them.
     """
     sets = trainer.eval_dataset
     rows = next(iter(sets.values()), None) if isinstance(sets, dict) else sets
@@ -50,7 +50,7 @@ def inputs_of(trainer: Trainer, held_out: Dataset | None) -> Inputs | None:
 
 
 def batch_of(collate: Callable[[Any], Inputs], rows: Any) -> Inputs | None:
-    """Returns a batch of the first rows; None where they are no rows for ``collate``."""
+    """Returns a batch of the first rows; None if ``collate`` cannot take them."""
     if not isinstance(rows, Dataset):
         return None
     try:
@@ -64,20 +64,21 @@ def batch_of(collate: Callable[[Any], Inputs], rows: Any) -> Inputs | None:
 
 
 class NotLoaded(Exception):
-    """What was published cannot be compared; the text says why."""
+    """The published files cannot be compared; the text says why."""
 
 
 def difference(model: Any, folder: Path, inputs: Inputs | None, base: Callable[[], Path | None]) -> str | None:
-    """Says how the model that is loaded from ``folder`` differs from ``model``, which was saved there; None if not.
+    """Returns how the model in ``folder``, once loaded, differs from ``model``, which was saved there; None if not.
 
-    None also where there is nothing to compare: the files are no model of transformers, or ``load`` takes none such.
+    It is also None if there is nothing to compare: the files are no model of transformers, or ``load`` has no way to
+    load such a model.
 
     Args:
-        inputs: of the model, a batch of rows; None where there are none.
-        base: the folder of the model that it is adapters of; None where it is not known.
+        inputs: a batch of rows for the model; None if there are none.
+        base: returns the folder of the adapters' base; None if it is not known.
 
     Raises:
-        NotLoaded: it cannot be loaded, or does not fit in the memory that is free.
+        NotLoaded: the model cannot be loaded, or does not fit in the free memory.
     """
     is_adapted = are_adapters(folder)
     if inputs is None or not callable(getattr(model, "save_pretrained", None)):
@@ -113,14 +114,14 @@ def difference(model: Any, folder: Path, inputs: Inputs | None, base: Callable[[
     num_rows = max((len(value) for value in few.values() if isinstance(value, torch.Tensor) and value.ndim), default=0)
     return (
         f"the model that load() makes of the published files is not the trained one: of {num_rows} rows its "
-        f"outputs differ by {distance:.0%} of their size, and rounding explains {most:.0%}. What the function has "
-        "changed in the model beside its trained weights is not in the files, such as weights of the base below "
-        "adapters, buffers, code, or settings"
+        f"outputs differ by {distance:.0%} of their size, and rounding explains {most:.0%}. The files do not have "
+        "changes of the model other than its trained weights, such as weights of the base below adapters, buffers, "
+        "code, or settings"
     )
 
 
 def _few(inputs: Inputs) -> dict[str, Any]:
-    """Returns some rows of a batch, and their first tokens; the last ones where rows begin with padding."""
+    """Returns some rows of a batch with their first tokens, or their last tokens if rows begin with padding."""
     ids, mask = inputs.get("input_ids"), _mask(inputs)
     length = ids.shape[1] if isinstance(ids, torch.Tensor) and ids.ndim == 2 else None
     is_left_padded = mask is not None and not bool(mask[:MAX_ROWS, 0].all())
@@ -137,15 +138,15 @@ def _few(inputs: Inputs) -> dict[str, Any]:
 
 
 def _mask(inputs: Inputs) -> torch.Tensor | None:
-    """The tensor that is 0 where a row has padding in the place of a token, if there is one."""
+    """Returns the tensor that is 0 at the padding of a row, if there is one."""
     mask = inputs.get("attention_mask")
     return mask if isinstance(mask, torch.Tensor) and mask.ndim == 2 and mask.numel() else None
 
 
 def _outputs(model: Any, inputs: Inputs) -> dict[Any, torch.Tensor]:
-    """Returns in float32 what it computes of tokens and rows in its own precision, and nothing of padding.
+    """Returns the outputs of the model, computed in its own precision, as float32 and without padding.
 
-    Calls forward without what accelerate has put around it, which rounds.
+    Calls forward without the wrapper of accelerate, which rounds.
     """
     device = next(model.parameters()).device
     moved = {name: value.to(device) if isinstance(value, torch.Tensor) else value for name, value in inputs.items()}
@@ -168,7 +169,7 @@ def _outputs(model: Any, inputs: Inputs) -> dict[Any, torch.Tensor]:
 
 
 def _distance(expected: Mapping[Any, torch.Tensor], actual: Mapping[Any, torch.Tensor]) -> float:
-    """Returns the largest difference of an output, as a share of its size; infinite where shapes differ."""
+    """Returns the largest difference of an output, as a share of its size; infinity if shapes differ."""
     if {name: value.shape for name, value in expected.items()} != {name: value.shape for name, value in actual.items()}:
         return float("inf")
     shares = [0.0]
@@ -183,7 +184,7 @@ def _dtypes(model: nn.Module) -> set[torch.dtype]:
 
 
 def _check_memory(model: nn.Module, *, is_adapted: bool) -> None:
-    """Raises NotLoaded where a second one would not fit; adapters are loaded with a base in float32."""
+    """Raises NotLoaded if a second model would not fit in memory; adapters are loaded with a base in float32."""
     size = sum(weight.numel() * (4 if is_adapted else weight.itemsize) for weight in model.parameters())
     free = psutil.virtual_memory().available
     if limit := os.environ.get("TRAIN_FUNC_MEMORY"):
@@ -197,7 +198,7 @@ def _check_memory(model: nn.Module, *, is_adapted: bool) -> None:
 
 @contextmanager
 def trial_adapters(model: nn.Module) -> Iterator[None]:
-    """Lets untrained adapters act as if they were trained, in its body: else the base alone would be compared."""
+    """Makes untrained adapters act like trained ones while the block runs; else only the base would be compared."""
     trained = [weight for weight in model.parameters() if weight.requires_grad] if has_adapters(model) else []
     before = [weight.detach().clone() for weight in trained]
     try:

@@ -1,1 +1,1 @@
-"""What runs in the process of a rank, around the function: its source, signals, marks, and how it ends."""
+"""The process of a rank, around the function: its source, signals, marks, and end."""

@@ -1,7 +1,7 @@
-"""The end of a rank: what its function has done until then, what it leaves for its supervisor, and what that sees.
+"""The end of a rank: what its function has done, the outcome for its supervisor, and the view of the supervisor.
 
-A rank leaves its outcome, one small JSON file, as its last act. Native code may end its process before that: two more
-files beside it say whether the function had come to its end, and whether break or return had left a loop over steps.
+A rank writes its outcome, one small JSON file, as its last act. Native code may end its process before that, so two
+more files say whether the function had ended, and whether break or return had left a loop over steps.
 """
 
 import contextlib
@@ -30,24 +30,24 @@ LONGEST_TRACEBACK = 60_000
 
 @dataclass
 class Loop:
-    """A loop over ``session.steps`` that has not come to its end, and may have been left."""
+    """A loop over ``session.steps`` that has not ended, and may have been left."""
 
     num_steps: int
     """Steps of the plan."""
     num_done: int
     left_at: tuple[CodeType, int] | None = None
-    """The code and the line by which it was left."""
+    """The code and the line that left it."""
 
     def __str__(self) -> str:
         return f"after {self.num_done} of {self.num_steps} steps"
 
     @property
     def is_done(self) -> bool:
-        """Returns whether all its steps are done, and it was left in the body of the last one."""
+        """Returns whether all its steps are done; it was then left in the body of the last one."""
         return self.num_done == self.num_steps
 
     def is_left_by(self, error: BaseException) -> bool:
-        """Returns whether ``error``, or one that it followed from, has ended the loop on its way."""
+        """Returns whether ``error``, or an error that caused it, has ended the loop."""
         current: BaseException | None = error
         while current is not None:
             passed = {(frame.f_code, line) for frame, line in traceback.walk_tb(current.__traceback__)}
@@ -66,27 +66,27 @@ class Sessions:
     num_trainings: int = 0
     """Trainings that have begun."""
     trained: bool = False
-    """Whether a training of a Trainer has come to its end."""
+    """Whether a training of a Trainer has ended."""
     loops: list[Loop] = field(default_factory=list)
-    """Loops over steps that have begun, without those that have come to their end."""
+    """Loops over steps that have begun and not ended."""
     notes: list[str] = field(default_factory=list)
-    """What is told with the result."""
+    """Notes on the result."""
 
     def tell_left(self, loop: Loop) -> None:
-        """Writes down that break or return left a loop: native code may end the process before it can say so."""
+        """Records that break or return left a loop, in case native code ends the process before it can report that."""
         if os.environ.get("WORLD_SIZE") == "1":  # no other rank waits for it
             return
         with contextlib.suppress(KeyError, OSError):  # no supervisor
             left(Path(os.environ["TRAIN_FUNC_OUTCOME_FILE"])).write_text(f"{loop}")
 
     def left_steps(self, error: BaseException | None = None) -> str:
-        """Says after how many steps the function left a loop early; ``error``: the one that ended the function."""
+        """Returns in words after how many steps the function left a loop early; ``error``: the error that ended it."""
         return next((f"{loop}" for loop in self.loops if error is None or not loop.is_left_by(error)), "")
 
     def may_leave(self) -> None:
-        """Notes that an exit with code 0 is from now on the end of the function.
+        """Records that an exit with code 0 counts from now on as the end of the function.
 
-        Some functions leave so behind their last step, because a library of theirs aborts where Python ends.
+        Some functions exit so after their last step, because a library of theirs aborts at the end of Python.
         """
         with contextlib.suppress(KeyError, OSError):  # no supervisor, or it was said before
             path = Path(os.environ["TRAIN_FUNC_OUTCOME_FILE"])
@@ -98,10 +98,10 @@ here = Sessions()
 
 @dataclass(frozen=True)
 class Outcome(Record):
-    """How a rank ended by itself.
+    """The end of a rank in its own words.
 
-    ``follows``: it ended only because a peer had gone, or was told to stop. ``separate``: it had torch and never
-    formed a process group with all the others.
+    ``follows``: whether it ended only because a peer had gone, or because it had to stop. ``separate``: whether it had
+    torch and never formed a process group with all the others.
     """
 
     exit_code: int
@@ -110,23 +110,23 @@ class Outcome(Record):
     failure: Failure | None
     separate: bool = False
     returned: Mapping[str, Any] = field(default_factory=dict)
-    """The result that the return value of rank 0 stands for."""
+    """The result, from the return value of rank 0."""
     left_out: tuple[str, ...] = ()
-    """Parts of that value that are no JSON."""
+    """Parts of the return value that are no JSON."""
     left_steps: str = ""
-    """In words, after how many steps it has left a loop over session.steps before its end."""
+    """After how many steps it has left a loop over session.steps before its end, in words."""
     notes: tuple[str, ...] = ()
-    """Notes that the result has."""
+    """Notes on the result."""
 
     def write(self, path: Path) -> None:
-        """Writes the file. On a full disk the exit code alone tells how the rank ended, and a note says so."""
+        """Writes the file. On a full disk only the exit code remains, and a note says so."""
         try:
             unfinished = path.with_suffix(".unfinished")
             unfinished.write_bytes(masks.mask(self).to_json())
             unfinished.replace(path)
         except OSError as error:
-            lost = "its error stands in this log alone" if self.exit_code else "what the function returned is lost"
-            reporting.note(f"how this rank ended could not be written down, so that {lost}: {error}")
+            lost = "only this log has its error" if self.exit_code else "the function's result is lost"
+            reporting.note(f"the end of this rank could not be recorded, so {lost}: {error}")
             for mark in (running(path), _leaving(path)):
                 with contextlib.suppress(OSError):
                     mark.rename(_lost(path))  # which needs no room
@@ -136,12 +136,12 @@ class Outcome(Record):
 
 @dataclass(frozen=True)
 class RankEnd:
-    """How a rank's process ended.
+    """The end of a rank's process.
 
-    ``exit_code``: negative for a signal, None when the process could not be buried. ``was_signalled``: the supervisor
-    had told it to stop before. ``order``: in which the supervisor noticed. ``unfinished``: its process ended before it
-    had come to the end of train_func. ``stacks``: where it was when its supervisor last asked. ``left_steps``: after
-    how many steps it has left a loop over them.
+    ``exit_code``: negative for a signal, None if the process could not be reaped. ``was_signalled``: whether the
+    supervisor had told it to stop. ``order``: position in the order in which the supervisor noticed the ends.
+    ``unfinished``: whether its process ended before train_func. ``stacks``: its stacks when the supervisor last asked.
+    ``left_steps``: after how many steps it has left a loop over them.
     """
 
     rank: int
@@ -157,7 +157,7 @@ class RankEnd:
     def read(
         cls, path: Path, *, rank: int, exit_code: int | None, was_signalled: bool, order: int, stacks: str
     ) -> Self:
-        """Returns the end of a rank whose outcome is, or would be, at ``path``."""
+        """Returns the end of a rank; ``path``: the file of its outcome, which may be absent."""
         outcome, left_steps = None, ""
         with contextlib.suppress(FileNotFoundError):  # it had no time to write one
             outcome = Outcome.from_json(path.read_bytes(), str(path))
@@ -177,12 +177,12 @@ class RankEnd:
 
     @property
     def has_own_fault(self) -> bool:
-        """Returns whether the function has failed, as its rank has written down before its process went."""
+        """Returns whether the rank has recorded a failure of its function before its process ended."""
         return self.outcome is not None and self.outcome.exit_code not in (DONE, STOPPED) and not self.follows
 
     @property
     def went_on(self) -> bool:
-        """Returns whether it failed, and had left no loop before: others that have may be why."""
+        """Returns whether it failed without having left a loop; another rank that has left one may be the cause."""
         return self.failed and not self.left_steps
 
     @property
@@ -191,7 +191,7 @@ class RankEnd:
 
 
 def records_of(ends: Sequence[RankEnd]) -> tuple[RankRecord, ...]:
-    """Returns one record per rank; where a rank failed by itself, without the errors of those that followed."""
+    """Returns one record per rank; if a rank failed by itself, the errors of ranks that followed are left out."""
     is_left = any(end.left_steps for end in ends) and any(end.went_on for end in ends)
     rooted = is_left or any(end.failed and not end.follows for end in ends)
     return tuple(
@@ -210,27 +210,27 @@ def records_of(ends: Sequence[RankEnd]) -> tuple[RankRecord, ...]:
 
 
 def running(path: Path) -> Path:
-    """The file beside an outcome that the supervisor makes, and that is there until the rank has come to its end."""
+    """Returns the path of the file that the supervisor makes, and that exists until the function has ended."""
     return path.with_suffix(".running")
 
 
 def _leaving(path: Path) -> Path:
-    """The name of that file when any exit with code 0 is the end of the function."""
+    """Returns its path once any exit with code 0 is the end of the function."""
     return path.with_suffix(".leaving")
 
 
 def _lost(path: Path) -> Path:
-    """The name of that file when the outcome could not be written."""
+    """Returns its path once the outcome could not be written."""
     return path.with_suffix(".lost")
 
 
 def left(path: Path) -> Path:
-    """The file beside an outcome that says after how many steps break or return has left a loop over the steps."""
+    """Returns the path of the file that says after how many steps break or return has left a loop over the steps."""
     return path.with_suffix(".left")
 
 
 def of_error(error: BaseException, *, has_peers: bool = True) -> Outcome:
-    """Returns the outcome of a rank that ``error`` ended. ``has_peers``: it was not started alone.
+    """Returns the outcome of a rank that ``error`` ended. ``has_peers``: whether there are other ranks.
 
     A number from 1 to 255 given to sys.exit is the exit code itself.
     """

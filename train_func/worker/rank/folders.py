@@ -1,7 +1,7 @@
-"""What a function leaves in folders: files of each rank, and what trackers of experiments write.
+"""Folders for files of the function: those of each rank, and those of experiment trackers.
 
 The files of rank 0 are published when the function ends well. MLflow, Weights & Biases, Trackio and TensorBoard write
-without a server, led by their variables to a folder of the pod, and the supervisor keeps that with the attempt:
+without a server: their variables name a folder of the pod, and the supervisor stores it with the attempt:
 https://mlflow.org/docs/latest/api_reference/python_api/mlflow.environment_variables.html,
 https://docs.wandb.ai/models/track/environment-variables and https://huggingface.co/docs/trackio/environment_variables.
 Loads no torch.
@@ -27,7 +27,7 @@ FOLDERS = (RUNS, TRACKERS)  # where a Session leads TensorBoard, and where the o
 
 
 def begin(work_dir: Path, rank: int) -> Path:
-    """Makes the folder of a rank, empty, and returns it."""
+    """Makes an empty folder for the rank, and returns it."""
     folder = of_rank(work_dir, rank)
     shutil.rmtree(folder, ignore_errors=True)
     folder.mkdir(parents=True)
@@ -35,25 +35,25 @@ def begin(work_dir: Path, rank: int) -> Path:
 
 
 def of_rank(work_dir: Path, rank: int) -> Path:
-    """Returns the folder in which the rank may leave files."""
+    """Returns the folder for files of the rank."""
     return work_dir / "outputs" / str(rank)
 
 
 def files() -> list[str]:
-    """Returns the names of the files that this rank has left so far."""
+    """Returns the names of this rank's files so far."""
     folder = os.environ.get(VARIABLE)
     return files_of(Path(folder)) if folder else []
 
 
 def files_of(folder: Path) -> list[str]:
-    """Returns the names of its files from the folder, sorted."""
+    """Returns the paths of the files in the folder and below it, from the folder and sorted."""
     return sorted(path.relative_to(folder).as_posix() for path in folder.rglob("*") if path.is_file())
 
 
 def take(folder: Path, into: Path, taken: set[str]) -> list[str]:
-    """Moves files into another folder, and for a link what it leads to; returns the names of those that stay.
+    """Moves files, and the targets of links, into another folder; returns the names of files that stay.
 
-    Those in ``taken`` are there already, and a name may be one that a published model keeps for other use.
+    Names in ``taken`` stay, because they exist there, and so do names that a published model reserves.
     """
     stay = []
     for name in sorted(files_of(folder), key=lambda name: not (folder / name).is_symlink()):  # before a target moves
@@ -75,16 +75,16 @@ def take(folder: Path, into: Path, taken: set[str]) -> list[str]:
 
 
 def links_to_no_file(folder: Path) -> list[str]:
-    """The names of links in the folder that lead to another folder or to nothing, which no store can hold."""
+    """Returns the names of links in the folder to another folder or to nothing, which no store can hold."""
     return sorted(
         path.relative_to(folder).as_posix() for path in folder.rglob("*") if path.is_symlink() and not path.is_file()
     )
 
 
-def keep(store: Store, prefix: str, folder: Path, of: str) -> None:
-    """Uploads what lies in the folder and is not published, and says so; raises nothing where the store fails.
+def keep(store: Store, prefix: str, folder: Path, owner: str) -> None:
+    """Uploads files that are not published, with a note; raises nothing if the store fails.
 
-    ``of``: whose files they are, in words.
+    ``owner``: the owner of the files, in words.
     """
     if not (names := files_of(folder)):
         return
@@ -92,13 +92,13 @@ def keep(store: Store, prefix: str, folder: Path, of: str) -> None:
         for name in names:
             store.upload(f"{prefix}/{name}", folder / name)
     except (StorageFailed, OSError) as failure:
-        reporting.note(f"files of {of} are not all kept: {failure}")
+        reporting.note(f"files of {owner} are not all kept: {failure}")
     else:
-        reporting.note(f"not published: {counted(len(names), 'file')} of {of}, kept in {store.address}/{prefix}/")
+        reporting.note(f"not published: {counted(len(names), 'file')} of {owner}, kept in {store.address}/{prefix}/")
 
 
 def begin_trackers(work_dir: Path, environ: Mapping[str, str]) -> dict[str, str]:
-    """Makes an empty folder for trackers; returns the variables that lead them there, less those that are set."""
+    """Makes an empty folder for trackers; returns the variables that name it, without those that are set already."""
     for name in FOLDERS:  # an earlier attempt in this pod has kept what lies there
         shutil.rmtree(work_dir / name, ignore_errors=True)
     folder = work_dir / TRACKERS
@@ -112,7 +112,7 @@ def begin_trackers(work_dir: Path, environ: Mapping[str, str]) -> dict[str, str]
 
 
 def without_key(environ: Mapping[str, str]) -> dict[str, str]:
-    """Returns what makes Weights & Biases write files where it has no key; it would end the function otherwise."""
+    """Returns the variables for Weights & Biases to write files if it has no key, instead of ending the function."""
     is_set = any(environ.get(name) for name in ("WANDB_MODE", "WANDB_API_KEY", "WANDB_IDENTITY_TOKEN_FILE"))
     with contextlib.suppress(OSError, netrc.NetrcParseError, RuntimeError):  # wandb login leaves its key there
         is_set = is_set or "api.wandb.ai" in netrc.netrc(environ.get("NETRC") or Path("~/.netrc").expanduser()).hosts

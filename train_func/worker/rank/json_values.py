@@ -1,8 +1,8 @@
-"""Values of a function as plain JSON: what it returned, and metrics of its own; what is not JSON is named.
+"""Values of a function as plain JSON: its return value, and metrics of its own; values that are not JSON are named.
 
-Such a value is left out. In a list, and where a number is not finite, None stands in its place.
+Such a value is left out; an item of a list, and a number that is not finite, becomes None.
 
-Converting never raises: how a training ends does not depend on what is returned. Loads neither numpy nor torch.
+Converting never raises, so the end of a training does not depend on the return value. Loads neither numpy nor torch.
 """
 
 import datetime
@@ -23,7 +23,7 @@ _LEFT_OUT = object()
 
 
 def plain_result(value: object) -> tuple[dict[str, Any], list[str]]:
-    """Returns the result that a return value stands for, and what has become of each value that is not JSON."""
+    """Returns the result for a return value, and a note on each value that is not JSON."""
     losses: list[str] = []
     mapping = value if isinstance(value, Mapping) else {} if value is None else {RETURNED: value}
     plain = _plain(mapping, "", losses)
@@ -31,7 +31,7 @@ def plain_result(value: object) -> tuple[dict[str, Any], list[str]]:
 
 
 def _plain(value: Any, name: str, losses: list[str], level: int = 0, instead: object = _LEFT_OUT) -> Any:
-    """Converts one value; ``name`` leads to it, and ``instead`` stands in its place where it is not JSON."""
+    """Converts one value; ``name``: its place in messages; ``instead``: its replacement if it is not JSON."""
     kind = type(value).__name__
     try:
         if isinstance(value, int) and abs(value) >= LARGEST_INTEGER:
@@ -79,7 +79,7 @@ def _convert(value: Any, name: str, losses: list[str], level: int, instead: obje
 
 
 def to_python(value: Any) -> Any:
-    """Returns numbers and lists for arrays, tensors and tuples, in lists and dicts too; all else stays as it is."""
+    """Returns numbers and lists for arrays, tensors and tuples, also in lists and dicts; other values do not change."""
     if hasattr(value, "tolist"):  # of numpy or torch
         value = value.tolist()
     if isinstance(value, Mapping):
@@ -88,15 +88,15 @@ def to_python(value: Any) -> Any:
 
 
 def reported(step: Any, metrics: Mapping[str, Any]) -> tuple[int, dict[str, float | int]]:
-    """Returns what ``session.report`` was given as plain numbers; also nan and inf, which tell of divergence.
+    """Returns the arguments of ``session.report`` as plain numbers; nan and inf stay, because they show divergence.
 
     Raises:
-        InvalidInput: (cause "code") naming all that are no numbers.
+        InvalidInput: (cause "code") arguments are no numbers; the message names all of them.
     """
     numbers, whole = {name: _number(value) for name, value in metrics.items()}, _number(step)
     faults = [
         f"session.report was given {name}={_shown(metrics[name])}: a number is expected, or a tensor or array that "
-        "holds one; print a text, and give session.publish a file with what is more than a number"
+        "holds one; print a text, and publish larger values as a file with session.publish"
         for name, number in numbers.items()
         if number is None
     ]

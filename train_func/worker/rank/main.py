@@ -1,4 +1,4 @@
-"""One rank: a process that runs train_func once, says how it ended, and leaves without unloading anything."""
+"""One rank: a process that runs train_func once, reports its end, and exits without unloading anything."""
 
 import contextlib
 import faulthandler
@@ -31,7 +31,7 @@ GROUP_SECONDS = 30.0  # ranks that come later than that find no rank 0
 
 
 def main(environ: Mapping[str, str]) -> NoReturn:
-    """Runs the shipped function and exits; the exit code is that of exits.py or the function's own."""
+    """Runs the shipped function and exits with a code of exits.py, or the function's own."""
     had_torch = "torch" in sys.modules  # of the template
     if rank := environ.get("RANK"):
         set_name(f"rank {rank}")  # by which it is found, also where it is a program of its own
@@ -92,9 +92,9 @@ def _finished(value: object) -> Outcome:
     if is_first and here.trained and not here.published and value is None and not folders.files():
         return _failed(
             InvalidInput(
-                "a Trainer has trained to its end in a Session, and nothing of it is kept: call "
+                "a Trainer has trained to its end in a Session, but nothing of it is published: call "
                 "session.publish(trainer) on every rank, as the last step inside `with Session(parameters)`, or let "
-                f"rank 0 leave files in the folder that {folders.VARIABLE} names, or return what is to be kept",
+                f"rank 0 leave files in the folder that {folders.VARIABLE} names, or return a value",
                 cause="code",
             )
         )
@@ -102,7 +102,7 @@ def _finished(value: object) -> Outcome:
     done = Outcome(0, None, follows=False, failure=None, returned=returned, left_out=tuple(left_out))
     early = [f"the loop over session.steps was left {loop}" for loop in here.loops if not loop.is_done]
     is_lost = is_first and here.num_trainings and not here.trained and not here.published and not folders.files()
-    lost = ["session.steps has trained, and no model is kept: session.publish(model) keeps it"] if is_lost else []
+    lost = ["session.steps has trained, but no model is published: call session.publish(model)"] if is_lost else []
     return replace(done, notes=(*here.notes, *early[:1], *lost), left_steps=here.left_steps())
 
 
@@ -126,7 +126,7 @@ def _failed(error: BaseException) -> Outcome:
 
 
 def load(environ: Mapping[str, str]) -> tuple[Callable[..., object], RunRecord, Store]:
-    """Returns the shipped function, from now on importable by its module, its run, and the store of that."""
+    """Returns the shipped function, whose module can be imported from now on, its run, and the store of the run."""
     job_dir = Path(environ["TRAIN_FUNC_JOB_DIR"])
     record = RunRecord.from_json((job_dir / RUN).read_bytes(), RUN)
     store = open_store(record.store)
@@ -143,7 +143,7 @@ def _run(environ: Mapping[str, str]) -> object:
         try:
             write_setup(store, record, int(environ["TRAIN_FUNC_ATTEMPT"]), int(environ["WORLD_SIZE"]), None)
         except StorageFailed as failure:  # a function that needs no store goes on without it
-            reporting.note(f"with what this attempt computes could not be recorded: {failure}")
+            reporting.note(f"the versions and hardware of this attempt could not be recorded: {failure}")
     if record.module != source_module.MAIN:  # else its spec says so already
         sys.modules["__main__"].__spec__ = find_spec(__name__)
     del sys.argv[1:]  # those of this program, which a script that parses its arguments would take for its own

@@ -1,6 +1,6 @@
-"""Progress marks: where a rank is, and how its time is spent, in a few bytes that its supervisor reads. Loads no torch.
+"""Progress marks: the phase of a rank and its time in each phase, in memory shared with its supervisor. Loads no torch.
 
-A mark costs about a microsecond. A process to which no supervisor gave such memory marks nothing.
+A mark costs about a microsecond. A process without a supervisor sets no marks.
 """
 
 import contextlib
@@ -17,7 +17,7 @@ VARIABLE = "TRAIN_FUNC_PROGRESS"
 
 
 class Phase(IntEnum):
-    """What a rank is in. Where progress is not regular, nothing follows from its absence."""
+    """The phase of a rank; a lack of progress means something only in phases with regular progress."""
 
     OUTSIDE = 0
     SAVING = 1
@@ -34,12 +34,12 @@ class Phase(IntEnum):
 
     @property
     def is_watched(self) -> bool:
-        """Returns whether a rank in it makes progress every few seconds."""
+        """Returns whether a rank in this phase makes progress every few seconds."""
         return self >= Phase.STEP
 
     @property
     def words(self) -> str:
-        """Words for messages, to follow "in"."""
+        """Returns words for messages, to follow "in"."""
         return _WORDS[self]
 
 
@@ -62,22 +62,22 @@ class Mark:
     """The last sign of progress of a rank."""
 
     number: int = 0
-    """Number of marks so far; 0: the rank has not begun."""
+    """Number of marks so far; 0 if the rank has not begun."""
     time: float = 0.0
-    """Monotonic seconds, which all processes of a machine count alike."""
+    """Monotonic seconds, which are the same for all processes of a machine."""
     phase: Phase = Phase.OUTSIDE
     step: int = 0
-    """Steps done of the training, those of earlier attempts included."""
+    """Steps of the training that are done, including those of earlier attempts."""
     num_steps: int = 0
-    """Done by this process since the training began."""
+    """Steps that this process has done since the training began."""
     num_batches: int = 0
-    """Evaluated by this process since then."""
+    """Batches that this process has evaluated since then."""
     seconds: tuple[float, ...] = (0.0,) * len(Phase)
-    """Spent in each phase, by its number, from the first mark to this one."""
+    """Seconds in each phase, by its number, from the first mark to this one."""
 
     @property
     def is_watched(self) -> bool:
-        """Returns whether the rank has to make progress: the first step, and the first batch, may compile."""
+        """Returns whether the rank has to make progress; the first step and the first batch may compile."""
         return self.phase.is_watched and (self.num_batches if self.phase is Phase.EVALUATION else self.num_steps) > 0
 
     def seconds_at(self, now: float) -> tuple[float, ...]:
@@ -88,17 +88,17 @@ class Mark:
 
 
 class SharedMark:
-    """The memory of one rank's marks, made by its supervisor."""
+    """The memory of one rank's marks; its supervisor makes it."""
 
     def __init__(self) -> None:
         self._file = os.memfd_create("progress")
         os.ftruncate(self._file, _PLAIN.size)
         self.path = f"/proc/{os.getpid()}/fd/{self._file}"
-        """For VARIABLE in the rank's environment."""
+        """Value of VARIABLE in the rank's environment."""
         self._last = Mark()
 
     def read(self) -> Mark:
-        """The last mark; while one is being written, the one before that was read.
+        """Returns the last mark; while one is being written, the one that was read before.
 
         Writing begins with zeros: https://github.com/python/cpython/blob/v3.11.0/Modules/_struct.c#L2227
         """
@@ -109,7 +109,7 @@ class SharedMark:
         return self._last
 
     def close(self) -> None:
-        """Frees the memory, as far as no rank has it."""
+        """Frees the memory, unless a rank still has it."""
         os.close(self._file)
 
 
@@ -136,7 +136,7 @@ class _Marker:
         _PLAIN.pack_into(self.memory, 0, number, now, phase, *counts, *self.seconds, number)
 
     def forget(self) -> None:
-        """Ends the marks of a process that the rank has forked, which does not do the work of the rank."""
+        """Ends the marks in a process that the rank has forked, because it does not do the rank's work."""
         self.memory = None
 
 
@@ -146,7 +146,7 @@ mark = _own.write
 
 
 def open_memory(path: str) -> None:
-    """Makes this process mark its progress there from now on. Raises OSError."""
+    """Makes this process mark its progress in the memory at ``path`` from now on. Raises OSError."""
     file = os.open(path, os.O_RDWR)
     try:
         _own.memory = mmap.mmap(file, _PLAIN.size)
@@ -158,34 +158,34 @@ def open_memory(path: str) -> None:
 
 
 def begin(step: int = 0) -> None:
-    """Says that a training begins behind ``step``: its first steps compile, load and allocate what later ones find."""
+    """Marks that a training begins after ``step``; its first steps compile, load and allocate."""
     _own.step = step
     _own.num_steps = _own.num_batches = 0
     mark(Phase.OUTSIDE)
 
 
 def step_done(step: int) -> None:
-    """Says that step number ``step``, from 1, is done."""
+    """Marks that step number ``step``, from 1, is done."""
     _own.step = step
     _own.num_steps += 1
     mark(Phase.BETWEEN)
 
 
 def batch_evaluated() -> None:
-    """Says that a batch of an evaluation is done."""
+    """Marks that a batch of an evaluation is done."""
     _own.num_batches += 1
     mark(_own.phase)
 
 
 def touch() -> None:
-    """Says that what the last mark said goes on. Other threads say nothing of the one that trains."""
+    """Marks that the last phase goes on; does nothing in threads other than the training one."""
     if threading.get_ident() == _own.thread:
         mark(_own.phase)
 
 
 @contextlib.contextmanager
 def within(phase: Phase) -> Iterator[None]:
-    """Marks ``phase``, and afterwards the one before again."""
+    """Marks ``phase`` for the block, and then the phase before it again."""
     before = _own.phase
     mark(phase)
     try:
@@ -196,7 +196,7 @@ def within(phase: Phase) -> Iterator[None]:
 
 @contextlib.contextmanager
 def exchange() -> Iterator[None]:
-    """Marks EXCHANGE while this process may wait for others; within a phase that is not watched it says nothing."""
+    """Marks EXCHANGE while this process may wait for others; does nothing within a phase that is not watched."""
     if not _own.phase.is_watched:
         yield
         return
@@ -205,7 +205,7 @@ def exchange() -> Iterator[None]:
 
 
 class Loading:
-    """Marks LOADING between two steps. In every step, so it is a class: a generator costs as much as two marks."""
+    """Marks LOADING between two steps. It is a class, because a generator would cost two more marks per step."""
 
     def __enter__(self) -> None:
         if _own.phase is Phase.BETWEEN:

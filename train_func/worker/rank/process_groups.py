@@ -1,15 +1,16 @@
-"""Four workarounds for process groups of torch, which is why each group is noted when torch registers it.
+"""Four workarounds for process groups of torch; for them each group is noted when torch registers it.
 
-- A rank may leave its group before it ends, and torch then knows nothing of it any more: ``separate`` does.
+- A rank may leave its group before it ends, and torch then forgets the group; ``separate`` knows it.
 - The destructor of a gloo group waits for its threads while it holds the interpreter's lock, and a thread that frees a
   tensor waits for that lock: a DDP model that goes out of scope after destroy_process_group() hangs its rank
   (https://github.com/pytorch/pytorch/issues/56297). So every group is kept until the process ends.
-- Rank 0 serves the store through which the others form the group, and may end while they still do. So each rank counts
-  itself in that store, and rank 0 waits for all. torchrun needs no such wait: its agent's store outlives each rank.
-- A rank waits for the others in native code, where no handler of a signal runs: while it forms the first group, a
-  signal to stop ends its process, which would else use up the grace period of its worker.
+- Rank 0 serves the store through which the others form the group, and may end while they still form it. So each rank
+  counts itself in that store, and rank 0 waits for all. torchrun needs no such wait: its agent's store outlives each
+  rank.
+- A rank waits for the others in native code, where no signal handler runs. So a signal to stop ends the process while
+  it forms the first group; otherwise it would use up the grace period of its worker.
 
-Loads no torch: unless the template has, it waits until train_func does.
+Loads no torch: it waits until the template or train_func loads it.
 """
 
 import contextlib
@@ -28,11 +29,11 @@ _MODULE = "torch.distributed.distributed_c10d"
 _FORMED = "formed by"  # in the group's own store: how many ranks have formed it
 _POLL_SECONDS = 0.05
 _groups: list[tuple[Any, Any]] = []
-"""Each with its store, None where its backend has none."""
+"""Each group with its store; None if its backend has no store."""
 
 
 def observe() -> None:
-    """Notes and keeps from now on every process group that this process makes."""
+    """Keeps every process group that this process makes from now on."""
     if module := sys.modules.get(_MODULE):
         _listen(module)
     else:
@@ -40,12 +41,12 @@ def observe() -> None:
 
 
 def separate(world_size: int, *, has_torch: bool) -> bool:
-    """Returns whether this rank of several has torch and yet never was in one group with all the others."""
+    """Returns whether this rank of several has torch, but never was in one group with all the others."""
     return has_torch and max((group.size() for group, _ in _groups), default=0) < world_size > 1
 
 
 def wait_until_formed(seconds: float) -> None:
-    """Returns when all other ranks have formed the groups that this rank was in, at most ``seconds`` later."""
+    """Waits until all other ranks have formed the groups of this rank, at most ``seconds``."""
     until = time.monotonic() + seconds
     with contextlib.suppress(RuntimeError):  # a store that has gone with its server
         for group, store in _groups:
@@ -54,7 +55,7 @@ def wait_until_formed(seconds: float) -> None:
 
 
 class _Finder(MetaPathFinder):
-    """Learns when torch's module is loaded, and listens to it then."""
+    """Finds the moment at which torch's module is loaded, and wraps it then."""
 
     def find_spec(self, name: str, path: Sequence[str] | None, target: ModuleType | None = None) -> ModuleSpec | None:
         spec = PathFinder.find_spec(name, path, target) if name == _MODULE else None
@@ -70,7 +71,7 @@ class _Finder(MetaPathFinder):
 
 
 def _listen(c10d: Any) -> None:
-    """Wraps the functions of torch that form the first group, and through which every group goes."""
+    """Wraps the functions of torch that form the first group and register every group."""
     form, register = c10d.init_process_group, c10d._register_process_group
 
     @functools.wraps(form)

@@ -1,4 +1,4 @@
-"""Sends the events of this process on: from a rank to its supervisor, from a supervisor to its log, else to people."""
+"""Sends the events of this process: from a rank to its supervisor, from a supervisor to its log, else to stdout."""
 
 import contextlib
 import os
@@ -23,28 +23,28 @@ _sink: list[Say] = [_print]
 
 
 def say(event: Event) -> None:
-    """Says an event at once; without a supervisor in words."""
+    """Sends an event at once; prints it in words if there is no supervisor."""
     marks.touch()
     _sink[0](event)
 
 
 def note(text: str) -> None:
-    """Says what a person should know."""
+    """Sends a note for a person."""
     say(events.Note(text=text))
 
 
 def is_heard() -> bool:
-    """Returns whether a supervisor, or who stands for it, hears the events of this process."""
+    """Returns whether a supervisor, or a stand-in, gets the events of this process."""
     return _sink[0] is not _print
 
 
 def report_to(sink: Say) -> None:
-    """Sends the events of this process there from now on."""
+    """Sends the events of this process to ``sink`` from now on."""
     _sink[0] = sink
 
 
 def report_through(path: str) -> None:
-    """Sends the events of this rank from now on to its supervisor, through the pipe that it has made for them."""
+    """Sends the events of this rank to its supervisor from now on, through the pipe at ``path``."""
     pipe, lock = os.open(path, os.O_WRONLY), threading.Lock()
 
     def send(event: Event) -> None:

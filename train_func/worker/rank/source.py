@@ -1,6 +1,6 @@
-"""The function that was shipped: its packed module is verified and imported under a name of its own.
+"""The shipped function: verifies its packed module, and imports it under a name of its own.
 
-Before that, its text says what the template imports: the libraries that it names. Loads no torch.
+The text of the module also names the libraries that the template imports. Loads no torch.
 """
 
 import ast
@@ -25,10 +25,10 @@ OF_PROCESSES = "train_func.worker.rank.main"  # what processes of multiprocessin
 
 
 def load(job_dir: Path, record: RunRecord) -> Callable[..., object]:
-    """The function of ``record``, out of ``source.py`` in the job folder.
+    """Returns the function of ``record`` from ``source.py`` in the job folder.
 
-    Its module has the name that it has where it was written, so that pickles of its classes open there and here; its
-    tracebacks say ``source.py``.
+    Its module has the same name as at the user's, so that pickles of its classes open in both places. Tracebacks name
+    ``source.py``.
     """
     path = job_dir / SOURCE
     module = _imported(path.read_bytes().decode(), path, record.module)
@@ -56,9 +56,9 @@ def _imported(text: str, path: Path, name: str) -> ModuleType:
 
 
 def share_with_processes(job_dir: Path, record: RunRecord, folder: Path) -> str:
-    """Writes the modules that came with the function into ``folder``, where new processes find them by PYTHONPATH.
+    """Writes the modules that came with the function into ``folder``, for PYTHONPATH of new processes.
 
-    The processes of joblib get what stands in the main module by value, and import everything else.
+    Processes of joblib get objects of the main module by value, and import everything else.
     """
     text = (job_dir / SOURCE).read_bytes().decode()
     modules = [module for module, _ in unfold(text).modules]
@@ -94,7 +94,7 @@ class _Shipped(MetaPathFinder, ExecutionLoader):
         return str(self.path / self.modules[fullname].path)
 
     def get_source(self, fullname: str) -> str:
-        """The text, which tracebacks quote."""
+        """Returns the text, which tracebacks quote."""
         return self.modules[MAIN if fullname == OF_PROCESSES else fullname].text
 
     def is_package(self, fullname: str) -> bool:
@@ -126,16 +126,16 @@ _SETS_VARIABLES = re.compile(
 
 @dataclass(frozen=True)
 class SourceNeeds:
-    """What the function and the modules that travel with it need of their process."""
+    """The needs of the function, and of the modules that travel with it, from their process."""
 
     libraries: frozenset[str] = frozenset()
-    """What it imports, by the first part of the names."""
+    """The libraries that it imports, by the first part of their names."""
     writes_environment: bool = False
-    """Whether it may set variables, which libraries read when they are imported."""
+    """Whether it may set variables that libraries read when they are imported."""
 
     @classmethod
     def of(cls, source: Path) -> Self:
-        """Returns the needs of a source; none where it cannot be read: the rank says what is wrong with it."""
+        """Returns the needs of a source; none if it cannot be read, because the rank will report that."""
         try:
             text = source.read_text()
             trees = [ast.parse(part) for part in (text, *(module.text for module, _ in unfold(text).modules))]
@@ -148,12 +148,12 @@ class SourceNeeds:
 
     @property
     def names_torch(self) -> bool:
-        """Returns whether it imports torch, or what is used to train with it."""
+        """Returns whether it imports torch, or a library that trains with it."""
         return not _TORCH.isdisjoint(self.libraries)
 
     @property
     def of_template(self) -> tuple[str, ...]:
-        """The modules that a template imports for it, in their order; none where no template serves it."""
+        """Returns the modules that a template imports for it, in order; none if a template is of no use."""
         if self.writes_environment:
             return ()
         imports = {module for library in self.libraries for module in _IMPORTS.get(library, ())}

@@ -1,4 +1,4 @@
-"""Writes where a rank is: its stacks when it is asked for them, and the traceback of the error that ends it.
+"""Prints the stacks of a rank on request, and the traceback of the error that ends it.
 
 They go to a pipe of their own, so that they are told from what the function prints. Loads no torch.
 """
@@ -22,9 +22,9 @@ _asked: list[int] = []
 
 
 def answer(path: str | None) -> None:
-    """Makes this process print its stacks when it is asked to; native code need not return for that.
+    """Makes this process print its stacks on request, also while native code runs.
 
-    To the pipe at ``path``; where there is none, or nothing reads it, to stderr.
+    It prints to the pipe at ``path``; to stderr if there is no pipe, or nothing reads it.
     """
     with contextlib.suppress(OSError):
         if path:
@@ -33,7 +33,7 @@ def answer(path: str | None) -> None:
 
 
 def print_traceback(error: BaseException) -> None:
-    """Prints where ``error`` has ended this process."""
+    """Prints the traceback of the error that ends this process."""
     if not _pipes:
         traceback.print_exception(error)
         return
@@ -44,19 +44,19 @@ def print_traceback(error: BaseException) -> None:
 
 
 def ask(pids: Iterable[int]) -> None:
-    """Has these processes, which all answer, print their stacks; one that a signal has stopped goes on for it."""
+    """Makes these processes print their stacks; all of them must have called ``answer``. A stopped one is continued."""
     for pid in pids:
         send(pid, SIGNAL)
         send(pid, signal.SIGCONT)
 
 
 def listen() -> None:
-    """Makes this supervisor notice that a person asks where its ranks are; only in the main thread."""
+    """Makes this supervisor notice a person's request for stacks; only in the main thread."""
     signal.signal(ASKED, lambda number, frame: _asked.append(number))
 
 
 def are_asked_for() -> bool:
-    """Returns whether a person has asked since the last call."""
-    asked = bool(_asked)
+    """Returns whether a person has asked for stacks since the last call."""
+    is_asked = bool(_asked)
     _asked.clear()
-    return asked
+    return is_asked

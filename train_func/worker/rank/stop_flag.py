@@ -1,9 +1,8 @@
-"""The stop flag of a rank: a signal to stop ends the function where it is, or, while steps are saved, between two.
+"""The stop flag of a rank: a signal to stop ends the function at once, or between two steps of a training that saves.
 
-Without ``defer`` the signal raises StopSignal in train_func wherever it meets it. Within, it is only remembered:
-the ranks vote on it in the exchange that every step has, save together, and then raise StopSignal together. A signal
-that comes after StopSignal was raised raises nothing: the function is on its way out, and may be saving something of
-its own.
+Outside of ``defer`` the signal raises StopSignal in train_func at any line. Within ``defer`` it is only remembered: the
+ranks vote on it in the exchange of every step, save together, and then raise StopSignal together. A signal after
+StopSignal was raised raises nothing, because the function is ending, and may be saving something of its own.
 """
 
 import contextlib
@@ -17,7 +16,7 @@ from types import FrameType
 
 
 class StopSignal(KeyboardInterrupt):
-    """Raised in train_func where a signal to stop ends it. ``follows``: it had come to another rank alone."""
+    """A signal to stop ends train_func. ``follows``: whether only another rank has got the signal."""
 
     def __init__(self, message: str, *, follows: bool = False) -> None:
         global _is_stopped
@@ -36,7 +35,7 @@ _masks = threading.local()  # of signals, where a thread forks
 
 
 def install() -> None:
-    """Takes SIGTERM over; only in the main thread."""
+    """Installs the handler of SIGTERM; only in the main thread."""
     signal.signal(signal.SIGTERM, _on_signal)
     _hook_forks()
 
@@ -47,7 +46,7 @@ def _hook_forks() -> None:
 
 
 def _before_fork() -> None:
-    """Lets a signal wait during a fork, in the child too: the interpreter ignores what a hook raises."""
+    """Makes signals wait during a fork, also in the child, because the interpreter ignores the errors of a hook."""
     global _num_deferring
     if threading.current_thread() is threading.main_thread():
         _num_deferring += 1
@@ -65,7 +64,7 @@ def _in_parent() -> None:
 
 
 def _in_child() -> None:
-    """Lets a signal end the child, as those of a pool are ended."""
+    """Makes a signal end the child, as it ends the processes of a pool."""
     if signal.getsignal(signal.SIGTERM) is _on_signal:
         signal.signal(signal.SIGTERM, signal.SIG_DFL)
     signal.pthread_sigmask(signal.SIG_SETMASK, _masks.before)
@@ -81,9 +80,9 @@ def _send_again() -> None:
 
 @contextlib.contextmanager
 def ends_process() -> Iterator[None]:
-    """Lets a signal to stop end the process at once, in its body.
+    """Makes a signal to stop end the process at once while the block runs.
 
-    For native code that waits for other ranks: no handler runs before it returns, and nothing is there to save.
+    It is for native code that waits for other ranks: no handler runs before it returns, and nothing is to be saved.
     """
     handler = signal.getsignal(signal.SIGTERM)
     if handler is not _on_signal or threading.current_thread() is not threading.main_thread():
@@ -97,12 +96,12 @@ def ends_process() -> Iterator[None]:
 
 
 def hold() -> None:
-    """Lets a signal wait for ``accept``: there is no function yet that it could end. Only in the main thread."""
+    """Makes signals wait for ``accept``, because there is no function to end yet; only in the main thread."""
     signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGTERM])
 
 
 def accept() -> None:
-    """Makes a signal do from now on what the handler does, the one that waits too."""
+    """Passes signals to the handler from now on, including one that waits."""
     signal.pthread_sigmask(signal.SIG_UNBLOCK, [signal.SIGTERM])
 
 
@@ -114,12 +113,12 @@ def _on_signal(number: int, frame: FrameType | None) -> None:
 
 
 def ignore() -> None:
-    """Ignores signals from now on: the function has ended, and what is decided is written down."""
+    """Ignores signals from now on, because the function has ended, and its outcome is being recorded."""
     signal.signal(signal.SIGTERM, signal.SIG_IGN)
 
 
 def has_interrupted() -> bool:
-    """Returns whether StopSignal was raised: a function that returns all the same may have left its work unfinished."""
+    """Returns whether StopSignal was raised; a function that returns in spite of it may be unfinished."""
     return _is_stopped
 
 
@@ -129,7 +128,7 @@ def requested() -> bool:
 
 
 def seconds() -> float:
-    """Seconds since the first signal came; 0 where it has come to another rank alone, and so within a moment."""
+    """Returns the seconds since the first signal; 0 if only another rank has got one."""
     return time.monotonic() - _times[0] if _times else 0.0
 
 
@@ -141,11 +140,11 @@ def stop_signal(step: int) -> StopSignal:
 
 @contextlib.contextmanager
 def defer() -> Iterator[None]:
-    """Lets a signal wait for the end of a step, in its body, whose code asks ``requested`` there.
+    """Makes a signal wait for the end of a step while the block runs; its code asks ``requested`` there.
 
     Raises:
-        StopSignal: when the block is left, in whatever way, and a signal has come. Out of a generator that is closed,
-            as by ``break``, no error comes: the signal is then sent again, and raises it in the function.
+        StopSignal: at any end of the block, if a signal has come. A generator that is closed, as by ``break``, raises
+            no error, so the signal is sent again, and raises StopSignal in the function.
     """
     global _num_deferring
     _num_deferring += 1

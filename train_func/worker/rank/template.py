@@ -1,8 +1,8 @@
 """The template: a process that has imported what ranks import, and forks them, so that a rank begins at once.
 
 The supervisor starts it while the group forms, and keeps it for the attempts after a rank was lost. It imports this
-package and Hugging Face's, never the user's module. Before each fork it makes sure that it has one thread and that CUDA
-is untouched, because neither survives a fork; else it refuses, and the supervisor starts the rank as a new program.
+package and Hugging Face's, never the user's module. Before each fork it checks that it has one thread and that CUDA is
+untouched, because neither survives a fork; else it refuses, and the supervisor starts the rank as a new program.
 
 multiprocessing's fork server with set_forkserver_preload was tried in its place. It forks as fast (0.04 s after imports
 of 7 to 11 s), and passes environment, folder, descriptors and exit codes. But it does not look before it forks: after
@@ -45,7 +45,7 @@ def main(environ: Mapping[str, str]) -> int:
     supervisor = int(environ["TRAIN_FUNC_SUPERVISOR"])
     die_with(supervisor)
     signal.signal(signal.SIGTERM, signal.SIG_IGN)  # its end is the supervisor's to decide; a rank sets its own
-    asked = socket.socket(fileno=int(os.environ.pop(SOCKET)))
+    connection = socket.socket(fileno=int(os.environ.pop(SOCKET)))
     # As Python's documentation of gc.freeze has it: searching what the imports make, and what stays, costs a sixth of
     # them, and what a collection frees would be written to by every rank.
     gc.disable()
@@ -55,20 +55,20 @@ def main(environ: Mapping[str, str]) -> int:
     for name in QUIET:
         os.environ.pop(name, None)  # not meant for the ranks
     gc.freeze()  # else each collection of a rank would copy the memory that it shares with the template
-    asked.send(b"ready")
+    connection.send(b"ready")
     while True:
-        data, descriptors, _, _ = socket.recv_fds(asked, LONGEST, maxfds=1)
+        data, descriptors, _, _ = socket.recv_fds(connection, LONGEST, maxfds=1)
         if not data:
             return 0
         reason, request = why_not(), json.loads(data)
-        answer = {"refused": reason} if reason else {"pid": _fork(request, descriptors, supervisor, asked)}
-        asked.send(json.dumps(answer).encode())
+        answer = {"refused": reason} if reason else {"pid": _fork(request, descriptors, supervisor, connection)}
+        connection.send(json.dumps(answer).encode())
         for descriptor in descriptors:
             os.close(descriptor)
 
 
 def is_forked_from_cuda() -> bool:
-    """Returns whether the template has asked the CUDA runtime of anything, after which it works in no fork of it."""
+    """Returns whether the template has used the CUDA runtime, which then works in no fork of it."""
     native: Any = sys.modules.get("torch._C")
     return bool(native and getattr(native, "_cuda_isInBadFork", lambda: False)())
 
@@ -81,8 +81,8 @@ def why_not() -> str:
     return "CUDA is initialized" if torch is not None and torch.cuda.is_initialized() else ""
 
 
-def _fork(request: Mapping[str, Any], descriptors: list[int], supervisor: int, asked: socket.socket) -> int:
-    """Makes a rank, a child of the supervisor; returns its process id, or 0 when it has died at once."""
+def _fork(request: Mapping[str, Any], descriptors: list[int], supervisor: int, connection: socket.socket) -> int:
+    """Makes a rank, a child of the supervisor; returns its process id, or 0 if it has died at once."""
     heard, tell = os.pipe()
     between = os.fork()
     if between == 0:
@@ -90,7 +90,7 @@ def _fork(request: Mapping[str, Any], descriptors: list[int], supervisor: int, a
         if os.fork():
             os._exit(0)  # the rank is an orphan now, which the supervisor adopts
         try:
-            asked.close()
+            connection.close()
             _be_rank(request, descriptors, supervisor, tell)
         except BaseException:
             traceback.print_exc()
@@ -134,7 +134,7 @@ def _be_rank(request: Mapping[str, Any], descriptors: list[int], supervisor: int
 
 
 def tell_accelerate() -> None:
-    """Sets the variable without which accelerate, and transformers' Trainer, see a world of one rank without a GPU."""
+    """Sets the variable that accelerate and transformers' Trainer need for several ranks without a GPU."""
     torch: Any = sys.modules.get("torch")
     hidden = os.environ.get("CUDA_VISIBLE_DEVICES") in ("", "-1")
     has_gpu = torch.cuda.device_count() if torch else not hidden and any(map(os.path.exists, GPUS))

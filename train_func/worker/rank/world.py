@@ -1,6 +1,6 @@
-"""The ranks of a run: who this process is, how it meets the others, and how a fault of one becomes a fault of all.
+"""The ranks of a run: their number, their process group, their exchanges, and how a fault of one reaches all.
 
-Without a launcher there is one rank, no process group, and every call here answers at once.
+Without a launcher there is one rank, no process group, and every call here returns at once.
 """
 
 import os
@@ -27,14 +27,14 @@ PATIENCE = timedelta(hours=1)
 
 @dataclass(frozen=True)
 class World:
-    """This process among the others, as its launcher said in the environment."""
+    """The place of this process among the others, from the environment that its launcher set."""
 
     rank: int
     size: int
     local_rank: int
     local_size: int
     launched: bool
-    """Whether a launcher started it, so that there are others to meet, or at least an address to meet at."""
+    """Whether a launcher started it, so that there are other ranks, or at least an address to form a group at."""
 
     @classmethod
     def from_environment(cls, environment: Mapping[str, str]) -> "World":
@@ -50,7 +50,7 @@ class World:
         )
 
     def init_process_group(self) -> str | None:
-        """Forms the process group unless there is one already, and returns the backend; None when already there."""
+        """Forms the process group and returns its backend; returns None if there is a group already."""
         if torch.cuda.is_available():
             torch.cuda.set_device(self.local_rank % torch.cuda.device_count())
         if not self.launched or dist.is_initialized():
@@ -69,7 +69,7 @@ class World:
 
 
 def environment() -> Mapping[str, str]:
-    """The process's environment: the one place where a rank's own code reads it."""
+    """Returns the environment of the process; code of a rank reads it only here."""
     return os.environ
 
 
@@ -80,12 +80,12 @@ def destroy_process_group() -> None:
 
 
 def rank() -> int:
-    """Number of this process among the others, from 0."""
+    """Returns the number of this process among the others, from 0."""
     return dist.get_rank() if dist.is_initialized() else 0
 
 
 def size() -> int:
-    """Number of processes that train together."""
+    """Returns the number of processes that train together."""
     return dist.get_world_size() if dist.is_initialized() else 1
 
 
@@ -100,7 +100,7 @@ def gather(value: Result) -> list[Result]:
 
 
 def total(value: torch.Tensor) -> torch.Tensor:
-    """Returns the sum over all ranks of a small tensor, which it overwrites and which is there when it returns."""
+    """Overwrites a small tensor with its sum over all ranks, and returns it."""
     if size() > 1:
         _wait_for_device(value)  # what a device has still to compute is no exchange
         with marks.exchange():
@@ -115,7 +115,7 @@ def _wait_for_device(value: torch.Tensor) -> None:
 
 
 def gather_tensors(value: torch.Tensor) -> list[torch.Tensor]:
-    """Returns a tensor, of one shape and type on every rank, of all ranks in their order."""
+    """Returns the tensors of all ranks in their order; shape and type must be the same on every rank."""
     if size() == 1:
         return [value]
     tensors = [torch.empty_like(value) for _ in range(size())]
@@ -125,7 +125,7 @@ def gather_tensors(value: torch.Tensor) -> list[torch.Tensor]:
 
 
 def spread(value: torch.Tensor) -> None:
-    """Overwrites a tensor with what rank 0 has in it, bit for bit."""
+    """Overwrites a tensor with the bits of rank 0."""
     if size() > 1:
         with torch.no_grad():
             whole = value.detach().contiguous()
@@ -135,21 +135,21 @@ def spread(value: torch.Tensor) -> None:
 
 
 def log_rank0(event: Event) -> None:
-    """Says an event once for all ranks."""
+    """Sends an event, on rank 0 only."""
     if rank() == 0:
         reporting.say(event)
 
 
 def note(text: str) -> None:
-    """Says once for all ranks what a person should know."""
+    """Sends a note for a person, on rank 0 only."""
     log_rank0(Note(text=text))
 
 
 def on_all_ranks(action: Callable[[], Result]) -> Result:
-    """Runs ``action`` on every rank and returns this rank's result, when it has succeeded on all of them.
+    """Runs ``action`` on every rank; returns this rank's result once it has succeeded on all of them.
 
     Raises:
-        Exception: this rank's own, or else that of the lowest rank that failed, so that no rank waits for it.
+        Exception: this rank's error, or else that of the lowest failed rank, so that no rank waits forever.
     """
     result, error = _attempt(action)
     _raise_any(error)
@@ -160,7 +160,7 @@ def on_rank_zero(action: Callable[[], Result]) -> Result:
     """Runs ``action`` on rank 0 only and returns its result, which must pickle, on every rank.
 
     Raises:
-        Exception: what rank 0 raised, on every rank.
+        Exception: the error of rank 0, on every rank.
     """
     result, error = _attempt(action) if rank() == 0 else (None, None)
     _raise_any(error)

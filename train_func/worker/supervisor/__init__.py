@@ -1,1 +1,1 @@
-"""Process 1 of a pod: it starts the ranks, watches them, and brings their end about. Loads no torch."""
+"""Process 1 of a pod: starts the ranks, watches them, and ends them. Loads no torch."""

@@ -1,4 +1,4 @@
-"""One attempt as this worker lives it: it gets its number, trains, is finished together, and ends on record.
+"""One attempt in this worker: claims its number, trains, finishes with the group, and records its end.
 
     claim    the lead puts the lease of the next number into the store, and says no where the attempts are used up
     bring    each worker brings the inputs of the run and begins the log of the attempt
@@ -7,14 +7,14 @@
     close    the verdict of this worker is put on record, with its log
     next     where a rank was lost and no pod, the same pods begin another attempt; an elastic group also without a pod
 
-The order of these is the coordinator's (coordinator.py); a worker that waits for an order hears that its round is over.
+The coordinator orders these (coordinator.py); a worker that waits for an order hears that its round is over.
 
-The verdict on a worker is that on its own ranks, unless those only followed: then it is that of the worker that failed
-first, by the coordinator or, where that has gone, by the records in the store. ``close`` may be called by the main
-thread, when time is up, and by the thread that works; the first call decides.
+The verdict on a worker is that on its own ranks. If they only followed another worker, it is the verdict on the worker
+that failed first, from the coordinator or, if that has gone, from the records in the store. The main thread may call
+``close`` when time is up, and so may the working thread; the first call decides.
 
-At its end a worker waits for no store for long: each question has what is left of RECORD_SECONDS, or of the grace
-period after a signal, and after a question without an answer the others have SHORTEST_SECONDS.
+At its end a worker does not wait long for the store: each request has the rest of RECORD_SECONDS, or of the grace
+period after a signal, and after a request without an answer the others have SHORTEST_SECONDS.
 """
 
 import threading
@@ -60,7 +60,7 @@ T = TypeVar("T")
 
 
 class WorkerAttempt:
-    """One attempt in this process. ``before``: the verdict that has ended the one before it in the same pods."""
+    """One attempt in this process. ``before``: the verdict that ended the previous attempt in the same pods."""
 
     def __init__(
         self,
@@ -94,21 +94,21 @@ class WorkerAttempt:
         self.launcher: Launcher | None = None
         self.lease: Lease | None = None
         self.finishes = False
-        """Whether the ranks of all workers have ended well, and what they have trained is made the result."""
+        """Whether the ranks of all workers have ended well, and the result is being published."""
 
     @property
     def ending(self) -> bool:
-        """Returns whether its end is being written down."""
+        """Returns whether its end is being recorded."""
         return self._closing.locked()
 
     def run(self, member: Member, template: Template) -> Verdict:
-        """Runs the attempt, and returns the verdict on this worker, which is on record.
+        """Runs the attempt; records and returns the verdict on this worker.
 
         Raises:
-            StorageFailed: reason "conflict" where the job was given up, as by a client that could not reach it.
-            InvalidInput: an input cannot be had, or is not what was submitted.
+            StorageFailed: reason "conflict" if the job was given up, for example by a client that could not reach it.
+            InvalidInput: an input cannot be read, or has changed since it was submitted.
             PeersLost, Stopped: another worker has ended, or a signal has come.
-            Replaced: another worker leads the group by now.
+            Replaced: another worker leads the group now.
         """
         self._member = member
         environment, worker = self._environment, self._environment.worker
@@ -171,9 +171,9 @@ class WorkerAttempt:
         self._log_tee.begin(lambda log: self._ledger.put_log(lease.attempt, log), history)
 
     def finish(self, member: Member, ends: list[RankEnd]) -> None:
-        """Makes what was trained the result of the run, and puts this worker's success on record.
+        """Publishes the result of the run, and records the success of this worker.
 
-        It waits for the ranks of all workers to end well, because only then there is a result. It publishes before any
+        Waits until the ranks of all workers have ended well, because only then there is a result. Publishes before any
         worker leaves with exit code 0, which ends the job.
         """
         environment, lease, stop = self._environment, self.lease, WithinGrace(self._stop)
@@ -199,11 +199,11 @@ class WorkerAttempt:
         self._keep(Verdict(exits.DONE, None, "all ranks ended", environment.worker), ends)
 
     def close(self, reason: Verdict | None, root: Verdict | None = None) -> Verdict:
-        """Returns the verdict on this worker, on record as far as the store lets it; later calls return the first's.
+        """Records the verdict on this worker, if the store answers, and returns it; later calls return the first one.
 
         Args:
             reason: why the supervisor ended the attempt, unless the ranks did.
-            root: the verdict of the worker whose end came first, when that is known already.
+            root: the verdict on the worker whose end came first, if it is known.
         """
         with self._closing:
             self._until = time.monotonic() + RECORD_SECONDS
@@ -250,15 +250,15 @@ class WorkerAttempt:
         return verdict
 
     def leave(self) -> None:
-        """Parts from the group, after ``close``: the lead stays a little for those who still read the reason."""
+        """Leaves the group after ``close``; the lead waits a little for workers that still ask for the reason."""
         if self._member:
             self._member.leave(LINGER_SECONDS if self._root and not self._stop.requested else 0.0)
 
     def next(self) -> Self | None:
-        """Returns another attempt of the group in its pods; None where this worker has to leave it.
+        """Returns the next attempt of the group in its pods; None if this worker has to leave it.
 
-        That is where it was told to, by a signal or by its verdict, or where the coordinator ends the group. An elastic
-        group whose coordinator has gone has another one soon.
+        It leaves after a signal, after a verdict that says so, or if the coordinator ends the group. An elastic group
+        whose coordinator has gone gets another one.
         """
         root, verdict, launcher = self._root, self._verdict, self.launcher
         if self._stop.requested or self._member is None or verdict is None or not verdict.retryable:
@@ -279,7 +279,7 @@ class WorkerAttempt:
 
     @property
     def _step(self) -> int:
-        """The last step of the training that was done."""
+        """Returns the last step of the training that is done."""
         return self.launcher.step if self.launcher else 0
 
     def _keep(self, verdict: Verdict, ends: list[RankEnd]) -> None:
@@ -297,15 +297,15 @@ class WorkerAttempt:
                 keep(store, f"{prefix}/{name}", self._environment.work_dir / name, "trackers")
 
     def _bounded(self, call: Callable[[], T]) -> T | None:
-        """Returns the result, or None with a line in the log."""
+        """Returns the result of the call; after a failure of the store it notes that and returns None."""
         try:
             return call_with_timeout(max(SHORTEST_SECONDS, self.seconds_left()), call)
         except (TimeoutError, StorageFailed) as failure:
             self._is_silent = self._is_silent or isinstance(failure, TimeoutError)
-            print(f"the store was no help at the end of this attempt: {failure or 'no answer'}")
+            print(f"the store failed at the end of this attempt: {failure or 'no answer'}")
             return None
 
     def seconds_left(self) -> float:
-        """Seconds the worker may still wait for the store, which has its log last; none where it has been silent."""
+        """Returns the seconds left to wait for the store, which gets the log last; fewer after it was silent."""
         until = min(self._until, self._stop.all_until) if self._stop.requested else self._until
         return max(0.0 if self._is_silent else SHORTEST_SECONDS, until - time.monotonic())

@@ -1,7 +1,7 @@
 """Connections between the supervisors of one job: a worker reports to the host, in worker 0, and gets an order.
 
-Each connection begins with 32 random bytes of either side, and the proof of either side that it knows the key of the
-group. Then there is one report and one order at a time, each with its length before it.
+On each connection both sides first send 32 random bytes, and prove that they know the key of the group. Then reports
+and orders take turns; each has its length before it.
 """
 
 import asyncio
@@ -22,14 +22,14 @@ RETRY_SECONDS = 0.1  # between two tries to find a way that has broken
 
 
 class Host:
-    """Brings the reports of the other workers to the coordinator, in one thread, until the process ends.
+    """Passes the reports of the other workers to the coordinator, in one thread, until the process ends.
 
-    It hears only a client that proves to know the key of the group, and closes a connection without a proof after a
-    while: a stranger costs a descriptor for some seconds.
+    It hears only a client that proves that it knows the key of the group. It closes a connection without a proof after
+    some seconds, so a stranger costs a descriptor for that time.
     """
 
     def __init__(self, coordinator: Coordinator, key: bytes, port: int) -> None:
-        """Listens at once, at any port where it is 0. Raises OSError."""
+        """Listens at once, at a free port if ``port`` is 0. Raises OSError."""
         self._coordinator, self._key = coordinator, key
         is_dual = socket.has_dualstack_ipv6()
         family = socket.AF_INET6 if is_dual else socket.AF_INET
@@ -67,17 +67,17 @@ class Host:
 
 
 class Connection:
-    """The way of another worker to the host. Where it breaks and both sides live, it is found again."""
+    """The connection of another worker to the host; if it breaks and both sides live, it is made again."""
 
     def __init__(self, host: str, port: int, key: bytes) -> None:
-        """Raises OSError when nothing listens there yet, the name is not known yet, or what listens is not worker 0."""
+        """Raises OSError if nothing listens there yet, the name is unknown, or the listener is not worker 0."""
         self._address, self._key = (host, port), key
         self._connect()
 
     def report(self, report: Report) -> Order:
-        """Returns the order to a report, which may arrive twice; it is for one thread at a time.
+        """Returns the order to a report, which may arrive twice; not for several threads at once.
 
-        Raises OSError when the host has gone: nothing listens there, or AWAY_SECONDS after a break there is no way yet.
+        Raises OSError if the host has gone: nothing listens there, or a break lasts longer than AWAY_SECONDS.
         """
         until = 0.0
         while True:
@@ -98,7 +98,7 @@ class Connection:
                 time.sleep(RETRY_SECONDS)
 
     def close(self) -> None:
-        """Leaves the connection."""
+        """Closes the connection."""
         self._file.close()
         self._socket.close()
 

@@ -15,24 +15,24 @@ is a pure function of the state, the report and the time; ``tests/unit/test_coor
     STOP       every worker is ready for the next round          ends its ranks, and is ready
     EXIT                                                         ends its ranks, and leaves
 
-A round is one attempt of the group: an order is for the workers that are in its round. A group of a fixed size has
-worker 0 as its lead (``group.py``).
+A round is one attempt of the group, and an order holds for the workers of its round. The lead of a group of a fixed
+size is worker 0 (``group.py``).
 
-The first worker that failed by itself ends the round for all. A worker that only lost its peers is heard and may have
-to wait for ROOT_SECONDS: another one may still be writing down why it failed. A rank that has left its loop over the
-steps is a fault only where a rank of another worker went on.
+The first worker that failed by itself ends the round for all. A worker that only lost its peers may have to wait for
+ROOT_SECONDS, because another worker may still be recording why it failed. A rank that has left its loop over the steps
+is a fault only if a rank of another worker went on.
 
-A worker is lost that has not reported for SILENCE_SECONDS, or for AWAY_SECONDS after its connection ended: one that
-lives connects again at once. A coordinator that stood still itself, as on a machine that slept, has lost none. A lost
-worker ends a group of a fixed size: the operator starts all pods again. After a lost rank the same pods begin another
-round. While the group finishes only the lead counts, which publishes; a worker that fails then waits for the outcome.
+A worker is lost if it has not reported for SILENCE_SECONDS, or for AWAY_SECONDS after its connection ended; a living
+worker connects again at once. A coordinator that stood still itself, as on a machine that slept, counts no worker as
+lost. A lost worker ends a group of a fixed size: the operator starts all pods again. After a lost rank the same pods
+begin another round. While the group finishes, only the lead counts, because it publishes; a worker that fails then
+waits for the outcome.
 
-An elastic group goes on without a worker that is lost or told to stop, as long as ``min_workers`` are left: its others
-begin the next round. A worker that comes while a round runs prepares itself beside it. Once it is prepared the round
-ends, at the same step on all ranks, and the next one begins with it: at most one change in RESIZE_SECONDS. At its start
-the group waits GATHER_SECONDS for all workers before it begins with fewer. Those that are left when the lead was lost
-wait REGATHER_SECONDS for one another, since each misses it within two; a worker that comes meanwhile prepares itself
-beside them too.
+An elastic group goes on without a worker that is lost or has to stop, if ``min_workers`` are left: the others begin the
+next round. A worker that joins while a round runs prepares meanwhile. When it is ready the round ends, at the same step
+on all ranks, and the next round has the new worker: at most one change in RESIZE_SECONDS. At its start the group waits
+GATHER_SECONDS for all workers before it begins with fewer. If the lead is lost, the others wait REGATHER_SECONDS for
+one another, because each notices the loss within two seconds; a worker that joins meanwhile prepares too.
 
 The lease in the store is the fence: the lead claims it before each round, so two groups never share an attempt.
 """
@@ -71,7 +71,7 @@ class Status(StrEnum):
 
 
 class GroupPhase(StrEnum):
-    """What the group does, and what its workers are told to do."""
+    """The phase of the group, which is also the order to its workers."""
 
     WAIT = "wait"
     CLAIM = "claim"
@@ -85,49 +85,49 @@ class GroupPhase(StrEnum):
 
 @dataclass(frozen=True)
 class Report(Record):
-    """What a worker says."""
+    """The report of a worker."""
 
     worker: int
     pod: str
-    """Tells its process from all others."""
+    """Identifies the process of the worker."""
     round: int = 0
     """0 until it belongs to a group."""
     status: Status = Status.READY
     verdict: Verdict | None = None
-    """Why it failed, or was stopped."""
+    """Why the worker failed or was stopped."""
     left: Verdict | None = None
-    """The verdict that holds if a rank of it has left its steps while another worker's went on."""
+    """The verdict if a rank of the worker has left its steps while a rank of another worker went on."""
     went_on: bool = False
     waits: bool = False
-    """Whether every rank of it waits for others."""
+    """Whether every rank of the worker waits for others."""
     expects: int = 0
-    """How many workers are left of a group whose lead was lost, as far as it knows; 0 where it was in none."""
+    """Known number of workers left of a group that lost its lead; 0 if the worker was in none."""
     lease: Lease | None = None
-    """Lease of the attempt of this round, as the lead has claimed it."""
+    """The lease of the round's attempt, which the lead has claimed."""
     refused: Verdict | None = None
-    """Why nothing is started under it: the attempts of the run are used up."""
+    """Why nothing starts under the lease: the attempts of the run are used up."""
     address: str = ""
-    """Where rank 0 listens for the other ranks."""
+    """The address at which rank 0 listens for the other ranks."""
     usage: Usage | None = None
-    """What it uses while its ranks run; None in the reports between two measurements."""
+    """The resource usage while ranks run; None in the reports between two measurements."""
     heard: float = 0.0
-    """When, by the clock of the coordinator."""
+    """Time of the report by the coordinator's clock."""
 
 
 @dataclass(frozen=True)
 class Order(Record):
-    """What a worker is told."""
+    """The order to a worker."""
 
     phase: GroupPhase
     round: int = 0
     """The round of the group; 0 for a worker that does not belong to it."""
     why: str = ""
-    """What is waited for."""
+    """The reason for which the group waits."""
     lease: Lease | None = None
     refused: Verdict | None = None
     address: str = ""
     members: tuple[int, ...] = ()
-    """The workers that have not left, in the order of their ranks: the lead has the first."""
+    """The workers that have not left, in the order of their ranks; the lead is the first."""
     verdict: Verdict | None = None
     """Why the round ends."""
     all_wait: bool = False
@@ -142,11 +142,11 @@ class GroupState:
     min_workers: int
     """Number of workers with which a round may begin; fewer than ``num_workers`` in an elastic group."""
     lead: int = 0
-    """The worker in which the coordinator is."""
+    """The worker with the coordinator."""
     gather: float = GATHER_SECONDS
-    """Seconds for which it waits for all workers."""
+    """Seconds to wait for all workers."""
     is_left: bool = False
-    """Whether it is what is left of a group that has lost its lead."""
+    """Whether the group is the rest of one that has lost its lead."""
     phase: GroupPhase = GroupPhase.WAIT
     round: int = 1
     members: Mapping[int, Report] = field(default_factory=dict)
@@ -154,13 +154,13 @@ class GroupState:
     newcomers: Mapping[int, Report] = field(default_factory=dict)
     """The last report of each worker that came while a round ran."""
     looked: float = 0.0
-    """When it was looked for silence last."""
+    """Time of the last look for silent workers."""
     begun: float = 0.0
-    """When the ranks of this round were started."""
+    """Time at which the ranks of this round started."""
     since: float | None = None
-    """When enough workers were there (WAIT), a worker had failed, or was ready for the next round (STOP)."""
+    """Time since which enough workers are there (WAIT), or one has failed or is ready for the next round (STOP)."""
     failures: tuple[Report, ...] = ()
-    """Failures that workers have reported in this round."""
+    """Failures of workers in this round."""
     verdict: Verdict | None = None
 
     @property
@@ -170,7 +170,7 @@ class GroupState:
 
 
 def hear(state: GroupState, report: Report, now: float) -> GroupState:
-    """Returns the state after a report. That of a pod which is of no group, or of another one, changes nothing."""
+    """Returns the state after a report; a report from outside of the group changes nothing."""
     state = look(state, now)
     last = state.members.get(report.worker)
     if last is None or last.pod != report.pod:
@@ -189,7 +189,7 @@ def hear(state: GroupState, report: Report, now: float) -> GroupState:
 
 
 def look(state: GroupState, now: float) -> GroupState:
-    """Returns the state in which silent workers have left."""
+    """Returns the state without silent workers."""
     if now - state.looked > SILENCE_SECONDS / 2:  # this process stood still, and the others may have done so with it
         heard = {worker: replace(report, heard=now) for worker, report in state.members.items()}
         state = replace(state, members=heard)
@@ -202,18 +202,18 @@ def look(state: GroupState, now: float) -> GroupState:
 
 
 def lose(state: GroupState, report: Report, now: float) -> GroupState:
-    """Returns the state after the connection has ended over which this report was the last one."""
+    """Returns the state after the connection of this last report has ended."""
     last = state.members.get(report.worker)
     if last is None or last.pod != report.pod:
-        others = {worker: other for worker, other in state.newcomers.items() if other.pod != report.pod}
-        return replace(state, newcomers=others)
+        newcomers = {worker: other for worker, other in state.newcomers.items() if other.pod != report.pod}
+        return replace(state, newcomers=newcomers)
     if state.phase is GroupPhase.WAIT:
         return _lose(state, last)
     return _with(state, replace(last, heard=min(last.heard, now + AWAY_SECONDS - SILENCE_SECONDS)))
 
 
 def order_for(state: GroupState, report: Report) -> Order:
-    """Returns the order to the worker that has sent this report."""
+    """Returns the order to the sender of this report."""
     last = state.members.get(report.worker)
     if last is None or last.pod != report.pod:
         if report.worker in state.newcomers:
@@ -238,7 +238,7 @@ def order_for(state: GroupState, report: Report) -> Order:
 
 
 def usages_of(state: GroupState) -> dict[int, Usage]:
-    """Returns what each worker of the round uses, as it has reported last."""
+    """Returns the last reported usage of each worker of the round."""
     reports = state.members.values()
     return {report.worker: report.usage for report in reports if report.usage and report.status is not Status.LEFT}
 
@@ -248,7 +248,7 @@ def _with(state: GroupState, report: Report) -> GroupState:
 
 
 def _lose(state: GroupState, report: Report) -> GroupState:
-    """Returns the state without a lost worker, whose place is free at once while the group forms."""
+    """Returns the state without a lost worker; while the group forms, its place is free at once."""
     if state.phase is not GroupPhase.WAIT:
         return _with(state, replace(report, status=Status.LEFT))
     members = {worker: member for worker, member in state.members.items() if worker != report.worker}
@@ -262,7 +262,7 @@ def _settle(state: GroupState, now: float) -> GroupState:
 
 
 def _next(state: GroupState, now: float) -> GroupState:
-    """Returns the state after one transition; the same one where there is none."""
+    """Returns the state after one transition; the same state if there is none."""
     reports, lead = state.members.values(), state.members.get(state.lead)
     statuses = {report.status if report.round == state.round else Status.FAILED for report in reports}
     match state.phase:
@@ -297,15 +297,15 @@ def _next(state: GroupState, now: float) -> GroupState:
 
 
 def _joining(state: GroupState) -> list[int]:
-    """The workers with which the next round may begin, once each that came is prepared."""
+    """Returns the workers of the next round, once all newcomers are ready; else none."""
     is_known = [report.status is Status.PREPARED for report in state.newcomers.values()]
     return sorted(state.newcomers) if all(is_known) else []
 
 
 def _begin_again(state: GroupState, now: float) -> GroupState:
-    """Returns the state of the next round, as soon as its workers are ready for it.
+    """Returns the state of the next round, once its workers are ready for it.
 
-    An elastic group goes on with the workers that are left and those that came.
+    An elastic group goes on with the remaining workers and the newcomers.
     """
     living = {worker: report for worker, report in state.members.items() if report.status is not Status.LEFT}
     ready = {worker: report for worker, report in living.items() if report.round > state.round}
@@ -338,7 +338,7 @@ def _stop(state: GroupState, verdict: Verdict) -> GroupState:
 
 
 def _verdict(state: GroupState, now: float) -> Verdict | None:
-    """Returns why the round ends, if it does and that is known."""
+    """Returns the reason for which the round ends; None while it goes on or the reason is not known."""
     reports, verdicts = state.members.values(), [failure.verdict for failure in state.failures if failure.verdict]
     for verdict in verdicts:
         if verdict.root_cause:
@@ -369,10 +369,10 @@ class Coordinator:
             return order_for(self._state, report)
 
     def usages(self) -> dict[int, Usage]:
-        """Returns what each worker uses, as far as it is known."""
+        """Returns the last reported usage of each worker."""
         return usages_of(self._state)
 
     def lose(self, report: Report) -> None:
-        """Takes notice that the connection of this last report has ended."""
+        """Notes that the connection of this last report has ended."""
         with self._lock:
             self._state = lose(self._state, report, time.monotonic())

@@ -1,7 +1,7 @@
-"""One worker in the group of a job: how it meets the others, what it reports, and which orders it waits for.
+"""One worker in the group of a job: joins the group, sends reports, and waits for orders.
 
-The coordinator, in the lead, decides (``coordinator.py``). A thread reports every second, so that a worker whose work
-waits for something else stays alive for the others.
+The coordinator in the lead decides (``coordinator.py``). A thread reports every second, so that a worker that is busy
+with something else counts as alive.
 """
 
 import contextlib
@@ -31,11 +31,11 @@ POLL_SECONDS, LONGEST_POLL_SECONDS = 0.02, 0.25  # the same while an order is wa
 
 
 class NotFormed(Exception):
-    """The group did not come together in time."""
+    """The group did not form in time."""
 
 
 class PeersLost(Exception):
-    """The group cannot go on. ``verdict``: why, when a worker could say it."""
+    """The group cannot go on. ``verdict``: the reason, if a worker has reported it."""
 
     def __init__(self, message: str, verdict: Verdict | None = None) -> None:
         super().__init__(message)
@@ -43,14 +43,14 @@ class PeersLost(Exception):
 
 
 class Member:
-    """This worker in a group that has formed, over all its rounds. ``way``: to the coordinator."""
+    """This worker in a group that has formed, for all its rounds. ``way``: the way to the coordinator."""
 
     def __init__(self, way: Way, report: Report, stop: Stop) -> None:
         self._way, self._report, self._stop = way, report, stop
         self.address, self.usages = way.address, way.usages
         self.lead, self.is_lead = way.lead, way.lead == report.worker
         self.usage: Usage | None = None
-        """What this worker uses while its ranks run, since it was measured; the next report has it."""
+        """The last measured usage of this worker; the next report has it."""
         self._lock = threading.Lock()
         self._order = Order(GroupPhase.WAIT)
         self._verdict: Verdict | None = None
@@ -59,13 +59,13 @@ class Member:
 
     @property
     def gone(self) -> Verdict:
-        """The verdict on the lead where it has gone, or does not answer."""
+        """Returns the verdict on a lead that has gone or does not answer."""
         message = f"worker {self.lead} left no record (killed?), or cannot be reached"
         return Verdict(exits.PEER, "peer", message, self.lead, root_cause=False)
 
     @property
     def num_left(self) -> int:
-        """The workers of the group that are left when its lead has gone."""
+        """Returns the number of workers that are left when the lead has gone."""
         return max(1, len(self._order.members) - 1)
 
     def beat(self) -> None:
@@ -75,7 +75,7 @@ class Member:
             time.sleep(REPORT_SECONDS)
 
     def tell(self, **changes: Any) -> Order:
-        """Reports, with these changes since the last report; returns the order."""
+        """Reports these changes; returns the order."""
         with self._lock:
             usage, self.usage = self.usage, None
             self._report = replace(self._report, usage=usage, **changes)
@@ -90,14 +90,14 @@ class Member:
             return self._order
 
     def look(self) -> None:
-        """Raises PeersLost when the round has ended, or the coordinator has gone."""
+        """Raises PeersLost if the round has ended, or the coordinator has gone."""
         if self._verdict:
             raise PeersLost(f"worker {self._verdict.worker} has ended", self._verdict)
         if self.has_gone:
             raise PeersLost(self.gone.message)
 
     def hear(self, *phases: GroupPhase, stop: Stop | None = None, **changes: Any) -> Order:
-        """Reports these changes, and returns the order when the group is in one of these phases.
+        """Reports these changes, and returns the order once the group is in one of these phases.
 
         Raises:
             PeersLost: the round has ended.
@@ -115,18 +115,18 @@ class Member:
         return order
 
     def fail(self, verdict: Verdict, left: Verdict | None = None, *, went_on: bool = False) -> Verdict | None:
-        """Reports how this worker has failed, and returns why the round ends, when that is known.
+        """Reports the failure of this worker, and returns why the round ends, if it is known.
 
         Args:
-            verdict: of this worker.
-            left: the verdict that holds where a rank of it has left its steps while another worker's went on.
-            went_on: whether a rank of it went on.
+            verdict: the verdict on this worker.
+            left: the verdict if a rank of this worker has left its steps while a rank of another worker went on.
+            went_on: whether a rank of this worker went on.
         """
         self.tell(status=Status.FAILED, verdict=verdict, left=left, went_on=went_on)
         return self._verdict
 
     def root(self) -> Verdict | None:
-        """Returns why the round ends, after this worker has reported that it failed; None where that is not known."""
+        """Returns why the round ends, after this worker has reported its failure; None if that is not known."""
         with contextlib.suppress(PeersLost, Stopped):
             self.hear(GroupPhase.FINISH, GroupPhase.DONE)
         return self._verdict
@@ -148,7 +148,7 @@ class Member:
         return True
 
     def leave(self, seconds: float) -> None:
-        """Leaves the group; the lead leaves last, or after ``seconds``, so that the others hear its last orders."""
+        """Leaves the group; the lead leaves last, within ``seconds``, so that the others hear its last orders."""
         end = time.monotonic() + seconds
         order = self.tell(status=Status.LEFT)
         with contextlib.suppress(Stopped):
@@ -160,17 +160,17 @@ class Member:
 def meet(
     environment: Environment, stop: Stop, lead: Lead, prepare: Callable[[], object], before: Member | None
 ) -> Member:
-    """Waits for the group, in the way that the lead of it is found.
+    """Finds the lead, waits for the group, and returns this worker as its member.
 
     Args:
-        environment: of this worker.
+        environment: the environment of this worker.
         stop: the request to stop.
-        lead: of the group.
-        prepare: does what takes long and does not need the others, where they train already.
+        lead: finds the lead of the group.
+        prepare: does slow work that does not need the others, if they train already.
         before: this worker in the group that has lost its lead, if it was in one.
 
     Raises:
-        NotFormed: the time for that is up.
+        NotFormed: the group did not form in time.
         StorageFailed: the store that names the lead is away.
         Stopped: on a signal.
     """

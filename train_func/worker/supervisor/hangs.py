@@ -62,7 +62,7 @@ class Hang:
 
 
 class Judge:
-    """Judges the ranks of one worker in one attempt. ``limit``: seconds without progress that are a hang."""
+    """Judges the ranks of one worker in one attempt; ``limit``: seconds without progress that count as a hang."""
 
     def __init__(self, limit: float) -> None:
         self._limit = limit
@@ -70,10 +70,10 @@ class Judge:
         self._went_on = 0.0  # when this machine did, the last time that it stood still
         self._stopped: dict[int, float] = {}  # since when, by rank
         self.waiting: Hang | None = None
-        """Whether, and how long, every rank of this worker waits for others."""
+        """The longest wait, if every rank of this worker waits for others; else None."""
 
     def look(self, now: float, states: Sequence[RankState]) -> Hang | None:
-        """Returns the hang at monotonic second ``now``, if any; to be called several times a second."""
+        """Returns the hang at monotonic second ``now``, if any; called several times a second."""
         if now - self._looked > STANDSTILL_SECONDS:
             self._went_on = now
             self._stopped = {}
@@ -96,7 +96,7 @@ class Judge:
 
 
 class HangWatch:
-    """Watches the ranks of one attempt. A rank is watched once its environment has what ``variables`` gives for it."""
+    """Watches the ranks of one attempt; a rank needs the ``variables`` of it in its environment."""
 
     def __init__(self, limit: float) -> None:
         """``limit``: seconds without progress that are a hang."""
@@ -105,14 +105,14 @@ class HangWatch:
         self._stacks: dict[int, deque[str]] = {}
 
     def variables(self, rank: int) -> dict[str, str]:
-        """Returns what the environment of this rank needs."""
+        """Returns the variables for the environment of this rank."""
         self._marks[rank] = SharedMark()
         return {marks.VARIABLE: self._marks[rank].path}
 
     def look(self, pids: Mapping[int, int], group: Member, world_size: int) -> Hang | None:
-        """Returns the hang, if any; ``pids``: of the ranks that live, by rank. To be called several times a second.
+        """Returns the hang, if any; called several times a second.
 
-        ``world_size``: ranks of the whole group.
+        ``pids``: process ids of the living ranks, by rank. ``world_size``: number of ranks of the whole group.
         """
         states = [RankState(rank, self._marks[rank].read(), _state(pid) == "T") for rank, pid in pids.items()]
         if hang := self._judge.look(time.monotonic(), states):
@@ -127,7 +127,7 @@ class HangWatch:
         return {rank: self._marks[rank].read() for rank in ranks}
 
     def print_stacks(self, pids: Mapping[int, int]) -> None:
-        """Prints where each of these ranks is, and has them print their stacks."""
+        """Prints the phase of each of these ranks, and makes them print their stacks."""
         for rank, pid in pids.items():
             self._stacks[rank] = deque(maxlen=LONGEST_STACKS)
             mark = self._marks[rank].read()
@@ -146,7 +146,7 @@ class HangWatch:
         return "\n".join(self._stacks.get(rank, []))
 
     def close(self) -> int:
-        """Frees the memory of the marks, when no rank lives any more; returns the last step that was done."""
+        """Frees the memory of the marks after the ranks have ended; returns the last step that is done."""
         step = 0
         while self._marks:
             _, mark = self._marks.popitem()

@@ -1,13 +1,12 @@
 """The lead: one worker leads a group, and the others reach it at its address.
 
 The lead of a group of a fixed size is worker 0, whose name is in the environment of every pod. In an elastic group any
-worker may be lost, so the lead is the worker that wrote the newest of the numbered records in the store, each of which
-is put if absent. A worker calls the newest lead. Where that does not answer, the worker takes the next number, after a
-pause that is longer for a higher worker: the lowest one that is left leads, and a worker that was in no group only
-without those.
+worker may be lost, so the lead is the worker that wrote the newest of the numbered records in the store; each record is
+put if absent. A worker calls the newest lead. If that does not answer, the worker takes the next number, after a pause
+that is longer for a higher index and for a worker that was in no group. So the lowest remaining worker leads.
 
 A lead that was stopped or cut off, and goes on, finds a newer record before it begins a round, and joins as any other.
-Records keep no worker from training: that is for the lease of an attempt (``attempt_records.py``).
+Records keep no worker from training; the lease of an attempt does that (``attempt_records.py``).
 """
 
 import contextlib
@@ -45,7 +44,7 @@ class Finished(Exception):
 
 
 class Replaced(Exception):
-    """Another worker leads the group by now."""
+    """Another worker leads the group now."""
 
 
 @dataclass(frozen=True)
@@ -55,18 +54,18 @@ class Way:
     ask: Ask
     """Brings a report to the coordinator and returns its order; raises OSError when it has gone."""
     address: str
-    """Where the others reach this worker."""
+    """The address of this worker for the others."""
     lead: int
-    """The worker in which it is."""
+    """The worker with the coordinator."""
     usages: Callable[[], Mapping[int, Usage]] = dict
-    """Returns what each worker uses, in the lead; nothing in other workers."""
+    """Returns the usage of each worker in the lead; nothing in other workers."""
 
 
 class Lead(Protocol):
-    """The lead of the group, as one worker finds it."""
+    """Finds the lead of the group for one worker."""
 
     where: str
-    """Where the lead is, in words."""
+    """The place of the lead, in words."""
 
     def find(self, *, is_left: bool) -> Way:
         """Returns the way to the lead, which may be this worker itself.
@@ -79,18 +78,18 @@ class Lead(Protocol):
         """
 
     def check(self) -> None:
-        """Raises Replaced where this worker leads no more."""
+        """Raises Replaced if this worker is no longer the lead."""
 
 
 class FixedLead:
-    """Worker 0, for as long as the group lasts."""
+    """Finds worker 0, which leads as long as the group lasts."""
 
     def __init__(self, environment: Environment) -> None:
         self._environment = environment
         self.where = environment.endpoint
 
     def find(self, *, is_left: bool) -> Way:
-        """Returns the way to worker 0, which begins in worker 0; raises OSError while there is none."""
+        """Returns the way to worker 0; worker 0 makes the coordinator. Raises OSError while there is none."""
         environment = self._environment
         address = own_address(environment.endpoint) if environment.num_workers > 1 else "127.0.0.1"
         host, port = _split(environment.endpoint)
@@ -102,12 +101,12 @@ class FixedLead:
         return Way(coordinator.report, address, lead=0, usages=coordinator.usages)
 
     def check(self) -> None:
-        """Raises nothing: worker 0 leads as long as it lives."""
+        """Does nothing, because worker 0 leads as long as it lives."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class LeadRecord(Record):
-    """A worker says by it that it leads the group, and where it is reached."""
+    """The record of a lead, with its address."""
 
     worker: int
     pod: str
@@ -115,7 +114,7 @@ class LeadRecord(Record):
 
 
 class ElectedLead:
-    """The lead is the worker that wrote the newest record."""
+    """Finds the worker that wrote the newest record."""
 
     def __init__(self, environment: Environment, store: Store, record: RunRecord) -> None:
         self._environment, self._store, self._record = environment, store, record
@@ -128,7 +127,7 @@ class ElectedLead:
         """Returns the way to the newest lead that answers, or makes this worker the lead.
 
         Raises:
-            OSError: there is none yet, and it is not yet for this worker to lead.
+            OSError: there is no lead yet, and this worker has to wait longer before it leads.
             Finished: nothing is left to lead.
             StorageFailed: the store is away.
         """
@@ -160,8 +159,8 @@ class ElectedLead:
         except OSError:  # worker 0 has no address as long as it has no pod
             address = socket.gethostbyname(socket.gethostname())
         with reserved_port() as port:
-            own = LeadRecord(worker=environment.worker, pod=environment.pod, address=f"{address}:{port}")
-            if not put_new(self._store, self._key(number + 1), own.to_json()):
+            record = LeadRecord(worker=environment.worker, pod=environment.pod, address=f"{address}:{port}")
+            if not put_new(self._store, self._key(number + 1), record.to_json()):
                 raise OSError("another worker leads the group")
             gather = REGATHER_SECONDS if number else GATHER_SECONDS
             state = GroupState(environment.num_workers, environment.min_workers, environment.worker, gather, is_left)
@@ -171,7 +170,7 @@ class ElectedLead:
         return Way(coordinator.report, address, environment.worker, usages=coordinator.usages)
 
     def check(self) -> None:
-        """Raises Replaced where a newer record than that of this worker is there, StorageFailed where none answers."""
+        """Raises Replaced if a record is newer than this worker's, StorageFailed if the store does not answer."""
         if (newest := self._newest()) > self._own:
             raise Replaced(f"{self._store.address}/{self._key(newest)} names another lead of the group")
 
@@ -188,7 +187,7 @@ def _split(endpoint: str) -> tuple[str, int]:
 
 
 def own_address(endpoint: str) -> str:
-    """The address under which the other workers reach this one: that of the way to the endpoint; OSError if none."""
+    """Returns the address of this machine on its way to the endpoint; raises OSError if there is none."""
     host, port = _split(endpoint)
     family, kind, protocol, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_DGRAM)[0]
     with socket.socket(family, kind, protocol) as way:
@@ -198,7 +197,7 @@ def own_address(endpoint: str) -> str:
 
 @contextlib.contextmanager
 def reserved_port() -> Iterator[int]:
-    """A free port of this machine. It is bound and not listening: none but who asks for its number is given it."""
+    """Yields a free port of this machine, bound and not listening, so that no process gets it by chance."""
     family = socket.AF_INET6 if socket.has_dualstack_ipv6() else socket.AF_INET
     with socket.socket(family) as port:
         if family == socket.AF_INET6:

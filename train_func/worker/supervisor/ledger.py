@@ -1,4 +1,4 @@
-"""The ledger of a run's attempts in the store: who claims the next number, how they ended, and how many may follow.
+"""The ledger of a run's attempts in the store: claims numbers, records ends, and counts how many may follow.
 
 An attempt is charged unless it was stopped from outside. Numbers go on as long as the generation lasts; the count
 begins anew with each submission.
@@ -26,14 +26,14 @@ LOOK_SECONDS = 0.5
 
 @dataclass(frozen=True)
 class Account:
-    """How many attempts of a submission there were, and how many may follow."""
+    """The number of attempts of a submission so far, and how many may follow."""
 
     num_started: int
     """Attempts of this submission."""
     num_charged: int
     max_attempts: int
     last: Verdict | None
-    """The newest charged end that is known."""
+    """The end of the newest charged attempt, if it is known."""
 
     @property
     def spent(self) -> bool:
@@ -41,7 +41,7 @@ class Account:
 
     @property
     def at_most(self) -> int:
-        """Attempts that this submission may have in all if none is stopped from outside from now on."""
+        """Returns how many attempts the submission may have in all, if none is stopped from outside from now on."""
         return self.num_started + self.max_attempts - self.num_charged
 
     def verdict(self, worker: int, last: Verdict | None = None) -> Verdict:
@@ -57,7 +57,7 @@ class Account:
 
 
 class Ledger:
-    """The attempts of one generation of one run, as one worker reads and writes them."""
+    """Reads and writes the attempts of one generation of a run for one worker."""
 
     def __init__(self, store: Store, record: RunRecord, *, worker: int, pod: str, pod_uid: str = "") -> None:
         self._store = store
@@ -69,9 +69,9 @@ class Ledger:
         self._marks: dict[int, str] = {}  # of the ends that this process has written, by attempt
 
     def check_wanted(self, seconds: float) -> None:
-        """Raises StorageFailed, reason "conflict", where the job was cancelled, or the run was submitted again.
+        """Raises StorageFailed, reason "conflict", if the job was cancelled or the run was submitted again.
 
-        ``seconds``: for another client, which was slower to start a job, to take its submission back.
+        ``seconds``: time for another client, whose job did not start, to take its submission back.
         """
         run, number = self._record.name, self._record.submission
         if not number:  # started by another launcher
@@ -79,25 +79,25 @@ class Ledger:
         cancelled = self._keys.cancelled(number)
         if find(self._store, cancelled):
             raise StorageFailed(
-                f"{run} was cancelled after this job of it was submitted, as {self._store.address}/"
-                f"{cancelled} says: nothing is trained; submit it again to go on",
+                f"{run} was cancelled after this job was submitted, as {self._store.address}/{cancelled} says: this "
+                "job trains nothing; submit the run again to go on",
                 reason="conflict",
             )
         end = time.monotonic() + seconds
         while (newest := newest_submission(self._store, self._record)) > number:
             if time.monotonic() > end:
                 raise StorageFailed(
-                    f"{run} was submitted again after this job of it, which was submitted at {self._record.submitted} "
-                    f"and trains nothing any more: {self._store.address}/{self._keys.submission(newest)} says where "
-                    "the new one is",
+                    f"{run} was submitted again after this job, which was submitted at {self._record.submitted} and "
+                    f"now trains nothing: {self._store.address}/{self._keys.submission(newest)} says where the new "
+                    "one is",
                     reason="conflict",
                 )
             time.sleep(LOOK_SECONDS)
 
     def claim(self) -> Lease:
-        """Takes the next free number; of several claimants at once each gets its own.
+        """Takes the next free number; several claimants at once get different numbers.
 
-        Called again after a failure of the store, it takes none twice: the answer to the last one may have been lost.
+        A call after a failure of the store takes no second number, because only the answer may have been lost.
         """
         number = max(self._ended(), default=0) + 1
         unanswered, self._unanswered = self._unanswered, None
@@ -108,7 +108,7 @@ class Ledger:
         return lease
 
     def claim_unformed(self) -> Lease:
-        """Returns the number for the end of this worker if no group has formed: one for all workers that end so."""
+        """Returns the number for the end of a worker whose group has not formed; all such workers share it."""
         number = max(self._ended(), default=1)
         while not self._put(lease := self.lease(number, formed=False)):
             before = self._lease_of(number)
@@ -140,18 +140,20 @@ class Ledger:
         )
 
     def account(self, current: int | None = None, step: int = 0) -> Account:
-        """Counts the attempts of this submission; ``current`` is counted however its workers end, behind ``step``.
+        """Counts the attempts of this submission; ``current``, which ends after ``step``, always counts.
 
-        An attempt that saved a checkpoint beyond the step at which the ones before it had failed has made progress, and
-        the count begins anew. Of an attempt whose checkpoints later ones have replaced that is not known: it is not
-        charged.
+        An attempt that saved a checkpoint beyond the step of the earlier failures has made progress, and the count
+        begins again. An attempt whose checkpoints were replaced by later ones is not charged, because its progress is
+        not known.
         """
         ended = self._ended()
         numbers = sorted(self._of_submission(ended, current))
         saved: dict[int, tuple[int, int]] = {}  # training and step of the newest complete checkpoint, by attempt
         for entry in self._store.list(f"{self._keys.checkpoints}/"):
-            if found := self._keys.checkpoint_id(entry.key):
-                saved[found.attempt] = max(saved.get(found.attempt, (0, 0)), (found.training, found.step))
+            if checkpoint := self._keys.checkpoint_id(entry.key):
+                saved[checkpoint.attempt] = max(
+                    saved.get(checkpoint.attempt, (0, 0)), (checkpoint.training, checkpoint.step)
+                )
         failed_at, num_charged = (0, 0), 0
         last: Sequence[EndRecord] = ()
         for number in numbers:
@@ -179,16 +181,16 @@ class Ledger:
             yield number
 
     def root_of(self, number: int) -> Verdict | None:
-        """Returns the verdict on this attempt by the worker it began with, when that worker has recorded its end."""
+        """Returns the verdict on this attempt from the worker that failed first; None until that is recorded."""
         ends = self._ended().get(number, {}).values()
         return self._read_first([end for end in ends if end.root_cause and end.exit_code != 0])
 
     def is_published(self) -> bool:
-        """Returns whether the run has a result; a worker that starts again then has nothing left to do."""
+        """Returns whether the run has a result, so that a restarted worker has nothing to do."""
         return bool(self._store.list(self._record.keys.result))
 
     def write_end(self, lease: Lease, verdict: Verdict, ends: list[RankEnd], step: int = 0) -> None:
-        """Writes this worker's end record; ``step``: the last that was done."""
+        """Writes this worker's end record; ``step``: the last step that is done."""
         claim = {**asdict(lease), "worker": self._worker, "pod": self._pod, "pod_uid": self._pod_uid}
         record = EndRecord(**{**asdict(verdict), **claim}, ended=now(), ranks=records_of(ends), step=step)
         keys = self._keys.attempt(lease.attempt)
@@ -208,7 +210,7 @@ class Ledger:
         return self._record.keys
 
     def _ended(self) -> dict[int, dict[str, EndRecord]]:
-        """Returns the ends of each number that has a lease, by their keys, with the facts that one listing has."""
+        """Returns the ends of each number with a lease, by key, with the facts from one listing."""
         keys = [entry.key for entry in self._store.list(f"{self._keys.attempts}/")]
         files = filter(None, map(self._keys.attempt_file, keys))
         ended: dict[int, dict[str, EndRecord]] = {file.attempt: {} for file in files if file.worker is None}
@@ -219,14 +221,14 @@ class Ledger:
         return ended
 
     def _read_first(self, ends: Sequence[EndRecord]) -> EndRecord | None:
-        """Reads the whole record of the first of these ends, with its message."""
+        """Returns the whole record of the first of these ends, with its message."""
         return self._read(EndRecord, self._keys.attempt(ends[0].attempt).end(ends[0].worker)) if ends else None
 
     def _lease_of(self, number: int) -> Lease | None:
         return self._read(Lease, self._keys.attempt(number).lease)
 
     def _read(self, kind: type[Record], key: str) -> Record | None:
-        """Returns None if another version of this package wrote it."""
+        """Returns the record; None if another version of this package wrote it."""
         data = self._store.get(key).data
         try:
             return kind.from_json(data, key)

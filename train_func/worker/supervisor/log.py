@@ -1,4 +1,4 @@
-"""The worker's own output and that of its ranks, at once to the real stdout and bounded to the store."""
+"""The output of a worker and its ranks: goes to the real stdout at once, and bounded to the store."""
 
 import contextlib
 import fcntl
@@ -25,7 +25,7 @@ SETTLE_SECONDS = 2.0  # longest wait for what was printed last
 
 
 class BoundedLog:
-    """The beginning and the end of a log of any length; what is left out between them is counted."""
+    """The beginning and the end of a log of any length, with a count of the lines between them."""
 
     def __init__(self, head: int = HEAD, tail: int = TAIL) -> None:
         self._head_room = head
@@ -51,14 +51,14 @@ class BoundedLog:
             self._num_bytes_out += len(dropped)
 
     def render(self) -> bytes:
-        """Returns the log as it is kept."""
+        """Returns the log for the store."""
         gap = LogGap(time="", num_lines=self._num_lines_out, num_bytes=self._num_bytes_out)
         gaps = [f"{events.line(gap)}\n".encode()] if self._num_lines_out else []
         return b"".join([*self._head, *gaps, *self._tail])
 
 
 class _Stream(threading.Thread):
-    """Reads one pipe line by line, until no process has its end for writing open, or it is given up."""
+    """Reads one pipe line by line, until no process can write to it, or it is given up."""
 
     def __init__(self, emit: Callable[[bytes], None]) -> None:
         super().__init__(name="output", daemon=True)
@@ -67,7 +67,7 @@ class _Stream(threading.Thread):
         self._reading = threading.Lock()
         self._is_over = False
         self.path = f"/proc/{os.getpid()}/fd/{self._write}"
-        """Where other processes open it for writing."""
+        """The path at which other processes open it for writing."""
         self.start()
 
     def run(self) -> None:
@@ -92,12 +92,12 @@ class _Stream(threading.Thread):
             os.close(self._read)
 
     def replace(self, *descriptors: int) -> None:
-        """Has these descriptors of this process write to it."""
+        """Makes these descriptors of this process write to it."""
         for descriptor in descriptors:
             os.dup2(self._write, descriptor)
 
     def settle(self, seconds: float) -> None:
-        """Returns when all whole lines that were written before this call were passed on, or after ``seconds``."""
+        """Waits until all whole lines written before this call are passed on, at most ``seconds``."""
         until = time.monotonic() + seconds
         while (left := until - time.monotonic()) > 0 and self._reading.acquire(timeout=left):
             is_settled = self._is_over or not any(fcntl.ioctl(self._read, termios.FIONREAD, bytes(4)))
@@ -107,19 +107,19 @@ class _Stream(threading.Thread):
             time.sleep(0.01)
 
     def end(self, seconds: float) -> None:
-        """Passes on all that was written; where another process has it open still, what comes within ``seconds``."""
+        """Passes on the rest; waits up to ``seconds`` for another process that still has the pipe open."""
         os.close(self._write)
         self.join(seconds)
         self._is_over = True
 
 
 def last_state(line: bytes) -> bytes:
-    """A progress bar draws its line again and again after a carriage return: only the last drawing is kept."""
+    """Returns the last drawing of a progress bar, which draws its line again after each carriage return."""
     return line.rstrip(b"\r").rpartition(b"\r")[2]
 
 
 class LogTee:
-    """Owns stdout and stderr of this process, and the output of its ranks; alone writes lines that are events."""
+    """Owns stdout and stderr of this process and the output of its ranks; nothing else writes the lines of events."""
 
     def __init__(self) -> None:
         self._real = os.fdopen(os.dup(1), "wb", buffering=0)
@@ -135,11 +135,11 @@ class LogTee:
         self._own.replace(1, 2)
 
     def rank_output(self, rank: int) -> str:
-        """Returns a path; what is written to it appears as lines of this rank."""
+        """Returns a path; lines written to it appear as output of this rank."""
         return self._of_rank(self._output(events.OF_RANK.format(rank).encode()))
 
     def rank_events(self, rank: int) -> str:
-        """Returns a path; what is written to it becomes events of this rank."""
+        """Returns a path; lines written to it become events of this rank."""
 
         def emit(line: bytes) -> None:
             with contextlib.suppress(Exception):  # else nothing would read the pipe, and the rank would wait for that
@@ -149,7 +149,7 @@ class LogTee:
         return self._of_rank(_Stream(emit))
 
     def rank_trace(self, rank: int, hear: Callable[[str], object]) -> str:
-        """Returns a path; what is written to it is heard, and appears as the trace of this rank."""
+        """Returns a path; lines written to it go to ``hear``, and appear as the trace of this rank."""
         prefix = stacks.PREFIX.format(rank).encode()
 
         def emit(line: bytes) -> None:
@@ -163,7 +163,7 @@ class LogTee:
         return stream.path
 
     def say(self, event: Event) -> None:
-        """Writes an event's line, unless it is for the history alone."""
+        """Writes the line of an event, unless it is only for the history."""
         event = masks.mask(event)
         if not isinstance(event, StepProgress) or event.is_line:
             self._write(events.line(event).encode() + b"\n")  # masked as text, a number in it would be no JSON
@@ -173,19 +173,19 @@ class LogTee:
             self._listener(event)
 
     def tell(self, listener: Callable[[Event], object]) -> None:
-        """Has ``listener`` hear every event from now on, as the log has it."""
+        """Passes every event from now on to ``listener``."""
         self._listener = listener
 
     def ranks_ended(self) -> None:
-        """Passes on the last words of the ranks; to be called when none of them lives any more."""
+        """Passes on the last lines of the ranks; called after all of them have ended."""
         while self._ranks:
             self._ranks.pop().end(SETTLE_SECONDS)
 
     def begin(self, put: Callable[[bytes], object], history: HistoryUpload | None = None) -> None:
-        """Begins to keep the log by ``put``, and what events say by ``history``.
+        """Stores the log through ``put``, and the values of events through ``history``, from now on.
 
-        The first time from the beginning of the log on; then, in another attempt of the same pod, from here on, with
-        the line before that names the pod, and what kept them before keeps nothing any more.
+        The first call stores the log from its beginning. A later call, in another attempt of the same pod, stores it
+        from here, after the line that names the pod, and replaces the earlier ``put`` and ``history``.
         """
         if self._upload is not None:
             self._keep(time.monotonic() + SETTLE_SECONDS)
@@ -202,16 +202,16 @@ class LogTee:
         self._upload.start()
 
     def flush(self, seconds: float) -> None:
-        """Keeps log and history as they are now, with all whole lines that were printed, within ``seconds``."""
+        """Stores log and history now, with all whole lines that were printed, within ``seconds``."""
         until = time.monotonic() + seconds
         for stream in (*self._ranks, self._own):
             stream.settle(max(0.0, until - time.monotonic()) / 2)
         self._keep(until)
 
     def close(self, last: Event, seconds: float) -> None:
-        """Gives stdout and stderr back, says ``last`` after all that was printed, and keeps the log a last time.
+        """Restores stdout and stderr, says ``last`` after all other output, and stores the log for the last time.
 
-        ``seconds``: all that may take.
+        ``seconds``: limit of all of that.
         """
         until = time.monotonic() + seconds
         os.dup2(self._real.fileno(), 1)
@@ -226,7 +226,7 @@ class LogTee:
                 upload.flush(max(0.0, until - time.monotonic()))
 
     def _output(self, prefix: bytes) -> _Stream:
-        """Returns the stream of a pipe whose lines appear behind a prefix."""
+        """Returns the stream of a pipe whose lines appear after a prefix."""
         return _Stream(lambda line: self._write(masks.mask_line(prefix + events.escaped(last_state(line)) + b"\n")))
 
     def _write(self, line: bytes) -> None:

@@ -1,4 +1,4 @@
-"""The supervisor, process 1 of a pod: lets the ranks work, and sees to it that their end is orderly and explained."""
+"""The supervisor, process 1 of a pod: runs the ranks, ends them in order, and explains their end."""
 
 import faulthandler
 import os
@@ -40,7 +40,7 @@ LATE_SECONDS = 2.0  # by which the end of the ranks may be noticed later than it
 
 
 def supervise(environ: Mapping[str, str], stop: Stop) -> NoReturn:
-    """Runs this worker's part of the job; the exit code is one of exits.py, or the function's own."""
+    """Runs this worker's part of the job; returns an exit code of exits.py, or the function's own."""
     faulthandler.enable(os.dup(2))
     adopt_orphans()
     signal.signal(signal.SIGCHLD, signal.SIG_DFL)  # the parent may have ignored it, and exit codes with it
@@ -88,7 +88,7 @@ def supervise(environ: Mapping[str, str], stop: Stop) -> NoReturn:
 
 
 class Supervisor:
-    """The work happens in a thread, so that the main thread is free for signals and deadlines at any moment."""
+    """Works in a thread, so that the main thread is free for signals and deadlines."""
 
     def __init__(self, environment: Environment, log_tee: LogTee, stop: Stop) -> None:
         self._environment = environment
@@ -105,15 +105,15 @@ class Supervisor:
 
     @property
     def attempt_number(self) -> int | None:
-        """Number of the attempt, once there is one."""
+        """The number of the attempt, once there is one."""
         return self._attempt.lease.attempt if self._attempt and self._attempt.lease else None
 
     def seconds_left(self) -> float:
-        """Seconds the worker may still wait for the store."""
+        """Returns the seconds that the worker may still wait for the store."""
         return self._attempt.seconds_left() if self._attempt else 0.0
 
     def send_alerts(self) -> None:
-        """Returns when the last alerts were sent; after a signal, the log has half of the time that is left."""
+        """Waits until the last alerts are sent; after a signal it leaves half of the remaining time to the log."""
         stop = self._stop
         seconds = (stop.all_until - time.monotonic()) / 2 if stop.requested else SEND_SECONDS
         self._alerter.flush(seconds)
@@ -125,7 +125,7 @@ class Supervisor:
             self._heartbeat.finish(self.seconds_left(), is_over=is_over)
 
     def run(self) -> Verdict:
-        """Returns when the work has ended or, after a signal, when it is time; no process of it is left."""
+        """Runs until the work has ended or, after a signal, time is up; leaves no process behind."""
         work = threading.Thread(target=self._work, name="work", daemon=True)
         work.start()
         while work.is_alive() and not self._is_given_up():
@@ -139,7 +139,7 @@ class Supervisor:
         return self._close(stopped(self._environment.worker, self._stop.name))
 
     def _is_given_up(self) -> bool:
-        """Returns whether the work has nothing left worth waiting for; it may be stuck in an import or a connection."""
+        """Returns whether to stop waiting for the work; it may be stuck in an import or a connection."""
         attempt, stop = self._attempt, self._stop
         if not stop.requested:
             return False
@@ -167,7 +167,7 @@ class Supervisor:
         self._verdict = verdict
 
     def _verdict_on(self, work: Callable[[], Verdict | None]) -> Verdict | None:
-        """Returns what ``work`` does, or the verdict on what it raises."""
+        """Returns the result of ``work``, or the verdict on its error."""
         worker = self._environment.worker
         try:
             return work()

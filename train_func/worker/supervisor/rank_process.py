@@ -1,4 +1,4 @@
-"""A rank as its supervisor sees it: a child process, forked by the template or, where that cannot be, a new program."""
+"""The process of a rank: a child of the supervisor, forked by the template or, if that is impossible, a new program."""
 
 import json
 import os
@@ -22,7 +22,7 @@ KILL_SECONDS = 2.0  # for what was forked and did not answer
 
 
 class _Forked:
-    """A child of this process that it has not started itself. Exit codes are as those of Popen."""
+    """A child of this process that another process has started; exit codes are those of Popen."""
 
     def __init__(self, pid: int) -> None:
         self.pid = pid
@@ -57,7 +57,7 @@ RankProcess = subprocess.Popen[bytes] | _Forked
 
 
 class Template:
-    """The template of this pod, from ``start`` on; a rank that it cannot make is started as a new program."""
+    """The template of this pod; a rank that it cannot fork starts as a new program."""
 
     def __init__(self, num_threads: int) -> None:
         self._num_threads = num_threads
@@ -68,29 +68,32 @@ class Template:
 
     @property
     def pid(self) -> int | None:
-        """The id of its process."""
+        """The id of the template's process."""
         return self._process.pid if self._process else None
 
     def start(self, source: Path) -> None:
-        """Starts it unless it runs, or nothing that it could import would serve the function in ``source``."""
+        """Starts the template, unless it runs already or has nothing to import for the function in ``source``."""
         if (self._process and self._process.poll() is None) or not (modules := SourceNeeds.of(source).of_template):
             return
-        asks, asked = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        asks, template_end = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         self._until = time.monotonic() + START_SECONDS
         variables = {
             "TRAIN_FUNC_SUPERVISOR": str(os.getpid()),
             "OMP_NUM_THREADS": str(self._num_threads),
-            SOCKET: str(asked.fileno()),
+            SOCKET: str(template_end.fileno()),
             MODULES: " ".join(modules),
         }
         self._process = subprocess.Popen(
-            _program("template"), env=os.environ | QUIET | variables, pass_fds=[asked.fileno()], start_new_session=True
+            _program("template"),
+            env=os.environ | QUIET | variables,
+            pass_fds=[template_end.fileno()],
+            start_new_session=True,
         )
-        asked.close()
+        template_end.close()
         self._asks, self._is_ready = asks, False
 
     def is_ready(self) -> bool:
-        """Returns whether ranks can be started; returns at once."""
+        """Returns, at once, whether ranks can be started."""
         if self._asks is None or self._is_ready:
             return True
         if time.monotonic() > self._until:
@@ -105,8 +108,8 @@ class Template:
         """Starts a rank.
 
         Args:
-            variables: of its environment, beside those of this process.
-            output: path of the pipe to which it prints.
+            variables: variables of its environment, besides those of this process.
+            output: path of the pipe for its output.
             earlier: process ids of the ranks that were started before.
         """
         if pid := self._forked(variables, output, earlier):
@@ -135,7 +138,7 @@ class Template:
         return pid
 
     def _give_up(self, reason: str, earlier: Collection[int]) -> None:
-        """Ends it, and a rank that it may have forked without an answer in time."""
+        """Ends the template, and a rank that it may have forked without an answer in time."""
         print(f"ranks start as new programs: the template cannot fork: {reason}")
         if self._asks:
             self._asks.close()

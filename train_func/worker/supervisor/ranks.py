@@ -1,23 +1,23 @@
 """The ranks of one worker: starts them, watches them and their peers, and leaves none behind.
 
-A rank that ends badly ends the attempt, and its peers with it: they wait for it in an exchange. So the ends that are
-seen have an order that says little. A rank that lost its peer may be seen dead before the peer that is still writing
-down why it failed, and that one's process may stay for long, as where it frees the memory of a GPU. Therefore
+A rank that ends badly ends the attempt and its peers, which wait for it in an exchange. So the order in which ends are
+noticed says little: a rank that lost its peer may be noticed before the peer, which may still be recording why it
+failed, or be freeing the memory of a GPU. Therefore
 
-- a rank that has written down its own fault counts as failed at once, and all workers are told;
-- where only ranks are seen that follow, the root is waited for, for PATIENCE_SECONDS;
+- a rank that has recorded its own fault counts as failed at once, and all workers are told;
+- if only ranks that follow are noticed, the launcher waits PATIENCE_SECONDS for the first failure;
 - verdict.py decides from all ends what came first.
 
-All ranks of a worker share its signals: SIGTERM goes to each, and what has not ended within PATIENCE_SECONDS, or the
-grace period of the worker, is killed with its process group. Then all other descendants of the supervisor are killed,
-so that of one attempt nothing lives on in the next one.
+All ranks of a worker get its signals: SIGTERM goes to each, and a rank that has not ended within PATIENCE_SECONDS, or
+the grace period of the worker, is killed with its process group. Then all other descendants of the supervisor are
+killed, so that nothing of one attempt lives on in the next.
 
-Of a hang the other workers are told first, while all ranks still hang, so that each can print the stacks of its own:
-the first rank to end, or to go on, would bring about the ends of others, without a stack.
+The other workers are told of a hang before any rank ends, so that each can print the stacks of its own ranks: the first
+rank that ends, or goes on, would end others without a stack.
 
-A rank is killed before the kernel would kill its whole worker for memory, and with it who could say why: where a
-container needs more than its limit, a node of today kills all of its processes at once, the supervisor too
-(https://github.com/kubernetes/kubernetes/pull/117793). The supervisor stays alive, and says what helps.
+A rank is killed before the kernel would kill its whole worker for memory. A node kills all processes of a container
+that exceeds its limit, the supervisor too (https://github.com/kubernetes/kubernetes/pull/117793), and nothing would be
+left to say why. So the supervisor stays alive, and says what helps.
 """
 
 import contextlib
@@ -69,13 +69,13 @@ class Launcher:
         """Starts nothing yet.
 
         Args:
-            environment: of this worker.
-            log_tee: takes what the ranks print and say.
+            environment: the environment of this worker.
+            log_tee: takes output and events of the ranks.
             stop: the request to stop.
             member: this worker in the group.
             template: the process that the ranks are forked from.
-            hang_after: seconds without progress of a rank that are a hang.
-            watch: takes the last sign of progress of rank 0, several times a second, in the worker that leads.
+            hang_after: seconds without progress of a rank that count as a hang.
+            watch: takes the last sign of progress of rank 0, several times a second, in the lead.
         """
         self._watch_rank_0 = watch
         self._environment = environment
@@ -95,19 +95,19 @@ class Launcher:
         self.out_of_memory = False
         """Whether a rank was killed because this worker came too near to its memory limit."""
         self.hang: Hang | None = None
-        """Why ``run`` has returned False, where it was one."""
+        """The hang for which ``run`` has returned False, if it was one."""
         self._seen: list[int] = []  # local ranks in the order in which they were seen dead
         self._asked: set[int] = set()
         self.has_ranks = False
         """Whether there may be ranks."""
         self.step = 0
-        """The last step of the training that was done, once all ranks have ended; 0 where none was told."""
+        """The last step of the training that is done, known once all ranks have ended; 0 if there is none."""
 
     def run(self, variables: Mapping[str, str]) -> bool:
-        """Returns whether all ranks of this worker have ended well, and none has hung; in any case none is left.
+        """Runs the ranks; returns whether all of them have ended well and none has hung. No rank is left afterwards.
 
         Args:
-            variables: of the ranks, beside those that say who each of them is.
+            variables: variables of the ranks, besides those that identify each rank.
 
         Raises:
             Stopped: on a signal.
@@ -136,7 +136,7 @@ class Launcher:
             self._end_ranks()
 
     def ends(self) -> list[RankEnd]:
-        """Returns how the ranks ended, or how they stand."""
+        """Returns the ends of the ranks, or their state."""
         return [
             RankEnd.read(
                 self._outcome(local_rank),
@@ -150,7 +150,7 @@ class Launcher:
         ]
 
     def pids(self) -> set[int]:
-        """Process ids whose exit codes belong to this launcher; none before all ranks were started."""
+        """Returns the process ids whose exit codes belong to this launcher; none until all ranks have started."""
         return {process.pid for process in self._processes.values()} if self._is_complete else set()
 
     def _watch(self) -> bool:
@@ -197,7 +197,7 @@ class Launcher:
                 return False
 
     def _look_around(self) -> None:
-        """Pauses, unless there is a signal or a peer was lost."""
+        """Pauses; raises if a signal has come or a peer was lost."""
         if self._stop.requested:
             self._member.fail(stopped(self._environment.worker, self._stop.name))
         self._stop.check()
@@ -214,7 +214,7 @@ class Launcher:
         time.sleep(LOOK_SECONDS)
 
     def _who(self, local_rank: int, order: Order) -> dict[str, str]:
-        """Returns the variables of torchrun, by which torch, Accelerate and Lightning know the rank.
+        """Returns the variables of torchrun that identify the rank for torch, Accelerate and Lightning.
 
         https://docs.pytorch.org/docs/2.13/elastic/run.html#environment-variables
         """
@@ -242,7 +242,7 @@ class Launcher:
         }
 
     def _files(self, local_rank: int) -> dict[str, str]:
-        """Returns the variables that say where its outcome, events and files go."""
+        """Returns the variables with the paths for its outcome, events and files."""
         environment, rank = self._environment, self._rank(local_rank)
         tracks = folders.without_key if rank else partial(folders.begin_trackers, environment.work_dir)
         variables = {
@@ -279,7 +279,7 @@ class Launcher:
         return [end for end in self.ends() if end.failed and (end.exit_code is not None or end.has_own_fault)]
 
     def _end_ranks(self) -> None:
-        """Asks the ranks to stop, kills those that do not in time, and whatever any of them has started."""
+        """Asks the ranks to stop; kills those that do not in time, and all processes that they have started."""
         failed = {rank for rank, end in zip(self._processes, self.ends(), strict=True) if end.has_own_fault}
         begun = time.monotonic()
         self._asked |= set(self._alive()) - failed

@@ -1,7 +1,7 @@
-"""Brings what a run carries to local paths, once for all ranks of a worker: its inputs, and its packages.
+"""Brings inputs and packages of a run to local paths, once for all ranks of a worker.
 
-The inputs are brought while the worker's peers are watched. No program installs the packages: a wheel is a zip file
-whose content lies as Python imports it. It is verified, unpacked in each pod, and found before all others.
+Inputs are brought while the worker's peers are watched. No installer runs for packages: a wheel is a zip file whose
+content has the layout that Python imports. It is verified, unpacked in each pod, and found before installed packages.
 """
 
 import hashlib
@@ -29,7 +29,7 @@ STORE_SECONDS = 900.0  # for a store that is away while an input is brought
 
 
 class RunInputs:
-    """The inputs of a run, as one worker brings them."""
+    """Brings the inputs of a run to one worker."""
 
     def __init__(self, environment: Environment, record: RunRecord, store: Store, stop: Stop) -> None:
         self._environment = environment
@@ -37,15 +37,15 @@ class RunInputs:
         self._store = store
         self._stop = stop
         self._now = ""
-        """The input that is brought."""
+        """The input that is on its way."""
 
     def bring(self, look: Callable[[], object]) -> dict[str, str]:
-        """Returns the paths of all inputs, by the variables that tell them.
+        """Returns the paths of all inputs, by the variables that hold them.
 
-        ``look``: raises what ends the wait for them.
+        ``look``: called while they are on their way; its errors end the wait.
 
         Raises:
-            InvalidInput, StorageFailed: an input cannot be had, or is not what was submitted.
+            InvalidInput, StorageFailed: an input cannot be read, or has changed since it was submitted.
             Stopped: a signal has come.
         """
         if not self._record.run.inputs:
@@ -87,16 +87,16 @@ class RunInputs:
 
 
 def unpack_packages(store: Store, record: RunRecord, cache: Path, folder: Path) -> Path | None:
-    """Unpacks the packages of a run into a folder, and returns it; None where it has none.
+    """Unpacks the packages of a run into a folder, and returns it; None if the run has none.
 
     Args:
-        store: of the run.
-        record: of the run.
-        cache: keeps the wheels, for other pods too.
-        folder: of this pod alone; what an earlier attempt in it has changed is gone.
+        store: the store of the run.
+        record: the record of the run.
+        cache: holds the wheels, also for other pods.
+        folder: a folder of this pod alone; it is emptied first, in case an earlier attempt has changed it.
 
     Raises:
-        StorageFailed: the store is away, has no such wheel, or another one under its name.
+        StorageFailed: the store is away, has no such wheel, or has another file under its name.
     """
     if not record.wheels:
         return None
@@ -119,13 +119,13 @@ def _download(store: Store, name: str, sha256: str, path: Path) -> None:
     if store.download(wheel_key(name, sha256), path) != sha256:
         raise StorageFailed(
             f"{store.address}/{wheel_key(name, sha256)} is another file than the one that was submitted; remove it and "
-            "submit again, which carries it anew",
+            "submit again, which uploads it again",
             reason="damaged",
         )
 
 
 def unpack(wheel: Path, folder: Path) -> None:
-    """Brings the modules and data of a wheel to ``folder``; its programs and headers stay out."""
+    """Unpacks the modules and data of a wheel into ``folder``, without its programs and headers."""
     with ZipFile(wheel) as archive:
         for member in archive.infolist():
             path = Path(archive.extract(member, folder))  # which leaves out what would lead out of the folder
@@ -139,7 +139,7 @@ def unpack(wheel: Path, folder: Path) -> None:
 
 
 def put_first(folder: Path | None) -> None:
-    """Lets processes that this one starts find what lies in the folder before what is installed."""
+    """Makes child processes import from the folder before the installed packages."""
     if folder:
         paths = [str(folder), os.environ.get("PYTHONPATH", "")]
         os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, paths))

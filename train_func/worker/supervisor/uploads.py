@@ -1,7 +1,7 @@
-"""What the supervisor keeps in the store again and again: its log, the history of an attempt, and signs of life.
+"""Periodic uploads of the supervisor: its log, the history of an attempt, and signs of life.
 
-Each has a thread of its own, so that a store that is away blocks nothing else, and bounded memory. No failure of one is
-a failure of the run: the next round tries again, with everything.
+Each has a thread of its own, so that a store that is away blocks nothing else, and bounded memory. A failure of one is
+no failure of the run: the next round uploads everything again.
 """
 
 import contextlib
@@ -26,16 +26,16 @@ MOST_ROWS = 20_000  # kept while the store is away: more than a day; the oldest 
 
 
 def share_packages(store: Store, image: str) -> None:
-    """Puts the list of the packages of this worker's image into the store, where a client that submits reads it."""
+    """Puts the list of packages of this worker's image into the store, where submit reads it."""
     with contextlib.suppress(OSError, StorageFailed):  # this machine has none, and a run needs none
         packages, key = PACKAGES.read_bytes(), image_key(image)
-        there = find(store, key)
-        if image and (there is None or there.data != packages):
+        entry = find(store, key)
+        if image and (entry is None or entry.data != packages):
             store.put(key, packages)
 
 
 class Periodic(threading.Thread):
-    """A subclass says what is kept (``_keep``), and how many seconds the pauses are (``_pause``)."""
+    """Uploads in rounds; a subclass defines the upload (``_keep``), and the seconds of a pause (``_pause``)."""
 
     def __init__(self) -> None:
         super().__init__(name=type(self).__name__, daemon=True)
@@ -60,23 +60,23 @@ class Periodic(threading.Thread):
                 request.set()
 
     def hasten(self) -> threading.Event:
-        """Has the next round begin now; the event is set after it."""
+        """Begins the next round now; the event is set after it."""
         request = threading.Event()
         self._requests.put(request)
         return request
 
     def flush(self, seconds: float) -> None:
-        """Returns after a round that began later than this call, or after ``seconds``."""
+        """Waits for a round that begins after this call, at most ``seconds``."""
         self.hasten().wait(seconds)
 
     def end(self) -> None:
-        """Keeps nothing any more."""
+        """Ends the rounds."""
         self._is_over = True
         self.hasten()
 
 
 class LogUpload(Periodic):
-    """Puts the log whenever it has changed."""
+    """Uploads the log whenever it has changed."""
 
     def __init__(self, render: Callable[[], bytes], put: Callable[[bytes], object]) -> None:
         super().__init__()
@@ -94,7 +94,7 @@ class LogUpload(Periodic):
 
 
 class HistoryUpload(Periodic):
-    """The metrics of one attempt as CSV, in a new file when one is long."""
+    """Uploads the metrics of one attempt as CSV, in a new file once one is long."""
 
     def __init__(
         self,
@@ -113,7 +113,7 @@ class HistoryUpload(Periodic):
         self._last = b""
 
     def hear(self, event: Event) -> None:
-        """Takes what belongs to the history; returns at once."""
+        """Takes an event for the history; returns at once."""
         if row := row_of(event):
             self._new.append(row)
         if isinstance(event, CheckpointSaved):  # what goes on from it reports none of the steps before it again
@@ -136,10 +136,10 @@ class HistoryUpload(Periodic):
 
 
 class Heartbeat(Periodic):
-    """Signs by which a client that cannot ask the job's backend knows that the job goes on.
+    """Writes signs of life, for a client that cannot ask the job's backend.
 
-    Worker 0 gives them from the moment at which it has the store to its end. A job whose run was submitted again gives
-    none: the newer job would look alive by them.
+    Worker 0 writes them from its first access to the store to its end. A job whose run was submitted again writes none,
+    because they would make the newer job look alive.
     """
 
     def __init__(self, store: Store, record: RunRecord, pod: str) -> None:
@@ -148,7 +148,7 @@ class Heartbeat(Periodic):
         self.hasten()
 
     def finish(self, seconds: float, *, is_over: bool) -> None:
-        """Ends the signs; if the job ``is_over``, the last one says so. Takes at most ``seconds``."""
+        """Ends the signs within ``seconds``; the last one says whether the job ``is_over``."""
         self.end()
         if not is_over:
             return

@@ -1,11 +1,11 @@
-"""What each worker uses, the memory of its processes and the time of its ranks, and why a training is slow.
+"""The usage of each worker: memory of its processes and time of its ranks; and the reason why a training is slow.
 
-Every worker measures itself and reports that to the lead, whose log has a line of all of them now and then: a client
-needs only that log, however many workers there are.
+Every worker measures itself and reports to the lead, whose log has a line about all of them now and then. So a client
+needs only that log, for any number of workers.
 
-In a synchronous training every rank waits in the exchange for the slowest one, so that one waits least. It is named
-where its own work takes plainly longer than that of the others, and they wait plainly longer than it does. Where all
-are in the exchange for most of their time, and none is behind, the exchange itself is slow. Loads no torch.
+In a synchronous training every rank waits in the exchange for the slowest one, so the slowest one waits least. It is
+named if its own work takes clearly longer than that of the others, and they wait clearly longer than it does. If all
+ranks spend most of their time in the exchange, and none is behind, the exchange itself is slow. Loads no torch.
 """
 
 import os
@@ -57,7 +57,7 @@ PHASES = {
 
 @dataclass(frozen=True)
 class RankUsage:
-    """How a rank has spent its time since it began."""
+    """The time of a rank since it began."""
 
     rank: int
     num_steps: int
@@ -67,18 +67,18 @@ class RankUsage:
 
 @dataclass(frozen=True)
 class Usage:
-    """What a worker uses."""
+    """The usage of a worker."""
 
     memory: int
-    """Bytes that its processes hold together and the kernel cannot take back."""
+    """Bytes that its processes hold together and that the kernel cannot reclaim."""
     limit: int
-    """Bytes that they may hold; 0 where that is not limited."""
+    """Bytes that they may hold; 0 if there is no limit."""
     ranks: tuple[RankUsage, ...]
 
 
 @dataclass(frozen=True)
 class RankTime:
-    """How a rank has spent the seconds of an interval."""
+    """The time of a rank in an interval."""
 
     rank: int
     worker: int
@@ -116,25 +116,25 @@ class Slowness:
 
     @property
     def remedy(self) -> str:
-        """Returns what to do about it."""
+        """Returns the remedy."""
         return REMEDIES[self.part]
 
 
 def slowness_of(ranks: Sequence[RankTime]) -> Slowness | None:
-    """Returns why the training was slow in an interval of several steps; None where nothing stands out."""
+    """Returns why the training was slow in an interval of several steps; None if nothing stands out."""
     if len(ranks) < 2:
         return None
     slowest = min(ranks, key=lambda rank: rank.share("exchange"))
-    others = [rank for rank in ranks if rank is not slowest]
-    waits = median(rank.share("exchange") for rank in others) - slowest.share("exchange")
-    works = median(rank.work / max(rank.num_steps, 1) for rank in others)
+    rest = [rank for rank in ranks if rank is not slowest]
+    waits = median(rank.share("exchange") for rank in rest) - slowest.share("exchange")
+    works = median(rank.work / max(rank.num_steps, 1) for rank in rest)
     if waits >= LEAST_WAIT and slowest.work / max(slowest.num_steps, 1) >= SLOWER * works:
-        shares = {part: (slowest.share(part), median(rank.share(part) for rank in others)) for part in WORK}
+        shares = {part: (slowest.share(part), median(rank.share(part) for rank in rest)) for part in WORK}
         part = max(shares, key=lambda name: shares[name][0] - shares[name][1])
-        own, theirs = shares[part]
+        slow_share, usual_share = shares[part]
         message = (
             f"rank {slowest.rank} (worker {slowest.worker}) is slower than the others in {WORK[part]}: "
-            f"{100 * own:.0f} % of its time, {100 * theirs:.0f} % of theirs; "
+            f"{100 * slow_share:.0f} % of its time, {100 * usual_share:.0f} % of theirs; "
             f"they wait for it for {100 * waits:.0f} % of their time"
         )
         return Slowness(part, slowest.rank, slowest.worker, message)
@@ -149,14 +149,14 @@ def slowness_of(ranks: Sequence[RankTime]) -> Slowness | None:
 
 
 class UsageMeter:
-    """Measures this worker. ``limit``: bytes that its processes may hold; 0 where that is not limited."""
+    """Measures this worker; ``limit``: bytes that its processes may hold, 0 if there is no limit."""
 
     def __init__(self, limit: int) -> None:
         self._limit, self._memory = limit, 0
         self._next = self._next_memory = 0.0
 
     def measure(self, marks: Callable[[], Mapping[int, Mark]]) -> Usage | None:
-        """Returns what this worker uses, every few seconds; None between. ``marks``: gives those of its ranks."""
+        """Returns the usage of this worker every few seconds, else None; ``marks`` returns the marks of its ranks."""
         now = time.monotonic()
         if now < self._next:
             return None
@@ -172,7 +172,7 @@ class UsageMeter:
 
 
 class GroupMeter:
-    """Says of all workers of a group what they use, and why they are slow, while their ranks run."""
+    """Reports the usage of all workers of a group, and why they are slow, while their ranks run."""
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock
@@ -183,12 +183,12 @@ class GroupMeter:
         self._slowness: Slowness | None = None
 
     def measure(self, usages: Callable[[], Mapping[int, Usage]]) -> WorkersMeasured | None:
-        """Returns what the workers used since the interval began, now and then; None between.
+        """Returns the event of an interval when it has ended, else None.
 
-        A rank is named slow that was so in two intervals, one behind the other: a single pause is no slowness.
+        A rank counts as slow only if it was slow in two intervals in a row, because a single pause is no slowness.
 
         Args:
-            usages: gives the last measurement of each worker.
+            usages: returns the last measurement of each worker.
         """
         now = self._clock()
         if now < self._next:
@@ -208,7 +208,7 @@ class GroupMeter:
         return measured(seconds, workers, times, self._slowness)
 
     def _time(self, worker: int, rank: RankUsage) -> RankTime:
-        """Returns how a rank has spent the interval; its steps are counted anew where it has begun another training."""
+        """Returns the time of a rank in the interval; its steps count from 0 after it has begun another training."""
         before = self._before.get(rank.rank, RankUsage(rank.rank, 0))
         seconds = dict.fromkeys(PHASES.values(), 0.0)
         for phase, spent in enumerate(rank.seconds):
@@ -220,7 +220,7 @@ class GroupMeter:
 def measured(
     seconds: float, workers: Mapping[int, Usage], times: Sequence[RankTime], slowness: Slowness | None
 ) -> WorkersMeasured:
-    """Returns the event of an interval; of many workers with those that wait least for others and hold most memory."""
+    """Returns the event of an interval; of many workers it lists those that wait least and hold most memory."""
     by_worker: dict[int, list[RankTime]] = {worker: [] for worker in workers}
     for rank in times:
         by_worker[rank.worker].append(rank)

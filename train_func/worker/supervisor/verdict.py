@@ -1,4 +1,4 @@
-"""Makes the one exit of a worker of the ends of its ranks: tells what came first from what merely followed."""
+"""Makes one verdict of the ends of a worker's ranks: separates the first failure from those that followed."""
 
 import signal
 from collections.abc import Sequence
@@ -11,9 +11,9 @@ from train_func.worker.rank.end import RankEnd
 
 
 def of_ranks(ends: Sequence[RankEnd], *, worker: int, out_of_memory: bool) -> Verdict | None:
-    """Returns the verdict on a worker whose ranks have ended so; None when no rank failed by itself.
+    """Returns the verdict on a worker from the ends of its ranks; None if no rank failed by itself.
 
-    ``out_of_memory``: processes of this worker were killed for want of memory, by the kernel or before it had to.
+    ``out_of_memory``: whether processes of this worker were killed for lack of memory, by the kernel or before it.
     """
 
     def when(end: RankEnd) -> tuple[str, int]:
@@ -40,7 +40,7 @@ def of_ranks(ends: Sequence[RankEnd], *, worker: int, out_of_memory: bool) -> Ve
 
 
 def left_steps(ends: Sequence[RankEnd], *, worker: int) -> Verdict | None:
-    """Returns the verdict on a worker with a rank that has left its loop over session.steps, if other ranks went on."""
+    """Returns the verdict on a worker with a rank that left its loop over session.steps while other ranks went on."""
     end = next((end for end in ends if end.left_steps), None)
     if end is None:
         return None
@@ -54,14 +54,14 @@ def left_steps(ends: Sequence[RankEnd], *, worker: int) -> Verdict | None:
 
 
 def stopped(worker: int, signal_name: str) -> Verdict:
-    """Returns the verdict on a worker that was asked to stop."""
+    """Returns the verdict on a worker that got a signal to stop."""
     return Verdict(exits.STOPPED, "preemption", f"the worker was asked to stop by {signal_name}", worker)
 
 
 def following(root: Verdict | None, verdict: Verdict) -> Verdict:
-    """Returns the verdict on a worker that only lost its peer, naming the peer's when that is known.
+    """Returns the verdict on a worker that only lost its peer; it names the peer's verdict if that is known.
 
-    After a final one it is final too: started again, the worker would wait for a group that never forms.
+    After a final verdict it is final too, because a restarted worker would wait for a group that never forms.
     """
     if root is None:
         return verdict
@@ -117,4 +117,4 @@ def _words(end: RankEnd) -> str:
         return f"exit code {end.exit_code}"
     if failure := end.outcome.failure:
         return f"{failure.type}: {failure.message}"
-    return f"exit code {end.exit_code}; its error could not be written down and stands in the log of the rank alone"
+    return f"exit code {end.exit_code}; its error could not be recorded; only the log of the rank has it"

@@ -1,1 +1,1 @@
-"""The worker halves of tasks: what is done differently for each kind of training."""
+"""The worker halves of tasks: each does what is special to one kind of training."""

@@ -28,12 +28,12 @@ ADVICE = "take one such as llama, qwen3, gemma3_text or gpt2"
 ALL = "all-linear"  # but the last, as peft has it
 ANSWER = 256  # tokens that the published model writes at most, unless asked for more
 ASKED = (
-    'Ask it with a list of messages, `use([{"role": "user", "content": "..."}])`: a plain text is gone on with as it '
+    'Ask it with a list of messages, `use([{"role": "user", "content": "..."}])`: a plain text is continued as it '
     "is, without the chat template that the model was tuned with."
 )
 ENDLESS = (
-    "the chat template of the model ends an answer with no token of its own, so the published model may write on "
-    f"behind its answer, up to {ANSWER} tokens; take a model whose template ends answers with one, or give the "
+    "the chat template of the model ends an answer with no token of its own, so the published model may go on "
+    f"after its answer, up to {ANSWER} tokens; take a model whose template ends answers with one, or give the "
     "tokenizer such a token and a template that writes it"
 )
 
@@ -45,7 +45,7 @@ class CausalLMTuner(WorkerHalf[CausalLM]):
         super().__init__(task, seed, store, cache)
         self._tokenizer: Any = None
         self._stops: list[int] | None = None
-        """Tokens at which the published model stops, where its own configuration has fewer."""
+        """Tokens at which the published model stops, if they are more than those of its own configuration."""
         self.model_notes: tuple[str, ...] = ()
 
     def split(self, sources: Sources, findings: Findings) -> TrainEvalSplit:
@@ -90,13 +90,13 @@ class CausalLMTuner(WorkerHalf[CausalLM]):
     def collator(self, processor: Any, *, training: bool) -> Any:
         from transformers import DataCollatorForSeq2Seq
 
-        if (given := processor or self._tokenizer) is None:
+        if (tokenizer := processor or self._tokenizer) is None:
             raise InvalidInput(
                 "Trainer has no tokenizer to pad with: give it processing_class=tokenizer, the one of session.model(), "
                 "or a data_collator",
                 cause="code",
             )
-        padding = copy(given)
+        padding = copy(tokenizer)
         padding.padding_side = "right"  # what stands before a token would shift its position
         return DataCollatorForSeq2Seq(padding)
 
@@ -115,11 +115,11 @@ class CausalLMTuner(WorkerHalf[CausalLM]):
         return f"---\nlibrary_name: peft\n---\n\n{what}"
 
 
-def with_adapters(model: Any, task: CausalLM, found: ModelFolder, seed: int) -> Any:
-    """The model with adapters, the same for the same seed on every rank; they change nothing before they are trained.
+def with_adapters(model: Any, task: CausalLM, source: ModelFolder, seed: int) -> Any:
+    """Returns the model with adapters, equal on every rank for the same seed; untrained adapters change nothing.
 
     Raises:
-        InvalidInput: (cause "input") it has no such layers, or peft has no adapters for them.
+        InvalidInput: (cause "input") the model has no such layers, or peft has no adapters for them.
     """
     import torch
     from peft import LoraConfig, get_peft_model
@@ -133,9 +133,9 @@ def with_adapters(model: Any, task: CausalLM, found: ModelFolder, seed: int) -> 
         bias="none",
     )
     modules = dict(model.named_modules())
-    if unknown := [name for name in task.lora_layers if not any(f".{of}".endswith(f".{name}") for of in modules)]:
+    if unknown := [name for name in task.lora_layers if not any(f".{path}".endswith(f".{name}") for path in modules)]:
         raise InvalidInput(
-            f"lora_layers={task.lora_layers!r}: {found.where} has no layers called {listed(unknown, show=repr)}; its "
+            f"lora_layers={task.lora_layers!r}: {source.where} has no layers called {listed(unknown, show=repr)}; its "
             f"linear layers are called {', '.join(_linear(modules)) or 'nothing: it has none'}; name some of these in "
             "lora_layers, or leave it out for all but the last",
             cause="input",
@@ -147,24 +147,24 @@ def with_adapters(model: Any, task: CausalLM, found: ModelFolder, seed: int) -> 
             torch.manual_seed(seed)
             adapted = get_peft_model(model, config)
     except ValueError as error:
-        said = " ".join(str(error).split())[:300]
+        reason = " ".join(str(error).split())[:300]
         raise InvalidInput(
-            f"lora_layers={task.lora_layers!r}: peft has no adapters for these of {found.where}: {said}; name some of "
-            f"{', '.join(_linear(modules))} in lora_layers, or leave it out for every linear one but the last",
+            f"lora_layers={task.lora_layers!r}: peft has no adapters for these of {source.where}: {reason}; name some "
+            f"of {', '.join(_linear(modules))} in lora_layers, or leave it out for every linear one but the last",
             cause="input",
         ) from error
-    held = adapted.peft_config["default"]
-    held.base_model_name_or_path, held.revision = task.model, found.commit
+    saved_config = adapted.peft_config["default"]
+    saved_config.base_model_name_or_path, saved_config.revision = task.model, source.commit
     return adapted
 
 
 def _linear(modules: Mapping[str, Any]) -> list[str]:
-    """Last parts of the names of linear layers, also of those that GPT-2 has in their place."""
+    """Returns the last parts of the names of linear layers, also of the Conv1D layers of GPT-2."""
     from torch.nn import Embedding
 
-    found = {
+    names = {
         name.rpartition(".")[2]
-        for name, of in modules.items()
-        if not isinstance(of, Embedding) and getattr(getattr(of, "weight", None), "ndim", 0) == 2
+        for name, module in modules.items()
+        if not isinstance(module, Embedding) and getattr(getattr(module, "weight", None), "ndim", 0) == 2
     }
-    return sorted(found)
+    return sorted(names)

@@ -39,23 +39,23 @@ QUESTION, ANSWER = "How many are there?", "Seventeen"
 def tokenise_chats(
     dataset: Dataset, tokenizer: Any, max_length: int, cache: Path, *, first_held_out: int | None = None
 ) -> Dataset:
-    """Conversations as token ids, beside ``labels``, the id of an answer's token or NO_LABEL, and ``row_id``.
+    """Returns conversations as token ids, with ``labels``, the id of an answer's token or NO_LABEL, and ``row_id``.
 
     Args:
         dataset: columns roles, contents, learnt, row_id, as ``split_conversations`` makes them.
-        tokenizer: of transformers, with a chat template, one that tells which letters a token stands for.
+        tokenizer: a fast tokenizer of transformers with a chat template.
         max_length: tokens after which a conversation is cut.
-        first_held_out: row_id of the first held-out row, where these are a file or split of their own.
+        first_held_out: row_id of the first held-out row, if the held-out rows have a file or split of their own.
 
     Raises:
         InvalidInput: (cause "data") the template refuses conversations, or no token of an answer lies within that
             length; (cause "model") as ``template`` and ``written``.
     """
-    asked, until = template(tokenizer, add_generation_prompt=True), template(tokenizer)
+    write_question, write_turns = template(tokenizer, add_generation_prompt=True), template(tokenizer)
 
     def encoded(rows: pa.RecordBatch) -> pa.RecordBatch:
-        texts, answers = zip(*_all_written(rows, asked, until, first_held_out), strict=True)
-        found = tokenizer(
+        texts, answers = zip(*_all_written(rows, write_question, write_turns, first_held_out), strict=True)
+        tokens = tokenizer(
             list(texts),
             add_special_tokens=False,  # the template has written them
             return_offsets_mapping=True,
@@ -64,33 +64,33 @@ def tokenise_chats(
             max_length=max_length,
             padding=False,
         )
-        each = zip(found["input_ids"], found["offset_mapping"], answers, strict=True)
-        labels = pa.array([_labels(*of) for of in each], pa.list_(pa.int64()))
-        return pa.record_batch({**id_columns(found), "labels": labels, "row_id": rows["row_id"]})
+        each = zip(tokens["input_ids"], tokens["offset_mapping"], answers, strict=True)
+        labels = pa.array([_labels(*row) for row in each], pa.list_(pa.int64()))
+        return pa.record_batch({**id_columns(tokens), "labels": labels, "row_id": rows["row_id"]})
 
     table = dataset.data.table.select(["roles", "contents", "learnt", "row_id"])
     written_by = f"{tokenizer.chat_template} {tokenizer.special_tokens_map} {DAY}"
     key = hashlib.sha256(f"{key_of(dataset, tokenizer, max_length)} {written_by}".encode()).hexdigest()
-    made = cached(table, encoded, key, cache)
-    _refuse_unlabelled(made, max_length, first_held_out)
-    return made
+    tokenised = cached(table, encoded, key, cache)
+    _refuse_unlabelled(tokenised, max_length, first_held_out)
+    return tokenised
 
 
 def template(tokenizer: Any, **options: Any) -> Callable[[Turns], str]:
-    """Returns what writes conversations as the tokenizer's template has it, as of one and the same day.
+    """Returns a function that writes conversations by the tokenizer's template, always with the same date.
 
     Raises:
-        InvalidInput: (cause "model") the tokenizer lacks what ends an answer; what is returned raises it (cause "data")
-            where the template refuses a conversation.
+        InvalidInput: (cause "model") the tokenizer has no token that ends an answer. The function raises it (cause
+            "data") for a conversation that the template refuses.
     """
-    own = tokenizer.get_chat_template()
-    if own == TEMPLATE and tokenizer.eos_token is None:
+    chat_template = tokenizer.get_chat_template()
+    if chat_template == TEMPLATE and tokenizer.eos_token is None:
         raise InvalidInput(
             "the model's tokenizer has no chat template and no end-of-text token, so that no answer would end: set its "
             "eos_token and save it, or take another model",
             cause="model",
         )
-    of_day = TODAY.sub(lambda call: repr(DAY.strftime(call["format"])), own)
+    of_day = TODAY.sub(lambda call: repr(DAY.strftime(call["format"])), chat_template)
 
     def write(turns: Turns) -> str:
         try:
@@ -98,10 +98,10 @@ def template(tokenizer: Any, **options: Any) -> Callable[[Turns], str]:
                 turns, chat_template=of_day, tokenize=False, date_string=f"{DAY:%d %b %Y}", **options
             )
         except (TemplateError, ValueError, TypeError) as error:
-            said = " ".join(str(error).split())[:300]
+            reason = " ".join(str(error).split())[:300]
             raise InvalidInput(
-                f"the model's chat template refuses the conversation: {said}; change these rows, or take a model with "
-                "another template",
+                f"the model's chat template refuses the conversation: {reason}; change these rows, or take a model "
+                "with another template",
                 cause="data",
             ) from error
         return text
@@ -109,43 +109,47 @@ def template(tokenizer: Any, **options: Any) -> Callable[[Turns], str]:
     return write
 
 
-def _all_written(rows: pa.RecordBatch, asked: Write, until: Write, first_held_out: int | None) -> list[Written]:
-    """Raises InvalidInput as ``written``, with the rows."""
-    made: list[Written] = []
+def _all_written(
+    rows: pa.RecordBatch, write_question: Write, write_turns: Write, first_held_out: int | None
+) -> list[Written]:
+    """Returns ``written`` of each row; its InvalidInput names the rows."""
+    conversations: list[Written] = []
     refused: dict[tuple[str, Cause], list[int]] = {}
     columns = (rows[name].to_pylist() for name in ("row_id", "learnt", "roles", "contents"))
-    for row_id, learnt, *said in zip(*columns, strict=True):
-        turns = [{"role": role, "content": content} for role, content in zip(*said, strict=True)]
+    for row_id, learnt, *message in zip(*columns, strict=True):
+        turns = [{"role": role, "content": content} for role, content in zip(*message, strict=True)]
         try:
-            made.append(written(turns, learnt, asked, until))
+            conversations.append(written(turns, learnt, write_question, write_turns))
         except InvalidInput as error:
             refused.setdefault((str(error), error.cause), []).append(row_id)
     if refused:
         faults = [
-            f"{counted(len(of), 'conversation')} {_places(of, first_held_out)}: {said}"
-            for (said, _), of in refused.items()
+            f"{counted(len(row_ids), 'conversation')} {_places(row_ids, first_held_out)}: {fault}"
+            for (fault, _), row_ids in refused.items()
         ]
         raise InvalidInput(faults, cause=next(iter(refused))[1])
-    return made
+    return conversations
 
 
-def written(turns: Turns, learnt: list[bool], asked: Write, until: Write) -> Written:
-    """A conversation as text, and where in it each answer begins and ends, with what the template ends it with.
+def written(turns: Turns, learnt: list[bool], write_question: Write, write_turns: Write) -> Written:
+    """Returns a conversation as text, and where in it each answer begins and ends, with the template's end of it.
 
-    ``learnt``: which messages are answers that are trained on. ``asked``, ``until``: write its beginning, with what the
-    model is then asked with, and without.
+    Args:
+        learnt: which messages are answers that are trained on.
+        write_question: writes the beginning of a conversation, and what the template asks the model for an answer with.
+        write_turns: writes the beginning of a conversation alone.
 
     Raises:
         InvalidInput: (cause "model") the text of a part is not the beginning of the whole.
     """
-    text, answers = until(turns), []
+    text, answers = write_turns(turns), []
     for number in np.flatnonzero(learnt).tolist():
-        before = asked(turns[:number])
-        after = until(turns[: number + 1]) if number + 1 < len(turns) else text
+        before = write_question(turns[:number])
+        after = write_turns(turns[: number + 1]) if number + 1 < len(turns) else text
         if not (text.startswith(after) and after.startswith(before)):
             raise InvalidInput(
-                "the model's chat template writes the beginning of a conversation in another way once it is answered "
-                f"or goes on, so that it would not be asked as it is trained, at message {number + 1}; give "
+                "the model's chat template writes the turns before an answer differently once the answer follows, so "
+                f"that it would be trained on other prompts than it is asked with, at message {number + 1}; give "
                 "conversations of one question and one answer, or take a model with another template",
                 cause="model",
             )
@@ -163,9 +167,9 @@ def _labels(ids: list[int], offsets: list[tuple[int, int]], answers: list[tuple[
 
 
 def _refuse_unlabelled(rows: Dataset, max_length: int, first_held_out: int | None) -> None:
-    """Raises InvalidInput where no token of an answer counts; the first of a row does not, as nothing predicts it.
+    """Raises InvalidInput for rows without a label; the first token of a row has none, because nothing predicts it.
 
-    It reads batch by batch: as one array the labels of a large data set fill the memory, and on every rank.
+    Reads batch by batch, because the labels of a large data set as one array would fill the memory of every rank.
     """
     without: list[int] = []
     for batch in rows.data.table.select(["labels", "row_id"]).to_batches(max_chunksize=BATCH):
@@ -183,7 +187,7 @@ def _refuse_unlabelled(rows: Dataset, max_length: int, first_held_out: int | Non
 
 
 def _places(row_ids: list[int], first_held_out: int | None) -> str:
-    """The rows as their files count them."""
+    """Returns the rows in words, with the numbers that they have in their files."""
     if first_held_out is None:
         return in_rows(sorted(row_ids))
     training = sorted(row_id for row_id in row_ids if row_id < first_held_out)
@@ -193,19 +197,19 @@ def _places(row_ids: list[int], first_held_out: int | None) -> str:
 
 
 def end_of_answers(tokenizer: Any) -> int | None:
-    """The token; None where an answer ends with nothing, or with what could also be text of an answer."""
+    """Returns the token that ends answers; None if there is none, or if it could also be text of an answer."""
     turns = [{"role": USER, "content": QUESTION}, {"role": ASSISTANT, "content": ANSWER}]
     try:
         text = template(tokenizer)(turns)
     except InvalidInput:  # the conversations of the run meet the same, which names them
         return None
-    _, found, behind = text.rpartition(ANSWER)
-    ids: list[int] = tokenizer(behind.strip(), add_special_tokens=False)["input_ids"] if found else []
+    _, answer, behind = text.rpartition(ANSWER)
+    ids: list[int] = tokenizer(behind.strip(), add_special_tokens=False)["input_ids"] if answer else []
     return ids[0] if ids and ids[0] in tokenizer.added_tokens_decoder else None
 
 
 def stop_at(model: Any, token: int) -> list[int] | None:
-    """Makes ``model.generate`` stop at the token too; returns all that it stops at, or None if it did so before."""
+    """Makes ``model.generate`` stop at the token too; returns all tokens that stop it, None if nothing changed."""
     stops = model.generation_config.eos_token_id
     stops = [stops] if isinstance(stops, int) else list(stops or ())
     if token in stops:

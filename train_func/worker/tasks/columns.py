@@ -1,4 +1,4 @@
-"""Columns of tables: found by their names, and judged as texts."""
+"""Finds the columns of a table by name, and checks texts."""
 
 from collections.abc import Iterable, Mapping
 from pathlib import Path
@@ -37,14 +37,14 @@ def is_list(kind: pa.DataType) -> bool:
 
 
 def plain(values: Values) -> Values:
-    """Texts of any encoding as large_string."""
+    """Returns texts of any encoding as large_string."""
     if pa.types.is_dictionary(values.type):
         values = values.cast(values.type.value_type)
     return values.cast(pa.large_string())
 
 
 def one_array(parts: Mapping[str, pa.ChunkedArray]) -> pa.ChunkedArray:
-    """Returns the values of all parts, which are of one type, one part after the other."""
+    """Returns the values of all parts in one array, part after part; the parts have one type."""
     first, *_ = parts.values()
     return pa.chunked_array([chunk for values in parts.values() for chunk in values.chunks], first.type)
 
@@ -56,7 +56,7 @@ def distinct(values: pa.ChunkedArray) -> pa.Array:
 
 
 def is_blank(values: pa.ChunkedArray | pa.Array) -> np.ndarray:
-    """Returns whether each value is null, NaN or a text without a letter."""
+    """Returns for each value whether it is null, NaN or a blank text."""
     blank = pc.is_null(values, nan_is_null=True)
     if is_text(values.type):
         blank = pc.fill_null(pc.equal(pc.utf8_trim_whitespace(plain(values)), ""), True)
@@ -65,12 +65,12 @@ def is_blank(values: pa.ChunkedArray | pa.Array) -> np.ndarray:
 
 
 def names_of_classes(tables: Mapping[str, pa.Table], column: str) -> dict[str, tuple[str, ...]]:
-    """Returns the names that `datasets` keeps for the integers of a column, for each part that has some."""
+    """Returns the names that `datasets` stores for the integers of a column, by part."""
     return {part: names for part, table in tables.items() if (names := class_names(table, column))}
 
 
 def judge_columns(table: pa.Table, where: str, columns: Iterable[tuple[str, str]], findings: Findings) -> None:
-    """Finds the ``columns``, which a task names by its fields (text or label), that a table lacks."""
+    """Adds a fault for the ``columns``, by fields of the task, that the table does not have."""
     names = table.column_names
     if missing := [f"{name!r} ({field}={name!r})" for field, name in columns if name not in names]:
         shown = listed([name[:60] for name in names], 30) or "none"
@@ -83,7 +83,7 @@ def text_columns(table: pa.Table) -> list[str]:
 
 
 def judge_texts(table: pa.Table, column: str, part: str, findings: Findings) -> None:
-    """Finds what is wrong with the text column of the rows called ``part`` ("training" or "held-out")."""
+    """Adds the faults of the text column of the rows called ``part`` ("training" or "held-out")."""
     kind, num_rows = table[column].type, table.num_rows
     if not is_text(kind):
         findings.fault(
@@ -103,7 +103,7 @@ def judge_texts(table: pa.Table, column: str, part: str, findings: Findings) -> 
 
 
 def joined(rows: pa.Table) -> pa.ChunkedArray:
-    """The text of every row, or both texts of a pair as one."""
+    """Returns the text of every row, or both texts of a pair as one."""
     if "text_pair" not in rows.column_names:
         return rows["text"]
     return pc.binary_join_element_wise(rows["text"], rows["text_pair"], pa.scalar(BETWEEN, pa.large_string()))
@@ -116,7 +116,7 @@ def judge_overlap(
     findings: Findings,
     noun: str = "text",
 ) -> None:
-    """Finds held-out texts that are trained on too; ``rows``: where the held-out ones stand."""
+    """Reports held-out texts that are also training texts; ``rows``: positions of the held-out texts."""
     same = pc.is_in(held_out, value_set=pc.unique(training)).to_numpy(zero_copy_only=False)
     num = int(same.sum())
     share = num / len(held_out)
@@ -129,27 +129,27 @@ def judge_overlap(
             f"{what}; above {MOST_SHARED:.0%} the metric says little: remove repeated {noun}s, or hold out others"
         )
     elif num:
-        findings.note(f"{what}: the metric flatters a little")
+        findings.note(f"{what}: the metric is slightly too good")
 
 
 def judge_equal(
     values: pa.ChunkedArray | pa.Array, codes: np.ndarray, rows: np.ndarray, findings: Findings, noun: str = "text"
 ) -> None:
-    """Notes equal training texts with different labels; ``rows``: where they stand."""
+    """Notes equal training texts with different labels; ``rows``: their positions."""
     table = pa.table({"value": values, "code": codes, "row": rows})
     groups = table.group_by("value").aggregate([("code", "count_distinct"), ("row", "min")])
     torn = groups.filter(pc.greater(groups["code_count_distinct"], 1))
     if torn.num_rows:
         findings.note(
-            f"{torn.num_rows} training {noun}(s) stand there with different labels, first "
+            f"{torn.num_rows} training {noun}(s) occur with different labels, first "
             f"{in_rows(np.sort(torn['row_min'].to_numpy())[:1])}"
         )
 
 
 def judge_lengths(table: pa.Table, folder: Path, max_length: int, findings: Findings) -> None:
-    """Notes the lengths in tokens when many texts are cut, where the tokenizer in a model's folder is a single file.
+    """Notes the lengths in tokens if many texts are cut; needs a tokenizer.json in the model's ``folder``.
 
-    ``table``: with the column text, and text_pair where texts are pairs.
+    ``table``: has the column text, and text_pair for pairs.
     """
     path = folder / TOKENIZER
     if not path.is_file():

@@ -1,4 +1,4 @@
-"""Image classification: images with one class each, and a model with a head for them or a module of the function's."""
+"""Image classification: images with one class each, for a model with a head or a module of the function's own."""
 
 import hashlib
 import json
@@ -55,15 +55,15 @@ of its logits."""
 
 @dataclass(frozen=True, kw_only=True)
 class ImageSplit(TrainEvalSplit):
-    """Its tables have the columns ``sha256`` (of the image), ``label`` (the class's index) and ``row_id``."""
+    """A split with the columns ``sha256`` (of the image), ``label`` (index of the class) and ``row_id``."""
 
     images: Mapping[str, ImageTable]
-    """The image of every row of each part, "training" or "held-out"."""
+    """The images of all rows, by part: "training" or "held-out"."""
     codes: Mapping[str, np.ndarray]
-    """The class's index of every row of each part."""
+    """The index of the class of every row, by part."""
 
     def side(self, part: str) -> "Dataset":
-        """The rows of one side: ``image``, ``label`` and ``row_id``; no image is copied into memory."""
+        """Returns the rows of one side: ``image``, ``label`` and ``row_id``; no image is copied into memory."""
         from datasets import Dataset, Features, Image, Value
 
         side = self.train if part == TRAINING else self.held_out
@@ -83,10 +83,10 @@ class ImageClassifier(WorkerHalf[ImageClassification]):
 
     needs_image_processor = True
     _processor: Any = None
-    """The processor of the model that was loaded last, for a function that names no other."""
+    """The processor of the model that was loaded last, for a Trainer without one."""
 
     def split(self, sources: Sources, findings: Findings, *, decodes: bool = True) -> ImageSplit:
-        """``decodes``: whether each image is tried, which has been done when the run was submitted."""
+        """Judges and divides the rows; ``decodes``: whether to decode each image, which submit does already."""
         task = self.task
         tables = sources.having(task.image, task.label)
         images: dict[str, ImageTable] = {}
@@ -165,7 +165,7 @@ class ImageClassifier(WorkerHalf[ImageClassification]):
         image_processor = processor or self._processor
         if image_processor is None:
             raise InvalidInput(
-                "there is no image processor to make batches with: give Trainer processing_class=processor, the second "
+                "Trainer has no image processor to make batches with: give it processing_class=processor, the second "
                 "of what session.model() returns",
                 cause="code",
             )
@@ -185,8 +185,8 @@ class ImageClassifier(WorkerHalf[ImageClassification]):
         from datasets import Image
 
         stored = rows.cast_column("image", Image(decode=False))  # `datasets` decodes fewer of them than this package
-        asked = (stored[start : start + IMAGES_AT_ONCE]["image"] for start in range(0, len(rows), IMAGES_AT_ONCE))
-        decoded = ([decode(image["bytes"], name_of(image)) for image in images] for images in asked)
+        batches = (stored[start : start + IMAGES_AT_ONCE]["image"] for start in range(0, len(rows), IMAGES_AT_ONCE))
+        decoded = ([decode(image["bytes"], name_of(image)) for image in images] for images in batches)
         return [best["label"] for images in decoded for best, *_ in use(images, batch_size=IMAGES_AT_ONCE)]
 
     def card(self, labels: tuple[str, ...]) -> str:

@@ -1,7 +1,7 @@
-"""Images: kept once per machine as they are in their files, decoded when they are needed, and made into batches.
+"""Images: stores them once per machine as in their files, decodes them when they are needed, and makes batches.
 
-Each is decoded once when a run is checked, and what was found is kept beside them. Those to train on are cut out and
-mirrored at random.
+A check of a run decodes each image once, and stores what it finds beside them. Training images are cropped and mirrored
+at random.
 """
 
 import hashlib
@@ -48,26 +48,26 @@ COLUMN = "pixel_values"  # of encoded rows: the images as they are in their file
 
 @dataclass(frozen=True)
 class Look:
-    """What is known of an image without keeping it."""
+    """Facts of an image, without its pixels."""
 
     mode: str
     """Mode of Pillow."""
     is_transparent: bool
     has_frames: bool
-    """Whether there are several, of which the first is used."""
+    """Whether the image has several frames; the first one is used."""
     pixels: str
-    """Hash of the pixels: the same for images that show the same, whatever their files are."""
+    """Hash of the pixels: equal for images that show the same, also from different files."""
 
 
 def decode(data: bytes, name: str, suffices: int | None = None) -> Any:
-    """The image in RGB, turned as its camera was held, as transformers' pipelines take it.
+    """Returns the image in RGB, turned as its camera was held, as transformers' pipelines take it.
 
     Args:
-        suffices: pixels of height and width; a JPEG of at least twice as many is decoded at a half, a quarter or an
-            eighth of its size, not below this, which is faster.
+        suffices: height and width in pixels that are enough. A JPEG of at least twice that size is decoded at a half,
+            a quarter or an eighth of its size, not below this, which is faster.
 
     Raises:
-        InvalidInput: (cause "data") it cannot be read, or is too large.
+        InvalidInput: (cause "data") the image cannot be read, or is too large.
     """
     image = _opened(data, name)
     try:
@@ -79,10 +79,10 @@ def decode(data: bytes, name: str, suffices: int | None = None) -> Any:
 
 
 def checked(data: bytes, name: str) -> Look:
-    """An image that can be decoded.
+    """Decodes an image, and returns its facts.
 
     Raises:
-        InvalidInput: (cause "data") it cannot, or has more than 8 bits for a colour.
+        InvalidInput: (cause "data") it cannot be decoded, or has more than 8 bits for a colour.
     """
     image = _opened(data, name)
     try:
@@ -126,7 +126,7 @@ def _opened(data: bytes, name: str) -> Any:
         raise _unreadable(name, error) from None
     if image.width * image.height > MAX_PIXELS:
         raise InvalidInput(
-            f"{name}: {image.width} x {image.height} pixels; at most {MAX_PIXELS:,} may be: make it smaller",
+            f"{name}: {image.width} x {image.height} pixels; at most {MAX_PIXELS:,} are allowed; make it smaller",
             cause="data",
         )
     return image
@@ -139,25 +139,25 @@ def _unreadable(name: str, error: Exception) -> InvalidInput:
 
 @dataclass(frozen=True)
 class ImageTable:
-    """``table``: columns image (bytes and name) and sha256 of its bytes, a row for each of the data set."""
+    """Stored images; ``table`` has a row for each image: image (bytes and name) and sha256 of the bytes."""
 
     table: pa.Table
     key: str
-    """Key by the content."""
+    """Key in the cache, by content."""
 
 
 def keep(
     table: pa.Table, column: str, *, root: str, known_by: list[str | None], has_commit: bool, cache: Path
 ) -> ImageTable:
-    """The images of a column.
+    """Stores the images of a column in the cache, and returns them.
 
     Args:
-        root: what the data set was read from; images of a folder are called by their paths from it.
-        known_by: what tells its content from any other's.
-        has_commit: whether it is the Hub's, whose files never change.
+        root: where the data set was read from; images in a folder are named by their paths from it.
+        known_by: identifies the content of the data set.
+        has_commit: whether it is a commit of the Hub, whose files never change.
 
     Raises:
-        InvalidInput: the column holds none, or no file where a row names one.
+        InvalidInput: the column holds no images, or a row names a file that does not exist.
     """
     if fault := _type_fault(table, column):
         raise InvalidInput(fault, cause="data")
@@ -182,11 +182,11 @@ def _type_fault(table: pa.Table, column: str) -> str | None:
         has_bytes and pa.types.is_null(kind.field("bytes").type)
     ):  # null: paths alone, told by row
         return None
-    others = [field.name for field in table.schema if holds_bytes(field.type) or pa.types.is_struct(field.type)]
+    image_columns = [field.name for field in table.schema if holds_bytes(field.type) or pa.types.is_struct(field.type)]
     return (
         f"column {column!r} holds {kind}, not images: bytes of image files are expected, or what datasets calls Image "
         f"(paths become it by rows.cast_column({column!r}, datasets.Image())); columns with such: "
-        f"{', '.join(others) or 'none'}"
+        f"{', '.join(image_columns) or 'none'}"
     )
 
 
@@ -219,39 +219,39 @@ def _batches(table: pa.Table, column: str, root: str, *, may_read: bool) -> Iter
 
 
 def name_of(stored: dict[str, Any], row: int | None = None) -> str:
-    """Returns how messages call an image; ``row``: of its data set, from 0."""
+    """Returns the name of an image in messages; ``row``: its row in the data set, from 0."""
     where = "" if row is None else f"row {row + 1}"
     return f"{stored['path']}{f' ({where})' if where else ''}" if stored["path"] else where or "an image"
 
 
 @dataclass(frozen=True)
 class Looks:
-    """What was seen of each of the images of a part."""
+    """Facts of the images of a part."""
 
     pixels: np.ndarray
     """Hash of the pixels of all images, in the order of the rows."""
     notes: list[str]
 
 
-def look_at_each(kept: ImageTable, part: str, cache: Path) -> Looks:
-    """Returns what the images of the rows called ``part`` show.
+def look_at_each(images: ImageTable, part: str, cache: Path) -> Looks:
+    """Decodes the images of the rows called ``part``, once per machine, and returns their facts.
 
     Raises:
-        InvalidInput: naming those that cannot be decoded.
+        InvalidInput: images cannot be decoded; the message names them.
     """
 
     def write(target: Path) -> None:
-        looks, faults = _tried(kept.table)
+        looks, faults = _tried(images.table)
         if faults:
-            more = f"{part} rows: {len(faults)} of {counted(kept.table.num_rows, 'image')} cannot be used: "
+            more = f"{part} rows: {len(faults)} of {counted(images.table.num_rows, 'image')} cannot be used: "
             raise InvalidInput(f"{more}{listed(faults, MAX_SHOWN, separator='; ')} {COUNTED}", cause="data")
         lossy = Counter(look.mode for look in looks if look.mode not in LOSSLESS)
         transparent, framed = sum(look.is_transparent for look in looks), sum(look.has_frames for look in looks)
         pixels = [look.pixels for look in looks]
         target.write_text(json.dumps({"modes": lossy, "transparent": transparent, "framed": framed, "pixels": pixels}))
 
-    seen = json.loads(entry(cache, f"images/{kept.key}.json", write).read_text())
-    of_all, notes = f"of {counted(kept.table.num_rows, 'image')}", []
+    seen = json.loads(entry(cache, f"images/{images.key}.json", write).read_text())
+    of_all, notes = f"of {counted(images.table.num_rows, 'image')}", []
     if modes := seen["modes"]:
         shown = ", ".join(f"{number} of mode {mode}" for mode, number in sorted(modes.items()))
         notes.append(f"{part} rows: {sum(modes.values())} {of_all} become RGB: {shown}")
@@ -263,7 +263,7 @@ def look_at_each(kept: ImageTable, part: str, cache: Path) -> Looks:
 
 
 def _tried(table: pa.Table) -> tuple[list[Look], list[str]]:
-    """Returns what was seen of those that can be decoded, and what is wrong with the others."""
+    """Returns the facts of images that can be decoded, and the faults of the others."""
 
     images = table["image"]  # once: a table makes it anew at every asking
 
@@ -275,12 +275,12 @@ def _tried(table: pa.Table) -> tuple[list[Look], list[str]]:
             return None, refused.faults[0]
 
     with ThreadPoolExecutor(os.cpu_count()) as threads:  # Pillow decodes without the lock of the interpreter
-        found = list(threads.map(tried, range(table.num_rows), chunksize=BATCH))
-    return [look for look, _ in found if look], [fault for _, fault in found if fault]
+        results = list(threads.map(tried, range(table.num_rows), chunksize=BATCH))
+    return [look for look, _ in results if look], [fault for _, fault in results if fault]
 
 
 class ImageCollator:
-    """Callable with rows; what it draws comes from numpy's generator, which the place in the plan has seeded."""
+    """Makes a batch of rows; it draws from numpy's generator, which is seeded by the place in the plan."""
 
     def __init__(self, processor: Any, *, augment: bool) -> None:
         """``processor``: an image processor of transformers."""
@@ -315,7 +315,7 @@ class ImageCollator:
 
 
 def cut_out(image: Any, shape: tuple[int, int], resample: Any = None) -> Any:
-    """A random part of an image, of height and width ``shape``, mirrored or not."""
+    """Returns a random part of an image, of height and width ``shape``, mirrored or not."""
     from PIL import Image
 
     box = _box(image.width, image.height, shape[1] / shape[0])
@@ -326,7 +326,7 @@ def cut_out(image: Any, shape: tuple[int, int], resample: Any = None) -> Any:
 
 
 def _box(width: int, height: int, aspect: float) -> tuple[int, int, int, int]:
-    """Left, upper, right and lower edge of a part of at least LEAST_AREA; where none fits, the middle."""
+    """Returns left, upper, right and lower edge of a part of at least LEAST_AREA; of the middle if none fits."""
     for _ in range(TRIES):
         area = width * height * np.random.uniform(LEAST_AREA, 1.0)
         ratio = aspect * math.exp(np.random.uniform(-math.log(MOST_ASPECT), math.log(MOST_ASPECT)))
@@ -340,24 +340,24 @@ def _box(width: int, height: int, aspect: float) -> tuple[int, int, int, int]:
 
 
 def shape_of(processor: Any) -> tuple[int, int]:
-    """Height and width of what an image processor makes of any image.
+    """Returns height and width of the arrays that an image processor makes.
 
     Raises:
-        InvalidInput: (cause "model") they depend on the image, so that there is no batch, or there are not 3 colours.
+        InvalidInput: (cause "model") they depend on the image, so that no batch can be made, or are not of 3 colours.
     """
     from PIL import Image
 
-    made = [_processed(processor, Image.new("RGB", size)).shape for size in ((64, 64), (64, 96), (96, 64))]
-    if len(set(made)) > 1 or len(made[0]) != 3 or made[0][0] != 3:
-        shown = ", ".join(map(str, dict.fromkeys(made)))
+    shapes = [_processed(processor, Image.new("RGB", size)).shape for size in ((64, 64), (64, 96), (96, 64))]
+    if len(set(shapes)) > 1 or len(shapes[0]) != 3 or shapes[0][0] != 3:
+        shown = ", ".join(map(str, dict.fromkeys(shapes)))
         raise InvalidInput(
             f"{type(processor).__name__} makes arrays of the shapes {shown} of images of several sizes; one shape "
             "(3, height, width) is expected: set its size to a height and a width, or its do_center_crop",
             cause="model",
         )
-    return made[0][1], made[0][2]
+    return shapes[0][1], shapes[0][2]
 
 
 def _processed(processor: Any, image: Any, **settings: Any) -> np.ndarray:
-    made: np.ndarray = processor(images=image, return_tensors="np", **settings)[COLUMN][0]
-    return made.astype(np.float32, copy=False)
+    pixels: np.ndarray = processor(images=image, return_tensors="np", **settings)[COLUMN][0]
+    return pixels.astype(np.float32, copy=False)

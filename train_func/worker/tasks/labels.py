@@ -4,7 +4,7 @@ Whole numbers, also those that a file spells as texts, are ordered as numbers an
 ordered as texts. Names in the Run, or those that `datasets` stores as ClassLabel, belong to the integers 0, 1, ... and
 fix the order of texts. Each part may have names of its own, as two data sets have: the same name is the same class.
 
-The values of all parts, training and held-out, follow one another in one array: the classes are those of all of them.
+The values of all parts, training and held-out, are in one array, so that the classes are those of all rows.
 """
 
 import re
@@ -46,13 +46,13 @@ def encode(
     data_names: Mapping[str, tuple[str, ...]] | None = None,
     rows: Mapping[str, np.ndarray] | None = None,
 ) -> Labels | None:
-    """Returns the classes of the ``column`` of each part; None where it has faults, which ``findings`` gets.
+    """Returns the classes of the ``column`` of each part; None if it has faults, which are added to ``findings``.
 
     Args:
         parts: the column of the "training" and "held-out" rows.
         names: names from the Run.
-        data_names: names that came with a part; ``names`` goes before.
-        rows: the row of every label, from 0, where a row may have several.
+        data_names: names that came with a part; ``names`` takes precedence.
+        rows: the row of every label, from 0, if a row may have several.
     """
     num_faults = len(findings.faults)
     for part, values in parts.items():
@@ -73,7 +73,9 @@ def _labels(
     names_of_parts: Mapping[str, tuple[str, ...]],
 ) -> Labels:
     longest = max(names_of_parts.values(), key=len, default=())
-    if all(longest[: len(of)] == of for of in names_of_parts.values()):  # they number the classes alike
+    if all(
+        longest[: len(part_names)] == part_names for part_names in names_of_parts.values()
+    ):  # they number the classes alike
         names_of_parts = dict.fromkeys(names_of_parts, longest)
     data_names = tuple(dict.fromkeys(chain.from_iterable(names_of_parts.values())))
     if all(pa.types.is_boolean(values.type) for values in parts.values()):
@@ -110,7 +112,7 @@ def _in_one_array(
     names: tuple[str, ...],
     data_names: Mapping[str, tuple[str, ...]],
 ) -> pa.ChunkedArray:
-    """Returns all labels as int64, or all as texts, where integers of a part mean other texts or stand beside some."""
+    """Returns all labels as int64; as texts if the parts name integers differently, or one of them has texts."""
     arrays = {}
     for part, values in parts.items():
         kind = values.type
@@ -143,7 +145,7 @@ def _in_one_array(
 def _integers_of(
     texts: pa.ChunkedArray, column: str, names: tuple[str, ...], data_names: tuple[str, ...]
 ) -> pa.ChunkedArray:
-    """Returns texts that are all integers as these, unless they are names of classes; others as they are."""
+    """Returns texts as integers if all are spelt so, unless all are names of classes; otherwise unchanged."""
     each = distinct(texts)
     spellings = each.to_pylist()
     if not spellings or {*spellings} <= {*names, *data_names}:
@@ -167,7 +169,7 @@ def _text_of(number: int, data_names: tuple[str, ...]) -> str:
 def _indices(
     labels: Sequence[int | str], names: tuple[str, ...], data_names: tuple[str, ...], column: str
 ) -> Sequence[int]:
-    """Returns the index of each label: of the name that it is or came with, else an integer as itself."""
+    """Returns the index of each label: the position of its name, or the integer itself."""
     order = names or data_names
     texts = [label if isinstance(label, str) else _text_of(label, data_names) for label in labels]
     if {*texts} <= {*order}:

@@ -1,8 +1,8 @@
-"""The loss of a causal language model, computed of its labelled tokens alone and a chunk at a time.
+"""The loss of a causal language model, computed from its labelled tokens only and a chunk at a time.
 
-transformers' own computes the logits of every token at once: of 8 rows of 512 tokens and 128,000 words 2 GB, and as
-much again for each of its steps. A few random tokens show whether a model has that loss, and whether it sees the
-tokens that it has to predict.
+transformers' own loss computes the logits of every token at once: 8 rows of 512 tokens with 128,000 words take 2 GB,
+and each step of the loss takes as much again. A few random tokens show whether a model has that loss, and whether it
+sees the tokens that it has to predict.
 """
 
 from collections.abc import Iterator
@@ -30,11 +30,11 @@ OTHER_INPUTS = (TypeError, AttributeError, RuntimeError, ValueError, AssertionEr
 
 
 def in_chunks(model: Any) -> bool:
-    """Makes the model compute its loss in chunks; False where that is not the loss it has, and it stays as it was.
+    """Makes the model compute its loss in chunks; returns False, and changes nothing, if it has another loss.
 
-    In a training forward it returns the loss alone. Without gradients, where labels are given, ``logits`` are of shape
-    (rows, 3): the sum of the losses, the number of labelled tokens, and how many of those are the most likely ones.
-    Without labels it is as before.
+    A forward call with gradients returns the loss alone. A call without gradients and with labels returns ``logits`` of
+    shape (rows, 3): the sum of the losses, the number of labelled tokens, and how many of them are the most likely
+    ones. A call without labels does not change.
     """
     decoder, head = _decoder(model), model.get_output_embeddings()
     if decoder is None or head is None or not has_plain_loss(model, decoder, head):
@@ -42,33 +42,33 @@ def in_chunks(model: Any) -> bool:
     whole = type(model).forward
 
     @wraps(whole)
-    def forward(self: Any, input_ids: Any = None, *args: Any, labels: Any = None, **others: Any) -> Any:
+    def forward(self: Any, input_ids: Any = None, *args: Any, labels: Any = None, **arguments: Any) -> Any:
         if labels is None or args:
-            return whole(self, input_ids, *args, labels=labels, **others)
-        num_items = others.pop("num_items_in_batch", None)
+            return whole(self, input_ids, *args, labels=labels, **arguments)
+        num_items = arguments.pop("num_items_in_batch", None)
         for name in ("logits_to_keep", "use_cache", "return_dict"):
-            others.pop(name, None)
-        found = _decoder(self)(input_ids=input_ids, use_cache=False, **others)
-        return _measured(found[0], labels, self.get_output_embeddings(), num_items)
+            arguments.pop(name, None)
+        outputs = _decoder(self)(input_ids=input_ids, use_cache=False, **arguments)
+        return _measured(outputs[0], labels, self.get_output_embeddings(), num_items)
 
     model.forward = MethodType(forward, model)  # a copy of the model has it for itself, and a pickle can be made
     return True
 
 
 def _decoder(model: Any) -> Any:
-    """The model without its head."""
-    found = getattr(model, model.base_model_prefix, None)
-    return found if isinstance(found, nn.Module) and found is not model else None
+    """Returns the model without its head."""
+    decoder = getattr(model, model.base_model_prefix, None)
+    return decoder if isinstance(decoder, nn.Module) and decoder is not model else None
 
 
 def _measured(hidden: torch.Tensor, labels: torch.Tensor, head: nn.Module, num_items: Any) -> CausalLMOutputWithPast:
-    wanted = labels[:, 1:].to(hidden.device)
-    rows, places = wanted.ne(NO_LABEL).nonzero(as_tuple=True)
-    hidden, wanted = hidden[rows, places], wanted[rows, places]
-    num_tokens = max(len(wanted), 1)
+    targets = labels[:, 1:].to(hidden.device)
+    rows, places = targets.ne(NO_LABEL).nonzero(as_tuple=True)
+    hidden, targets = hidden[rows, places], targets[rows, places]
+    num_tokens = max(len(targets), 1)
     divisor = num_tokens if num_items is None else num_items
     if torch.is_grad_enabled():
-        chunks = list(_chunks(hidden, wanted, head))
+        chunks = list(_chunks(hidden, targets, head))
         if len(chunks) == 1:
             return CausalLMOutputWithPast(loss=_loss(head, *chunks[0]) / divisor)
         # The logits of each chunk are computed again for its gradients, and never held for all of them.
@@ -78,33 +78,35 @@ def _measured(hidden: torch.Tensor, labels: torch.Tensor, head: nn.Module, num_i
         return CausalLMOutputWithPast(loss=torch.stack(parts).sum() / divisor)
     scores = hidden.new_zeros((len(labels), 3), dtype=torch.float32)
     begin = 0
-    for part, of in _chunks(hidden, wanted, head):
+    for part, part_targets in _chunks(hidden, targets, head):
         logits = head(part).float()
         each = torch.stack(
             [
-                cross_entropy(logits, of, reduction="none"),
-                torch.ones_like(of, dtype=torch.float32),
-                (logits.argmax(-1) == of).float(),
+                cross_entropy(logits, part_targets, reduction="none"),
+                torch.ones_like(part_targets, dtype=torch.float32),
+                (logits.argmax(-1) == part_targets).float(),
             ],
             dim=1,
         )
-        scores.index_add_(0, rows[begin : begin + len(of)], each)
-        begin += len(of)
+        scores.index_add_(0, rows[begin : begin + len(part_targets)], each)
+        begin += len(part_targets)
     return CausalLMOutputWithPast(loss=scores[:, 0].sum() / divisor, logits=scores)
 
 
-def _chunks(hidden: torch.Tensor, wanted: torch.Tensor, head: nn.Module) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
+def _chunks(
+    hidden: torch.Tensor, targets: torch.Tensor, head: nn.Module
+) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
     num_words = len(cast(torch.Tensor, head.weight))
     size = max(1, MOST_LOGITS // num_words)
-    return zip(torch.split(hidden, size), torch.split(wanted, size), strict=True)
+    return zip(torch.split(hidden, size), torch.split(targets, size), strict=True)
 
 
-def _loss(head: nn.Module, hidden: torch.Tensor, wanted: torch.Tensor) -> torch.Tensor:
-    return cross_entropy(head(hidden).float(), wanted, reduction="sum")
+def _loss(head: nn.Module, hidden: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
+    return cross_entropy(head(hidden).float(), targets, reduction="sum")
 
 
 def refuse_encoder(model: Any, where: str, advice: str) -> None:
-    """Raises InvalidInput (cause "model") when the logits of a token depend on tokens behind it."""
+    """Raises InvalidInput (cause "model") if the logits of a token depend on later tokens."""
     ids = random_ids(model).repeat(2, 1)
     ids[1, -1] = (ids[1, -1] + 1) % num_words(model)
     try:
@@ -123,9 +125,9 @@ def refuse_encoder(model: Any, where: str, advice: str) -> None:
 
 
 def has_plain_loss(model: Any, decoder: nn.Module, head: nn.Module) -> bool:
-    """Returns whether its loss is the cross entropy of ``head`` over what ``decoder`` returns, with nothing added.
+    """Returns whether the loss is the plain cross entropy of ``head`` over the output of ``decoder``.
 
-    Some models scale their logits, or cap them, or add to the loss how evenly their experts are used.
+    Some models scale or cap their logits, or add to the loss how evenly their experts are used.
     """
     if getattr(model.config.get_text_config(), "output_router_logits", False):
         return False
@@ -150,8 +152,8 @@ def has_plain_loss(model: Any, decoder: nn.Module, head: nn.Module) -> bool:
 
 @contextmanager
 def _enlarged(head: nn.Module) -> Iterator[None]:
-    """Gives the head larger values, in its body."""
-    hook = head.register_forward_pre_hook(lambda _, given: (given[0] * ENLARGED, *given[1:]))
+    """Enlarges the inputs of the head while the block runs."""
+    hook = head.register_forward_pre_hook(lambda _, inputs: (inputs[0] * ENLARGED, *inputs[1:]))
     try:
         yield
     finally:
@@ -160,7 +162,7 @@ def _enlarged(head: nn.Module) -> Iterator[None]:
 
 @contextmanager
 def evaluation_mode(model: Any) -> Iterator[None]:
-    """Lets the model drop nothing and keep nothing for gradients, in its body."""
+    """Turns dropout and gradients of the model off while the block runs."""
     was_training = model.training
     model.eval()
     try:
@@ -178,11 +180,11 @@ def random_ids(model: Any) -> torch.Tensor:
 
 
 def num_words(model: Any) -> int:
-    """Size of its vocabulary."""
+    """Returns the size of the vocabulary."""
     return int(model.config.get_text_config().vocab_size)
 
 
 def type_of(model: Any) -> torch.dtype:
-    """Type of its weights."""
-    found: torch.dtype = next(model.parameters()).dtype
-    return found
+    """Returns the type of the weights."""
+    dtype: torch.dtype = next(model.parameters()).dtype
+    return dtype

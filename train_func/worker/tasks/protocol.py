@@ -1,7 +1,7 @@
-"""The protocol of a task's worker half: all that is done differently for each kind of training.
+"""The protocol of the worker half of a task: everything that differs between kinds of training.
 
-WorkerHalf is a base for tasks with rows and a model of transformers: it finds, judges and divides rows, and brings the
-model, so that a task says only what is special in it.
+WorkerHalf is a base for tasks with rows and a model of transformers. It finds, judges and divides rows, and downloads
+the model, so that a task defines only what is special to it.
 """
 
 import hashlib
@@ -45,35 +45,35 @@ ROWS_AT_ONCE = 1000  # that are hashed as one text
 
 @dataclass(frozen=True)
 class Rows:
-    """Rows of both sides, not yet encoded; the column ``row_id`` tells them apart."""
+    """The rows of both sides, not encoded; the column ``row_id`` identifies a row."""
 
     train: "Dataset"
     held_out: "Dataset"
     fingerprints: Mapping[str, str]
-    """Fingerprints of what they were read from, by the field of the task that names it."""
+    """Fingerprints of the inputs of the rows, by field of the task."""
     labels: tuple[str, ...] = ()
-    """Names of the classes, in the order of their numbers, where there are classes."""
+    """Names of the classes, in the order of their numbers; empty if there are no classes."""
     notes: Sequence[str] = ()
     first_held_out: int | None = None
-    """The row_id of the first held-out row, where these are a file or split of their own."""
+    """The row_id of the first held-out row, if the held-out rows have a file or split of their own."""
 
 
 class StreamingMetric(Protocol):
     """A metric that is summed up batch by batch, on every rank by itself: no logits are kept or exchanged."""
 
     def count(self, logits: Any, labels: Any) -> Mapping[str, float] | None:
-        """Returns what one batch adds to the sums; None where it has no such metric."""
+        """Returns the summands of one batch; None if its logits have another shape."""
 
     def values(self, sums: Mapping[str, float], num_rows: int) -> Mapping[str, float]:
-        """The metrics by name, from the sums over all ranks."""
+        """Returns the metrics by name, from the sums over all ranks."""
 
 
 @runtime_checkable
 class PredictsRows(Protocol):
-    """A streaming metric that tells also what is predicted of each row."""
+    """A streaming metric that also returns the predictions of each row."""
 
     def predictions(self, logits: Any, labels: Any) -> Mapping[str, Any]:
-        """Returns tensors of one batch by their column in ``wire.predictions``, after ``count`` has taken the batch.
+        """Returns tensors of one batch by their column in ``wire.predictions``; called after ``count`` of the batch.
 
         A column has a value for each row, or one for each row and label.
         """
@@ -87,91 +87,91 @@ class WorkerTask(Protocol):
     """
 
     def check(self) -> Findings:
-        """All that can be known before a worker starts."""
+        """Returns all findings that are possible before a worker starts."""
 
     def rows(self) -> Rows:
-        """The rows to train on and those held out: the same for the same seed on every machine."""
+        """Returns the rows to train on and the held-out rows: the same for the same seed on every machine."""
 
     def fetch(self) -> Mapping[str, str]:
-        """Brings the model to this machine; its fingerprints, by field."""
+        """Brings the model to this machine, and returns its fingerprints by field."""
 
     def load(self, labels: tuple[str, ...], precision: str) -> tuple[Any, Any]:
-        """The model, with the same weights for the same seed, and its processor, after ``fetch``.
+        """Returns model and processor, with the same weights for the same seed; called after ``fetch``.
 
-        ``precision``: "fp32" or "bf16", in which products are computed; weights that are trained are float32. None for
-        the model where the function makes its own.
+        The model is None if the function makes its own. ``precision``: "fp32" or "bf16", for products; trained weights
+        are float32.
         """
 
     def encode(self, rows: "Dataset", processor: Any) -> "Dataset":
-        """The rows as the model takes them, with their ``row_id``; their ``input_ids`` tell how long they are."""
+        """Returns the rows as inputs of the model, with ``row_id``; ``input_ids`` give the length of a row."""
 
     def collator(self, processor: Any, *, training: bool) -> Any:
-        """Makes one batch of encoded rows, unless the function gives another; None: that of transformers.
+        """Returns the default collator of encoded rows; None: that of transformers.
 
-        ``training``: whether of rows to train on, which it may change at random; held-out rows stay as they are. What
-        it draws from the generators of random, numpy and torch depends on the place in the plan alone.
+        ``training``: whether it is for training rows, which it may change at random. The generators of random, numpy
+        and torch are seeded by the place in the plan.
         """
 
     def num_items(self, inputs: Mapping[str, Any], num_rows: int) -> int | None:
-        """The weight of a batch in its step, the sum of those of its rows; None: its labels, or its rows."""
+        """Returns the weight of a batch in its step, the sum over its rows; None: the number of its labels, or rows."""
 
     def metric(self) -> StreamingMetric | None:
-        """Returns what is measured where the function gives Trainer no compute_metrics; None: the loss alone.
+        """Returns the metric of a Trainer without compute_metrics; None: the loss alone.
 
-        It may depend on what ``rows`` has returned; where the function has not asked for rows, it has none.
+        The metric may depend on the result of ``rows``; a function that has not called it has no such metric.
         """
 
     def pipeline(self) -> Mapping[str, Any]:
-        """``task`` and other options of transformers.pipeline by which the published model is used, plain JSON.
+        """Returns ``task`` and other options of transformers.pipeline for the published model, plain JSON.
 
-        Empty where there is none for it.
+        Empty if no pipeline fits.
         """
 
     def card(self, labels: tuple[str, ...]) -> str:
-        """Returns what the model is, as Markdown, for the card that is published with it.
+        """Returns a description of the model, as Markdown, for its card.
 
-        Front matter before it is added to that of every card, such as ``library_name: peft``.
+        Front matter before the text is added to that of every card, such as ``library_name: peft``.
         """
 
 
 @runtime_checkable
 class Classifies(Protocol):
-    """A worker half that tells also how its published model is asked for the classes of rows."""
+    """A worker half that can also classify rows with the published model."""
 
     @property
     def has_one_class(self) -> bool:
-        """Returns whether each row has one class out of ``Rows.labels``, its number in the column ``label``."""
+        """Returns whether each row has one class of ``Rows.labels``, with its number in the column ``label``."""
 
     def rows(self) -> Rows:
         """Returns the rows, as ``WorkerTask.rows`` does."""
 
     def classes(self, use: Any, rows: "Dataset") -> list[str]:
-        """The name of the class that the pipeline of the published model gives to each row."""
+        """Returns the name of the class that the pipeline of the published model predicts for each row."""
 
 
 @runtime_checkable
 class NotesModel(Protocol):
-    """A worker half that has also something to tell of the model that it has loaded."""
+    """A worker half that also has notes on the model."""
 
     model_notes: Sequence[str]
-    """What a person should know of the model that ``load`` has returned last."""
+    """Notes on the model that ``load`` returned last."""
 
 
 class WorkerHalf(Generic[AnyRowsTask]):
-    """Base of the worker halves of tasks with rows and a model of transformers; a subclass says what differs."""
+    """Base of the worker halves of tasks with rows and a model of transformers; a subclass adds what is special."""
 
     needs_image_processor: ClassVar[bool] = False
-    """Whether the model of the task needs one beside it."""
+    """Whether the model of the task needs an image processor in its folder."""
 
     def __init__(self, task: AnyRowsTask, seed: int, store: Store | None, cache: Path) -> None:
         self.task, self.seed, self.store, self.cache = task, seed, store, cache
         self.model: ModelFolder | None = None
-        """What ``fetch`` has brought."""
+        """The model that ``fetch`` has brought."""
         self.loaded: Rows | None = None
-        """What ``rows`` has returned."""
+        """The result of ``rows``."""
 
     def split(self, sources: Sources, findings: Findings) -> TrainEvalSplit:
-        """Judges the rows of ``sources`` and divides them, without the seconds that importing `datasets` takes.
+        """Judges the rows of ``sources`` and divides them; does not import `datasets`, which takes seconds.
 
         Raises:
             InvalidInput: with every fault of the data at once.
@@ -179,11 +179,11 @@ class WorkerHalf(Generic[AnyRowsTask]):
         raise NotImplementedError
 
     def target(self, data: TrainEvalSplit) -> str:
-        """Returns what is predicted of the rows, in few words."""
+        """Returns the target of the predictions in a few words."""
         raise NotImplementedError
 
     def texts(self, rows: pa.Table) -> pa.Table | None:
-        """Returns what the model is given of the rows of a side, in a column ``text``; None where that is no text."""
+        """Returns the model's texts of the rows of a side, in a column ``text``; None if they are no texts."""
         return None
 
     def check(self) -> Findings:
@@ -209,7 +209,7 @@ class WorkerHalf(Generic[AnyRowsTask]):
         return report
 
     def divided_rows(self, report: Findings, split: Callable[[Sources, Findings], Split]) -> Split:
-        """The rows of both sides, as ``split`` divides them; notes in ``report`` what is to be known of them.
+        """Returns the rows of both sides, as ``split`` divides them; adds notes to ``report``.
 
         Raises:
             InvalidInput: with every fault of the data at once.
@@ -226,7 +226,7 @@ class WorkerHalf(Generic[AnyRowsTask]):
         return data
 
     def rows(self) -> Rows:
-        """One process of a machine reads, judges and divides the rows and writes them; all map its files."""
+        """Returns the rows from files; one process of a machine reads, judges, divides and writes them."""
         self.loaded = self._stored_rows()
         pa.default_memory_pool().release_unused()  # else the process that has read them keeps what that took
         return self.loaded
@@ -246,14 +246,14 @@ class WorkerHalf(Generic[AnyRowsTask]):
         )
 
     def _key(self, sources: Sources) -> str:
-        """SHA-256 over everything that decides the rows of both sides, and the program that makes them."""
+        """Returns the SHA-256 of everything that decides the rows of both sides, and of the program that makes them."""
         identity = self.task.identity(sources.fingerprints)
         decides = {name: value for name, value in identity.items() if name not in self.task.not_of_rows}
         known_by = [decides, sources.fingerprints, self.seed, pa.__version__, np.__version__, _program(type(self))]
         return hashlib.sha256(json.dumps(known_by, sort_keys=True).encode()).hexdigest()
 
     def find_model(self, *, weights: bool = True) -> ModelFolder | None:
-        """The task's model on this machine, without ``weights`` as far as it can be judged; None where it has none.
+        """Returns the task's model, None if it has none; without ``weights`` a Hub model is only judged.
 
         Raises:
             InvalidInput, StorageFailed: as ``inputs.model.find_model``.
@@ -277,9 +277,9 @@ class WorkerHalf(Generic[AnyRowsTask]):
 
 
 def _program(half: type) -> str:
-    """SHA-256 of the modules that read, judge and divide the rows of a worker half, and of those beside them."""
-    own = (sys.modules[kind.__module__] for kind in half.__mro__ if issubclass(kind, WorkerHalf))
-    folders = {Path(folder) for folder in inputs.__path__} | {Path(module.__file__ or "").parent for module in own}
+    """Returns the SHA-256 of all modules in the folders of a worker half and of the inputs."""
+    modules = (sys.modules[kind.__module__] for kind in half.__mro__ if issubclass(kind, WorkerHalf))
+    folders = {Path(folder) for folder in inputs.__path__} | {Path(module.__file__ or "").parent for module in modules}
     digest = hashlib.sha256()
     for file in sorted(file for folder in folders for file in folder.glob("*.py")):
         digest.update(file.read_bytes())
@@ -287,7 +287,7 @@ def _program(half: type) -> str:
 
 
 def sha256_of_rows(table: "pa.Table", labels: Sequence[str]) -> str:
-    """Hex; of the rows as they are encoded, and of what their labels mean, however their bytes lie in memory."""
+    """Returns the SHA-256 (hex) of encoded rows and the names of their labels; the layout in memory does not count."""
     digest = hashlib.sha256(json.dumps([*labels]).encode())
     for batch in table.combine_chunks().to_batches(max_chunksize=ROWS_AT_ONCE):
         digest.update(json.dumps(batch.to_pydict(), sort_keys=True, default=str).encode())
@@ -295,10 +295,10 @@ def sha256_of_rows(table: "pa.Table", labels: Sequence[str]) -> str:
 
 
 def worker_half(run: Run, store: Store | None, cache: Path) -> WorkerTask:
-    """The worker half of the run's task.
+    """Returns the worker half of the run's task.
 
     Raises:
-        InvalidInput: the run has no task, or its task or the half of it cannot be imported.
+        InvalidInput: the run has no task, or the task or its worker half cannot be imported.
     """
     if run.task is None:
         raise InvalidInput(
@@ -315,8 +315,8 @@ def worker_half(run: Run, store: Store | None, cache: Path) -> WorkerTask:
         raise InvalidInput(
             f"{task.worker}, the worker half of {task.kind}, cannot be imported: {error}", cause="source"
         ) from error
-    made: WorkerTask = half(task, run.seed, store, cache)
-    return made
+    worker: WorkerTask = half(task, run.seed, store, cache)
+    return worker
 
 
 def split(run: Run) -> Rows:

@@ -1,4 +1,4 @@
-"""Metrics of the tasks, each summed up batch by batch on every rank: no logits are kept or exchanged."""
+"""Metrics of the tasks, summed batch by batch on every rank; no logits are kept or exchanged."""
 
 import math
 import re
@@ -24,10 +24,10 @@ def _are_tensors(*values: Any) -> bool:
 
 
 class Accuracy:
-    """The share of rows whose class is the most likely one, where each row has one class out of several."""
+    """The share of rows whose class is predicted as the most likely one; each row has one class."""
 
     def count(self, logits: Any, labels: Any) -> Mapping[str, float] | None:
-        """``logits`` of shape (rows, classes), ``labels`` of shape (rows,); anything else has no accuracy: None."""
+        """``logits`` have shape (rows, classes), ``labels`` (rows,); returns None for other shapes."""
         if not _are_tensors(logits, labels):
             return None
         if logits.ndim != 2 or logits.shape[1] < 2 or labels.shape != logits.shape[:1]:
@@ -45,13 +45,13 @@ class Accuracy:
 
 
 class LabelScores:
-    """F1 and exact match, where each row has any number of labels: those whose logit is above 0 are predicted.
+    """F1 and exact match for rows with any number of labels; a label is predicted if its logit is above 0.
 
     ``f1_micro`` counts the labels of all rows together.
     """
 
     def count(self, logits: Any, labels: Any) -> Mapping[str, float] | None:
-        """``logits`` and ``labels`` (1 where a row has the label, else 0) of shape (rows, labels); else None."""
+        """``logits`` and ``labels`` (1 for a label of the row, else 0) have shape (rows, labels); else returns None."""
         if not _are_tensors(logits, labels):
             return None
         if logits.ndim != 2 or logits.shape != labels.shape:
@@ -65,7 +65,7 @@ class LabelScores:
         }
 
     def predictions(self, logits: Any, labels: Any) -> Mapping[str, Any]:
-        """The confidence is that of the label that is least sure to be there or not."""
+        """Returns predictions; the confidence of a row is that of its least certain label."""
         confidence = logits.float().abs().sigmoid().amin(dim=1)
         return {"expected": labels > 0.5, "predicted": logits > 0, "confidence": confidence}
 
@@ -74,15 +74,15 @@ class LabelScores:
 
 
 def f1(num_both: float, num_predicted: float, num_true: float) -> float:
-    """The harmonic mean of precision and recall; 0 where nothing is predicted and nothing is true."""
+    """Returns the harmonic mean of precision and recall; 0 if nothing is predicted and nothing is true."""
     return 2 * num_both / (num_predicted + num_true) if num_predicted + num_true else 0.0
 
 
 class NumberErrors:
-    """Mean squared error, mean absolute error and R2 of numbers, summed up in double precision."""
+    """Mean squared error, mean absolute error and R2 of numbers, summed in double precision."""
 
     def count(self, logits: Any, labels: Any) -> Mapping[str, float] | None:
-        """``logits`` of shape (rows, 1), ``labels`` of shape (rows,); None for anything else."""
+        """``logits`` have shape (rows, 1), ``labels`` (rows,); returns None for other shapes."""
         if not _are_tensors(logits, labels):
             return None
         if logits.shape != (*labels.shape, 1) or labels.ndim != 1:
@@ -100,7 +100,7 @@ class NumberErrors:
         return {"expected": labels.float(), "predicted": logits.float().squeeze(-1)}
 
     def values(self, sums: Mapping[str, float], num_rows: int) -> Mapping[str, float]:
-        """``r2`` is the share of the variance that is predicted; it is left out where all numbers are equal."""
+        """Returns the errors; ``r2``, the predicted share of the variance, is absent if all numbers are equal."""
         spread = sums[SUM_OF_SQUARES] - sums[SUM] ** 2 / num_rows
         errors = {"mse": sums[SQUARES] / num_rows, "mae": sums[DISTANCES] / num_rows}
         has_spread = spread > 1e-12 * sums[SUM_OF_SQUARES]  # else what is left is rounding
@@ -108,10 +108,10 @@ class NumberErrors:
 
 
 class TokenScores:
-    """Perplexity and the share of tokens that are predicted; the model has counted them, see ``lm_loss``."""
+    """Perplexity and the share of tokens that are predicted, from counts of the model; see ``lm_loss``."""
 
     def count(self, logits: Any, labels: Any) -> Mapping[str, float] | None:
-        """``logits``: of shape (rows, 3): loss, number of tokens, and of those that are right; None for others."""
+        """``logits`` have shape (rows, 3): loss, tokens, and right tokens; returns None for other shapes."""
         if not _are_tensors(logits) or logits.ndim != 2 or logits.shape[1] != 3:
             return None
         sums = logits.double().sum(dim=0).tolist()
@@ -127,19 +127,19 @@ class TokenScores:
 
 
 class TagScores:
-    """Accuracy over tagged words, and precision, recall and F1 over the spans that tags mark, as in seqeval.
+    """Accuracy over tagged words, and precision, recall and F1 over spans of tags, as in seqeval.
 
-    Spans are counted only where the tags are ``O`` and such as ``B-PER`` and ``I-PER``.
+    Spans are counted only if the tags are ``O`` and of the form ``B-PER`` and ``I-PER``.
     """
 
     def __init__(self, names: Sequence[str]) -> None:
-        """``names`` of the tags, in the order of the model's outputs."""
+        """``names``: names of the tags, in the order of the model's outputs."""
         self._names = names
         marks = [name for name in names if name != OUTSIDE]
         self._has_spans = bool(marks) and all(map(_OF_SPAN.fullmatch, marks))
 
     def count(self, logits: Any, labels: Any) -> Mapping[str, float] | None:
-        """``logits`` of shape (rows, tokens, tags), ``labels`` of shape (rows, tokens); None for anything else."""
+        """``logits`` have shape (rows, tokens, tags), ``labels`` (rows, tokens); returns None for other shapes."""
         if not _are_tensors(logits, labels):
             return None
         if logits.ndim != 3 or logits.shape[:2] != labels.shape or logits.shape[2] != len(self._names):
@@ -149,12 +149,14 @@ class TagScores:
         if not self._has_spans:
             return sums
         counts = {BOTH: 0, PREDICTED: 0, TRUE: 0}
-        for found, wanted, has_tag in zip(predicted.tolist(), labels.tolist(), tagged.tolist(), strict=True):
-            said = self._spans(code for code, has in zip(found, has_tag, strict=True) if has)
-            true = self._spans(code for code, has in zip(wanted, has_tag, strict=True) if has)
-            counts[BOTH] += len(said & true)
-            counts[PREDICTED] += len(said)
-            counts[TRUE] += len(true)
+        for row_predicted, row_labels, has_tag in zip(
+            predicted.tolist(), labels.tolist(), tagged.tolist(), strict=True
+        ):
+            predicted_spans = self._spans(code for code, has in zip(row_predicted, has_tag, strict=True) if has)
+            true_spans = self._spans(code for code, has in zip(row_labels, has_tag, strict=True) if has)
+            counts[BOTH] += len(predicted_spans & true_spans)
+            counts[PREDICTED] += len(predicted_spans)
+            counts[TRUE] += len(true_spans)
         return {**sums, **counts}
 
     def predictions(self, logits: Any, labels: Any) -> Mapping[str, Any]:
@@ -165,7 +167,7 @@ class TagScores:
         return set(spans_of([self._names[code] for code in codes]))
 
     def values(self, sums: Mapping[str, float], num_rows: int) -> Mapping[str, float]:
-        """Spans are right where type, first and last word are; a share of none is 0."""
+        """Returns the metrics; a span is right if its type, first and last word are, and a share of nothing is 0."""
         accuracy = {"accuracy": sums[RIGHT] / max(sums[TAGGED], 1)}
         if not self._has_spans:
             return accuracy
@@ -175,9 +177,9 @@ class TagScores:
 
 
 def spans_of(tags: Sequence[str]) -> Iterator[Span]:
-    """Type, first and last position of every span: as CoNLL's script and seqeval read them, also in faulty sequences.
+    """Yields type, first and last position of every span, as CoNLL's script and seqeval do, also of faulty sequences.
 
-    ``B`` and ``S`` begin a span, ``I`` and ``E`` do where none of their type is open; ``E`` and ``S`` end it.
+    ``B`` and ``S`` begin a span, and so do ``I`` and ``E`` if no span of their type is open; ``E`` and ``S`` end it.
     """
     first, before, type_before = 0, OUTSIDE, ""
     for position, tag in enumerate([*tags, OUTSIDE]):

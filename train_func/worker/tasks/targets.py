@@ -1,6 +1,6 @@
-"""What is to be predicted of each row: one class, several labels, or a number, as ``problem_type`` says.
+"""The target of each row: one class, several labels, or a number, by ``problem_type``.
 
-Several labels stand in lists, in texts with | between them, or in columns of 0 and 1.
+Several labels are written as lists, as texts with | between them, or as columns of 0 and 1.
 """
 
 from collections.abc import Mapping, Sequence
@@ -25,17 +25,17 @@ WIDE = 100.0  # from which size on numbers are far from what a new head predicts
 
 @dataclass(frozen=True)
 class Targets:
-    """What is predicted of the rows of each part, "training" or "held-out"."""
+    """The targets of the rows, by part: "training" or "held-out"."""
 
     names: tuple[str, ...]
-    """The classes in the order of their numbers; empty where there are none."""
+    """The classes in the order of their numbers; empty if there are none."""
     values: Mapping[str, pa.Array]
     strata: Mapping[str, np.ndarray]
     """The group of every row; rows are chosen so that each group keeps its share."""
 
 
 def targets_of(task: TextClassification, tables: Mapping[str, pa.Table], findings: Findings) -> Targets | None:
-    """Returns the targets of the rows of each part; None where the columns hold none, which is a fault."""
+    """Returns the targets of the rows of each part; adds a fault and returns None if the columns hold none."""
     if isinstance(task.label, tuple):
         return _of_label_lists(encode_columns(tables, task.label, findings))
     parts = {part: table[task.label] for part, table in tables.items()}
@@ -54,7 +54,7 @@ def targets_of(task: TextClassification, tables: Mapping[str, pa.Table], finding
 
 
 def _of_label_lists(labels: Labels | None) -> Targets | None:
-    """Returns lists of 0.0 and 1.0; the stratum of a row is its rarest label, so that rare ones keep their share."""
+    """Returns lists of 0.0 and 1.0; the stratum of a row is its rarest label, so that rare labels keep their share."""
     if labels is None:
         return None
     ranked = np.argsort(np.sum([codes.sum(axis=0) for codes in labels.codes.values()], axis=0), kind="stable")
@@ -69,7 +69,7 @@ def _of_label_lists(labels: Labels | None) -> Targets | None:
 
 
 def judge_classes(data: TrainEvalSplit, findings: Findings, *, each_is_learnt: bool) -> None:
-    """Finds classes that only one side has; ``each_is_learnt``: whether it is a fault where none is trained."""
+    """Reports classes that only one side has; ``each_is_learnt``: whether a class without training rows is a fault."""
     columns = [data.train["label"], data.held_out["label"]]
     if pa.types.is_list(columns[0].type):
         trained, measured = ({*np.flatnonzero(_matrix(column).any(axis=0)).tolist()} for column in columns)
@@ -91,7 +91,7 @@ def judge_classes(data: TrainEvalSplit, findings: Findings, *, each_is_learnt: b
 
 
 def classes_text(data: TrainEvalSplit) -> str:
-    """Returns the classes in few words, and the share that always the most frequent one reaches."""
+    """Returns the classes in a few words, with the majority-class baseline."""
     train, held_out = (side["label"].to_numpy() for side in (data.train, data.held_out))
     right = float(np.mean(held_out == np.bincount(train).argmax()))
     classes = f"{len(data.labels)} classes: {listed(data.labels, MOST_CLASSES)}"
@@ -99,7 +99,7 @@ def classes_text(data: TrainEvalSplit) -> str:
 
 
 def combinations_in(column: pa.ChunkedArray) -> np.ndarray:
-    """Returns for every row the number of its class, or of its combination of labels."""
+    """Returns for every row the number of its class or of its combination of labels."""
     if not pa.types.is_list(column.type):
         numbers: np.ndarray = column.to_numpy()
         return numbers
@@ -120,9 +120,9 @@ def encode_lists(
     names: Sequence[str] = (),
     data_names: Mapping[str, tuple[str, ...]] | None = None,
 ) -> Labels | None:
-    """Returns the labels of the lists in ``column``; an empty list, or an empty text, is a row without any.
+    """Returns the labels of the lists in ``column``; an empty list or text is a row without labels.
 
-    The arguments are those of ``encode``; the codes have the shape (rows, labels), 1 where a row has the label, else 0.
+    The arguments are those of ``encode``. The codes have shape (rows, labels): 1 if a row has the label, else 0.
     """
     num_faults = len(findings.faults)
     if all(is_text(values.type) for values in parts.values()):
@@ -159,7 +159,7 @@ def encode_lists(
 
 
 def encode_columns(tables: Mapping[str, pa.Table], columns: tuple[str, ...], findings: Findings) -> Labels | None:
-    """Returns a label for each of the columns, which hold 1 (or true) where a row has it; codes as above."""
+    """Returns a label for each column; a column holds 1 or true in rows with its label. Codes as above."""
     num_faults = len(findings.faults)
     codes = {part: np.zeros((table.num_rows, len(columns)), dtype=np.uint8) for part, table in tables.items()}
     for part, table in tables.items():
@@ -179,7 +179,7 @@ def encode_columns(tables: Mapping[str, pa.Table], columns: tuple[str, ...], fin
 
 
 def _judge_bars(parts: Mapping[str, pa.ChunkedArray], column: str, findings: Findings, names: Sequence[str]) -> None:
-    """Finds texts that are no lists of labels: none of them has a bar, and not all are names of the Run."""
+    """Adds a fault for texts that are no lists of labels: none has a bar, and not all are names of the Run."""
     texts = {text.strip() for values in parts.values() for text in distinct(plain(values)).to_pylist()}
     if not texts <= {*names} and not any(SEPARATOR in text for text in texts):
         findings.fault(
@@ -190,7 +190,7 @@ def _judge_bars(parts: Mapping[str, pa.ChunkedArray], column: str, findings: Fin
 
 
 def _without_blanks(lists: pa.ListArray | pa.LargeListArray) -> pa.ListArray:
-    """Labels without the spaces around them; of an empty text none."""
+    """Returns labels without the spaces around them; an empty text gives none."""
     labels = pc.utf8_trim_whitespace(lists.flatten())
     is_label = pc.not_equal(labels, "")
     rows = lists.value_parent_indices().filter(is_label).to_numpy()
@@ -201,7 +201,7 @@ def _without_blanks(lists: pa.ListArray | pa.LargeListArray) -> pa.ListArray:
 def encode_numbers(
     parts: Mapping[str, pa.ChunkedArray], column: str, findings: Findings
 ) -> dict[str, np.ndarray] | None:
-    """Returns the numbers of each part (float32); None, with the first rows that hold no finite number, else."""
+    """Returns the numbers of each part (float32); adds a fault and returns None if rows hold no finite number."""
     num_faults = len(findings.faults)
     numbers = {part: _numbers(values, column, part, findings) for part, values in parts.items()}
     if len(findings.faults) > num_faults:
@@ -222,7 +222,7 @@ def encode_numbers(
 
 
 def _numbers(values: pa.ChunkedArray, column: str, part: str, findings: Findings) -> np.ndarray:
-    """Returns the numbers of a part, with NaN for what is none, which is a fault."""
+    """Returns the numbers of a part, with NaN, and a fault, for values that are no numbers."""
     kind = values.type
     if is_text(kind):
         numbers = np.array([_number_in(text) for text in values.to_pylist()])
@@ -248,7 +248,7 @@ def _number_in(text: str | None) -> float:
 def _judge_values(
     values: pa.ChunkedArray, column: str, part: str, is_right: np.ndarray, findings: Findings, what: str, remedy: str
 ) -> None:
-    """Finds values that are not right, of which ``what`` says what they are."""
+    """Adds a fault for values that are not right; ``what`` names them."""
     rows = np.flatnonzero(~is_right)
     if len(rows):
         problem = f"{{is}} {what}, such as {values[rows[0]].as_py()!r}"

@@ -1,4 +1,4 @@
-"""Text classification: texts or pairs of them with one class, several labels or a number, and a model with a head."""
+"""Text classification: texts or pairs with one class, several labels or a number, for a model with a head."""
 
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
@@ -26,10 +26,10 @@ class TextClassifier(WorkerHalf[TextClassification]):
     """The worker half of TextClassification."""
 
     def split(self, sources: Sources, findings: Findings) -> TrainEvalSplit:
-        """Tables with the columns ``text``, ``text_pair`` where there are pairs, ``row_id`` and ``label``.
+        """Returns tables with the columns ``text``, ``text_pair`` for pairs, ``row_id`` and ``label``.
 
-        A label is the index into ``labels``, a list with 1.0 for each of the row's labels and 0.0 for each other one,
-        or the number.
+        A label is an index into ``labels``, a list with 1.0 for each label of the row and 0.0 for the others, or the
+        number.
         """
         task = self.task
         texts = {field: name for field, name in task.columns if field != "label"}
@@ -55,7 +55,7 @@ class TextClassifier(WorkerHalf[TextClassification]):
         return data
 
     def target(self, data: TrainEvalSplit) -> str:
-        """Returns what is predicted, and what a model that has learnt nothing reaches."""
+        """Returns the target in a few words, with the score of a constant answer."""
         if self.task.problem_type == SINGLE:
             return classes_text(data)
         train, held_out = data.train["label"], data.held_out["label"]

@@ -1,6 +1,6 @@
-"""Token classification: sentences whose words have tags, and a model with a head for the tags of tokens.
+"""Token classification: sentences whose words have tags, for a model with a head for the tags of tokens.
 
-Tags of spans in other schemes are trained in BIO, as pipelines of transformers join them.
+Spans in other schemes are trained in BIO, because pipelines of transformers join the words of BIO.
 """
 
 import re
@@ -38,7 +38,7 @@ class TokenClassifier(WorkerHalf[TokenClassification]):
     """The worker half of TokenClassification."""
 
     def split(self, sources: Sources, findings: Findings) -> TrainEvalSplit:
-        """Tables with the columns ``tokens`` (lists of texts), ``tags`` (lists of codes in ``labels``), ``row_id``."""
+        """Returns tables with ``tokens`` (lists of texts), ``tags`` (lists of indices of labels) and ``row_id``."""
         task = self.task
         words = {
             part: lists
@@ -117,14 +117,14 @@ class TokenClassifier(WorkerHalf[TokenClassification]):
 
 
 def _sentences(rows: pa.Table) -> pa.ChunkedArray:
-    """The words of each row as one text."""
+    """Returns the words of each row as one text."""
     return pc.binary_join(rows["tokens"], pa.scalar(" ", pa.large_string()))
 
 
 def _lists(
     task: TokenClassification, table: pa.Table, part: str, findings: Findings
 ) -> tuple[pa.LargeListArray, pa.LargeListArray] | None:
-    """Returns words and tags of a part; None where its columns hold no lists."""
+    """Returns words and tags of a part; None if its columns hold no lists."""
     lists = []
     for column in (task.tokens, task.tags):
         values, kind = table[column], table[column].type
@@ -157,9 +157,9 @@ def _lists(
 
 
 def in_bio(tags: Labels, column: str, lengths: Mapping[str, np.ndarray], findings: Findings) -> Labels:
-    """Returns the tags with the same spans in BIO; unchanged where they are in BIO, or mark no spans.
+    """Returns the tags with the same spans in BIO; unchanged if they are in BIO or mark no spans.
 
-    ``lengths``: of the sentences of each part, in words.
+    ``lengths``: words of each sentence, by part.
     """
     parsed = {name: match for name in tags.names if name != OUTSIDE and (match := _TAG.fullmatch(name))}
     if len(parsed) < len({*tags.names} - {OUTSIDE}):

@@ -1,6 +1,6 @@
-"""Tokenises a data set once per machine: kept in the cache by content, and memory-mapped by every process.
+"""Tokenises a data set once per machine; the cache holds it by content, and every process maps it into memory.
 
-Ids are stored as they are, without padding, cut at the run's length; padding belongs to the batch they end up in.
+Ids are stored without padding, cut at the run's length; a batch adds its own padding.
 """
 
 import hashlib
@@ -30,37 +30,37 @@ NO_TAG = -100  # of special tokens, and of all but the first token of a word: th
 
 
 def tokenise(dataset: Dataset, tokenizer: Any, max_length: int, cache: Path) -> Dataset:
-    """``text``, or pairs of it and ``text_pair``, as token ids, beside ``label`` and ``row_id``.
+    """Returns ``text``, or pairs with ``text_pair``, as token ids, with ``label`` and ``row_id``.
 
     Args:
-        dataset: columns text, text_pair where there are pairs, label, row_id, as TextClassifier divides them.
-        tokenizer: of transformers.
+        dataset: columns text, text_pair for pairs, label and row_id, as TextClassifier divides them.
+        tokenizer: a tokenizer of transformers.
         max_length: tokens after which a text is cut, special ones included; of a pair the longer text is cut first.
 
     Returns:
-        Columns input_ids, attention_mask and, where the model has them, token_type_ids (lists of integers as long as
+        Columns input_ids, attention_mask and, if the model has them, token_type_ids (lists of integers as long as
         the text), label and row_id; rows in the same order.
     """
     texts = [name for name in TEXTS if name in dataset.column_names]
 
     def encoded(rows: pa.RecordBatch) -> pa.RecordBatch:
-        given = [rows[name].to_pylist() for name in texts]
-        found = tokenizer(
-            *given, truncation="longest_first", max_length=max_length, padding=False, return_attention_mask=True
+        columns = [rows[name].to_pylist() for name in texts]
+        tokens = tokenizer(
+            *columns, truncation="longest_first", max_length=max_length, padding=False, return_attention_mask=True
         )
-        return pa.record_batch({**id_columns(found), **{name: rows[name] for name in KEPT}})
+        return pa.record_batch({**id_columns(tokens), **{name: rows[name] for name in KEPT}})
 
     table = dataset.data.table.select([*texts, *KEPT])
     return cached(table, encoded, key_of(dataset, tokenizer, max_length), cache)
 
 
 def id_columns(encoded: Any) -> dict[str, pa.Array]:
-    """Returns what a tokenizer returned for several texts, as columns."""
+    """Returns the output of a tokenizer for several texts as columns."""
     return {name: pa.array(encoded[name], type=kind) for name, kind in _TYPES.items() if name in encoded}
 
 
 def cached(table: pa.Table, encoded: Callable[[pa.RecordBatch], pa.RecordBatch], key: str, cache: Path) -> Dataset:
-    """The rows of ``table`` as ``encoded`` makes them; of the processes of a machine one works, the others wait."""
+    """Returns the rows of ``table`` as ``encoded`` makes them; one process of a machine works, the others wait."""
     make = partial(_write, table, encoded)
     return load_entry(cache, f"tokens/{key}.arrow", make, lambda path: Dataset.from_file(str(path)))
 
@@ -74,14 +74,14 @@ def _write(table: pa.Table, encoded: Callable[[pa.RecordBatch], pa.RecordBatch],
 
 
 def key_of(rows: Dataset, tokenizer: Any, max_length: int) -> str:
-    """SHA-256 over everything that decides what is stored: the rows, by their fingerprint, tokenizer and length."""
+    """Returns the SHA-256 of everything that decides the result: fingerprint of the rows, tokenizer and length."""
     made_by = [VERSION, tokenizers.__version__, max_length, type(tokenizer).__name__, tokenizer.truncation_side]
     known_by = json.dumps([*made_by, rows.column_names, rows._fingerprint])
     return hashlib.sha256(known_by.encode() + _state(tokenizer).encode()).hexdigest()
 
 
 def _state(tokenizer: Any) -> str:
-    """Returns what turns text into ids."""
+    """Returns the parts of a tokenizer that decide its ids."""
     backend = getattr(tokenizer, "backend_tokenizer", None)
     if backend is None:
         return json.dumps(sorted(tokenizer.get_vocab().items()))
@@ -91,16 +91,16 @@ def _state(tokenizer: Any) -> str:
 
 
 def tokenise_words(dataset: Dataset, tokenizer: Any, max_length: int, cache: Path) -> Dataset:
-    """``tokens`` as token ids, beside ``labels``, a tag or NO_TAG for each of them, and ``row_id``.
+    """Returns ``tokens`` as token ids, with ``labels``, a tag or NO_TAG for each id, and ``row_id``.
 
     Args:
-        dataset: columns tokens, tags, row_id, as TokenClassifier divides them.
-        tokenizer: of transformers, one that tells which word a token comes from.
+        dataset: columns tokens, tags and row_id, as TokenClassifier divides them.
+        tokenizer: a fast tokenizer of transformers.
         max_length: tokens after which a sentence is cut, special ones included.
     """
 
     def encoded(rows: pa.RecordBatch) -> pa.RecordBatch:
-        found = tokenizer(
+        tokens = tokenizer(
             rows["tokens"].to_pylist(),
             is_split_into_words=True,
             truncation=True,
@@ -110,11 +110,11 @@ def tokenise_words(dataset: Dataset, tokenizer: Any, max_length: int, cache: Pat
         )
         labels = []
         for at, tags in enumerate(rows["tags"].to_pylist()):
-            words = found.word_ids(at)  # of each token; None for special ones
+            words = tokens.word_ids(at)  # of each token; None for special ones
             pairs = zip(words, [None, *words[:-1]], strict=True)
             labels.append([NO_TAG if word is None or word == last else tags[word] for word, last in pairs])
         return pa.record_batch(
-            {**id_columns(found), "labels": pa.array(labels, pa.list_(pa.int64())), "row_id": rows["row_id"]}
+            {**id_columns(tokens), "labels": pa.array(labels, pa.list_(pa.int64())), "row_id": rows["row_id"]}
         )
 
     table = dataset.data.table.select(["tokens", "tags", "row_id"])

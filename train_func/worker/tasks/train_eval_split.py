@@ -1,4 +1,4 @@
-"""Rows of a task: read from what its fields name, divided into those to train on and held-out ones, and stored.
+"""The rows of a task: reads them from the inputs, divides them into training and held-out rows, and stores them.
 
 Every class keeps its share. The same seed chooses the same rows on every machine, with every version of numpy.
 """
@@ -19,7 +19,7 @@ from train_func.storage import Store
 from train_func.tasks import RowsTask
 from train_func.text import counted
 from train_func.worker.inputs.findings import Findings
-from train_func.worker.inputs.locate import Wanted, looks_like_path
+from train_func.worker.inputs.locate import Reference, looks_like_path
 from train_func.worker.inputs.reader import RawDataset, read_source
 from train_func.worker.tasks.columns import judge_columns
 
@@ -34,12 +34,12 @@ FACTS = "facts.json"
 
 @dataclass(frozen=True)
 class Sources:
-    """What the fields of a task name: read when its tables are asked for, known by content before."""
+    """The inputs with the rows of a task; their fingerprints are known before their tables are read."""
 
     read: Mapping[str, RawDataset]
-    """The sources by the field of the task that names them."""
+    """The data sets by field of the task."""
     parts: Mapping[str, tuple[RawDataset, str]]
-    """Data set and split, under TRAINING and, unless a share of the training rows is to be held out, under HELD_OUT."""
+    """Data set and split of TRAINING, and of HELD_OUT unless it is a share of the training rows."""
 
     @property
     def fingerprints(self) -> dict[str, str]:
@@ -47,24 +47,24 @@ class Sources:
 
     @property
     def tables(self) -> dict[str, pa.Table]:
-        """The rows of each part."""
+        """The tables by part; the first use reads them."""
         return {part: source.splits[split] for part, (source, split) in self.parts.items()}
 
     def having(self, *columns: str) -> dict[str, pa.Table]:
-        """The parts that have rows, and these columns."""
+        """Returns the tables, by part, that have rows and these columns."""
         tables = self.tables
         return {part: table for part, table in tables.items() if table.num_rows and {*columns} <= {*table.column_names}}
 
 
 def find_sources(task: RowsTask, store: Store | None, cache: Path, findings: Findings) -> Sources:
-    """Finds what ``task.dataset`` and ``task.held_out`` name: a split of the data set before a file of that name.
+    """Finds the inputs of ``task.dataset`` and ``task.held_out``; a split takes precedence over a file of that name.
 
     Raises:
-        InvalidInput: not found, unreadable, no such split.
+        InvalidInput: not found, unreadable, or no such split.
         StorageFailed: the store is away or denies.
     """
     columns = tuple(name for _, name in task.columns)
-    dataset = Wanted("dataset", str(task.dataset), "dataset", task.dataset_revision, columns)
+    dataset = Reference("dataset", str(task.dataset), "dataset", task.dataset_revision, columns)
     source = read_source(dataset, task.subset, store, cache)
     findings.note(*source.notes)
     read, training, held_out = {"dataset": source}, source.training(), task.held_out
@@ -79,7 +79,7 @@ def find_sources(task: RowsTask, store: Store | None, cache: Path, findings: Fin
     elif held_out in other_splits:
         parts[HELD_OUT] = source, held_out
     elif held_out != training and (looks_like_path(held_out) or Path(held_out).exists()):
-        other = read_source(Wanted("held_out", held_out, "dataset", "main", columns), None, store, cache)
+        other = read_source(Reference("held_out", held_out, "dataset", "main", columns), None, store, cache)
         findings.note(*other.notes)
         read["held_out"] = other
         parts[HELD_OUT] = other, other.training()
@@ -102,7 +102,7 @@ def find_missing_columns(task: RowsTask, sources: Sources, findings: Findings) -
 
 
 def where(task: RowsTask, part: str) -> str:
-    """Returns how messages call the rows of a part, TRAINING or HELD_OUT."""
+    """Returns the name of the rows of a part, TRAINING or HELD_OUT, in messages."""
     field, address = ("dataset", task.dataset) if part == TRAINING else ("held_out", task.held_out)
     if tables_module.is_one(str(address)):
         return f"{field}: the DataFrame or Dataset that was given (its rows are counted from 1, whatever its index)"
@@ -110,13 +110,13 @@ def where(task: RowsTask, part: str) -> str:
 
 
 def stratified_sample(codes: np.ndarray, num: int, *, seed: int, stream: int, leave: int = 0) -> np.ndarray:
-    """Positions, in ascending order, of ``num`` rows, from each class in proportion.
+    """Returns the positions of ``num`` rows in ascending order, from each class in proportion.
 
     Args:
         codes: class of every row, 0, 1, ...
-        seed: from the Run.
-        stream: tells draws of the same run apart.
-        leave: rows of each class that must not be drawn.
+        seed: seed of the Run.
+        stream: identifies one of several samples of a run.
+        leave: number of rows of each class that are not drawn.
     """
     counts = np.bincount(codes)
     share = allocate(counts, num, leave=leave)
@@ -130,9 +130,9 @@ def stratified_sample(codes: np.ndarray, num: int, *, seed: int, stream: int, le
 
 
 def allocate(counts: np.ndarray, num: int, *, leave: int = 0) -> np.ndarray:
-    """Returns how many of ``num`` rows come from each class: in proportion, at least one where there are enough.
+    """Returns how many of ``num`` rows come from each class: in proportion, at least one if there are enough.
 
-    Sums to ``num``, or to all that may be drawn when that is less.
+    The sum is ``num``, or all rows that may be drawn if they are fewer.
     """
     most = np.maximum(counts - leave, 0)
     num = min(num, int(most.sum()))
@@ -150,17 +150,17 @@ def allocate(counts: np.ndarray, num: int, *, leave: int = 0) -> np.ndarray:
 
 @dataclass(frozen=True)
 class TrainEvalSplit:
-    """Tables with the columns that the task encodes, and ``row_id``."""
+    """The rows of both sides, with the columns that the task encodes, and ``row_id``."""
 
     sources: Sources
     train: pa.Table
     held_out: pa.Table
     held_rows: np.ndarray
-    """Where the held-out rows stand in what they were read from."""
+    """Positions of the held-out rows in their input."""
     labels: tuple[str, ...] = ()
-    """Names of the classes, in the order of their numbers; empty where there are none."""
+    """Names of the classes, in the order of their numbers; empty if there are none."""
     first_held_out: int | None = None
-    """The row_id of the first held-out row, where these are a file or split of their own."""
+    """The row_id of the first held-out row, if the held-out rows have a file or split of their own."""
 
 
 def divide(
@@ -177,9 +177,9 @@ def divide(
     """Chooses the rows of both sides, so that every stratum keeps its share.
 
     Args:
-        tables: of each part, what is made of ``sources``.
-        strata: the stratum of every row of each part, 0, 1, ...; None: all rows are one.
-        each_stratum: whether a row of each is expected on both sides.
+        tables: rows by part, made of ``sources``.
+        strata: stratum of every row, 0, 1, ..., by part; None: all rows are one stratum.
+        each_stratum: whether both sides need a row of each stratum.
 
     Raises:
         InvalidInput: there are too few rows.
@@ -201,7 +201,7 @@ def divide(
 def _rows_by_share(
     task: RowsTask, seed: int, strata: Mapping[str, np.ndarray], least: int
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Returns which training rows are trained on and which are held out; ``least``: how many each side needs."""
+    """Returns the positions of the rows to train on and to hold out; ``least``: how many each side needs."""
     codes, share, samples = strata[TRAINING], task.held_out, task.samples
     assert not isinstance(share, str)  # its rows are a part of their own
     used = np.arange(len(codes))
@@ -226,14 +226,14 @@ def _rows_by_share(
 
 
 def _of_each(least: int) -> str:
-    """Returns what is said of the rows that a side needs: there is one without classes, else one of each."""
+    """Returns the words " of each of the n classes" for messages; empty if there is one."""
     return f" of each of the {least} classes" if least > 1 else ""
 
 
 def _rows_of_parts(
     task: RowsTask, seed: int, strata: Mapping[str, np.ndarray], least: int
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Returns all rows of two parts, or as many of both together as there are to be samples."""
+    """Returns the positions of all rows of two parts, or of ``samples`` rows of both together."""
     train, held_out, samples = strata[TRAINING], strata[HELD_OUT], task.samples
     total = len(train) + len(held_out)
     if samples is None or samples >= total:
@@ -255,7 +255,7 @@ def _rows_of_parts(
 
 @dataclass(frozen=True)
 class SplitFiles:
-    """The rows of both sides in files, mapped: they take no memory of a process that does not use them."""
+    """The rows of both sides in files that are mapped into memory, so that unused rows take none."""
 
     train: "Dataset"
     held_out: "Dataset"
@@ -265,7 +265,7 @@ class SplitFiles:
 
     @classmethod
     def load(cls, folder: Path) -> "SplitFiles":
-        """Returns what ``write_split`` wrote; raises ValueError when it is not whole."""
+        """Returns the rows that ``write_split`` wrote; raises ValueError if they are not whole."""
         from datasets import Dataset
         from datasets.table import MemoryMappedTable
 
@@ -278,7 +278,7 @@ class SplitFiles:
 
 
 def write_split(data: TrainEvalSplit, notes: Sequence[str], folder: Path) -> None:
-    """Writes the rows of both sides, and what is known of them, to a new folder."""
+    """Writes the rows of both sides and their notes to a new folder."""
     folder.mkdir()
     sums = {}
     for side, table in ((TRAINING, data.train), (HELD_OUT, data.held_out)):

@@ -1,1 +1,1 @@
-"""Alerts: what a person should hear of a job without looking at it. The lead decides them: it hears the whole group."""
+"""Alerts: events of a job that a person should hear of. The lead decides them, because it hears the whole group."""

@@ -1,6 +1,6 @@
-"""Says the alerts of a job: as events in the log of the worker that leads, and to the webhook if the job has one.
+"""Sends the alerts of a job: as events to the log of the lead, and to the webhook if the job has one.
 
-It also has the operator of a TrainJob told how far the job is.
+It also sends the progress of a TrainJob to its operator.
 """
 
 import threading
@@ -22,7 +22,7 @@ SEND_SECONDS = 5.0  # for what is posted last, at the end of the worker
 
 
 class Alerter:
-    """Applies the rules to what a worker that leads is told; any thread may call it."""
+    """Applies the rules to the events of a lead; any thread may call it."""
 
     def __init__(self, environment: Environment) -> None:
         self._rules, self._lock = AlertRules(), threading.Lock()
@@ -43,7 +43,7 @@ class Alerter:
         self._say(lambda: self._rules.look(mark, hang_after))
 
     def end(self, verdict: Verdict, root: Verdict) -> None:
-        """Takes how an attempt ends; ``root``: the verdict on the worker with which that began."""
+        """Takes the verdict on an attempt; ``root``: the verdict on the worker whose end came first."""
         self._say(lambda: self._rules.end(verdict, root))
 
     def succeed(self, metrics: Mapping[str, Any]) -> None:
@@ -54,7 +54,7 @@ class Alerter:
         self._say(lambda: self._rules.succeed(metrics))
 
     def flush(self, seconds: float) -> None:
-        """Returns when all was sent, or after ``seconds``."""
+        """Waits until everything is sent, at most ``seconds``."""
         until = time.monotonic() + min(seconds, SEND_SECONDS)
         for target in (self._webhook, self._status):
             if target:

@@ -1,11 +1,11 @@
-"""A curve of losses, and whether it rises plainly, however noisy it is.
+"""A curve of losses, and whether it rises clearly in spite of noise.
 
-The curve has at most MOST_POINTS points: of a longer one each is the mean of several losses, so that a window of points
-is a share of the training and not a moment of it. The median of the last window is compared with that of the lowest
-one before it. The curve rises where the gap between them is a share of the lowest level, and of what the loss had
-fallen until then: one that has fallen from 2.3 to 0.01 may double. A loss that wanders by a quarter to both sides is at
-its highest two thirds above its lowest, which is no rise; one that has doubled is. Noise makes no rise, because the
-points of the two windows have to lie apart, but a tenth of them.
+The curve has at most MOST_POINTS points. A point of a longer curve is the mean of several losses, so that a window of
+points is a share of the training and not a moment of it. The median of the last window is compared with the median of
+the lowest window before it. The curve rises if the gap between them is a share of the lowest level, and of the descent
+to that level: a loss that has fallen from 2.3 to 0.01 may double. A loss that wanders by a quarter to both sides is at
+most two thirds above its lowest level, which is no rise; a doubled loss is. Noise makes no rise, because all points of
+the two windows but a tenth must lie apart.
 
 RULES has two windows: a long one for a slow rise, and a short one, whose gap has to be larger, for an explosion. A loss
 may rise while the learning rate does: in the first tenth of a training, WARM_UP, the long window does not count.
@@ -20,7 +20,7 @@ WARM_UP = 0.1  # of the steps of a training
 
 @dataclass(frozen=True)
 class Rule:
-    """The gap of windows of ``size`` points that is a rise: shares of the lowest level, and of the descent to it."""
+    """The gap between windows of ``size`` points that is a rise, as shares of the lowest level and of the descent."""
 
     size: int
     of_level: float
@@ -55,10 +55,10 @@ class LossCurve:
         self._width = 1  # losses in a point
         self._open: list[float] = []  # losses of the next point
         self.step = 0
-        """The last one."""
+        """The step of the last loss."""
 
     def add(self, step: int, loss: float) -> bool:
-        """Adds a finite loss; returns whether that has made a point."""
+        """Adds a finite loss; returns whether it completes a point."""
         self.step = step
         self._open.append(loss)
         if len(self._open) < self._width:
@@ -74,7 +74,7 @@ class LossCurve:
         return True
 
     def rise(self, *, is_warm_up: bool = False) -> Rise | None:
-        """Returns the rise of the curve; None where it does not rise plainly."""
+        """Returns the rise of the curve; None if it does not rise clearly."""
         losses = self._losses
         for rule in RULES:
             size = rule.size

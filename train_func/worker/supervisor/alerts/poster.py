@@ -1,6 +1,6 @@
-"""Posts JSON to a service in a thread of its own: one that is away, refuses or hangs costs the training nothing.
+"""Posts JSON to a service in a thread, so that a service that is away, refuses or hangs costs the training nothing.
 
-The address of a service may be a credential, so that no message names it, nor what a library says of it.
+The address of a service may be a credential, so no message has it, and none has the words of a library about it.
 """
 
 import json
@@ -17,16 +17,16 @@ POST_SECONDS = 4.0  # for the service to answer
 
 
 class Poster(threading.Thread):
-    """Makes the posts that it is given one after the other; the first that fails is told, and no other."""
+    """Makes posts one after the other; reports the first that fails, and no other."""
 
     def __init__(self, subject: str, variable: str, *, most: int, pause: float = 0.0) -> None:
         """Begins.
 
         Args:
-            subject: what is posted, in words.
-            variable: names the service.
-            most: how many posts may wait; of more, the oldest are left out.
-            pause: seconds between two posts, as long as no ``flush`` waits.
+            subject: the posts in words.
+            variable: name of the variable with the address.
+            most: how many posts may wait; if more do, the oldest are dropped.
+            pause: seconds between two posts while no ``flush`` waits.
         """
         super().__init__(name="poster", daemon=True)
         self._subject, self._variable, self._pause = subject, variable, pause
@@ -36,13 +36,13 @@ class Poster(threading.Thread):
         self.start()
 
     def send(self, post: Callable[[], object]) -> None:
-        """Has it called soon; returns at once."""
+        """Queues a post; returns at once."""
         with self._changed:
             self._waiting.append(post)
             self._changed.notify_all()
 
     def flush(self, seconds: float) -> None:
-        """Returns when all posts were made, or after ``seconds``."""
+        """Waits until all posts are made, at most ``seconds``."""
         with self._changed:
             self._pause = 0.0
             self._changed.notify_all()
@@ -73,7 +73,7 @@ class Poster(threading.Thread):
 def post_json(
     address: str, body: Mapping[str, Any], headers: Mapping[str, str] | None = None, authority: Path | None = None
 ) -> None:
-    """Posts an object. ``authority``: the file of the certificates that are trusted; None: those of this machine."""
+    """Posts an object. ``authority``: the file of trusted certificates; None: those of this machine."""
     import ssl  # most jobs post nothing
     from urllib.request import Request, urlopen
 
@@ -86,7 +86,7 @@ def post_json(
 
 
 def _words(error: Exception) -> str:
-    """Returns what has failed, in words that a library has not made of the address."""
+    """Returns the error in words that do not contain the address."""
     from urllib.error import HTTPError
 
     if isinstance(error, HTTPError):

@@ -1,7 +1,7 @@
-"""Which events make an alert. Pure: it is told what happens, and returns what is worth an alert. Loads no torch.
+"""The rules of alerts: takes events, and returns alerts. Has no side effects, and loads no torch.
 
-Each occasion makes one alert, and alerts of one kind are PAUSE_SECONDS apart, whatever happens: a job that starts again
-and again does not fill a channel. An attempt begins with no occasions.
+Each occasion makes one alert, and alerts of one kind are at least PAUSE_SECONDS apart, so that a job that starts again
+and again does not fill a channel. A new attempt has no occasions.
 
 A stall is rank 0 without a sign of progress for STALL of the time after which that is a hang, in the phases in which a
 hang is judged; or a wait for the store or for other workers of WAIT_SECONDS.
@@ -42,7 +42,7 @@ OVERFITS = "the model may learn its training rows by heart: train for fewer epoc
 
 
 class AlertRules:
-    """The rules of one worker that leads a group. Not for several threads at once."""
+    """The rules of one lead; not for several threads at once."""
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         """``clock``: monotonic seconds, as those of marks."""
@@ -55,11 +55,11 @@ class AlertRules:
         self._mark, self._looked, self._silent = 0, clock(), 0.0
 
     def hear(self, event: Event) -> list[Alert]:
-        """Returns the alerts that an event makes."""
+        """Returns the alerts of an event."""
         return [*self._hear(event)]
 
     def look(self, mark: Mark, hang_after: float) -> list[Alert]:
-        """Returns the alert where rank 0 stalls; to be called several times a second while the ranks run.
+        """Returns the alert of a stall of rank 0; called several times a second while the ranks run.
 
         Args:
             mark: its last sign of progress.
@@ -84,8 +84,8 @@ class AlertRules:
         """Returns the alert of an attempt that ends without a result.
 
         Args:
-            verdict: on the worker that leads.
-            root: on the worker with which it began.
+            verdict: the verdict on the lead.
+            root: the verdict on the worker whose end came first.
         """
         if root.exit_code == exits.STOPPED:
             message = f"worker {root.worker}: {root.message}"
@@ -129,7 +129,7 @@ class AlertRules:
                 yield from self._wait(event)
 
     def _judge(self, name: str, step: int, value: object, rises: str = LEARNING_RATE) -> Iterator[Alert]:
-        """Yields the alerts of a metric. ``rises``: what to do about a loss that does."""
+        """Yields the alerts of a metric. ``rises``: the remedy of a rising loss."""
         if "loss" not in re.split(r"[\W_]+", name.lower()) or not isinstance(value, (int, float)):
             return
         if not math.isfinite(value):
@@ -158,7 +158,7 @@ class AlertRules:
             yield from self._give("stall", (kind, first), message, remedy)
 
     def _give(self, kind: AlertKind, occasion: Hashable, message: str, remedy: str = "") -> Iterator[Alert]:
-        """Yields the alert, unless the occasion had one, or one of its kind was given a moment ago."""
+        """Yields the alert, unless the occasion had one, or the kind had one less than PAUSE_SECONDS ago."""
         now = self._clock()
         if (kind, occasion) in self._occasions or now - self._times.get(kind, -math.inf) < PAUSE_SECONDS:
             return

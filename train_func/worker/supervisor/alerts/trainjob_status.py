@@ -1,7 +1,7 @@
 """The status of a TrainJob: how far its training is, as ``kubectl get trainjob`` shows it in ``status.trainerStatus``.
 
-Kubeflow Trainer with its feature TrainJobStatus tells each pod where that is posted, and replaces what was posted
-before. Only a training that knows how many steps it has makes such a status. transformers' own Trainer posts by itself.
+Kubeflow Trainer with its feature TrainJobStatus gives each pod the address for it; a post replaces the last one. Only a
+training with a known number of steps has such a status. transformers' own Trainer posts by itself.
 """
 
 from collections.abc import Mapping
@@ -18,7 +18,7 @@ MOST_SECONDS = 2**31 - 1
 
 
 class TrainJobStatus:
-    """Makes a status of the events of a job and posts the newest one. Not for several threads at once."""
+    """Makes a status of the events of a job, and posts the newest one; not for several threads at once."""
 
     def __init__(self, server: StatusServer) -> None:
         self._server = server
@@ -48,7 +48,7 @@ class TrainJobStatus:
             self._send(100, 0, now())
 
     def _take(self, values: Mapping[str, Any]) -> None:
-        """Keeps the numbers among the values, as texts; where there are MOST_METRICS, none of another name."""
+        """Stores the numbers among the values, as texts, under at most MOST_METRICS names."""
         for name, value in values.items():
             short = name[:LONGEST_TEXT]
             is_number = isinstance(value, (int, float)) and not isinstance(value, bool)

@@ -1,4 +1,4 @@
-"""The webhook of a job: each alert is posted to an address that only the workers know."""
+"""The webhook of a job: posts each alert to an address that only the workers know."""
 
 from train_func.wire.events import Alert
 from train_func.worker.environment import WEBHOOK
@@ -16,7 +16,7 @@ class Webhook:
         self.flush = self._poster.flush
 
     def send(self, alert: Alert) -> None:
-        """Has it posted soon; returns at once."""
+        """Queues an alert; returns at once."""
         body = {
             "text": text_of(self._run, alert),
             "run": self._run,
