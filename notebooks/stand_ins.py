@@ -26,7 +26,9 @@ def small_causal_lm(folder: str | Path, texts: list[str], seed: int = 0) -> str:
     tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
     tokenizer.decoder = decoders.ByteLevel()
     alphabet = pre_tokenizers.ByteLevel.alphabet()
-    words = trainers.BpeTrainer(vocab_size=800, special_tokens=[END, PAD], initial_alphabet=alphabet)
+    words = trainers.BpeTrainer(
+        vocab_size=800, special_tokens=[END, PAD], initial_alphabet=alphabet, show_progress=False
+    )
     tokenizer.train_from_iterator(texts, words)
     tokenizer.save(str(part / "tokenizer.json"))
     settings = {"tokenizer_class": "PreTrainedTokenizerFast", "eos_token": END, "pad_token": PAD}

@@ -24,7 +24,7 @@ def test_a_run_is_followed_read_and_fetched_from_a_terminal(home, a_run, tmp_pat
     events = {event["event"]: event for event in map(json.loads, watched.stdout.splitlines())}
     assert {"State", "StepProgress", "Evaluated", "CheckpointSaved", "RowsAudited", "Published", "End"} <= {*events}
     of_worker = {"event", "time", "attempt", "worker", "rank"}
-    progress = {"step", "num_steps", "epoch", "loss", "learning_rate", "rows_per_second", "seconds_left"}
+    progress = {"step", "num_steps", "epoch", "loss", "learning_rate", "grad_norm", "rows_per_second", "seconds_left"}
     assert {*events["StepProgress"]} >= of_worker | progress
     assert {*events["Evaluated"]} == of_worker | {"step", "epoch", "prefix", "metrics"}
     assert {*events["CheckpointSaved"]} == of_worker | {"step", "size", "seconds"}

@@ -26,7 +26,7 @@ def test_two_runs_are_listed_one_is_removed_and_its_disk_is_free(home, tmp_path)
         for name, size in (("kept", 7), ("gone", SIZE))
     )
     assert (kept.result(LIMIT), gone.result(LIMIT)) == ({"size": 7}, {"size": SIZE})
-    table = runs().set_index("name")
+    table = runs()
     assert set(table.index) == {kept.name, gone.name}
     assert set(table["state"]) == {"Succeeded"}
     assert table.loc[gone.name, ["parameters.size", "metrics.size"]].tolist() == [SIZE, SIZE]
@@ -35,7 +35,7 @@ def test_two_runs_are_listed_one_is_removed_and_its_disk_is_free(home, tmp_path)
     remove(gone.name)
     assert before - bytes_in(home) > 2 * SIZE
     assert [path for path in home.rglob(f"*{gone.name}*") if "locks" not in path.parts] == []
-    assert [*runs()["name"]] == [kept.name]
+    assert [*runs().index] == [kept.name]
     with pytest.raises(JobNotFound):
         attach(gone.name)
     assert (kept.fetch(to=tmp_path / "fetched") / "large.bin").stat().st_size == 7

@@ -98,7 +98,8 @@ def test_it_shows_where_a_later_attempt_begins(picture):
 
 def test_no_panel_is_drawn_of_texts_truths_and_what_only_tells_how_far_it_is():
     table = history_of(
-        [row(1, 1, epoch=0.5, rows_per_second=7.5, learning_rate=1e-4, best="text", done=True, f1=0.5)], "n"
+        [row(1, 1, epoch=0.5, rows_per_second=7.5, learning_rate=1e-4, grad_norm=2.0, best="text", done=True, f1=0.5)],
+        "n",
     )
     assert panels(table) == {"f1": ["f1"]}
 

@@ -300,7 +300,7 @@ def test_the_table_of_runs_shows_what_is_in_place_under_which_name(store, capsys
         promote(store, first, name)
     put_model(store, 0.1, generation=2)
     promote(store, attach(first.name).record, "newest")
-    found = runs().set_index("name")["in_place"]
+    found = runs()["in_place"]
     assert set(found[first.name].split(", ")) == {"newest", "reviews (generation 1)"}
     assert pd.isna(found[second.name])
     assert main(["withdraw", "newest"]) == 0

@@ -116,7 +116,12 @@ def test_each_worker_has_its_memory_and_how_its_ranks_spend_their_time():
     assert "1.2 GB of 4.0 GB trains: 71 % compute, 20 % exchange, 9 % data 1 ●" in text
     assert "700.0 MB trains" in text
     again = words(html_of(news("Running", begins(), progress(3), told, begins(2), of=pods("Running", "Running"))))
-    assert ("1.2 GB" in again, "loads model and data" in again) == (False, True)  # ranks of another attempt
+    assert ("1.2 GB" in again, "runs the function" in again) == (False, True)  # ranks of another attempt
+
+
+def test_a_function_loads_model_and_data_from_when_its_session_is_open():
+    opened = words(html_of(news("Running", begins(), events.Stage(text="session"), of=pods("Running", "Running"))))
+    assert ("loads model and data" in opened, "runs the function" in opened) == (True, False)
 
 
 def test_a_training_that_is_slow_says_why_and_what_to_do_while_it_is():

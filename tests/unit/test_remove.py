@@ -264,7 +264,7 @@ def test_wherever_it_is_interrupted_no_half_result_is_left_and_it_can_go_on(tmp_
             assert job.result() == {"loss": 0.5}
         if f"{record.name}/model/manifest.json" in left:
             assert f"{record.name}/model/weights" in left
-        assert [*runs(on=backend)["name"]] == [record.name]
+        assert [*runs(on=backend).index] == [record.name]
         remove(record.name, on=backend)
         assert keys_of(store) == set()
     assert num_files is not None

@@ -35,7 +35,7 @@ def store(tmp_path):
 
 
 def table(store, name="", backend=Local):
-    return runs(name, on=backend(store=store.address)).set_index("name")
+    return runs(name, on=backend(store=store.address))
 
 
 @pytest.mark.parametrize("kind", ["folder", "minio"])
@@ -61,8 +61,8 @@ def test_only_runs_in_the_given_states_are_listed_and_a_state_that_there_is_not_
     failed = put_run(store, Run(name="own", epochs=7), code=65, submitted=SECOND)
     gone = put_run(store, Run(name="own", epochs=8), code=None, submitted=FIRST)
     backend = Local(store=store.address)
-    assert [*runs(state="Failed", on=backend)["name"]] == [failed.name]
-    assert {*runs(state=["succeeded", "Absent"], on=backend)["name"]} == {done.name, gone.name}
+    assert [*runs(state="Failed", on=backend).index] == [failed.name]
+    assert {*runs(state=["succeeded", "Absent"], on=backend).index} == {done.name, gone.name}
     with refuses("'Fialed'", "Failed", "Succeeded", "Unknown"):
         runs(state=["Failed", "Fialed"], on=backend)
     assert main(["runs", "--state", "Failed", "--state", "Absent", "--store", store.address, "--json"]) == 0

@@ -249,14 +249,15 @@ def test_epochs_that_a_callback_ends_early_are_not_counted_and_all_others_are(
     assert [event.epoch for event in events if isinstance(event, StepProgress)] == expected
 
 
-def test_the_history_has_the_learning_rate_of_each_step_that_transformers_logs(a_record, monkeypatch):
+@pytest.mark.parametrize("name", ["learning_rate", "grad_norm"])
+def test_the_history_has_what_transformers_logs_of_each_step(a_record, monkeypatch, name):
     events = []
     monkeypatch.setattr(reporting, "_sink", [events.append])
     with opened(a_record(epochs=2), logging_strategy="steps", logging_steps=1, warmup_steps=3) as (_, trainer):
         trainer.train()
-        logged = [log["learning_rate"] for log in trainer.state.log_history if "learning_rate" in log]
+        logged = [log[name] for log in trainer.state.log_history if name in log]
     rows = [row for event in events if (row := row_of(event)) and "loss" in row.values]
-    assert [row.values["learning_rate"] for row in rows] == logged
+    assert [row.values[name] for row in rows] == logged
     assert len({*logged}) > 2
 
 

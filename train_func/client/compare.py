@@ -21,7 +21,7 @@ from train_func.text import counted, shown
 from train_func.wire.predictions import Predictions
 from train_func.wire.records import RunRecord
 
-NO_METRICS = ("step", "attempt", "epoch", "learning_rate", "rows_per_second", "eval_rows", "timestamp")
+NO_METRICS = ("step", "attempt", "epoch", "learning_rate", "grad_norm", "rows_per_second", "eval_rows", "timestamp")
 MOST_CHARTS = 6
 LEAST, WIDTH, HEIGHT = 380, 470, 190  # pixels
 MOST_CHANGES = 10  # rows that are shown

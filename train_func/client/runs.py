@@ -41,9 +41,9 @@ Row = dict[str, Any]  # cells by column
 
 
 def runs(name: str = "", *, state: str | Collection[str] = (), on: Backend | None = None) -> "pd.DataFrame":
-    """Returns the runs in the store of a backend, newest first, as a DataFrame with a row for each.
+    """Returns the runs in the store of a backend, newest first, as a DataFrame with a row for each, by its name.
 
-    Columns: ``name``; ``task`` (or function); ``submitted`` (UTC); ``state``, as ``Job.state``, or Unknown;
+    Columns: ``task`` (or function); ``submitted`` (UTC); ``state``, as ``Job.state``, or Unknown;
     ``workers``; ``cause``, of a failure; ``in_place``, the names under which the model is in place; the fields in which
     the runs differ, such as ``epochs``, ``task.dataset``, ``parameters.lr``, ``packages`` or ``source`` (the first
     letters of its hash); the results, such as ``metrics.accuracy``; ``size_mb``, the size of the run in the store;
@@ -79,7 +79,8 @@ def runs(name: str = "", *, state: str | Collection[str] = (), on: Backend | Non
     table["submitted"] = pd.to_datetime(table["submitted"], utc=True, format="ISO8601", errors="coerce")
     table["workers"] = table["workers"].astype("Int64")
     table = table.assign(size_mb=sizes)
-    shown_table = RunsTable(table.assign(note=remarks) if any(remarks) else table)
+    table = table.assign(note=remarks) if any(remarks) else table
+    shown_table = RunsTable(table.set_index("name"))
     shown_table.attrs["store"] = backend.store_address()
     return shown_table
 

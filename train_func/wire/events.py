@@ -252,6 +252,8 @@ class StepProgress(Event):
     """The mean over the steps since the row, or else the line, before; None where a loop keeps it to itself."""
     learning_rate: float | None = None
     """The rate that the step takes; None where a loop keeps it to itself."""
+    grad_norm: float | None = None
+    """The length of the step's gradient before it is clipped; None where a loop keeps it to itself."""
     rows_per_second: float
     seconds_left: float | None = None
     """None where too few steps were done to know it."""

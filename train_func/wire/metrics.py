@@ -25,8 +25,9 @@ def row_of(event: Event) -> Row | None:
     """The row that an event makes; None when it is no metric. Those of evaluations have their prefix: eval_accuracy."""
     match event:
         case StepProgress(is_row=True, loss=float(loss)):
-            rate: dict[str, Value] = {} if event.learning_rate is None else {"learning_rate": event.learning_rate}
-            values: dict[str, Value] = {"loss": loss, **rate, "rows_per_second": event.rows_per_second}
+            of_step = {"learning_rate": event.learning_rate, "grad_norm": event.grad_norm}
+            known = {name: value for name, value in of_step.items() if value is not None}
+            values: dict[str, Value] = {"loss": loss, **known, "rows_per_second": event.rows_per_second}
         case Evaluated():
             values = {f"{event.prefix}_{name}": value for name, value in _of_cells(event.metrics).items()}
         case Reported():

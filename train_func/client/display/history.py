@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
 COLUMNS = ("step", "timestamp", "attempt")
-_NO_METRICS = (*COLUMNS, "epoch", "learning_rate", "rows_per_second", "eval_rows")
+_NO_METRICS = (*COLUMNS, "epoch", "learning_rate", "grad_norm", "rows_per_second", "eval_rows")
 _PREFIX = "eval_"  # of what an evaluation measures: it stands in one panel with the same metric of the training
 _ON_LIGHT_AND_DARK = {  # a page of any colour shows through, and grey is read on it
     **dict.fromkeys(("figure.facecolor", "axes.facecolor", "legend.facecolor"), "none"),

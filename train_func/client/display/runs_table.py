@@ -29,7 +29,7 @@ class RunsTable(pd.DataFrame):
     """One row for each run; ``attrs["store"]`` is the address of the store that has them."""
 
     def _repr_html_(self) -> str:
-        rows = self.head(MOST_ROWS)
+        rows = self.head(MOST_ROWS).reset_index()
         curves = _losses(self.attrs.get("store", ""), list(rows["name"]))
         columns = [*rows.columns]
         place = columns.index("workers") + 1  # of the curve: behind what every table has

@@ -31,6 +31,7 @@ from train_func.wire.events import (
     Reported,
     Resumes,
     RowsAudited,
+    Stage,
     StepProgress,
     WaitsForPeers,
     WaitsForStore,
@@ -39,6 +40,7 @@ from train_func.wire.events import (
     WorkerStarts,
 )
 
+IN_FUNCTION = "runs the function"  # what a worker does until its session, or a step, says more
 MOST_PRINTED = 40  # lines of rank 0 that are kept
 MOST_STEPS = 20_000  # that are kept one by one: of more, every second one is left out
 LEAST_SHARE = 5  # percent of its time, below which a part of what a worker does is not shown
@@ -263,8 +265,13 @@ class Trace:
                 self.evaluations.append(Point(when, attempt, event.step, _numbers(named)))
             case AttemptStarts():
                 self.groups.append(Group(when, event.attempt, event.num_workers, event.num_ranks))
-                self._activities = dict.fromkeys(range(event.num_workers), "loads model and data")
+                self._activities = dict.fromkeys(range(event.num_workers), IN_FUNCTION)
                 self.measured = None
+            case Stage():  # of a session: it is open
+                loading = {
+                    worker: "loads model and data" for worker, does in self._activities.items() if does == IN_FUNCTION
+                }
+                self._activities |= loading
             case WorkersMeasured():
                 self.measured = event
             case Resumes():

@@ -44,11 +44,6 @@ NO_MODEL = (
     "every rank, or with a loop of its own session.publish(model), inside `with Session(parameters) as session`"
 )
 
-KEPT_AS_JSON = (
-    "the return value of a function is stored as JSON, and this is no JSON (session.publish, or a file in the working "
-    "folder, keeps a model)"
-)
-
 
 @dataclass(frozen=True, kw_only=True)
 class _State(Record):
@@ -168,8 +163,11 @@ class Publication:
         notes = [report.get("note", ""), *(outcome.notes if outcome else ())]
         if self._record.run.task and not files_of(self.folder):
             notes.append(NO_MODEL)
+        if left_out:
+            notes.append(
+                f"{', '.join(left_out)}, because the result is JSON; session.publish, or a file, keeps a model"
+            )
         for message, items in (
-            (KEPT_AS_JSON, left_out),
             ("returned, in place of the published metric of that name", sorted({*returned} & {*report["metrics"]})),
             ("not published, because the name is taken or kept for other use", refused),
             ("not published, because these links lead to no file", lost),

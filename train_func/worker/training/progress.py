@@ -8,6 +8,7 @@ import math
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import SupportsFloat
 
 import torch
 
@@ -77,7 +78,13 @@ class Progress:
         self._first += seconds
 
     def step(
-        self, step: int, epoch: float, num_rows: int, loss: float | None = None, rate: float | None = None
+        self,
+        step: int,
+        epoch: float,
+        num_rows: int,
+        loss: float | None = None,
+        rate: float | None = None,
+        grad_norm: SupportsFloat | None = None,
     ) -> None:
         """Is called after a step.
 
@@ -87,6 +94,7 @@ class Progress:
             num_rows: of all ranks in it.
             loss: their mean; None where it is not known, and the history has no row of the step.
             rate: the learning rate that it takes; None where it is not known.
+            grad_norm: the length of its gradient; None where it is not known.
         """
         now = self._clock()
         self._steps += 1
@@ -107,6 +115,7 @@ class Progress:
                     epoch=epoch,
                     loss=sum(losses) / len(losses) if losses else None,
                     learning_rate=rate,
+                    grad_norm=None if grad_norm is None else float(grad_norm),
                     rows_per_second=self._rows / max(seconds, 1e-9),
                     seconds_left=self._seconds_left(step, now),
                     points=_curve(self._line_steps, now) if is_line else (),

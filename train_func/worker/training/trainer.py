@@ -313,11 +313,12 @@ class Trainer(transformers.Trainer):
                 self.control = self.callback_handler.on_substep_end(self.args, self.state, self.control)
         step.end()
         marks.step_done(step.number)
-        assert self._progress is not None  # train made it
-        self._progress.step(step.number, steps.num_epochs_done, step.num_rows, self._mean, self._get_learning_rate())
         marks.mark(Phase.STEP)  # the update belongs to its work
         norm = self._clip_grad_norm(model) if self.args.max_grad_norm > 0 else None
         norm = self._get_grad_norm(model, grad_norm=norm)
+        rate = self._get_learning_rate()
+        assert self._progress is not None  # train made it
+        self._progress.step(step.number, steps.num_epochs_done, step.num_rows, self._mean, rate, norm)
         reach("update")
         steps.before_update()
         self.control = self.callback_handler.on_pre_optimizer_step(self.args, self.state, self.control)
