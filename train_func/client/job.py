@@ -62,7 +62,7 @@ class Job:
     def _repr_html_(self) -> str | None:
         from train_func.client.display.page import draw_handle
 
-        return draw_handle(self._looks, self._told, REPR_SECONDS)
+        return draw_handle(self._looks, REPR_SECONDS)
 
     @property
     def name(self) -> str:
@@ -154,7 +154,7 @@ class Job:
         """
         from train_func.client.display.page import write_page
 
-        return write_page(path, self._looks, self._told, texts=texts)
+        return write_page(path, self._looks, texts=texts)
 
     @property
     def _looks(self) -> "JobLooks":
