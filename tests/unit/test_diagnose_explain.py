@@ -17,7 +17,6 @@ from tests.recorded_jobs import RecordedJob, a_record
 from tests.stored_runs import put_submission
 from train_func import Local, TextClassification, attach
 from train_func.client.diagnose import explain
-from train_func.client.job import Job
 from train_func.client.stored_run import mark_cancelled
 from train_func.client.watch import JobLooks
 from train_func.errors import CAUSES
@@ -27,7 +26,7 @@ from train_func.wire.records import EndRecord, Failure, Lease, RankRecord
 
 def explained(store, job="exit_1", **options):
     job = RecordedJob(job) if isinstance(job, str) else job
-    return explain(a_record(**options), job, store, "attach(...)")
+    return explain(a_record(**options), job, store, "attach(...).logs()")
 
 
 def put_end(store, attempt=1, worker=0, **fields) -> None:
@@ -249,11 +248,10 @@ def test_in_a_notebook_the_way_to_the_whole_log_finds_the_job_by_its_name_and_sh
     monkeypatch.setenv("TRAIN_FUNC_HOME", str(tmp_path))
     store = open_store((tmp_path / "store").as_uri())
     record = replace(a_record(), store=store.address, name="job-0123456789ab")
-    job = Job(record, Local(), store)
     put_submission(store, record)
     store.put(record.keys.attempt(1).lease, Lease(attempt=1).to_json())
     store.put(record.keys.attempt(1).log(0), "[rank 0] grün\n[rank 0] 'quoted' \x1b[2J\rgone\n".encode())
-    way = way_to_logs(explain(record, RecordedJob("exit_1"), store, job.attach_expression))
+    way = way_to_logs(JobLooks(record, RecordedJob("exit_1"), store, Local()).failure("Failed"))
     lines = eval(way, {"attach": attach, "job": "another run"})
     assert repr(lines).splitlines()[1:] == ["[worker 0] [rank 0] grün", "[worker 0] [rank 0] 'quoted' \\x1b[2J\\rgone"]
     assert [*lines][1:] == ["[worker 0] [rank 0] grün", "[worker 0] [rank 0] 'quoted' \x1b[2J\rgone"]

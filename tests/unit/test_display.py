@@ -48,6 +48,10 @@ def progress(step, num_steps=99):
     return events.StepProgress(step=step, num_steps=num_steps, epoch=1, loss=0.5, rows_per_second=8, seconds_left=60)
 
 
+def reported(step, **metrics):
+    return events.Reported(step=step, metrics=metrics)
+
+
 def evaluated(step):
     return events.Evaluated(step=step, epoch=1, metrics={"eval_loss": 0.5})
 
@@ -85,12 +89,13 @@ KILLED = ends(1, 147, "rank 1 was killed by SIGKILL")
     ("told", "order"),
     [
         ([STARTS, BEGINS, "[rank 0] mine", "[rank 1] not mine", NOTE], [1, "mine", 4]),
-        ([progress(1), progress(2), saved(3)], [0, 2]),
-        ([progress(1), progress(2), evaluated(3)], [0, 2]),
-        ([progress(1), progress(3), evaluated(3)], [0, 1, 2]),
-        ([progress(1), progress(3), audit(missing=7)], [0, 1, 2]),
-        ([progress(1), progress(3), PUBLISHED], [0, 1, 2]),
-        ([progress(1), progress(2), KILLED], [0, 1, 2]),
+        ([progress(1), progress(2), saved(3), progress(4), saved(5)], [1, 2, 4]),
+        ([progress(1), progress(2), evaluated(3), progress(4), evaluated(5)], [1, 2, 4]),
+        ([progress(1), progress(3), evaluated(3), progress(5), evaluated(5)], [1, 2, 3, 4]),
+        ([progress(1), progress(3), audit(missing=7)], [1, 2]),
+        ([progress(1), progress(3), PUBLISHED], [1, 2]),
+        ([progress(1), progress(2), KILLED], [1, 2]),
+        ([reported(1, loss=0.5), reported(1, speed=7), reported(2, loss=0.4)], [1, 2]),
         ([audit("epoch=2", missing=1), audit(missing=7), audit(missing=7)], [0, 1]),
         ([waits(""), waits("publish what was trained")], [0, 1]),
         ([KILLED, LOST, ends(0, 145, "worker 1 had ended", follows=1), ends(0, 0, "all ranks ended")], [0]),
@@ -152,7 +157,7 @@ def test_what_several_workers_and_the_backend_tell_is_shown_in_the_order_of_its_
     tell(display, of, at(saved(5), 23))  # by a clock that is slow
     printed = [line.split(" s  ") for line in capsys.readouterr().out.splitlines()]
     assert " ".join(words.split()[0] for _, words in printed) == (
-        "attempt note: saved worker a-run: progress note: progress saved"
+        "attempt note: saved worker a-run: progress note: saved"
     )
     seconds = [float(second) for second, _ in printed]
     assert seconds == sorted(seconds)
@@ -176,6 +181,11 @@ def test_progress_is_shown_every_five_seconds_and_at_its_end(display, clock, sho
         tell(display, of, progress(step, 20))
         display.idle()
     assert [int(re.search(r"step=(\d+)", line)[1]) for line in shown()] == [1, 6, 11, 16, 20]
+
+
+def test_the_progress_that_is_shown_is_the_newest_that_a_look_has_brought(watch, shown):
+    watch(snapshot(), snapshot("Running", *map(progress, range(1, 8))), snapshot("Failed"))
+    assert [line for line in shown() if "step=" in line] == [str(progress(7))]
 
 
 def test_of_an_earlier_attempt_only_its_end_and_what_lasts_of_it_are_shown_when_a_later_one_has_begun(display, shown):
@@ -263,11 +273,6 @@ def watch(tmp_path):
     return run
 
 
-@pytest.fixture(autouse=True)
-def no_expression(monkeypatch):
-    monkeypatch.setattr(Job, "attach_expression", "attach(...)")
-
-
 def test_the_end_is_shown_behind_the_last_line(watch, shown):
     assert watch(snapshot(), snapshot("Failed", NOTE)) == "Failed"
     assert shown() == ["job-a: Running", str(NOTE), "job-a: Failed"]
@@ -303,7 +308,9 @@ def test_of_a_job_that_had_ended_before_only_its_last_numbers_are_shown(watch, s
 def test_an_interrupt_ends_the_watching_and_the_program_and_not_the_job(watch, capsys, before):
     with pytest.raises(KeyboardInterrupt):
         watch(*before, KeyboardInterrupt())
-    assert unnamed(capsys.readouterr().out.splitlines()[-1], "job-a", "attach(...).watch()") == []
+    assert (
+        unnamed(capsys.readouterr().out.splitlines()[-1], "train_func watch job-a ", "train_func cancel job-a ") == []
+    )
 
 
 def test_an_interrupt_in_ipython_ends_the_cells_behind_it_too_and_shows_one_sentence(watch, shell, capsys):
@@ -311,7 +318,7 @@ def test_an_interrupt_in_ipython_ends_the_cells_behind_it_too_and_shows_one_sent
     assert isinstance(shell.run_cell("watch(*told)").error_in_exec, KeyboardInterrupt)  # as of any interrupt
     first, last = capsys.readouterr().out.splitlines()
     assert first.endswith("job-a: Running")
-    assert unnamed(last, "job-a", "attach(...).watch()", ".cancel()") == []
+    assert unnamed(last, "job-a", ".watch()", ".cancel()") == []
 
 
 def test_a_function_is_called_with_each_alert_and_what_it_raises_is_printed_once_and_ends_nothing(watch, capsys):

@@ -110,9 +110,13 @@ def test_a_history_without_a_number_is_not_drawn(picture):
     assert unnamed(refused.value, "reviews-0123456789ab", "session.report(") == []
 
 
-def test_plot_with_arguments_is_that_of_pandas(picture):
-    axes = history_of(trained(1, 8), "n").plot(x="step", y="loss")
-    assert [len(line.get_xdata()) for line in axes.lines] == [7]
+def test_plot_with_arguments_is_that_of_pandas_and_draws_a_metric_over_its_steps(picture):
+    table = history_of([*trained(10, 14), row(1, 11, eval_loss=0.5), row(1, 13, eval_loss=0.4)], "n")
+    for axes in (table.plot(y="eval_loss"), table.plot.line(y="eval_loss")):
+        assert [line.get_xydata().tolist() for line in axes.lines] == [[[11, 0.5], [13, 0.4]]]
+    (line,) = table.plot(x="epoch", y="loss").lines
+    assert line.get_xdata().tolist() == [step / 40 for step in range(10, 14)]
+    assert len(table.plot(kind="hist", y="loss", bins=3).patches) == 3
 
 
 WITHOUT_MATPLOTLIB = """

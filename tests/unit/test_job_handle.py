@@ -1,6 +1,8 @@
 """A handle on a job: what it says of its place, what a cancelled or deleted job leaves, what it refuses."""
 
 import json
+from dataclasses import replace
+from datetime import datetime
 
 import pytest
 
@@ -15,6 +17,7 @@ from train_func.errors import InvalidInput, JobNotFound, StorageFailed
 from train_func.run import Run
 from train_func.storage import open_store
 from train_func.wire import events
+from train_func.wire.records import AttemptSetup, Numerics
 
 FOREVER = "import time; print('ready', flush=True); time.sleep(600)"
 
@@ -82,6 +85,23 @@ def test_a_handle_that_a_notebook_shows_tells_name_state_and_progress(jobs, tmp_
     html = Job(record, jobs.backend, store)._repr_html_()
     assert unnamed(html, "✓ Succeeded", record.name, "train()", "generation 2", "25%", "step 10 of 40") == []
     assert "<svg" not in html
+
+
+@pytest.mark.parametrize("precision", ["", "bf16"], ids=["a loop of one's own", "Trainer"])
+def test_a_report_says_when_the_run_was_and_of_its_precision_only_what_is_known(jobs, tmp_path, precision):
+    store = open_store((tmp_path / "store").as_uri())
+    record = put_run(store, Run(name="own"), submitted="2026-01-02T03:04:05.000+00:00")
+    begins = events.AttemptStarts(attempt=1, position=1, at_most=3, num_workers=1, num_ranks=1, num_threads=1)
+    times = [f"2026-01-02T03:05:{second}+00:00" for second in ("06", "07")]
+    told = [replace(begins, time=times[0]), events.Stage(text="training", precision=precision, time=times[1])]
+    store.put(record.keys.attempt(1).log(0), "".join(f"{events.line(event)}\n" for event in told).encode())
+    numerics = Numerics(precision="bf16", num_micro_batches=2, micro_batch_size=8, devices=("cpu",))
+    setup = AttemptSetup(workers=1, world_size=1, versions={}, machine={}, numerics=numerics)
+    store.put(record.keys.attempt(1).setup, setup.to_json())
+    page = Job(record, jobs.backend, store).report(tmp_path).read_text()
+    when = [datetime.fromisoformat(moment).astimezone() for moment in (record.submitted, *times)]
+    assert unnamed(page, *(f"{moment:%d %b %Y %H:%M:%S %Z}" for moment in when)) == []
+    assert ("bf16" in page) == bool(precision)
 
 
 def test_cancel_stops_the_workers_though_the_store_is_away(job, jobs, tmp_path, capsys):

@@ -14,7 +14,7 @@ from train_func.client.display.html import draw
 from train_func.client.display.panel import Subject, panel_of
 from train_func.client.display.trace import Trace
 from train_func.client.logs import Attempt, AttemptLine
-from train_func.client.status import Condition, JobStatus, Pod, Snapshot
+from train_func.client.status import Condition, ContainerEnd, JobEvent, JobStatus, Pod, Snapshot
 from train_func.client.watch import News
 from train_func.errors import JobFailed
 from train_func.wire import events
@@ -100,6 +100,12 @@ def test_a_worker_that_came_again_has_its_restarts_counted():
     first = replace(POD, uid="old", phase="Failed", exit_code=137, deleted=True)
     text = words(html_of(news("Running", of=(first, replace(POD, restarts=1)))))
     assert re.search(r"0 ● Running here 2 ", text)
+
+
+def test_workers_whose_ranks_alone_began_again_have_as_many_restarts_as_their_attempts_say():
+    again = [events.RanksRestart(worker=n, attempt=2, message="rank 1 was killed", follows=1) for n in (0, 1)]
+    text = words(html_of(news("Running", begins(), *again, begins(2), of=pods("Running", "Running"))))
+    assert ("attempt 2" in text, re.findall(r"[01] ● Running here (\S+)", text)) == (True, ["1", "1"])
 
 
 def measured(slow=False, **ranks):
@@ -220,6 +226,26 @@ def test_a_worker_that_was_lost_is_the_reason_of_the_next_attempt_though_it_left
     assert "↻ attempt 2 (worker 1 had ended) began at step 1: the store has no checkpoint" in words(html)
     lines = [float(at) for at in re.findall(r'<line x1="([\d.]+)"[^>]*><title>', html)]
     assert [at >= LEFT for at in lines] == [True]  # within the chart
+
+
+def test_a_worker_that_was_killed_is_the_reason_of_the_next_attempt_in_the_words_of_the_backend():
+    at = [NOW + timedelta(seconds=seconds) for seconds in range(4)]
+    killed = JobEvent(at[1], "Warning", "Error", "", "Pod/p1", pod="p1", worker=1, end=ContainerEnd(137, ""))
+    end = events.WorkerEnds(worker=0, exit_code=145, cause="peer", message="worker 1 left no record", follows=1)
+    first, second = news("Running", replace(begins(), time=at[0].isoformat()), end), replace(begins(2), time=f"{at[3]}")
+    trace = Trace()
+    for each in (first, news("Running", second, attempt=2)):
+        trace.take(replace(each, snapshot=replace(each.snapshot, events=(killed,))))
+    assert "↻ attempt 2 (worker 1 was killed by SIGKILL)" in words(draw(panel_of(SUBJECT, trace, now=NOW)))
+
+
+def test_a_note_stands_once_whichever_attempts_say_it_and_not_where_it_stands_beside_the_panel():
+    told = [news("Running", events.Note(text=text), attempt=n) for n in (1, 2) for text in ("of data", "of a worker")]
+    trace = Trace()
+    for each in told:
+        trace.take(each)
+    text = words(draw(panel_of(replace(SUBJECT, told=frozenset({"of data"})), trace, now=NOW)))
+    assert re.findall(r"note: (of \w+)", text) == ["of a"]
 
 
 def test_a_frame_says_when_it_was_drawn_while_the_job_goes_on():

@@ -55,7 +55,7 @@ def damaged():
 
 
 def advice(record, store):
-    (words,) = re.findall("next: (.*)", str(explain(record, RecordedJob("exit_1"), store, "attach(...)")))
+    (words,) = re.findall("next: (.*)", str(explain(record, RecordedJob("exit_1"), store, "attach(...).logs()")))
     return words
 
 

@@ -79,7 +79,7 @@ def test_the_size_is_that_of_all_files_of_all_generations(store):
     assert table(store)["size_mb"].tolist() == [round(num_bytes / 1e6, 3)]
 
 
-def test_of_what_was_asked_the_differences_are_shown_and_nothing_else(store):
+def test_of_what_was_asked_the_differences_are_shown_and_nothing_else_on_the_command_too(store, capsys):
     put_run(store, Run(name="a", parameters={"lr": 0.1, "depth": 3, "layers": [7, 7]}))
     put_run(store, Run(name="b", parameters={"lr": 0.2, "depth": 3, "layers": [7]}, epochs=7))
     found = table(store).sort_index()
@@ -87,6 +87,10 @@ def test_of_what_was_asked_the_differences_are_shown_and_nothing_else(store):
     assert columns == ["epochs", "parameters.lr", "parameters.layers"]
     assert found["parameters.lr"].tolist() == [0.1, 0.2]
     assert found["parameters.layers"].tolist() == ["[7, 7]", "[7]"]
+    assert main(["runs", "--store", store.address]) == 0
+    lines = {line.split("-")[0]: line for line in capsys.readouterr().out.splitlines()[1:]}
+    assert unnamed(lines["b"], "epochs=7", "parameters.lr=0.2", "parameters.layers=[7]") == []
+    assert ("depth" in lines["a"], "lr=0.1" in lines["a"]) == (False, True)
 
 
 def test_fields_of_a_task_are_compared_among_runs_with_a_task(store):

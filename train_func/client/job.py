@@ -62,7 +62,7 @@ class Job:
     def _repr_html_(self) -> str | None:
         from train_func.client.display.page import draw_handle
 
-        return draw_handle(self._looks, self._told, REPR_SECONDS)
+        return draw_handle(self._looks, REPR_SECONDS)
 
     @property
     def name(self) -> str:
@@ -137,7 +137,7 @@ class Job:
                 self._note(words)
         except KeyboardInterrupt:
             screen.finish()
-            raise self._left_running("watching", f"{self.attach_expression}.watch() shows it again") from None
+            raise self._left_running("watching", "watch", "shows it again") from None
         return failure
 
     def report(self, path: str | Path | None = None, *, texts: bool = True) -> Path:
@@ -154,7 +154,7 @@ class Job:
         """
         from train_func.client.display.page import write_page
 
-        return write_page(path, self._looks, self._told, texts=texts)
+        return write_page(path, self._looks, texts=texts)
 
     @property
     def _looks(self) -> "JobLooks":
@@ -230,7 +230,7 @@ class Job:
         try:
             state = self.wait(timeout)
         except KeyboardInterrupt:
-            raise self._left_running("waiting", f"{self.attach_expression} finds it again") from None
+            raise self._left_running("waiting", "result", "waits again") from None
         if failure := self._looks.failure(state):
             raise failure
         published = published_result(self._store, self.record.keys)
@@ -431,8 +431,9 @@ class Job:
     def _note(self, words: str) -> None:
         print(shown(f"{self.name}: {words}"), flush=True)
 
-    def _left_running(self, what: str, again: str) -> WatchInterrupted:
-        words = f"{self.name}: stopped {what}; the job keeps running: {again}, .cancel() stops it"
+    def _left_running(self, what: str, verb: str, does: str) -> WatchInterrupted:
+        again, cancel = self._looks.how_to(verb), self._looks.how_to("cancel")
+        words = f"{self.name}: stopped {what}; the job keeps running: `{again}` {does}, `{cancel}` stops it"
         if not in_ipython():  # which shows the words of what is raised
             print(words)
         return WatchInterrupted(words)

@@ -1,6 +1,7 @@
 """One loop looks at a job again and again; wait, watch, result, drills and followed logs are served by it."""
 
 import math
+import shlex
 import time
 import traceback
 from collections.abc import Callable, Iterator, Sequence
@@ -22,7 +23,7 @@ from train_func.client.stored_run import (
 )
 from train_func.errors import InvalidInput, JobFailed, JobNotFound
 from train_func.storage import Store
-from train_func.text import shown
+from train_func.text import in_ipython, shown
 from train_func.wire.events import Alert
 from train_func.wire.records import RunRecord
 
@@ -215,11 +216,16 @@ class JobLooks:
         """Returns why a job in this state has no result; None where it has one, or has not ended."""
         if state not in WITHOUT_RESULT:
             return None
-        attach = attach_expression(self.record.name, self.backend)
+        return explain(self.record, self.job, self.store, self.how_to("logs"))
+
+    def how_to(self, verb: str) -> str:
+        """Returns what does this with the run: an expression in a notebook, a command elsewhere."""
+        if in_ipython():
+            return f"{attach_expression(self.record.name, self.backend)}.{verb}()"
         backend, store = name_of_backend(self.backend), self.record.store
         is_default = backend == DEFAULT and make_backend(DEFAULT, {}).store_address() == store
         where = () if is_default else ("--on", backend, "--store", store)
-        return explain(self.record, self.job, self.store, attach, where)
+        return shlex.join(["python", "-m", "train_func", verb, self.record.name, *where])
 
 
 def until_read(views: Iterator[View]) -> Iterator[View]:

@@ -240,6 +240,8 @@ class Stage(Event):
     WORDS = "{text}"
 
     text: str
+    precision: str = ""
+    """In which the training computes, where that begins and it is known."""
 
 
 class StepProgress(Event):

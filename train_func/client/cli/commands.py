@@ -31,8 +31,10 @@ from train_func.text import counted, json_shown, listed, shown, sized
 from train_func.version import VERSION
 from train_func.wire.layout import PROBES
 
-HEADINGS = ("NAME", "TASK", "SUBMITTED", "STATE", "CAUSE", "IN PLACE", "SIZE", "METRICS", "NOTE")
-RARE = ("CAUSE", "IN PLACE", "NOTE")  # columns that are shown only where a run has something in them
+HEADINGS = ("NAME", "TASK", "SUBMITTED", "STATE", "CAUSE", "IN PLACE", "SIZE", "DIFFERENCES", "METRICS", "NOTE")
+MOST_DIFFERENCES, MOST_METRICS = 8, 4
+MOST_LETTERS = 48  # of one of them
+RARE = ("CAUSE", "IN PLACE", "DIFFERENCES", "NOTE")  # columns that are shown only where a run has something in them
 MEANT = {  # what other programs call a command
     **dict.fromkeys(("list", "ls", "ps", "status", "jobs"), "runs"),
     **dict.fromkeys(("stop", "kill"), "cancel"),
@@ -327,8 +329,7 @@ def _run_fields(row: Mapping[str, Any]) -> dict[str, Any]:
 
 def _cells(row: Mapping[str, Any]) -> tuple[str, ...]:
     """The cells of a run, in the order of the headings."""
-    metrics = {name.removeprefix(METRIC): value for name, value in row.items() if name.startswith(METRIC)}
-    numbers = [f"{name}={f'{value:.4g}' if isinstance(value, float) else value}" for name, value in metrics.items()]
+    fields = _run_fields(row)
     return (
         row["name"],
         row["task"],
@@ -337,9 +338,16 @@ def _cells(row: Mapping[str, Any]) -> tuple[str, ...]:
         row["cause"] or "",
         row["in_place"] or "",
         sized(row["num_bytes"]),
-        listed(numbers, 4),
+        _pairs(fields["differences"], MOST_DIFFERENCES),
+        _pairs(fields["metrics"], MOST_METRICS),
         row["note"],
     )
+
+
+def _pairs(values: Mapping[str, Any], at_most: int) -> str:
+    given = {name: value for name, value in values.items() if value is not None}
+    words = [f"{name}={f'{value:.4g}' if isinstance(value, float) else value}" for name, value in given.items()]
+    return listed([each if len(each) <= MOST_LETTERS else f"{each[:MOST_LETTERS]}..." for each in words], at_most)
 
 
 def _remove(arguments: argparse.Namespace, output: Output) -> int:

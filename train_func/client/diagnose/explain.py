@@ -4,7 +4,6 @@ The monitor tells what hinders a job that has not ended.
 """
 
 import re
-import shlex
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -28,7 +27,6 @@ from train_func.client.stored_run import Submission, goes_on_in, is_cancelled
 from train_func.errors import CAUSES, Cause, JobFailed, StorageFailed
 from train_func.inputs import variable_of
 from train_func.storage import Store
-from train_func.text import in_ipython
 from train_func.wire import exits
 from train_func.wire.layout import MODEL_MANIFEST
 from train_func.wire.records import EndRecord, Failure, RunRecord
@@ -246,15 +244,14 @@ def _own_cause(pod: Pod) -> Cause:
     return termination(pod.message)[0] or exits.cause_of(pod.exit_code or 0)
 
 
-def explain(record: RunRecord, job: BoundJob, store: Store, attach: str, where: Sequence[str] = ()) -> JobFailed:
+def explain(record: RunRecord, job: BoundJob, store: Store, logs: str) -> JobFailed:
     """Makes the one error that says why the job of ``record`` has no result.
 
     Args:
         record: of the run.
         job: what has executed it.
         store: of the run.
-        attach: the expression that finds the job in a notebook.
-        where: options of a command that name its backend and store; empty: the default ones.
+        logs: what shows the whole log, an expression or a command.
     """
     evidence = Evidence.gather(record, job, store)
     verdict, checkpoint = evidence.verdict(), evidence.checkpoint
@@ -282,8 +279,7 @@ def explain(record: RunRecord, job: BoundJob, store: Store, attach: str, where: 
         if checkpoint and not evidence.has_result and verdict.cause in CHANGES_THE_RUN:
             advice += f", with resume={record.name!r}: it goes on {checkpoint}"
         lines.append(f"  next: {advice}")
-    command = shlex.join(["python", "-m", "train_func", "logs", record.name, *where])
-    lines.append(f"  the whole log: {f'{attach}.logs()' if in_ipython() else command}")
+    lines.append(f"  the whole log: {logs}")
     return JobFailed("\n".join(lines), cause=verdict.cause, remedy=advice)
 
 

@@ -35,6 +35,8 @@ class Incident:
     """Equal for one incident in every look, whether a pod or an event shows it."""
     worker: int
     diagnosis: Diagnosis
+    time: datetime | None
+    """When it was seen; None where the backend does not say."""
 
 
 def incidents(pods: Sequence[Pod], events: Sequence[JobEvent], max_attempts: int) -> list[Incident]:
@@ -50,19 +52,20 @@ def incidents(pods: Sequence[Pod], events: Sequence[JobEvent], max_attempts: int
     happened: dict[str, Incident] = {}
     over_disk: Counter[int] = Counter()
 
-    def evict(key: str, worker: int, reason: str, message: str) -> None:
+    def evict(key: str, worker: int, reason: str, message: str, time: datetime | None) -> None:
         if key not in happened:
             diagnosis = look_up(reason, message)
             assert diagnosis is not None  # the table has a row for each of the reasons
             over_disk[worker] += diagnosis.cause == "storage"
             is_permanent = diagnosis.cause == "storage" and over_disk[worker] >= CRASHES
             what = f"worker {worker} {diagnosis.message}"
-            happened[key] = Incident(key, worker, replace(diagnosis, message=what, permanent=is_permanent))
+            happened[key] = Incident(key, worker, replace(diagnosis, message=what, permanent=is_permanent), time)
 
     for event in events:
         end = event.end
         if event.object == f"Pod/{event.pod}" and event.reason in EVICTION_REASONS:
-            evict(f"eviction {event.pod} {event.uid or event.time}", event.worker, event.reason, event.message)
+            key = f"eviction {event.pod} {event.uid or event.time}"
+            evict(key, event.worker, event.reason, event.message, event.time)
         elif end and exits.retryable(end.code) and exits.cause_of(end.code) != "peer":
             first = begun.setdefault((event.worker, event.reason, end.code), event.since or event.time)
             num_ends = 1 + sum(first < start <= event.time for start in starts.get(event.worker, ()))
@@ -71,11 +74,11 @@ def incidents(pods: Sequence[Pod], events: Sequence[JobEvent], max_attempts: int
             if is_quick and num_ends >= (max_attempts + 1 if diagnosis.cause == "memory" else CRASHES):
                 diagnosis = replace(diagnosis, permanent=diagnosis.remedy != _STARTED_AGAIN)
             key = f"end {event.pod} {event.reason} {end.code} {num_ends}"
-            happened[key] = Incident(key, event.worker, diagnosis)
+            happened[key] = Incident(key, event.worker, diagnosis, event.time)
     for pod in pods:
         # A cluster also evicts what runs on a node that it no longer hears: that node is the cause, and told as such.
         if pod.reason in EVICTION_REASONS and not pod.unheard_since:
-            evict(f"eviction {pod.name} {pod.uid}", pod.worker, pod.reason, pod.message)
+            evict(f"eviction {pod.name} {pod.uid}", pod.worker, pod.reason, pod.message, pod.ended)
     return list(happened.values())
 
 

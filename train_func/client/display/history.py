@@ -35,7 +35,7 @@ class History(pd.DataFrame):
 
     @property
     def plot(self) -> "_Plot":
-        """Called without arguments: the picture of all metrics; otherwise ``DataFrame.plot``."""
+        """Called without arguments: the picture of all metrics; otherwise ``DataFrame.plot`` over ``step``."""
         return _Plot(self)
 
 
@@ -43,12 +43,19 @@ class _Plot(PlotAccessor):
     def __call__(self, *args: Any, **options: Any) -> Any:
         """Draws a panel for each metric, and a dotted line where a later attempt begins; returns the Axes.
 
+        With arguments it draws as ``DataFrame.plot`` does, with lines over ``step`` unless ``x`` is given.
+
         Raises:
             InvalidInput: matplotlib is not installed, or the run has reported no number.
         """
-        if args or options:
-            return super().__call__(*args, **options)
-        return _picture(self._parent)
+        if not (args or options):
+            return _picture(self._parent)
+        rows = self._parent
+        if not args and options.get("kind", "line") == "line":
+            options["x"] = options.get("x") or "step"
+            if isinstance(y := options.get("y"), str):
+                rows = rows.dropna(subset=[y])  # pandas draws no line across the rows that have no value
+        return PlotAccessor(rows)(*args, **options)
 
 
 class _Drawn(list["Axes"]):

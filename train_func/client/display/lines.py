@@ -95,7 +95,7 @@ class Lines:
         self._attempt: Attempt | None = None
         self._said: set[Hashable] = {(Note, text) for text in told}  # what is not told twice
         self._audits: dict[str, RowsAudited] = {}  # in which each row was used once
-        self._progress: dict[type[Event], StepProgress | Reported] = {}  # came too soon after those before them
+        self._progress: dict[Hashable, StepProgress | Reported] = {}  # the newest of each kind that is not shown yet
         self._progressed = self._printed = -PROGRESS_SECONDS
         self._num_printed = 0
 
@@ -156,11 +156,12 @@ class Lines:
                 pass
             case WaitsForStore() | WaitsForPeers() if line.worker != 0:
                 pass  # what one waits for, all wait for
-            case StepProgress() | Reported() as progress:
-                is_last = isinstance(progress, StepProgress) and progress.step >= progress.num_steps
-                self._progress[type(progress)] = progress
-                if is_last or self._clock() - self._progressed >= PROGRESS_SECONDS:
+            case StepProgress() as progress:
+                self._progress[StepProgress] = progress
+                if progress.step >= progress.num_steps:
                     self._show_progress()
+            case Reported() as report:
+                self._progress[frozenset(report.metrics)] = report
             case WorkerEnds() as end:
                 if self._is_new_end(end):
                     self._show_progress()
@@ -183,16 +184,17 @@ class Lines:
             case Event() as event:
                 step = getattr(event, "step", None)
                 before = self._progress.get(StepProgress)
-                if before and step is not None and before.step < step:
+                is_due = self._is_progress_due
+                if before and step is not None and before.step < step and not is_due:
                     del self._progress[StepProgress]  # it would come behind what is newer
-                if step is not None or isinstance(event, Published):
+                if step is not None or is_due or isinstance(event, Published):
                     self._show_progress()
                 self.say(event)
 
     def idle(self) -> None:
         """Shows what is due after each look."""
         now = self._clock()
-        if self._progress and now - self._progressed >= PROGRESS_SECONDS:
+        if self._is_progress_due:
             self._show_progress()
         if now - self._printed >= PROGRESS_SECONDS:
             self._show_unprinted()
@@ -223,9 +225,13 @@ class Lines:
         self._shown = max(self._shown, when)  # a progress may have waited, and the clocks of workers differ
         print(f"{max(0.0, self._shown - self._begun):6.1f} s  {shown(words)}", flush=True)
 
+    @property
+    def _is_progress_due(self) -> bool:
+        return self._clock() - self._progressed >= PROGRESS_SECONDS
+
     def _show_progress(self) -> None:
         waiting, self._progress = self._progress, {}
-        for progress in waiting.values():
+        for progress in sorted(waiting.values(), key=seconds_of):
             self._progressed = self._clock()
             self.say(progress)
 

@@ -7,6 +7,7 @@ it was computed on, and how to do it again.
 import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -22,7 +23,7 @@ from train_func.client.display.panel import Panel, Subject, panel_of
 from train_func.client.display.trace import Trace
 from train_func.client.model.held_out import stored_predictions, texts_of
 from train_func.client.stored_attempts import all_ends, attempt_numbers
-from train_func.client.stored_run import Submission, attach_expression
+from train_func.client.stored_run import ENDED, Submission, attach_expression, submission_time
 from train_func.client.watch import JobLooks
 from train_func.errors import InvalidInput, TrainFuncError
 from train_func.fields import field_names
@@ -42,24 +43,24 @@ th{{color:light-dark(#666,#aaa)}}pre{{white-space:pre-wrap;overflow-wrap:anywher
 Rows = Iterable[Sequence[str]]
 
 
-def write_page(path: str | Path | None, looks: JobLooks, told: frozenset[str], *, texts: bool) -> Path:
-    """Writes the page of a job as ``Job.report`` does; returns its path. ``told``: notes that were printed."""
+def write_page(path: str | Path | None, looks: JobLooks, *, texts: bool) -> Path:
+    """Writes the page of a job as ``Job.report`` does; returns its path."""
     record, store = looks.record, looks.store
     target = Path(path or "").expanduser()
     target = target / f"{record.name}.html" if target.is_dir() else target
     if not target.parent.is_dir():
         raise InvalidInput(f"report({str(path)!r}): there is no folder {target.parent}; make it, or name another")
     trace = _trace(looks)
-    panel = panel_of(Subject.of(looks, told), trace, str(looks.failure(trace.state) or ""))
+    panel = panel_of(Subject.of(looks), trace, str(looks.failure(trace.state) or ""))
     attach = attach_expression(record.name, looks.backend)
     target.write_text(page(panel, trace, record, store, attach, texts=texts), encoding="utf-8")
     return target
 
 
-def draw_handle(looks: JobLooks, told: frozenset[str], seconds: float) -> str | None:
+def draw_handle(looks: JobLooks, seconds: float) -> str | None:
     """Returns the state of a job and how far it is, as HTML; None where that is not known in so many seconds."""
     try:
-        panel = call_with_timeout(seconds, lambda: panel_of(Subject.of(looks, told), _trace(looks)))
+        panel = call_with_timeout(seconds, lambda: panel_of(Subject.of(looks), _trace(looks)))
     except (TrainFuncError, TimeoutError):
         return None
     return draw_head(panel)
@@ -104,9 +105,10 @@ def page(panel: Panel, trace: Trace, record: RunRecord, store: Readable, attach:
     parts = [
         draw(panel),
         *_held_out(record, store, texts=texts),
+        _section("When", _table((), _times(record, store, trace))),
         _section("Asked for", _table((), _asked(record))),
         _section("Attempts", _table(("attempt", "workers", "began behind", "ended"), _attempts(attempts, trace))),
-        _section("Computed on", _table((), _environment(attempts))),
+        _section("Computed on", _table((), _environment(attempts, trace))),
         _section("Function", _cells(newest.cells if newest else {})),
         _section("Again", f"<pre>{as_html(_again(record, attach))}</pre>"),
     ]
@@ -123,6 +125,19 @@ def _held_out(record: RunRecord, store: Readable, *, texts: bool) -> Iterator[st
     places = predictions.worst(MOST_MISTAKES)
     known, why = texts_of(record, predictions, places) if texts else ({}, "")
     yield _section(title_of_mistakes(predictions), draw_mistakes(predictions, places, known, why))
+
+
+def _times(record: RunRecord, store: Readable, trace: Trace) -> Rows:
+    def words(moment: datetime) -> str:
+        return f"{moment.astimezone():%d %b %Y %H:%M:%S %Z}"
+
+    if submitted := submission_time(store, record.keys):
+        yield "submitted", words(datetime.fromisoformat(submitted))
+    if trace.groups:
+        yield "began", words(datetime.fromtimestamp(min(group.time for group in trace.groups), UTC))
+    if trace.state in ENDED and trace.last_event:
+        yield "ended", words(datetime.fromtimestamp(trace.last_event, UTC))
+    yield "this page", words(datetime.now(UTC))
 
 
 def _asked(record: RunRecord) -> Rows:
@@ -146,14 +161,22 @@ def _attempts(attempts: Sequence[_Attempt], trace: Trace) -> Rows:
         root = next((end for end in attempt.ends if end.root_cause and end.exit_code), None)
         end = root or next(iter(attempt.ends), None)
         words = "" if end is None else "well" if end.exit_code == 0 else f"{end.cause}: {end.message}"
+        if root is None and words != "well":
+            loss = trace.loss(attempt.number, end.follows if end else None)
+            words = f"{loss.cause}: {loss.message}" if loss else words
         yield str(attempt.number), str(group.workers if group else "–"), behind, words.partition("\n")[0]
 
 
-def _environment(attempts: Sequence[_Attempt]) -> Rows:
+def _environment(attempts: Sequence[_Attempt], trace: Trace) -> Rows:
     setup = next((attempt.setup for attempt in reversed(attempts) if attempt.setup), {})
-    for part in ("machine", "numerics", "versions"):
-        for name, value in (setup.get(part) or {}).items():  # a function without a Session has no numerics
-            yield name, _value(value)
+    numerics = setup.get("numerics") or {}  # a function without a Session has none
+    if not trace.progress:  # a loop of one's own that follows no plan does not cut batches as the run would
+        numerics = {"devices": numerics.get("devices")}
+    numerics = {**numerics, "precision": trace.precision}
+    for part in (setup.get("machine") or {}, numerics, setup.get("versions") or {}):
+        for name, value in part.items():
+            if value:
+                yield name, _value(value)
 
 
 def _cells(cells: Mapping[str, Any]) -> str:

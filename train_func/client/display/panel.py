@@ -56,8 +56,8 @@ class Subject:
     """Of the run."""
 
     @classmethod
-    def of(cls, looks: JobLooks, told: frozenset[str]) -> "Subject":
-        """The job that is looked at."""
+    def of(cls, looks: JobLooks, told: frozenset[str] = frozenset()) -> "Subject":
+        """The job that is looked at; ``told``: notes that stand beside the panel."""
         record, submitted = looks.record, submission_time(looks.store, looks.record.keys)
         begun = datetime.fromisoformat(submitted) if submitted else None
         place, workers = name_of_backend(looks.backend), record.run.workers
@@ -140,7 +140,7 @@ def panel_of(
         last_step=0.0 if state == "Succeeded" else float(trace.num_steps or 0),
         workers=[_cells(worker) for worker in workers],
         num_more_workers=num_more,
-        facts=[*_facts(trace)],
+        facts=[*_facts(trace, subject.told)],
         printed=list(trace.printed),
         error=explanation or (str(trace.failure) if trace.failure else ""),
     )
@@ -238,18 +238,18 @@ def _cells(worker: WorkerState) -> tuple[str, ...]:
     return str(worker.worker), phase, worker.node or "–", str(worker.restarts or "–"), memory, activity
 
 
-def _facts(trace: Trace) -> Iterator[str]:
+def _facts(trace: Trace, told: Collection[str]) -> Iterator[str]:
     if trace.saves:
         save = trace.saves[-1]
         yield f"▲ newest checkpoint: step {save.step:,}, {sized(save.size)}, saved in {save.seconds:.1f} s"
     yield from audits_in_words(trace.audits.values(), trace.epoch)
     for attempt in sorted(group.attempt for group in trace.groups)[1:][-MOST_RESTARTS:]:
-        reason = trace.reasons.get(attempt)
+        reason = trace.reason(attempt)
         words = [f"↻ attempt {attempt}", reason and f"({reason})", _beginning(trace, attempt)]
         yield " ".join(filter(None, words))
     for alert in [alert for alert in trace.alerts if not _lasts(alert, trace)][-MOST_ALERTS:]:
         yield f"! {alert.message}"
-    for note in trace.notes[-MOST_NOTES:]:
+    for note in [note for note in trace.notes if note not in told][-MOST_NOTES:]:
         yield f"note: {note}"
     if trace.published:
         yield f"✓ published: {trace.published.model or 'the result'}"

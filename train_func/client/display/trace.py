@@ -10,7 +10,8 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 
-from train_func.client.diagnose.incidents import ending
+from train_func.client.diagnose import Diagnosis
+from train_func.client.diagnose.incidents import ending, incidents
 from train_func.client.display.chart import Curve
 from train_func.client.logs import AttemptLine
 from train_func.client.status import Pod, Snapshot
@@ -82,7 +83,7 @@ class WorkerState:
     """Phase of its newest pod; Missing where it has none."""
     node: str = ""
     restarts: int = 0
-    """How often it was started again, in place or as another pod."""
+    """How often it, or its ranks alone, were started again, in place or as another pod."""
     memory: int = 0
     """Bytes in use; 0 where it has not told."""
     limit: int = 0
@@ -115,22 +116,25 @@ class Trace:
         self.saves: list[CheckpointSaved] = []
         self.resumptions: dict[int, Resumes] = {}
         """What attempts have gone on from, by their numbers."""
-        self.reasons: dict[int, str] = {}
-        """Why attempts have followed others, by their numbers."""
         self.progress: StepProgress | None = None
         """How far the training is, as it was told last."""
         self.measured: WorkersMeasured | None = None
         """What the workers of the newest group use, and why they are slow, as it was told last."""
         self.audits: dict[str, RowsAudited] = {}
         """The audits, by what was audited, such as an epoch."""
+        self.precision = ""
+        """In which the training computes; empty where that is not known, as of a loop of one's own."""
         self.published: Published | None = None
         self.notes: list[str] = []
+        """What a person should know, each once though every attempt says it."""
         self.alerts: list[Alert] = []
         """Alerts that nothing else tells, as of a rising loss."""
         self.printed: deque[str] = deque(maxlen=MOST_PRINTED)
         """The last lines of rank 0."""
         self.incidents: list[tuple[float, Cause, str]] = []
         """What was told beside the end records: when, the cause and the words."""
+        self._reasons: dict[int, tuple[int, str]] = {}  # by attempt: the worker with which the one before it ended
+        self._rank_restarts: set[tuple[int, int]] = set()  # worker and attempt, of ranks that began again in their pod
         self._activities: dict[int, str] = {}
         self._stride = 1
 
@@ -192,6 +196,27 @@ class Trace:
             self.incidents.append((now, news.failure.cause, str(news.failure)))
         self.failure = news.failure
 
+    def reason(self, attempt: int) -> str:
+        """Returns why this attempt has followed the one before it; empty where that is not known."""
+        worker, words = self._reasons.get(attempt, (None, ""))
+        loss = self.loss(attempt - 1, worker)
+        return loss.message if loss else words
+
+    def loss(self, attempt: int, worker: int | None) -> Diagnosis | None:
+        """Returns how the backend saw a worker end in an attempt that could not write down why; None where it did not.
+
+        ``worker``: which one; None: any.
+        """
+        begins = {group.attempt: group.time for group in self.groups}
+        # It is seen a little later than its peers notice it, which may be when they are in the next attempt.
+        begin, end = begins.get(attempt, math.inf), begins.get(attempt + 2, math.inf)
+        snapshot = self.snapshot.of_this_job()
+        for incident in incidents(snapshot.pods, snapshot.events, max_attempts=0):  # whatever may follow
+            is_unwritten = worker in (None, incident.worker) and not incident.diagnosis.said
+            if is_unwritten and incident.time and begin <= incident.time.timestamp() < end:
+                return incident.diagnosis
+        return None
+
     def curves(self) -> dict[str, Curve]:
         """Returns the curve of each metric, without the steps that a later attempt did again."""
         curves: dict[str, Curve] = {}
@@ -216,7 +241,7 @@ class Trace:
         if not pods:
             return WorkerState(worker, "Missing")
         newest, activity = pods[-1], self._activities.get(worker, "")
-        restarts = len(pods) - 1 + newest.restarts
+        restarts = len(pods) - 1 + newest.restarts + sum(number == worker for number, _ in self._rank_restarts)
         if newest.phase != "Running" or newest.deleted:
             phase = "Deleted" if newest.deleted and newest.phase in ("Running", "Pending") else newest.phase
             why = ending(newest.exit_code, newest.reason, newest.message) if newest.exit_code else newest.reason
@@ -277,7 +302,10 @@ class Trace:
             case Resumes():
                 self.resumptions[event.attempt] = event
             case RanksRestart():
-                self.reasons[event.attempt] = f"worker {event.follows}: {event.message}"
+                self._reasons[event.attempt] = event.follows, f"worker {event.follows}: {event.message}"
+                self._rank_restarts.add((event.worker, event.attempt))
+            case Stage(precision=precision):
+                self.precision = precision or self.precision
             case CheckpointSaved():
                 self.saves.append(event)
             case RowsAudited():
@@ -287,7 +315,7 @@ class Trace:
             case Alert():
                 self.alerts += [] if event.repeats else [event]
             case Note():
-                self.notes.append(event.text)
+                self.notes += [] if event.text in self.notes else [event.text]
             case CheckpointFailed() | WaitsForStore():
                 self.incidents.append((when, "storage", str(event)))
                 self._activities[line.worker] = str(event)
@@ -298,7 +326,8 @@ class Trace:
             case RankStops() | WorkerEnds():
                 self._activities[line.worker] = str(event).partition("\n")[0]
                 if isinstance(event, WorkerEnds) and event.exit_code:
-                    self.reasons.setdefault(attempt + 1, event.message)
+                    root = event.worker if event.follows is None else event.follows
+                    self._reasons.setdefault(attempt + 1, (root, event.message))
 
     def _add(self, step: Point) -> None:
         self.steps.append(step)

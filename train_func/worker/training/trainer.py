@@ -157,7 +157,7 @@ class Trainer(transformers.Trainer):
         num_steps = facts.num_epochs * facts.steps_per_epoch
         self._progress = Progress(num_steps, logging_steps_of(self.args, num_steps))
         precision = next((of for of in ("bf16", "fp16") if getattr(self.args, of)), "fp32")
-        world.log_rank0(Stage(text=f"training steps={num_steps} precision={precision}"))
+        world.log_rank0(Stage(text=f"training steps={num_steps} precision={precision}", precision=precision))
         marks.begin()
         begin, checks = type(self).checkpoints, type(self).checks
         with stop_flag.defer() if begin else contextlib.nullcontext():
