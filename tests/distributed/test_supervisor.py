@@ -331,7 +331,7 @@ def test_a_store_that_is_gone_at_the_end_is_what_failed(job, tmp_path):
     made = goes_away(job, tmp_path / "outer", returns=False)
     assert made.exit_codes() == [69]
     assert made.pods[0].termination["cause"] == "storage"
-    assert made.pods[0].says("the store was no help")
+    assert made.pods[0].says("the store failed at the end of this attempt")
 
 
 def test_a_store_that_is_away_is_waited_for_until_the_worker_is_stopped(job):
