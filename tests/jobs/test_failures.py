@@ -120,7 +120,7 @@ def test_an_interrupt_ends_the_watching_and_not_the_job(home, a_run, tmp_path, c
             job.watch()
     finally:
         signal.signal(signal.SIGINT, before)
-    assert unnamed(capsys.readouterr().out, f"attach('{job.name}').watch()", ".cancel()") == []
+    assert unnamed(capsys.readouterr().out, f"train_func watch {job.name}`", f"train_func cancel {job.name}`") == []
     file.touch()
     assert job.wait(LIMIT) == "Succeeded"
 

@@ -292,7 +292,8 @@ class Trace:
                 self.groups.append(Group(when, event.attempt, event.num_workers, event.num_ranks))
                 self._activities = dict.fromkeys(range(event.num_workers), IN_FUNCTION)
                 self.measured = None
-            case Stage():  # of a session: it is open
+            case Stage(precision=precision):  # of a session: it is open
+                self.precision = precision or self.precision
                 loading = {
                     worker: "loads model and data" for worker, does in self._activities.items() if does == IN_FUNCTION
                 }
@@ -304,8 +305,6 @@ class Trace:
             case RanksRestart():
                 self._reasons[event.attempt] = event.follows, f"worker {event.follows}: {event.message}"
                 self._rank_restarts.add((event.worker, event.attempt))
-            case Stage(precision=precision):
-                self.precision = precision or self.precision
             case CheckpointSaved():
                 self.saves.append(event)
             case RowsAudited():
