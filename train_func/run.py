@@ -232,7 +232,9 @@ def name_of(
     named = [str(address) for address in inputs if address is not None] or [
         type(run.task).__name__ if run.task else function
     ]
-    readable = run.name or "-".join(map(_slug, named))[:DERIVED_LENGTH].strip("-")
+    words = [_slug(address) for address in named]
+    # A folder is often called model, as that of a package is: the data then says more alone.
+    readable = run.name or "-".join(words[words[0] == "model" :] or words)[:DERIVED_LENGTH].strip("-")
     return f"{readable}-{hashlib.sha256(json.dumps(decides, sort_keys=True).encode()).hexdigest()[:HASH_LENGTH]}"
 
 

@@ -98,5 +98,5 @@ def test_a_function_that_is_made_for_submit_trains_and_publishes_by_the_stock_sd
     submit_stock(train_func, dataset)
     until(lambda: held() & {"Succeeded", "Failed"}, "its end", LIMIT_SECONDS, logs)
     assert "Succeeded" in held(), logs()
-    keys = [entry.key for entry in open_store(f"{Cluster().store_address()}/stock").list("model-")]
+    keys = [entry.key for entry in open_store(f"{Cluster().store_address()}/stock").list("")]
     assert sum(key.count("/") == 2 and key.endswith("/model/manifest.json") for key in keys) == 1

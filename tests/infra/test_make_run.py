@@ -8,7 +8,7 @@ import pytest
 from tests.infra.conftest import ROOT
 from tests.messages import unnamed
 
-JOB = "model-reviews-0123456789ab"
+JOB = "reviews-0123456789ab"
 PAPERMILL = """
 import json, os
 from pathlib import Path

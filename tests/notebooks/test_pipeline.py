@@ -13,7 +13,7 @@ def test_of_three_models_the_worse_one_is_not_promoted_and_the_better_one_is(tmp
     monkeypatch.setenv("TMPDIR", str(tmp_path))
     with home_in(tmp_path):
         shown = execute(NOTEBOOK, tmp_path / "executed.ipynb", **SMALL)
-    ended = re.findall(r"^(model-\S+): (in place|not promoted)$", shown, re.M)
+    ended = re.findall(r"^(shop-\S+): (in place|not promoted)$", shown, re.M)
     assert [how for _, how in ended] == ["in place", "not promoted", "in place"]
     assert f"shop-messages: {ended[2][0]}" in shown
     assert "'label': 'delivery'" in shown

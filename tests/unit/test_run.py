@@ -261,6 +261,8 @@ def test_the_readable_part_that_is_not_given_stays_the_same_in_all_versions():
     """It is part of the name by which an earlier run is found."""
     assert name_of(Run(), **{**MADE_OF, "function": "fine_tune_my_model"}).startswith("fine-tune-my-")
     assert name_of(a_run(model="a" * 90, dataset="b" * 90), **MADE_OF).startswith(f"{'a' * 12}-{'b' * 11}-")
+    model = "package://a/model"
+    assert re.fullmatch("reviews-[0-9a-f]+", name_of(a_run(model=model, dataset="reviews.csv"), **MADE_OF))
 
 
 @pytest.mark.parametrize("name", ["reviews", "a", "lr-0-1", "a" * 28])
