@@ -259,6 +259,22 @@ def test_a_training_whose_steps_are_done_says_what_it_still_does():
     assert ("all steps are done" in text, "compute" in text) == (True, False)
 
 
+EARLIER = [
+    (1, events.WorkerEnds(worker=1, exit_code=137, cause="code", message="rank 1 was killed")),
+    (2, events.WorkerStarts(worker=1, num_workers=2, pod="p")),
+    (2, events.WaitsForPeers(endpoint="p:1", why="worker 0 is missing")),
+]
+
+
+@pytest.mark.parametrize(("attempt", "event"), EARLIER)
+def test_what_a_worker_told_before_the_group_formed_is_not_what_it_does_though_its_log_is_read_later(attempt, event):
+    trace = Trace()
+    trace.take(news("Running", begins(2), progress(9), attempt=2, of=pods("Running", "Running")))
+    (line,) = news("Running", event, attempt=attempt).lines
+    trace.take(news("Running", attempt=2, of=pods("Running", "Running"), lines=[replace(line, worker=1)]))
+    assert [worker.activity for worker in trace.workers()] == ["trains", "trains"]
+
+
 def test_metrics_of_one_value_are_numbers_and_those_of_several_are_charts():
     evaluated = [
         events.Evaluated(step=step, epoch=1, metrics={"loss": 1 / step, "accuracy": 0.1 * step}) for step in (4, 8)

@@ -275,6 +275,7 @@ class Trace:
             return
         when = seconds_of(event)
         self.last_event = max(self.last_event, when)
+        formed = self.group.attempt if self.group else 0  # the log of another worker may have been read before
         match event:
             case StepProgress():
                 curve = [(step, when - age, loss) for step, age, loss in event.points]
@@ -318,12 +319,13 @@ class Trace:
             case CheckpointFailed() | WaitsForStore():
                 self.incidents.append((when, "storage", str(event)))
                 self._activities[line.worker] = str(event)
-            case WorkerStarts():
+            case WorkerStarts() if attempt > formed:
                 self._activities[line.worker] = "starts"
-            case WaitsForPeers():
+            case WaitsForPeers() if attempt > formed:
                 self._activities[line.worker] = f"waits for the other workers: {event.why}"
             case RankStops() | WorkerEnds():
-                self._activities[line.worker] = str(event).partition("\n")[0]
+                if attempt >= formed:
+                    self._activities[line.worker] = str(event).partition("\n")[0]
                 if isinstance(event, WorkerEnds) and event.exit_code:
                     root = event.worker if event.follows is None else event.follows
                     self._reasons.setdefault(attempt + 1, (root, event.message))
