@@ -101,6 +101,7 @@ def test_a_function_becomes_a_verified_model_that_is_found_again(trained, of_two
 def test_a_run_is_watched_read_and_fetched_from_a_terminal(trained, tmp_path):
     job, _, _ = trained
     watched = command("watch", job.name, "--json")
+    assert watched.returncode == 0
     events = {event["event"]: event for event in map(json.loads, watched.stdout.splitlines())}
     assert {"State", "StepProgress", "Evaluated", "CheckpointSaved", "RowsAudited", "Published", "End"} <= {*events}
     of_worker = {"event", "time", "attempt", "worker", "rank"}
