@@ -21,16 +21,21 @@ from train_func.run import Run
 from train_func.wire.records import RunRecord
 
 LIMIT_SECONDS = 120.0  # only a hang comes near it
+# Between two looks. The longer one takes, the rarer they are: the cores are for what is waited for.
+SHORTEST_PAUSE, LONGEST_PAUSE, PAUSE_PER_LOOK = 0.02, 0.5, 9
 Found = TypeVar("Found")
 
 
 def until(condition: Callable[[], Found], what: str = "what is waited for", seconds: float = LIMIT_SECONDS) -> Found:
     """Waits until the condition gives something true, and returns that."""
     end = time.monotonic() + seconds
-    while not (found := condition()):
+    while True:
+        begun = time.thread_time()
+        if found := condition():
+            return found
         assert time.monotonic() < end, f"{what}: not within {seconds} s"
-        time.sleep(0.02)
-    return found
+        pause = PAUSE_PER_LOOK * (time.thread_time() - begun)
+        time.sleep(min(LONGEST_PAUSE, max(SHORTEST_PAUSE, pause)))
 
 
 def processes(**wanted: str) -> list[int]:

@@ -14,6 +14,7 @@ from pathlib import Path
 import psutil
 
 from tests.job_folder import write_job_folder
+from tests.local_jobs import until
 from train_func.storage import open_store
 from train_func.wire import events
 from train_func.wire.records import SubmissionRecord
@@ -131,11 +132,15 @@ class Pod:
     def says(self, pattern):
         """Waits until a line matches; returns the match."""
         end = time.monotonic() + LIMIT
-        while not (found := re.search(pattern, self.output, re.MULTILINE)):
-            assert self.process.poll() is None, f"ended without saying {pattern!r}:\n{self.output}"
-            assert time.monotonic() < end, f"did not say {pattern!r}:\n{self.output}"
-            time.sleep(0.02)
-        return found
+
+        def match():
+            has_ended, output = self.process.poll() is not None, self.output
+            found = re.search(pattern, output, re.MULTILINE)
+            assert found or not has_ended, f"ended without saying {pattern!r}:\n{output}"
+            assert found or time.monotonic() < end, f"did not say {pattern!r}:\n{output}"
+            return found
+
+        return until(match, pattern, 2 * LIMIT)
 
     def signal(self, number):
         self.process.send_signal(number)

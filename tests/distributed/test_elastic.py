@@ -7,12 +7,14 @@ import signal
 import psutil
 import pytest
 
-from tests.distributed.pods import Job
+from tests.distributed.pods import LIMIT, Job
+from tests.local_jobs import until
 from train_func.storage import open_store
 
 SOURCE = """
 def train_func(parameters):
     import time
+    from pathlib import Path
     from datasets.distributed import split_dataset_by_node
     from transformers import TrainerCallback, TrainingArguments
     from tests.distributed import small
@@ -22,7 +24,9 @@ def train_func(parameters):
         def on_step_end(self, args, state, control, **kwargs):
             if args.process_index == 0:
                 print(f"step {state.global_step} of {args.world_size} in attempt {session.attempt}", flush=True)
-            time.sleep(parameters["parameters"]["pause"] if "parameters" in parameters else parameters["pause"])
+            given = parameters.get("parameters", parameters)
+            if not Path(given["hurries"]).exists():
+                time.sleep(given["pause"])
 
     with Session(parameters) as session:
         plan = split_dataset_by_node(session.plan(small.rows(101)), session.rank, session.world_size)
@@ -37,7 +41,7 @@ def train_func(parameters):
         trainer.train()
         session.publish(trainer)
 """
-EPOCHS = 34
+EPOCHS = 24
 STEPS = 5 * EPOCHS  # 101 rows in batches of 24
 
 
@@ -46,9 +50,15 @@ FIELDS["environment"] = {"TRAIN_FUNC_CPUS": "1"}  # threads that share a core wa
 
 
 @pytest.fixture
-def training(job):
-    def make(workers, *, pause=0.15, **fields):
-        return job(SOURCE, workers=workers, parameters={"pause": pause}, **FIELDS | fields)
+def hurries(tmp_path):
+    """A file: once it is there, the training pauses no more for what the test waits for."""
+    return tmp_path / "hurries"
+
+
+@pytest.fixture
+def training(job, hurries):
+    def make(workers, *, pause=0.5, **fields):
+        return job(SOURCE, workers=workers, parameters={"pause": pause, "hurries": f"{hurries}"}, **FIELDS | fields)
 
     return make
 
@@ -56,18 +66,24 @@ def training(job):
 @pytest.fixture(scope="module")
 def undisturbed(tmp_path_factory):
     """Of one worker: six micro-batches a step can be dealt to one, two and three."""
-    made = Job(tmp_path_factory.mktemp("undisturbed") / "job", SOURCE, parameters={"pause": 0}, **FIELDS).start()
+    made = Job(
+        tmp_path_factory.mktemp("undisturbed") / "job", SOURCE, parameters={"pause": 0, "hurries": ""}, **FIELDS
+    ).start()
     assert made.exit_codes() == [0]
     return made
 
 
 def says(job, pattern):
     """Waits until one of the pods that were ever started has said it; returns the match."""
-    while True:
-        for pod in job.started:
-            if match := re.search(pattern, pod.output, re.MULTILINE):
-                return match
-        assert any(pod.process.poll() is None for pod in job.started), [pod.output[-2000:] for pod in job.started]
+
+    def match():
+        found = (re.search(pattern, pod.output, re.MULTILINE) for pod in job.started)
+        is_over = all(pod.process.poll() is not None for pod in job.started)  # looked at before what was said last
+        said = next(filter(None, found), None)
+        assert said or not is_over, [pod.output[-2000:] for pod in job.started]
+        return said
+
+    return until(match, pattern, LIMIT)
 
 
 def kill(pod):
@@ -100,8 +116,23 @@ def assert_whole(job, undisturbed):
     assert sha256_of(job) == sha256_of(undisturbed)
 
 
-def test_workers_that_are_lost_and_come_back_cost_no_step(training, undisturbed):
+def test_a_lead_that_is_lost_and_comes_back_costs_no_step(training, undisturbed, hurries):
     made = training(3, min_workers=1).start()
+    says(made, r"step 10 of 3 ")
+    kill(made.pods[0])
+    says(made, r"step \d+ of 2 in attempt 2$")
+    made.start(0)
+    says(made, r"step \d+ of 3 in attempt 3$")
+    hurries.touch()
+    assert made.exit_codes() == [0, 0, 0]
+    planned = attempts_of(made)
+    assert planned[(3, 3)][0] == planned[(2, 2)][-1] + 1  # a planned change repeats no step
+    assert_whole(made, undisturbed)
+
+
+@pytest.mark.slow
+def test_workers_that_are_lost_one_after_the_other_and_come_back_cost_no_step(training, undisturbed, hurries):
+    made = training(3, min_workers=1, pause=1).start()
     says(made, r"step 10 of 3 ")
     kill(made.pods[2])
     says(made, r"step \d+ of 2 in attempt 2$")
@@ -111,20 +142,22 @@ def test_workers_that_are_lost_and_come_back_cost_no_step(training, undisturbed)
     says(made, r"step \d+ of 2 in attempt 4$")
     made.start(0)
     says(made, r"step \d+ of 3 in attempt 5$")
+    hurries.touch()
     assert made.exit_codes() == [0, 0, 0]
     planned = attempts_of(made)
-    assert planned[(3, 3)][0] == planned[(2, 2)][-1] + 1  # a planned change repeats no step
+    assert planned[(3, 3)][0] == planned[(2, 2)][-1] + 1
     assert planned[(5, 3)][0] == planned[(4, 2)][-1] + 1
     assert_whole(made, undisturbed)
 
 
 @pytest.mark.slow
-def test_a_worker_that_is_told_to_stop_leaves_at_a_step_of_all_and_the_others_go_on(training, undisturbed):
+def test_a_worker_that_is_told_to_stop_leaves_at_a_step_of_all_and_the_others_go_on(training, undisturbed, hurries):
     made = training(3, min_workers=1).start()
     says(made, r"step 10 of 3 ")
     made.pods[1].signal(signal.SIGTERM)
     assert made.pods[1].exit_code() == 143
     says(made, r"step \d+ of 2 in attempt 2$")
+    hurries.touch()
     assert made.pods[0].exit_code() == made.pods[2].exit_code() == 0
     steps = [step for steps in attempts_of(made).values() for step in steps]
     assert steps == list(range(1, STEPS + 1))
@@ -132,8 +165,8 @@ def test_a_worker_that_is_told_to_stop_leaves_at_a_step_of_all_and_the_others_go
 
 
 @pytest.mark.slow
-def test_a_lead_that_was_stopped_and_goes_on_joins_the_group_that_it_was_replaced_in(training, undisturbed):
-    made = training(2, min_workers=1, pause=0.3).start()
+def test_a_lead_that_was_stopped_and_goes_on_joins_the_group_that_it_was_replaced_in(training, undisturbed, hurries):
+    made = training(2, min_workers=1).start()
     says(made, r"step 10 of 2 ")
     stopped = [psutil.Process(made.pods[0].process.pid), *made.pods[0].descendants()]
     for process in stopped:
@@ -142,5 +175,6 @@ def test_a_lead_that_was_stopped_and_goes_on_joins_the_group_that_it_was_replace
     for process in stopped:
         process.resume()
     says(made, r"step \d+ of 2 in attempt 3$")
+    hurries.touch()
     assert made.exit_codes() == [0, 0]
     assert_whole(made, undisturbed)

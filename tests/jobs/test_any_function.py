@@ -151,7 +151,7 @@ def test_files_of_other_ranks_stay_with_the_attempt_and_are_named(home: Path, tm
 
 def test_a_loop_over_a_plan_uses_every_row_once_and_does_the_same_on_any_number_of_workers(home: Path):
     asked = {"epochs": 2, "batch_size": 10, "micro_batch_size": 4}
-    alone, together = (submit(of_users.loops_over_a_plan, Run(workers=workers, **asked)) for workers in (1, 3))
+    alone, together = (submit(of_users.loops_over_a_plan, Run(workers=workers, **asked)) for workers in (1, 2))
     assert alone.name != together.name  # without a task the number of workers decides the result
     found, same = alone.result(LIMIT), together.result(LIMIT)
     assert (found["steps"], same["steps"]) == (10, 10)

@@ -7,7 +7,7 @@ import sys
 
 import pytest
 
-from tests.jobs.functions import fine_tunes, waits_for_a_file
+from tests.jobs.functions import waits_for_a_file
 from tests.messages import unnamed
 from train_func import Local, Run, submit
 
@@ -15,32 +15,6 @@ from train_func import Local, Run, submit
 def command(*arguments):
     line = [sys.executable, "-m", "train_func", *arguments]
     return subprocess.run(line, capture_output=True, text=True, timeout=300, check=False)
-
-
-def test_a_run_is_followed_read_and_fetched_from_a_terminal(home, a_run, tmp_path):
-    job = submit(fine_tunes, a_run(workers=1), on=Local())
-    assert command("watch", job.name).returncode == 0
-    watched = command("watch", job.name, "--json")
-    events = {event["event"]: event for event in map(json.loads, watched.stdout.splitlines())}
-    assert {"State", "StepProgress", "Evaluated", "CheckpointSaved", "RowsAudited", "Published", "End"} <= {*events}
-    of_worker = {"event", "time", "attempt", "worker", "rank"}
-    progress = {"step", "num_steps", "epoch", "loss", "learning_rate", "grad_norm", "rows_per_second", "seconds_left"}
-    assert {*events["StepProgress"]} >= of_worker | progress
-    assert {*events["Evaluated"]} == of_worker | {"step", "epoch", "prefix", "metrics"}
-    assert {*events["CheckpointSaved"]} == of_worker | {"step", "size", "seconds"}
-    assert {*events["RowsAudited"]} == of_worker | {"what", "counts", "world_size"}
-    assert {*events["End"]} == {"event", "time", "state", "cause", "message", "next", "exit_code"}
-    assert (events["End"]["state"], events["End"]["exit_code"]) == ("Succeeded", 0)
-    result = command("result", job.name)
-    assert json.loads(result.stdout) == job.result()
-    assert command("logs", job.name, "--worker", "0").stdout.splitlines() == list(job.logs(worker=0))
-    fetched = command("fetch", job.name, "--to", str(tmp_path / "fetched"))
-    assert fetched.stdout == f"{tmp_path / 'fetched'}\n"
-    assert (tmp_path / "fetched" / "model.safetensors").is_file()
-    too_late = command("cancel", job.name)
-    assert too_late.returncode == 0
-    assert unnamed(too_late.stdout, job.name, "had ended") == []
-    assert job.state == "Succeeded"
 
 
 @pytest.mark.slow

@@ -1,28 +1,56 @@
-"""From a function to a verified model, and found again by name."""
+"""From a function to a verified model, read by person and program while it trains, and found again by name."""
 
+import contextlib
 import csv
 import hashlib
+import io
 import json
 import subprocess
+from datetime import datetime
 from pathlib import Path
 
 import pytest
 from huggingface_hub import ModelCard
 
+from tests import runs
 from tests.jobs.conftest import processes_of
 from tests.jobs.functions import fine_tunes, only_meets
-from tests.local_jobs import until
-from tests.messages import refuses
+from tests.jobs.test_commands import command
+from tests.local_jobs import lines_of, until
+from tests.messages import refuses, unnamed
 from train_func import Local, attach, submit
 from train_func.errors import StorageFailed
+from train_func.wire import events
 
 LIMIT = 300
+SAID_ONCE = [
+    events.AttemptStarts,
+    events.Published,
+]
 
 
-def test_a_function_becomes_a_verified_model_that_is_found_again(home, a_run, tmp_path, capsys):
-    job = submit(fine_tunes, a_run(), on=Local())
-    assert job.watch() == "Succeeded"
-    shown = capsys.readouterr().out
+@pytest.fixture(scope="module")
+def of_two_epochs(tmp_path_factory, tiny_model, rows):
+    """The run that most tests of this file look at, in a home of theirs."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("TRAIN_FUNC_HOME", str(tmp_path_factory.mktemp("home")))
+        patch.delenv("TRAIN_FUNC_STORE", raising=False)
+        yield runs.a_run(model=str(tiny_model), dataset=str(rows), epochs=2, workers=2)
+
+
+@pytest.fixture(scope="module")
+def trained(of_two_epochs):
+    """Its job, what the watching has shown, and the lines of its workers as a cluster would show them."""
+    job, shown = submit(fine_tunes, of_two_epochs, on=Local()), io.StringIO()
+    with contextlib.redirect_stdout(shown):
+        assert job.watch() == "Succeeded"
+    pods = Local().job(job.record.job_name)
+    until(lambda: all(pod.ended for pod in pods.pods()))
+    return job, shown.getvalue(), list(lines_of(pods))
+
+
+def test_a_function_becomes_a_verified_model_that_is_found_again(trained, of_two_epochs, tmp_path, capsys):
+    job, shown, _ = trained
     assert "progress step=" in shown
     metrics = job.result()
     assert 0 <= metrics["accuracy"] <= 1
@@ -63,14 +91,86 @@ def test_a_function_becomes_a_verified_model_that_is_found_again(home, a_run, tm
 
     found = attach(job.name)
     assert (found.state, found.result(), list(found.logs())) == ("Succeeded", metrics, logs)
-    again = submit(fine_tunes, a_run(), on=Local())
+    again = submit(fine_tunes, of_two_epochs, on=Local())
     assert "already done" in capsys.readouterr().out
     assert again.name == job.name
     assert len(Local().job(job.record.job_name).pods()) == 2
     assert not processes_of(job.record.job_name)
 
-    fresh = submit(fine_tunes, a_run(), on=Local(), fresh=True)
-    assert fresh.result(LIMIT) == metrics
+
+def test_a_run_is_watched_read_and_fetched_from_a_terminal(trained, tmp_path):
+    job, _, _ = trained
+    watched = command("watch", job.name, "--json")
+    assert watched.returncode == 0
+    events = {event["event"]: event for event in map(json.loads, watched.stdout.splitlines())}
+    assert {"State", "StepProgress", "Evaluated", "CheckpointSaved", "RowsAudited", "Published", "End"} <= {*events}
+    of_worker = {"event", "time", "attempt", "worker", "rank"}
+    progress = {"step", "num_steps", "epoch", "loss", "learning_rate", "grad_norm", "rows_per_second", "seconds_left"}
+    assert {*events["StepProgress"]} >= of_worker | progress
+    assert {*events["Evaluated"]} == of_worker | {"step", "epoch", "prefix", "metrics"}
+    assert {*events["CheckpointSaved"]} == of_worker | {"step", "size", "seconds"}
+    assert {*events["RowsAudited"]} == of_worker | {"what", "counts", "world_size"}
+    assert {*events["End"]} == {"event", "time", "state", "cause", "message", "next", "exit_code"}
+    assert (events["End"]["state"], events["End"]["exit_code"]) == ("Succeeded", 0)
+    result = command("result", job.name)
+    assert json.loads(result.stdout) == job.result()
+    assert command("logs", job.name, "--worker", "0").stdout.splitlines() == list(job.logs(worker=0))
+    fetched = command("fetch", job.name, "--to", str(tmp_path / "fetched"))
+    assert fetched.stdout == f"{tmp_path / 'fetched'}\n"
+    assert (tmp_path / "fetched" / "model.safetensors").is_file()
+    too_late = command("cancel", job.name)
+    assert too_late.returncode == 0
+    assert unnamed(too_late.stdout, job.name, "had ended") == []
+    assert job.state == "Succeeded"
+
+
+def test_the_client_understands_every_event_of_a_real_job(trained, capsys):
+    job, _, lines = trained
+    marked = [line for line in lines if events.MARK.strip() in line.text]
+    said = [events.parse(line.text) for line in marked]
+    assert None not in said
+    assert all(len(line.text.encode()) <= events.LONGEST for line in marked)
+    assert [sum(isinstance(event, kind) for event in said) for kind in SAID_ONCE] == [1] * len(SAID_ONCE)
+    assert {event.worker for event in said if isinstance(event, events.WorkerStarts)} == {0, 1}
+    ends = [event for event in said if isinstance(event, events.WorkerEnds)]
+    assert [(end.exit_code, end.cause) for end in ends] == [(0, None)] * 2
+    audits = [(event.what, event.counts["rows"]) for event in said if isinstance(event, events.RowsAudited)]
+    assert audits == [("tried_before_training", 8), ("epoch=1", 32), ("epoch=2", 32), ("held_out", 8)]
+    steps = [event for event in said if isinstance(event, events.StepProgress)]
+    assert steps[-1].step == steps[-1].num_steps
+    assert {event.rank for event in steps} == {0}
+    assert job.watch() == "Succeeded"
+    shown = capsys.readouterr().out
+    assert unnamed(shown, f"step {steps[-1].step} of {steps[-1].num_steps}", "eval_accuracy=") == []
+    assert events.MARK.strip() not in shown
+    assert not any(events.MARK.strip() in line for line in job.logs())
+
+
+def test_the_history_of_a_real_job_is_in_its_store(trained):
+    job, _, lines = trained
+    said = [events.parse(line.text) for line in lines]
+    lines_of = {event.step: event for event in said if isinstance(event, events.StepProgress)}
+    (measured,) = (event for event in said if isinstance(event, events.Evaluated))
+    history = job.history()
+    trained = history.dropna(subset="loss")
+    num_steps = next(iter(lines_of.values())).num_steps
+    assert [*trained["step"]] == list(range(1, num_steps + 1))  # of a short training each
+    assert {*history["attempt"]} == {1}
+    for row in trained[trained["step"].isin(lines_of)].itertuples():
+        told = lines_of[row.step]
+        assert (row.loss, row.timestamp) == (told.loss, datetime.fromisoformat(told.time))
+    (accuracy,) = history["eval_accuracy"].dropna()
+    assert accuracy == measured.metrics["accuracy"] == job.result()["accuracy"]
+    names = job._store.names(job.record.keys.attempt(1).metrics)
+    assert [name for name in names if "tfevents" not in name] == ["metrics.csv"]
+    job.delete()
+    assert job.history().equals(history)
+
+
+def test_a_fresh_training_is_the_next_generation_with_the_same_metrics(trained, of_two_epochs, tmp_path):
+    job, _, _ = trained
+    fresh = submit(fine_tunes, of_two_epochs, on=Local(), fresh=True)
+    assert fresh.result(LIMIT) == job.result()
     assert (fresh.name, fresh.record.generation) == (job.name, 2)
     assert attach(job.name).record.generation == 2
     assert json.loads((fresh.fetch() / "manifest.json").read_text())["generation"] == 2

@@ -24,7 +24,12 @@ def home_in(folder: Path) -> Iterator[None]:
 def execute(notebook: Path, target: Path, **given: Any) -> str:
     """Runs it with these parameters, in its folder, and writes it with its outputs to ``target``; its texts."""
     papermill.execute_notebook(notebook, target, given, cwd=notebook.parent, progress_bar=False)
-    return "\n".join(out.get("text") or _words(out.get("data", {})) for out in outputs(target))
+    return texts(target)
+
+
+def texts(executed: Path) -> str:
+    """What all cells have shown, as text."""
+    return "\n".join(out.get("text") or _words(out.get("data", {})) for out in outputs(executed))
 
 
 def _words(data: dict[str, str]) -> str:

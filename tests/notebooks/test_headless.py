@@ -11,7 +11,7 @@ import pytest
 
 from tests.contracts.test_notebooks import ROOT
 from tests.local_jobs import until
-from tests.notebooks.executing import home_in, pictures
+from tests.notebooks.executing import errors, home_in, pictures, texts
 from tests.tiny_model import write_tiny_model
 from train_func import attach
 from train_func.client.stored_run import ENDED
@@ -63,10 +63,23 @@ def test_what_was_done_already_is_attached_and_says_so(run, twice):
     assert len(list((run.checkout / "home/store").glob("train-func-*/attempts/*"))) == 1
 
 
+def executed_by(run, done):
+    (name,) = re.findall(r"the executed notebook: (build/\S+\.ipynb) ", done.stdout)
+    return run.checkout / name
+
+
 def test_each_executed_notebook_keeps_its_pictures(run, twice):
     for done in twice:
-        (name,) = re.findall(r"the executed notebook: (build/\S+\.ipynb) ", done.stdout)
-        assert pictures(run.checkout / name), name
+        assert pictures(executed_by(run, done)), done.stdout
+
+
+def test_notebook_02_shows_what_its_function_printed_returned_and_saved_and_a_mistake_with_its_line(run, twice):
+    executed = executed_by(run, twice[0])
+    shown = texts(executed)
+    assert "accuracy: 0." in shown
+    assert "0.weight: (64, 2)" in shown
+    assert 'line 6: `return {"mean": points.maen()}`' in shown
+    assert errors(executed) == []
 
 
 @pytest.mark.parametrize(

@@ -13,8 +13,6 @@ from train_func.client.model.promote import promote as promote_in
 from train_func.pipeline.step_functions import promote
 from train_func.storage import open_store
 
-NUM_ROUNDS = 7
-
 
 @pytest.fixture(scope="module", params=KINDS)
 def server(request, tmp_path_factory):
@@ -38,9 +36,10 @@ def test_a_model_is_promoted_without_being_sent_here(store):
     assert (attach("reviews").fetch() / "model.safetensors").read_text() == "weights 0.1 1"
 
 
+@pytest.mark.parametrize("num_rounds", [2, pytest.param(7, marks=pytest.mark.slow)])
 @pytest.mark.parametrize("better", ["", "accuracy"])
-def test_of_two_steps_that_promote_at_once_one_wins(store, tmp_path, better):
-    for round_ in range(NUM_ROUNDS):
+def test_of_two_steps_that_promote_at_once_one_wins(store, tmp_path, better, num_rounds):
+    for round_ in range(num_rounds):
         records = {lr: put_model(store, lr, accuracy=lr) for lr in (round_ + 0.25, round_ + 0.5)}
         before, ended, start = in_place(store, "reviews"), {}, threading.Barrier(len(records))
 

@@ -155,7 +155,7 @@ def test_a_base_that_is_not_the_one_of_the_adapters_is_refused_before_the_first_
         train(llama(lora_rank=4), before=of_another_base)
 
 
-@pytest.mark.parametrize("start", ["pissa_niter_2", "olora"])
+@pytest.mark.parametrize("start", [pytest.param("pissa_niter_2", marks=pytest.mark.slow), "olora"])
 def test_adapters_that_begin_with_a_part_of_their_base_are_published_as_adapters_of_the_whole(
     llama, store, tmp_path, start
 ):

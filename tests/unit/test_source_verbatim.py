@@ -9,7 +9,7 @@ from tests.shipping import packed, ship
 from train_func.wire.source_file import split_lines
 
 
-@pytest.mark.parametrize("num_sources", [303, pytest.param(1000, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("num_sources", [101, pytest.param(1000, marks=pytest.mark.slow)])
 def test_generated_sources_arrive_byte_for_byte_and_work(tmp_path, num_sources):
     started = time.process_time()
     for generated in generated_sources(7, num_sources):
