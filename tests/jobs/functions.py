@@ -21,6 +21,28 @@ def fine_tunes(parameters):
     return {name: parameters[name] for name in ("score",) if name in parameters}
 
 
+def misjudges(prediction):
+    return {"right": prediction.no_such_field}
+
+
+def measures_wrongly(parameters):
+    """Of few rows first, and then of all."""
+    from datasets.distributed import split_dataset_by_node
+    from transformers import TrainingArguments
+
+    from train_func.worker import Session, Trainer
+
+    with Session(parameters) as session:
+        model, tokenizer = session.model()
+        train, held_out = session.data(tokenizer)
+        plan = split_dataset_by_node(session.plan(train), session.rank, session.world_size)
+        arguments = TrainingArguments(**session.arguments(eval_strategy="epoch", per_device_eval_batch_size=2))
+        data = {"train_dataset": plan, "eval_dataset": held_out, "processing_class": tokenizer}
+        trainer = Trainer(model, arguments, compute_metrics=misjudges, **data)
+        trainer.train()
+        session.publish(trainer)
+
+
 def only_meets(parameters):
     import torch
     import torch.distributed as dist
