@@ -245,6 +245,30 @@ def lets_groups_go(parameters):
     print(f"let {step + 1} groups go", flush=True)
 
 
+def takes_the_root_of_zero(rank, step):
+    """On one rank, in one step: the loss is finite, and its gradients are not."""
+    import torch
+    from datasets import Dataset
+    from datasets.distributed import split_dataset_by_node
+
+    from train_func.worker import Session
+
+    with Session() as session:
+        rows = Dataset.from_dict({"x": [[float(i)] for i in range(12)]})
+        plan = split_dataset_by_node(session.plan(rows), session.rank, session.world_size)
+        net = torch.nn.Linear(1, 1)
+        optimizer = torch.optim.SGD(net.parameters(), lr=1e-3)
+        for of in session.steps(plan):
+            for batch, weight in of:
+                loss = net(batch["x"]).square().mean()
+                if (session.rank, of.number) == (rank, step):
+                    loss = loss + (net.weight - net.weight.detach()).sum().sqrt()
+                (weight * loss).backward()
+            optimizer.step()
+            optimizer.zero_grad()
+        session.publish(net)
+
+
 def tells_its_steps(parameters):
     """A loop of its own that tells the loss of each step, and saves as often as the run asks for."""
     import time

@@ -69,6 +69,13 @@ def test_a_rank_killed_once_starts_again_in_its_pod_and_the_job_succeeds(home, a
     assert len([line for line in job.logs(attempt=2) if "met the others" in line]) == 2
 
 
+def test_infinite_gradients_of_a_finite_loss_end_the_loop_and_are_told_with_step_and_rank(home):
+    run = Run(workers=2, epochs=2, batch_size=4, parameters={"rank": 1, "step": 3})
+    error = failure(submit(functions.takes_the_root_of_zero, run, on=Local()))
+    assert error.cause == "divergence"
+    assert unnamed(error, "gradients of step 3", "on rank 1", "SGD.param_groups[0][0] (infinity)", "next:") == []
+
+
 def test_a_worker_over_its_memory_limit_is_named_with_the_remedy(home, a_run):
     job = submit(functions.needs_much_memory, a_run(workers=1, max_attempts=1), on=Local(memory="700Mi"))
     error = failure(job)
