@@ -150,6 +150,8 @@ def whole(low: int, high: int | None = None) -> Judge:
 
 def meant(name: str, names: Sequence[str], what: str) -> str:
     """Returns a suggestion for an unknown name: the nearest of ``names``, or all of them."""
+    if not names:
+        return f"it has no {what}."
     close = difflib.get_close_matches(name, names, n=1)
     return f"did you mean {close[0]!r}?" if close else f"its {what} are {', '.join(names)}."
 

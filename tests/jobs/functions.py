@@ -21,6 +21,28 @@ def fine_tunes(parameters):
     return {name: parameters[name] for name in ("score",) if name in parameters}
 
 
+def misjudges(prediction):
+    return {"right": prediction.no_such_field}
+
+
+def measures_wrongly(parameters):
+    """Of few rows first, and then of all."""
+    from datasets.distributed import split_dataset_by_node
+    from transformers import TrainingArguments
+
+    from train_func.worker import Session, Trainer
+
+    with Session(parameters) as session:
+        model, tokenizer = session.model()
+        train, held_out = session.data(tokenizer)
+        plan = split_dataset_by_node(session.plan(train), session.rank, session.world_size)
+        arguments = TrainingArguments(**session.arguments(eval_strategy="epoch", per_device_eval_batch_size=2))
+        data = {"train_dataset": plan, "eval_dataset": held_out, "processing_class": tokenizer}
+        trainer = Trainer(model, arguments, compute_metrics=misjudges, **data)
+        trainer.train()
+        session.publish(trainer)
+
+
 def only_meets(parameters):
     import torch
     import torch.distributed as dist
@@ -221,6 +243,30 @@ def lets_groups_go(parameters):
         del gathered, group
         del model
     print(f"let {step + 1} groups go", flush=True)
+
+
+def takes_the_root_of_zero(rank, step):
+    """On one rank, in one step: the loss is finite, and its gradients are not."""
+    import torch
+    from datasets import Dataset
+    from datasets.distributed import split_dataset_by_node
+
+    from train_func.worker import Session
+
+    with Session() as session:
+        rows = Dataset.from_dict({"x": [[float(i)] for i in range(12)]})
+        plan = split_dataset_by_node(session.plan(rows), session.rank, session.world_size)
+        net = torch.nn.Linear(1, 1)
+        optimizer = torch.optim.SGD(net.parameters(), lr=1e-3)
+        for of in session.steps(plan):
+            for batch, weight in of:
+                loss = net(batch["x"]).square().mean()
+                if (session.rank, of.number) == (rank, step):
+                    loss = loss + (net.weight - net.weight.detach()).sum().sqrt()
+                (weight * loss).backward()
+            optimizer.step()
+            optimizer.zero_grad()
+        session.publish(net)
 
 
 def tells_its_steps(parameters):

@@ -48,6 +48,16 @@ def test_a_typo_fails_once_and_is_shown_with_its_line(home, a_run):
     assert num_pods(job) <= 3  # worker 0 lost its peer and may have been started once more
 
 
+def test_each_line_on_the_way_to_a_metric_that_fails_is_shown_once(home, a_run):
+    error = failure(submit(functions.measures_wrongly, a_run(), on=Local()))
+    assert error.cause == "code"
+    assert unnamed(error, "AttributeError", "'no_such_field'", "next:") == []
+    places = [line.partition("functions.py, ")[2] for line in str(error).splitlines() if "functions.py, line" in line]
+    metric, training = places
+    assert metric.startswith(f"line {line_of('prediction.no_such_field')}: ")
+    assert training.endswith("`trainer.train()`")
+
+
 def test_a_rank_killed_once_starts_again_in_its_pod_and_the_job_succeeds(home, a_run, tmp_path):
     folder = tmp_path / "kills"
     folder.mkdir()
@@ -57,6 +67,13 @@ def test_a_rank_killed_once_starts_again_in_its_pod_and_the_job_succeeds(home, a
     logs = list(job.logs())
     assert [line[:13] for line in logs if line.startswith("---")] == ["--- attempt 1", "--- attempt 2"]
     assert len([line for line in job.logs(attempt=2) if "met the others" in line]) == 2
+
+
+def test_infinite_gradients_of_a_finite_loss_end_the_loop_and_are_told_with_step_and_rank(home):
+    run = Run(workers=2, epochs=2, batch_size=4, parameters={"rank": 1, "step": 3})
+    error = failure(submit(functions.takes_the_root_of_zero, run, on=Local()))
+    assert error.cause == "divergence"
+    assert unnamed(error, "gradients of step 3", "on rank 1", "SGD.param_groups[0][0] (infinity)", "next:") == []
 
 
 def test_a_worker_over_its_memory_limit_is_named_with_the_remedy(home, a_run):

@@ -81,6 +81,14 @@ def test_a_name_that_almost_fits_is_told_with_the_one_that_does(function, given,
     assert unnamed(refused.value, repr(given), near) == []
 
 
+def test_a_function_without_arguments_is_told_so_once_with_the_names_that_it_would_need():
+    with pytest.raises(TypeError) as refused:
+        call_of(nothing, {"lr": 0.5, "epochs": 2}, is_whole=False)
+    assert unnamed(refused.value, "'lr'", "'epochs'", "no arguments") == []
+    assert "its arguments are" not in str(refused.value)
+    assert str(refused.value).count("arguments") == 1
+
+
 def test_the_name_that_has_no_value_comes_first():
     with pytest.raises(TypeError) as refused:
         call_of(same_name, {"LR": 1}, is_whole=False)

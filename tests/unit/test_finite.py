@@ -46,17 +46,27 @@ BREAKS = {
 
 @pytest.fixture
 def a_loop(plain_process, store, tmp_path, monkeypatch):
-    """A loop of its own over 7 rows that saves before every step; ``broken``: by the update of that step."""
-    fields = {"epochs": 2, "batch_size": 3, "micro_batch_size": 3, "checkpoint_every": 0}
-    record = RunRecord(
-        run=Run(name="loop", **fields), name="loop-1", generation=1, store=store.address, function="f", source_sha256=""
-    )
-    (tmp_path / "run.json").write_text(json.dumps(record.to_dict()))
+    """A loop of its own over 7 rows that saves before every step, or ``every`` so many seconds; ``broken``: by the
+    update of that step."""
+    fields = {"name": "loop", "epochs": 2, "batch_size": 3, "micro_batch_size": 3}
+    of_run = {"name": "loop-1", "generation": 1, "store": store.address, "function": "f", "source_sha256": ""}
     monkeypatch.setenv("TRAIN_FUNC_JOB_DIR", str(tmp_path))
     reached = []
 
-    def run(broken=0, value=NAN, tensor_of=None, publish=True, start=lambda net: None):
+    def run(
+        broken=0,
+        value=NAN,
+        tensor_of=None,
+        publish=True,
+        start=lambda net: None,
+        every=0,
+        added=lambda net: 0.0,
+        scale=None,
+        fused=False,
+    ):
         reached.clear()
+        record = RunRecord(run=Run(**fields, checkpoint_every=every), **of_run)
+        (tmp_path / "run.json").write_text(json.dumps(record.to_dict()))
         monkeypatch.setattr(end, "here", end.Sessions())  # as in another process
         with Session(record.parameters()) as session:
             rows = Dataset.from_dict({"x": [[i / 7, 1.0] for i in range(7)]})
@@ -64,15 +74,21 @@ def a_loop(plain_process, store, tmp_path, monkeypatch):
             torch.manual_seed(0)
             net = Net()
             start(net)
-            optimizer = torch.optim.SGD(net.parameters(), lr=0.01)
+            optimizer = torch.optim.SGD(net.parameters(), lr=0.01, fused=fused)
+            scaler = torch.amp.GradScaler("cpu", init_scale=scale or 1.0, enabled=scale is not None)
             session.checkpoint(net, optimizer)
             for step in session.steps(plan):
                 reached.append(step.number)
                 for batch, weight in step:
-                    (weight * net(batch["x"]).square().mean()).backward()
-                optimizer.step()
+                    loss = net(batch["x"]).square().mean()
+                    if step.number == broken:
+                        loss = loss + added(net)
+                        assert loss.isfinite()
+                    scaler.scale(weight * loss).backward()
+                scaler.step(optimizer)
+                scaler.update()
                 optimizer.zero_grad()
-                if step.number == broken:
+                if step.number == broken and tensor_of:
                     tensor_of(net).detach().view(-1)[-1] = value
             if publish:
                 session.publish(net)
@@ -97,6 +113,36 @@ def test_a_loop_ends_before_weights_that_are_not_finite_are_saved_and_none_goes_
     a_loop()  # the same again, without what broke it
     assert 1 < a_loop.reached[0] <= broken
     assert json.loads(store.get("loop-1/result.json").data)["files"]["model.safetensors"]
+
+
+def root_of_zero(net):
+    """It is 0, and its gradient is infinite."""
+    difference = net.layer.weight - net.layer.weight.detach()
+    return difference.sum().sqrt()
+
+
+@pytest.mark.parametrize("every", [0, 3600])
+@pytest.mark.parametrize("broken", [2, STEPS])
+def test_a_loop_ends_at_the_step_whose_gradients_are_infinite_though_its_loss_is_not(a_loop, store, broken, every):
+    with pytest.raises(InvalidInput) as refused:
+        a_loop(broken, added=root_of_zero, every=every)
+    assert refused.value.cause == "divergence"
+    assert unnamed(refused.value, "gradients", f"step {broken}", "rank 0", "layer.weight") == []
+    assert a_loop.reached[-1] == broken
+    assert not store.list("loop-1/result.json")
+
+
+@pytest.mark.parametrize("fused", [False, True])
+def test_gradients_that_overflow_below_a_scaler_which_leaves_out_the_step_end_nothing(a_loop, store, fused):
+    a_loop(scale=1e38, fused=fused)
+    assert a_loop.reached == [*range(1, STEPS + 1)]
+    assert store.list("loop-1/result.json")
+
+
+def test_infinite_gradients_that_the_loop_does_not_use_end_nothing(a_loop, store, monkeypatch):
+    monkeypatch.setattr(torch.optim.SGD, "step", lambda *_: None)
+    a_loop(2, added=root_of_zero)
+    assert store.list("loop-1/result.json")
 
 
 def test_a_trainer_whose_weights_are_not_finite_is_refused_before_its_first_step_though_none_trains_them(a_record):

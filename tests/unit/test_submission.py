@@ -113,7 +113,7 @@ def test_a_variable_that_is_set_here_alone_is_told_before_a_worker_reads_nothing
     assert unnamed(note, "reads", "Room(environment={'A_TEAM': ...})") == []
     room = Room(2)
     room.environment = {"A_TEAM": "1"}
-    submit(reads, Run(seed=2), on=room)
+    submit(reads, Run(parameters={"again": 1}), on=room)
     assert "note: " not in capsys.readouterr().out
 
 
@@ -138,6 +138,12 @@ def keeps(parameters):
 def test_a_loop_whose_model_nothing_publishes_is_told_before_it_trains(function, is_told, capsys):
     submit(function, Run(), on=Room())
     assert ("note: loops trains over session.steps, and nothing" in capsys.readouterr().out) is is_told
+
+
+def test_a_field_that_the_function_does_not_use_is_told_before_it_starts(capsys):
+    submit(train_func, Run(epochs=5), on=Room())
+    (note,) = [line for line in capsys.readouterr().out.splitlines() if line.startswith("note: ")]
+    assert unnamed(note, "train_func", "epochs=5", "session.plan") == []
 
 
 def test_a_misspelt_argument_is_refused_with_the_one_that_was_meant():

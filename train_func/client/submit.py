@@ -12,7 +12,7 @@ from train_func.client.backend import Backend, backend_or_default, name_of_backe
 from train_func.client.elsewhere import refuse_elsewhere
 from train_func.client.job import Job
 from train_func.client.preflight import Facts, check_inputs, input_addresses, pack_function, with_absolute_paths
-from train_func.client.source import Source, unpublished_note
+from train_func.client.source import Source, notes
 from train_func.client.stored_run import (
     ENDED,
     WITHOUT_RESULT,
@@ -134,8 +134,7 @@ class Request:
         check_ranks(store, record, request.ranks_per_worker)
         if self.packages:
             self.packages.upload(store)
-        unpublished = unpublished_note(self.source.function, self.source.text)
-        for note in filter(None, (*facts.notes, *variables_note(self.source, backend), unpublished)):
+        for note in (*facts.notes, *variables_note(self.source, backend), *notes(self.source, record.run)):
             print(shown(f"note: {note}"))
         addresses = input_addresses(record.run).values()
         if not start_job(record, self.source.text, self.source.cells, request, addresses, backend, store):

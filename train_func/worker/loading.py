@@ -90,7 +90,8 @@ class Loading:
         """Returns the path of an input, brought by the supervisor, or else now, and linked in ``folder``."""
         inputs = self._record.run.inputs
         if name not in inputs:
-            raise InvalidInput(f"the run has no input {name!r}; it has: {', '.join(inputs) or 'none'}", cause="code")
+            known = f"its inputs are {', '.join(inputs)}" if inputs else "it has no inputs"
+            raise InvalidInput(f"the run has no input {name!r}: {known}. Name it in Run(inputs=...)", cause="code")
         if path := environment.get(variable_of(name)):
             return Path(path)
 

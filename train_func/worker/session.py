@@ -278,7 +278,8 @@ class Session:
         Raises:
             InvalidInput: (cause "code", on every rank) when ``plan`` was not split once, is not the one that the
                 checkpoint was saved with, rows were left out, or labels may be shifted and nothing tells whether they
-                are; on one rank, when rows cannot be made a batch.
+                are; on one rank, when rows cannot be made a batch. (cause "divergence", on every rank) when the
+                optimizer has updated weights with gradients that are not finite; names the step and the ranks.
         """
         state, self._own_state = self._own_state, None
         if state is None and self.run.min_workers is not None:

@@ -5,7 +5,7 @@ loss and metric depend on the number of ranks.
 """
 
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from functools import partial
 from pathlib import Path
 from typing import Any, NoReturn
@@ -244,9 +244,8 @@ class _Rehearsal(TrainerCallback):
         A metric that cannot be computed of so few, such as one that needs every class, is tried on all rows.
         """
         few = rows if whole else evaluation.longest_batch(self._trainer, rows)
-        try:
-            return evaluation.names(self._trainer, few, prefix)
-        except Exception:
-            if len(few) == len(rows):
-                raise
-            return evaluation.names(self._trainer, rows, prefix)
+        if len(few) < len(rows):
+            with suppress(Exception):
+                return evaluation.names(self._trainer, few, prefix)
+        # Not while the other error is handled: the lines of the function would be shown once for each.
+        return evaluation.names(self._trainer, rows, prefix)

@@ -110,6 +110,7 @@ class Step:
                 batch = self._steps.items.with_labels(copy(batch))  # whose loss counts nothing, and would be nan
             with self.adding(part), self._steps.computing(part):
                 yield batch, self.share(part)
+        self._steps.is_infinite = self._steps.sums.is_infinite()
         self.end()
 
     def begin(self) -> None:
@@ -178,6 +179,8 @@ class Steps:
         """Whether a vote has ended the epoch early, and whether one has ended the training."""
         self.coverage: list[Coverage] = []
         """How the rows of each epoch were used that was gone through to its end."""
+        self.is_infinite: bool | torch.Tensor = False
+        """Whether gradients of this rank in the last step were not finite, if it was looked at."""
         self._used: list[Any] = []
         self._random: Any = None
         if restored:
@@ -238,15 +241,29 @@ class Steps:
 
     def _exchange(self, parts: Sequence[MicroBatch] = ()) -> tuple[int, list[Node], list[int], list[int]]:
         """The sums over all ranks: of the weights, of the votes to save and stop, and of those to end; and the run of
-        micro-batches that each rank has."""
+        micro-batches that each rank has.
+
+        Raises:
+            InvalidInput: (cause "divergence", on every rank) gradients of the last step were not finite, and it has
+                made weights of them.
+        """
         to_save = self._checkpointing.votes() if self._checkpointing else []
         own = self._control() if self._control else None
         to_end = [int(own.should_training_stop), int(own.should_epoch_stop)] if own else []
         numbers = [part.place.micro for part in parts if part.place.row_ids]
         runs = [0, 0] * world.size()
         runs[2 * world.rank() : 2 * world.rank() + 2] = (numbers[0], numbers[-1] + 1) if numbers else (0, 0)
-        votes = [sum(part.weight for part in parts), *runs, *to_save, *to_end]
-        counts = iter(world.total(torch.tensor(votes, device=self._device)).tolist())
+        infinite = [0] * world.size()
+        votes = torch.tensor(
+            [*infinite, sum(part.weight for part in parts), *runs, *to_save, *to_end], device=self._device
+        )
+        if self.is_infinite is not False:
+            votes[world.rank()] = self.is_infinite
+            self.is_infinite = False
+        counts = iter(world.total(votes).tolist())
+        ranks = [rank for rank, count in enumerate(islice(counts, len(infinite))) if count]
+        if ranks:  # else no weight is looked at
+            weights.check_update(self.sums.trained, self.done, ranks)
         weight, runs, to_save = next(counts), [*islice(counts, len(runs))], [*islice(counts, len(to_save))]
         return weight, [*zip(runs[::2], runs[1::2], strict=True)], to_save, [*counts]
 

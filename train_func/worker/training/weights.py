@@ -171,6 +171,26 @@ def check_finite(modules: Iterable[nn.Module], when: str, *, whole: bool = False
         _refuse(infinite_faults(module, whole=whole), type(module).__name__, when)
 
 
+def check_update(parameters: Mapping[str, nn.Parameter], step: int, ranks: Sequence[int]) -> None:
+    """Raises InvalidInput (cause "divergence") where a step has made weights of gradients that were not finite.
+
+    Weights that are finite were not updated: a GradScaler, whose gradients overflow on purpose, leaves out such a step.
+
+    Args:
+        parameters: that are trained, by name.
+        step: its number.
+        ranks: whose gradients were not finite.
+    """
+    if faults := _not_finite(parameters):
+        who = "rank" if len(ranks) == 1 else "ranks"
+        raise InvalidInput(
+            f"The gradients of step {step} are not finite on {who} {listed(ranks)}, and its update has made weights of "
+            f"them: {_sentence(faults, 'the model')}. A finite loss has such gradients where, for example, the root of "
+            "0 or a norm of zeros is taken: look in the loss and in the rows of that step for this",
+            cause="divergence",
+        )
+
+
 def check_finite_tensors(tensors: Mapping[str, Any], when: str) -> list[str]:
     """Refuses nan in a state dict, which does not say what is trained, and returns the names of what holds infinity."""
     faults = _not_finite(tensors)
