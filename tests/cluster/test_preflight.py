@@ -67,9 +67,9 @@ def server(url: str, **more: str) -> Callable[[dict[str, Any]], object]:
 
 def test_a_job_that_can_run_is_let_pass_and_what_is_not_known_is_said_where_that_is_asked(capsys):
     Cluster(**SMALL).check(RUN)
-    assert "not known" not in capsys.readouterr().out
+    assert "not checked" not in capsys.readouterr().out
     Cluster(**SMALL).check(RUN, tells_unknown=True)
-    assert unnamed(capsys.readouterr().out, "not known", "admitted") == []
+    assert unnamed(capsys.readouterr().out, "not checked", "admitted") == []
 
 
 def test_the_doctor_of_a_notebook_finds_the_same(admin, namespace):
@@ -90,7 +90,7 @@ def test_the_doctor_of_a_notebook_finds_the_same(admin, namespace):
 def test_the_admin_is_told_no_more_than_the_namespace_lacks(admin, namespace, monkeypatch, capsys):
     monkeypatch.setenv("KUBECONFIG", str(admin.kubeconfig))
     Cluster(**SMALL, namespace=namespace).check(RUN)
-    assert "not known" not in capsys.readouterr().out
+    assert "not checked" not in capsys.readouterr().out
 
 
 def without_authority(config: dict[str, Any]) -> None:
