@@ -6,7 +6,7 @@ from html import unescape
 
 import pytest
 
-from tests.messages import refuses
+from tests.messages import refuses, unnamed
 from tests.runs import a_run
 from tests.stored_runs import put_predictions, put_run
 from train_func import Run, attach, compare
@@ -159,6 +159,16 @@ def test_the_report_shows_which_classes_are_mistaken_and_the_surest_mistakes(sto
     put_predictions(store, record, Predictions(step=1, num_rows=3, labels=labels, columns=columns))
     page = attach(record.name).report(tmp_path).read_text()
     assert [word for word in [*words, "Surest mistakes", "98.7%"] if word not in page] == []
+
+
+def test_the_report_shows_what_the_function_has_returned_and_what_it_has_measured(store, tmp_path):
+    given = {"metrics": {"accuracy": 0.875}, "returned": {"mse": 0.0111432, "layers": [7, 7]}, "note": "ranks <differ>"}
+    record = put_run(store, Run(name="own"), **given)
+    page = attach(record.name).report(tmp_path).read_text()
+    section = re.search(r"<h2>Result</h2>(.*?)<h2>", page, re.DOTALL)[1]
+    assert unnamed(section, "accuracy", "0.875", "mse", "0.0111432", "layers", "[7, 7]", "ranks &lt;differ&gt;") == []
+    failed = put_run(store, Run(name="own", epochs=7), code=65)
+    assert "<h2>Result</h2>" not in attach(failed.name).report(tmp_path).read_text()
 
 
 def test_the_predictions_are_a_table_and_no_other_ones_than_were_published(store, capsys):

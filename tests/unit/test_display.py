@@ -1,5 +1,6 @@
 """What `watch` prints, told from snapshots made by hand: what matters, once, in order."""
 
+import contextlib
 import re
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
@@ -10,13 +11,15 @@ from tests.messages import unnamed
 from tests.recorded_jobs import Clock, RecordedBackend, RecordedJob, a_record
 from train_func.client.diagnose import Diagnosis
 from train_func.client.display.lines import LONGEST_REASON, MOST_PRINTED, PROGRESS_SECONDS, Lines
+from train_func.client.display.screen import PaintedPanel
 from train_func.client.job import Job
 from train_func.client.logs import Attempt, AttemptLine
 from train_func.client.status import Condition, JobStatus, LogLine, LogPosition, Pod, Snapshot
-from train_func.client.watch import News
+from train_func.client.watch import JobLooks, News
 from train_func.storage import open_store
 from train_func.wire import events
 from train_func.wire.events import Event
+from train_func.wire.result import Result
 
 
 @pytest.fixture
@@ -333,3 +336,36 @@ def test_a_function_is_called_with_each_alert_and_what_it_raises_is_printed_once
     assert calls == [event.kind for event in told]
     (line,) = [line for line in capsys.readouterr().out.splitlines() if "ValueError" in line]
     assert unnamed(line, "job-a", "on_alert", "of the caller") == []
+
+
+class Canvas:
+    """Where panels are painted; ``state`` and ``words`` are of the last one."""
+
+    def paint(self, panel):
+        self.state, self.words = panel.state, str(panel)
+
+    def close(self):
+        pass
+
+
+@pytest.fixture
+def painted(tmp_path):
+    """Plays snapshots, and returns what was painted last; ``result``: what the run has published and returned."""
+
+    def play(*snapshots, result=None):
+        record, store, canvas = a_record(), open_store((tmp_path / "store").as_uri()), Canvas()
+        if result:
+            store.put(record.keys.result, Result.write(1, 1, {"returned": result}, {}))
+        backend = RecordedBackend(Played(*snapshots))
+        looks = JobLooks(record, backend.job(record.job_name), store, backend)
+        with contextlib.suppress(KeyboardInterrupt):
+            Job(record, backend, store).show(PaintedPanel(looks, frozenset(), canvas))
+        return canvas
+
+    return play
+
+
+def test_the_last_frame_of_a_job_that_succeeded_has_its_result(painted):
+    frame = painted(snapshot(), snapshot("Succeeded"), result={"mse": 0.0111432})
+    assert unnamed(frame.words, "✓ Succeeded", "mse 0.01114") == []
+    assert "mse" not in painted(snapshot(), snapshot("Failed"), result={"mse": 0.0111432}).words

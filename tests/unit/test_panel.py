@@ -8,6 +8,7 @@ from xml.dom import minidom
 
 import pytest
 
+from tests.messages import unnamed
 from train_func.client.diagnose import Diagnosis
 from train_func.client.display.chart import LEFT
 from train_func.client.display.html import draw
@@ -323,6 +324,15 @@ def test_a_failure_is_told_with_its_line():
 def test_the_end_says_where_the_model_is():
     done = events.Published(attempt=1, model="s3://bucket/a-run/model")
     assert "published: s3://bucket/a-run/model" in words(html_of(news("Succeeded", done, is_last=True)))
+
+
+def test_the_end_says_what_the_result_is_without_its_lists():
+    result = {"mse": 0.01114321, "rows": 120, "optimizer": "sgd", "loss": None, "losses": [0.25] * 99, "more": {"a": 7}}
+    text = words(html_of(news("Succeeded", is_last=True), result=result))
+    assert unnamed(text, "mse 0.01114", "rows 120", "optimizer sgd", "loss None") == []
+    assert ("losses" in text, "more" in text) == (False, False)
+    long = words(html_of(news("Succeeded", is_last=True), result={f"word{n}": "y" * 9999 for n in range(999)}))
+    assert ("word0 y" in long, len(long) < 3000) == (True, True)
 
 
 def test_the_panel_of_ten_thousand_steps_of_200_workers_is_small():

@@ -4,8 +4,9 @@ import math
 import shlex
 import time
 import traceback
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from train_func.client.backend import DEFAULT, Backend, BoundJob, make_backend, name_of_backend
 from train_func.client.diagnose import Diagnosis, JobMonitor, explain
@@ -18,10 +19,11 @@ from train_func.client.stored_run import (
     WITHOUT_RESULT,
     Submission,
     attach_expression,
+    published_result,
     state_of,
     submission_time,
 )
-from train_func.errors import InvalidInput, JobFailed, JobNotFound
+from train_func.errors import InvalidInput, JobFailed, JobNotFound, StorageFailed
 from train_func.storage import Store
 from train_func.text import in_ipython, shown
 from train_func.wire.events import Alert
@@ -217,6 +219,14 @@ class JobLooks:
         if state not in WITHOUT_RESULT:
             return None
         return explain(self.record, self.job, self.store, self.how_to("logs"))
+
+    def result(self) -> Mapping[str, Any]:
+        """Returns what ``Job.result`` does, without waiting; nothing where that cannot be read, or is not there."""
+        try:
+            published = published_result(self.store, self.record.keys)
+        except StorageFailed:
+            return {}
+        return {**published.metrics, **published.returned} if published else {}
 
     def how_to(self, verb: str) -> str:
         """Returns what does this with the run: an expression in a notebook, a command elsewhere."""

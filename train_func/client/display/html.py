@@ -8,10 +8,10 @@ from collections.abc import Sequence
 from html import escape
 
 from train_func.client.display.chart import FAULT, Line, chart
-from train_func.client.display.panel import COLUMNS, Panel
+from train_func.client.display.panel import COLUMNS, MOST_NUMBERS, Panel
 from train_func.text import counted, shown
 
-MOST_CHARTS, MOST_LINES, MOST_NUMBERS = 6, 4, 12
+MOST_CHARTS, MOST_LINES = 6, 4
 MOST_BESIDE = 2  # charts beside that of the losses: others are below
 MOST_PRINTED = 4  # lines that are not folded
 LONGEST = 300  # characters of a line that was printed

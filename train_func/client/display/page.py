@@ -1,7 +1,7 @@
 """The report of a run: one page of HTML, for which nothing has to be loaded from anywhere.
 
-It has the last frame of the panel, what the model gets wrong, what was asked for, each attempt with what ended it, what
-it was computed on, and how to do it again.
+It has the last frame of the panel, the result, what the model gets wrong, what was asked for, each attempt with what
+ended it, what it was computed on, and how to do it again.
 """
 
 import json
@@ -23,7 +23,7 @@ from train_func.client.display.panel import Panel, Subject, panel_of
 from train_func.client.display.trace import Trace
 from train_func.client.model.held_out import stored_predictions, texts_of
 from train_func.client.stored_attempts import all_ends, attempt_numbers
-from train_func.client.stored_run import ENDED, Submission, attach_expression, submission_time
+from train_func.client.stored_run import ENDED, Submission, attach_expression, published_result, submission_time
 from train_func.client.watch import JobLooks
 from train_func.errors import InvalidInput, TrainFuncError
 from train_func.fields import field_names
@@ -51,7 +51,7 @@ def write_page(path: str | Path | None, looks: JobLooks, *, texts: bool) -> Path
     if not target.parent.is_dir():
         raise InvalidInput(f"report({str(path)!r}): there is no folder {target.parent}; make it, or name another")
     trace = _trace(looks)
-    panel = panel_of(Subject.of(looks), trace, str(looks.failure(trace.state) or ""))
+    panel = panel_of(Subject.of(looks), trace, str(looks.failure(trace.state) or ""), result=looks.result())
     attach = attach_expression(record.name, looks.backend)
     target.write_text(page(panel, trace, record, store, attach, texts=texts), encoding="utf-8")
     return target
@@ -104,15 +104,25 @@ def page(panel: Panel, trace: Trace, record: RunRecord, store: Readable, attach:
     newest = Submission.newest(store, keys)
     parts = [
         draw(panel),
+        _section("Result", _table((), _result(record, store))),
         *_held_out(record, store, texts=texts),
         _section("When", _table((), _times(record, store, trace))),
         _section("Asked for", _table((), _asked(record))),
-        _section("Attempts", _table(("attempt", "workers", "began behind", "ended"), _attempts(attempts, trace))),
+        _section("Attempts", _table(("attempt", "workers", "began after step", "ended"), _attempts(attempts, trace))),
         _section("Computed on", _table((), _environment(attempts, trace))),
         _section("Function", _cells(newest.cells if newest else {})),
         _section("Again", f"<pre>{as_html(_again(record, attach))}</pre>"),
     ]
     return PAGE.format(title=as_html(f"{record.name}: {trace.state}"), body="".join(parts))
+
+
+def _result(record: RunRecord, store: Readable) -> Rows:
+    """What the run has published and returned, and what a user of it has to know."""
+    result = published_result(store, record.keys)
+    if result:
+        yield from ((name, _value(value)) for name, value in {**result.metrics, **result.returned}.items())
+    if result and result.note:
+        yield "note", result.note
 
 
 def _held_out(record: RunRecord, store: Readable, *, texts: bool) -> Iterator[str]:
@@ -156,7 +166,7 @@ def _asked(record: RunRecord) -> Rows:
 def _attempts(attempts: Sequence[_Attempt], trace: Trace) -> Rows:
     for attempt in attempts:
         resumption = trace.resumptions.get(attempt.number)
-        behind = f"step {resumption.step:,}" if resumption and resumption.step else "the beginning"
+        behind = f"{resumption.step:,}" if resumption else "0"
         group = next((group for group in trace.groups if group.attempt == attempt.number), None)
         root = next((end for end in attempt.ends if end.root_cause and end.exit_code), None)
         end = root or next(iter(attempt.ends), None)

@@ -4,17 +4,18 @@ Every state has a sign and a word, so that nothing is told by colour alone.
 """
 
 import math
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from itertools import pairwise
+from typing import Any
 
 from train_func.client.backend import name_of_backend
 from train_func.client.display.chart import Flag, Line
 from train_func.client.display.trace import Trace, WorkerState
 from train_func.client.stored_run import submission_time
 from train_func.client.watch import JobLooks
-from train_func.text import counted, shown, sized
+from train_func.text import counted, listed, shown, sized
 from train_func.wire.events import Alert, RowsAudited
 
 SIGNS = {
@@ -36,7 +37,8 @@ COLUMNS = ("worker", "phase", "node", "restarts", "memory", "does")
 MOST_MARKS = 60  # checkpoints in a chart, the newest
 MOST_RESTARTS, MOST_ALERTS, MOST_NOTES = 3, 3, 3  # told one by one, the newest
 MOST_ROWS = 12  # workers one by one
-LONGEST = 120  # characters of what a worker does
+MOST_NUMBERS = 12  # of metrics without a chart, and of the result
+LONGEST = 120  # characters of what a worker does, or of a value of the result
 
 
 @dataclass(frozen=True)
@@ -106,6 +108,7 @@ def panel_of(
     trace: Trace,
     explanation: str = "",
     *,
+    result: Mapping[str, Any] | None = None,
     silence: str = "",
     now: datetime | None = None,
 ) -> Panel:
@@ -115,6 +118,7 @@ def panel_of(
         subject: the job.
         trace: what it has told.
         explanation: why it failed, in the words of the error that ``result`` raises.
+        result: what it has published and returned, where that is known.
         silence: that nothing was new for a while, and how a person learns what the ranks do.
         now: the moment that is shown; by default this one.
     """
@@ -140,7 +144,7 @@ def panel_of(
         last_step=0.0 if state == "Succeeded" else float(trace.num_steps or 0),
         workers=[_cells(worker) for worker in workers],
         num_more_workers=num_more,
-        facts=[*_facts(trace, subject.told)],
+        facts=[*_facts(trace, subject.told), *_result(result or {})],
         printed=list(trace.printed),
         error=explanation or (str(trace.failure) if trace.failure else ""),
     )
@@ -253,6 +257,15 @@ def _facts(trace: Trace, told: Collection[str]) -> Iterator[str]:
         yield f"note: {note}"
     if trace.published:
         yield f"✓ published: {trace.published.model or 'the result'}"
+
+
+def _result(result: Mapping[str, Any]) -> Iterator[str]:
+    """The numbers and words of a result in one line, without its lists and tables."""
+    values = {name: value for name, value in result.items() if not isinstance(value, (list, Mapping))}
+    words = [f"{name} {value:.4g}" if isinstance(value, float) else f"{name} {value}" for name, value in values.items()]
+    if words:
+        cut = [each if len(each) <= LONGEST else f"{each[:LONGEST]} ..." for each in words]
+        yield f"✓ result: {listed(cut, MOST_NUMBERS)}"
 
 
 def _beginning(trace: Trace, attempt: int) -> str:

@@ -2,7 +2,7 @@
 
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Mapping
 from typing import Any, Protocol
 
 from train_func.client.display.lines import Lines
@@ -48,8 +48,10 @@ class Canvas(Protocol):
 class PaintedPanel:
     """A panel that is painted again when something is new, and not too often."""
 
-    def __init__(self, subject: Subject, how_to_look: Callable[[], str], canvas: Canvas) -> None:
-        self._subject, self._how_to_look, self._canvas = subject, how_to_look, canvas
+    def __init__(self, looks: JobLooks, told: frozenset[str], canvas: Canvas) -> None:
+        """``told``: notes that the submission has printed."""
+        self._looks, self._canvas = looks, canvas
+        self._subject = Subject.of(looks, told)
         self._trace = Trace()
         self._painted, self._changed = -SHOWN_SECONDS, time.monotonic()
 
@@ -70,15 +72,16 @@ class PaintedPanel:
 
     def finish(self, failure: JobFailed | None = None) -> None:
         """Paints the last frame."""
-        self._paint(str(failure or ""))
+        result = self._looks.result() if self.state == "Succeeded" else {}
+        self._paint(str(failure or ""), result)
         self._canvas.close()
 
-    def _paint(self, explanation: str = "") -> None:
+    def _paint(self, explanation: str = "", result: Mapping[str, Any] | None = None) -> None:
         self._painted = time.monotonic()
         silent, silence = self._painted - self._changed, ""
-        if silent >= SILENT_SECONDS and self.state == "Running" and (how := self._how_to_look()):
+        if silent >= SILENT_SECONDS and self.state == "Running" and (how := self._looks.how_to_look()):
             silence = f"nothing new for {duration(silent)}; {how}"
-        self._canvas.paint(panel_of(self._subject, self._trace, explanation, silence=silence))
+        self._canvas.paint(panel_of(self._subject, self._trace, explanation, result=result, silence=silence))
 
 
 class Notebook:
@@ -110,12 +113,12 @@ def screen_of(looks: JobLooks, told: frozenset[str]) -> Screen:
         looks: at the job that is shown.
         told: notes that the submission has printed.
     """
-    subject, how_to_look = Subject.of(looks, told), looks.how_to_look
     shell: Any = getattr(sys.modules.get("IPython"), "get_ipython", lambda: None)()
     if getattr(shell, "kernel", None) is not None:
-        return PaintedPanel(subject, how_to_look, Notebook())
+        return PaintedPanel(looks, told, Notebook())
     if sys.stdout.isatty():
         from train_func.client.display.terminal import Terminal
 
-        return PaintedPanel(subject, how_to_look, Terminal())
-    return Lines(subject.name, how_to_look, subject.submitted, subject.told)
+        return PaintedPanel(looks, told, Terminal())
+    subject = Subject.of(looks, told)
+    return Lines(subject.name, looks.how_to_look, subject.submitted, subject.told)
