@@ -58,6 +58,17 @@ def test_the_curves_of_all_runs_are_in_one_picture_for_each_metric(two):
     assert all(name in unescape(html) for name in two)
 
 
+def test_each_picture_names_its_metric_and_a_run_has_the_same_colour_in_all_of_them(store, two):
+    rows = [Row(step, NOON, {"eval_accuracy": 0.25 * step}) for step in (1, 2)]
+    more = put_run(store, Run(name="own", epochs=7))
+    store.put(more.keys.attempt(1).metrics_csv(1), to_csv(rows))
+    pictures = re.findall(r"<svg.*?</svg>", compare(*two, more.name)._repr_html_(), re.DOTALL)
+    legends = [re.findall(r'font-weight="600">([^<]+)<', picture) for picture in pictures]
+    assert legends == [["A loss 0.002", "B 0.02"], ["C eval_accuracy 0.5"]]
+    colours = [re.findall(r'<polyline [^>]*stroke="(#\w+)"', picture) for picture in pictures]
+    assert len({*colours[0], *colours[1]}) == 3
+
+
 def test_a_run_that_has_reported_nothing_is_compared_by_what_was_asked(store, two):
     bare = put_run(store, Run(name="own", epochs=7)).name
     compared = compare(*two, bare)

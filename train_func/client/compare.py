@@ -125,10 +125,12 @@ class SideBySide:
     def _charts(self) -> list[str]:
         charts = []
         for metric, curves in list(self.curves.items())[:MOST_CHARTS]:
+            drawn = [(place, curve) for place, curve in enumerate(curves[: len(ascii_uppercase)]) if curve]
+            names = [ascii_uppercase[place] for place, _ in drawn]
+            names[0] = f"{names[0]} {metric}"
             lines = [
-                Line(f"{letter} {metric}" if place == 0 else letter, curve, has_dots=metric.startswith("eval"))
-                for place, ((letter, _), curve) in enumerate(zip(self._named(), curves, strict=False))
-                if curve
+                Line(name, curve, has_dots=metric.startswith("eval"), place=place)
+                for name, (place, curve) in zip(names, drawn, strict=True)
             ]
             picture = chart(lines, (), width=WIDTH, height=HEIGHT)
             charts.append(f'<div style="flex:1 1 {LEAST}px;max-width:{WIDTH}px">{picture}</div>')

@@ -34,6 +34,8 @@ class Line:
     points: Points
     has_dots: bool = False
     """Whether its points are marked, as those of evaluations."""
+    place: int | None = None
+    """Among COLOURS and DASHES; None: its place among the lines of its chart."""
 
 
 @dataclass(frozen=True)
@@ -80,7 +82,7 @@ def chart(lines: Sequence[Line], marks: Sequence[Flag], *, width: int, height: i
         parts.append(_text(min(x(tick), width - LETTER / 2 * len(words)), bottom + 14, words, "middle"))
     parts.append(_text(LEFT - 5, bottom + 14, "step", "end"))
     for number, line in enumerate(lines):
-        parts += _curve(line, number, [(x(step), y(value)) for step, value in line.points])
+        parts += _curve(line, *_look(line, number), [(x(step), y(value)) for step, value in line.points])
     parts += _marks(marks, x, width, bottom)
     parts += _legend(lines, width)
     return "".join([*parts, "</svg>"])
@@ -125,8 +127,13 @@ def _value(point: tuple[float, float]) -> float:
     return point[1]
 
 
-def _curve(line: Line, number: int, points: Points) -> Iterator[str]:
-    colour, dash = COLOURS[number % len(COLOURS)], DASHES[number % len(DASHES)]
+def _look(line: Line, number: int) -> tuple[str, str]:
+    """Returns the colour and the dashes of the line that has this number in its chart."""
+    place = number if line.place is None else line.place
+    return COLOURS[place % len(COLOURS)], DASHES[place % len(DASHES)]
+
+
+def _curve(line: Line, colour: str, dash: str, points: Points) -> Iterator[str]:
     style = f'fill="none" stroke="{colour}" stroke-linejoin="round"' + (f' stroke-dasharray="{dash}"' if dash else "")
     if _is_noisy(line):
         yield f'<polyline {style} stroke-opacity=".5" points="{_joined(thin(points, MOST_POINTS))}"/>'
@@ -163,7 +170,7 @@ def _legend(lines: Sequence[Line], width: int) -> Iterator[str]:
     at = float(LEFT)
     for number, line in enumerate(lines):
         words = f"{line.name} {line.points[-1][1]:.4g}" if line.points else line.name
-        colour, dash = COLOURS[number % len(COLOURS)], DASHES[number % len(DASHES)]
+        colour, dash = _look(line, number)
         dashes = f' stroke-dasharray="{dash}"' if dash else ""
         yield f'<line x1="{at:.0f}" x2="{at + 18:.0f}" y1="11" y2="11" stroke="{colour}" stroke-width="2"{dashes}/>'
         if line.has_dots:
