@@ -369,3 +369,11 @@ def test_the_last_frame_of_a_job_that_succeeded_has_its_result(painted):
     frame = painted(snapshot(), snapshot("Succeeded"), result={"mse": 0.0111432})
     assert unnamed(frame.words, "✓ Succeeded", "mse 0.01114") == []
     assert "mse" not in painted(snapshot(), snapshot("Failed"), result={"mse": 0.0111432}).words
+
+
+def test_an_interrupt_leaves_a_frame_that_says_that_it_is_no_longer_updated(painted):
+    frame = painted(snapshot(), snapshot("Running", progress(35, 80)), KeyboardInterrupt())
+    assert unnamed(frame.state, "stopped watching at", "step 35 of 80") == []
+    assert "● Running" not in frame.state
+    over = painted(snapshot(), snapshot("Failed"))
+    assert over.state == "✗ Failed"

@@ -252,7 +252,15 @@ def test_a_note_stands_once_whichever_attempts_say_it_and_not_where_it_stands_be
 def test_a_frame_says_when_it_was_drawn_while_the_job_goes_on():
     running, done = news("Running", progress(3)), news("Succeeded", is_last=True)
     when = f"{NOW.astimezone():%d %b %H:%M:%S}"
-    assert [when in words(html_of(each)) for each in (running, done)] == [True, False]
+    assert [f"as of {when}" in words(html_of(each)) for each in (running, done)] == [True, False]
+
+
+def test_a_frame_that_is_no_longer_updated_says_since_when_and_how_far_the_job_was_then():
+    text = words(html_of(news("Running", begins(), progress(10), of=pods("Running", "Running")), is_stopped=True))
+    clock = f"{NOW.astimezone():%H:%M:%S}"
+    assert unnamed(text, f"stopped watching at {clock}, step 10 of 40", "a-run", "25%", "Running as of") == []
+    assert (text.startswith(" ● Running"), "s left" in text) == (False, False)
+    assert "stopped watching" in words(html_of(news("Created", of=()), is_stopped=True))
 
 
 def test_a_training_whose_steps_are_done_says_what_it_still_does():

@@ -29,6 +29,7 @@ SIGNS = {
     "Cancelled": "■",
     "Interrupted": "✗",
 }
+STOPPED = "○"  # before what a frame says that is no longer updated
 PREFIX = "eval_"  # of what an evaluation measures: it stands in one chart with the same metric of the training
 EPOCH = "epoch="  # of the audit of a training
 ROUNDING = 0.005  # of the epochs in which a training is
@@ -110,6 +111,7 @@ def panel_of(
     *,
     result: Mapping[str, Any] | None = None,
     silence: str = "",
+    is_stopped: bool = False,
     now: datetime | None = None,
 ) -> Panel:
     """Returns what is shown of a job.
@@ -120,6 +122,7 @@ def panel_of(
         explanation: why it failed, in the words of the error that ``result`` raises.
         result: what it has published and returned, where that is known.
         silence: that nothing was new for a while, and how a person learns what the ranks do.
+        is_stopped: whether this frame is the last one although the job goes on.
         now: the moment that is shown; by default this one.
     """
     state = trace.state or "Created"
@@ -128,11 +131,12 @@ def panel_of(
     step = trace.last_step
     if state == "Running" and hindrances and not trace.is_stepping:
         state = "Waiting"  # the backend's word says only that a worker runs
+    now = now or datetime.now(UTC)
     return Panel(
-        state=f"{SIGNS.get(state, '◌')} {state}",
-        heading=_heading(subject, trace, now or datetime.now(UTC)),
+        state=_stopped(trace, now) if is_stopped else f"{SIGNS.get(state, '◌')} {state}",
+        heading=_heading(subject, trace, now, state if is_stopped else ""),
         share=min(1.0, step / trace.num_steps) if trace.num_steps else None,
-        progress=_progress(trace),
+        progress=_progress(trace, is_last=is_stopped or trace.is_over),
         warnings=[
             *hindrances,
             *_slowness(trace),
@@ -158,7 +162,13 @@ def duration(seconds: float) -> str:
     return " ".join(f"{number} {unit}" for unit, number in units[first : first + 2] if number or first == 3)
 
 
-def _heading(subject: Subject, trace: Trace, now: datetime) -> list[str]:
+def _stopped(trace: Trace, now: datetime) -> str:
+    """That nobody looks at the job any more, since when, and how far it was: by the clock of this machine."""
+    return ", ".join([f"{STOPPED} stopped watching at {now.astimezone():%H:%M:%S}", *_progress(trace)[:1]])
+
+
+def _heading(subject: Subject, trace: Trace, now: datetime, state: str) -> list[str]:
+    """``state``: in which the job was, where that stands nowhere else."""
     status = trace.snapshot.status
     num_workers, num_running = (status and status.workers) or subject.num_workers, len(trace.snapshot.running)
     size = counted(num_workers, "worker")
@@ -172,11 +182,11 @@ def _heading(subject: Subject, trace: Trace, now: datetime) -> list[str]:
     end = datetime.fromtimestamp(trace.last_event, UTC) if trace.is_over and trace.last_event else now
     times = [] if subject.submitted is None else [duration((end - subject.submitted).total_seconds())]
     if not trace.is_over:  # a page that was loaded again, or a saved notebook, shows a frame that is no longer new
-        times.append(f"{now.astimezone():%d %b %H:%M:%S %Z}")
+        times.append(f"{f'{state} ' if state else ''}as of {now.astimezone():%d %b %H:%M:%S %Z}")
     return [*words, " · ".join(times)]
 
 
-def _progress(trace: Trace) -> list[str]:
+def _progress(trace: Trace, *, is_last: bool = False) -> list[str]:
     progress, step = trace.progress, trace.last_step
     if progress is None:
         return [f"step {step:,}"] if trace.steps else []
@@ -184,7 +194,7 @@ def _progress(trace: Trace) -> list[str]:
     if not trace.is_stepping:
         return words  # what an attempt was like that has ended is no news
     words += [f"epoch {trace.epoch:.2f}", f"{progress.rows_per_second:,.4g} rows/s"]
-    if not trace.is_over and step < progress.num_steps and progress.seconds_left is not None:
+    if not is_last and step < progress.num_steps and progress.seconds_left is not None:
         words.append(f"about {duration(progress.seconds_left)} left")
     return words
 

@@ -2,12 +2,12 @@
 
 import sys
 import time
-from collections.abc import Mapping
 from typing import Any, Protocol
 
 from train_func.client.display.lines import Lines
 from train_func.client.display.panel import Panel, Subject, duration, panel_of
 from train_func.client.display.trace import Trace
+from train_func.client.stored_run import ENDED
 from train_func.client.watch import JobLooks, News
 from train_func.errors import JobFailed
 
@@ -73,15 +73,17 @@ class PaintedPanel:
     def finish(self, failure: JobFailed | None = None) -> None:
         """Paints the last frame."""
         result = self._looks.result() if self.state == "Succeeded" else {}
-        self._paint(str(failure or ""), result)
+        is_stopped = not self._trace.is_over and self.state not in ENDED
+        words = str(failure or "")
+        self._canvas.paint(panel_of(self._subject, self._trace, words, result=result, is_stopped=is_stopped))
         self._canvas.close()
 
-    def _paint(self, explanation: str = "", result: Mapping[str, Any] | None = None) -> None:
+    def _paint(self) -> None:
         self._painted = time.monotonic()
         silent, silence = self._painted - self._changed, ""
         if silent >= SILENT_SECONDS and self.state == "Running" and (how := self._looks.how_to_look()):
             silence = f"nothing new for {duration(silent)}; {how}"
-        self._canvas.paint(panel_of(self._subject, self._trace, explanation, result=result, silence=silence))
+        self._canvas.paint(panel_of(self._subject, self._trace, silence=silence))
 
 
 class Notebook:
