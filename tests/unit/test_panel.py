@@ -58,9 +58,9 @@ def progress(step, num_steps=40, **fields):
     return events.StepProgress(step=step, num_steps=num_steps, **given)
 
 
-def begins(attempt=1, workers=2):
+def begins(attempt=1, workers=2, **fields):
     return events.AttemptStarts(
-        attempt=attempt, position=1, at_most=3, num_workers=workers, num_ranks=workers, num_threads=1
+        attempt=attempt, position=1, at_most=3, num_workers=workers, num_ranks=workers, num_threads=1, **fields
     )
 
 
@@ -107,6 +107,7 @@ def test_workers_whose_ranks_alone_began_again_have_as_many_restarts_as_their_at
     again = [events.RanksRestart(worker=n, attempt=2, message="rank 1 was killed", follows=1) for n in (0, 1)]
     text = words(html_of(news("Running", begins(), *again, begins(2), of=pods("Running", "Running"))))
     assert ("attempt 2" in text, re.findall(r"[01] ● Running here (\S+)", text)) == (True, ["1", "1"])
+    assert re.findall(r"([01]) ● Running here \d+ \(the cause\)", text) == ["1"]  # of which a rank was killed
 
 
 def measured(slow=False, **ranks):
@@ -121,14 +122,52 @@ def test_each_worker_has_its_memory_and_how_its_ranks_spend_their_time():
     told = measured(a=[9, 70, 21, 0, 0, 0], b=[9, 72, 19, 0, 0, 0])
     text = words(html_of(news("Running", begins(), progress(3), told, of=pods("Running", "Running"))))
     assert "1.2 GB of 4.0 GB trains: 71 % compute, 20 % exchange, 9 % data 1 ●" in text
+    assert "other" not in text
     assert "700.0 MB trains" in text
     again = words(html_of(news("Running", begins(), progress(3), told, begins(2), of=pods("Running", "Running"))))
-    assert ("1.2 GB" in again, "runs the function" in again) == (False, True)  # ranks of another attempt
+    assert ("1.2 GB" in again, "trains: " in again) == (False, False)  # ranks of another attempt
 
 
-def test_a_function_loads_model_and_data_from_when_its_session_is_open():
-    opened = words(html_of(news("Running", begins(), events.Stage(text="session"), of=pods("Running", "Running"))))
-    assert ("loads model and data" in opened, "runs the function" in opened) == (True, False)
+def test_the_shares_of_the_time_that_are_told_add_up_to_all_of_it():
+    told = measured(a=[0, 11, 0, 0, 25, 0])
+    text = words(html_of(news("Running", begins(), progress(3), told, of=pods("Running", "Running"))))
+    assert "25 % evaluation, 11 % compute, 64 % other" in text
+
+
+DOES = ("starts:", "runs the function", "loads model and data")  # a worker, before its first step
+
+
+@pytest.mark.parametrize(
+    ("told", "does"),
+    [
+        ((), {"starts:"}),
+        (("printed by the supervisor",), {"starts:"}),
+        (("[rank 0] printed",), {"runs the function", "starts:"}),  # of worker 0; the other one has said nothing
+        ((events.Stage(text="session"),), {"loads model and data"}),
+        (("[rank 0] printed", events.Stage(text="session"), "[rank 0] more"), {"loads model and data"}),
+    ],
+)
+def test_a_worker_starts_until_one_of_its_ranks_says_more_and_loads_when_its_session_is_open(told, does):
+    now = datetime.now(UTC).isoformat()
+    text = words(html_of(news("Running", begins(time=now), *told, of=pods("Running", "Running"))))
+    assert {word for word in DOES if word in text} == does
+
+
+def test_a_function_that_says_nothing_runs_after_a_while():
+    before = (datetime.now(UTC) - timedelta(minutes=5)).isoformat()
+    text = words(html_of(news("Running", begins(time=before), of=pods("Running", "Running"))))
+    assert [word in text for word in DOES] == [False, True, False]
+
+
+def test_after_a_cancel_a_worker_was_stopped_by_it_and_one_that_had_failed_by_itself_has_failed():
+    ends = [replace(POD, worker=0, uid="0", phase="Failed", exit_code=143), replace(POD, uid="1", worker=1)]
+    ends[1] = replace(ends[1], phase="Failed", exit_code=70, reason="Error")
+    rows = words(html_of(news("Cancelled", of=tuple(ends), is_last=True))).partition("does ")[2]
+    first, second = re.split(r" 1 (?=✗)", rows)
+    assert ("cancel" in first, "143" in first, "Failed" in first) == (True, False, False)
+    assert unnamed(second, "✗ Failed", "exit code 70") == []
+    failed = words(html_of(news("Failed", of=tuple(ends), is_last=True)))
+    assert ("cancel" in failed, failed.count("✗ Failed")) == (False, 3)  # the job and both workers
 
 
 def test_a_training_that_is_slow_says_why_and_what_to_do_while_it_is():
@@ -301,6 +340,11 @@ def test_whatever_a_loss_is_the_panel_is_drawn(loss):
 def test_the_audit_is_one_tick_and_a_row_that_is_missing_is_told():
     exact = words(html_of(news("Running", *(audit(f"epoch={number}") for number in range(1, 4)))))
     assert ("each of 101 rows was used exactly once in epochs 1 to 3" in exact, exact.count("✓")) == (True, 1)
+    assert "not counted yet" not in exact
+    behind = [progress(40, epoch=4.0), *(audit(f"epoch={number}") for number in range(1, 4))]
+    assert "in epochs 1 to 3 (epoch 4 not counted yet)" in words(html_of(news("Running", *behind)))
+    within = [progress(35, epoch=3.5), *behind[1:]]
+    assert "not counted yet" not in words(html_of(news("Running", *within)))
     assert "✗ audit epoch=2" in words(html_of(news("Running", audit(), audit("epoch=2", used_once=94, missing=7))))
 
 

@@ -249,7 +249,10 @@ def _cells(worker: WorkerState) -> tuple[str, ...]:
     memory = sized(worker.memory) if worker.memory else "–"
     if worker.memory and worker.limit:
         memory += f" of {sized(worker.limit)}"
-    return str(worker.worker), phase, worker.node or "–", str(worker.restarts or "–"), memory, activity
+    restarts = str(worker.restarts or "–")
+    if worker.restarts and worker.losses:  # after a loss the ranks of all workers begin again
+        restarts += " (the cause)" if worker.losses >= worker.restarts else f" (cause of {worker.losses})"
+    return str(worker.worker), phase, worker.node or "–", restarts, memory, activity
 
 
 def _facts(trace: Trace, told: Collection[str]) -> Iterator[str]:
@@ -299,7 +302,9 @@ def audits_in_words(audits: Collection[RowsAudited], epoch: float = math.inf) ->
     numbers = [number for number in numbers if number <= epoch + ROUNDING]
     if numbers:
         which = f"epochs {min(numbers)} to {max(numbers)}" if len(numbers) > 1 else f"epoch {numbers[0]}"
-        yield f"✓ audit: each of {epochs[-1].counts['rows']:,} rows was used exactly once in {which}"
+        done = int(epoch + ROUNDING) if math.isfinite(epoch) else 0  # the rows of an epoch are counted behind its end
+        rest = f" (epoch {done} not counted yet)" if done > max(numbers) else ""
+        yield f"✓ audit: each of {epochs[-1].counts['rows']:,} rows was used exactly once in {which}{rest}"
     for audit in exact:
         if audit not in epochs:
             what = audit.what.replace("_", " ")

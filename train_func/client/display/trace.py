@@ -17,6 +17,7 @@ from train_func.client.logs import AttemptLine
 from train_func.client.status import Pod, Snapshot
 from train_func.client.watch import News
 from train_func.errors import Cause
+from train_func.wire import exits
 from train_func.wire.events import (
     OF_RANK,
     Alert,
@@ -41,11 +42,15 @@ from train_func.wire.events import (
     WorkerStarts,
 )
 
-IN_FUNCTION = "runs the function"  # what a worker does until its session, or a step, says more
+STARTS = "starts: imports what the function uses"  # what a worker does until one of its ranks says more,
+START_SECONDS = 60.0  # or this time is over: a function may say nothing at all
+IN_FUNCTION = "runs the function"
 MOST_PRINTED = 40  # lines of rank 0 that are kept
 MOST_STEPS = 20_000  # that are kept one by one: of more, every second one is left out
 LEAST_SHARE = 5  # percent of its time, below which a part of what a worker does is not shown
 RANK_0 = OF_RANK.format(0)
+OF_A_RANK = OF_RANK.partition("{")[0]
+BY_CANCEL = (exits.STOPPED, exits.PEER)  # the codes of workers that a cancel ends
 
 
 @dataclass(frozen=True)
@@ -80,10 +85,12 @@ class WorkerState:
 
     worker: int
     phase: str
-    """Phase of its newest pod; Missing where it has none."""
+    """Phase of its newest pod; Missing where it has none, Cancelled where the cancel of the job has ended it."""
     node: str = ""
     restarts: int = 0
     """How often it, or its ranks alone, were started again, in place or as another pod."""
+    losses: int = 0
+    """How many attempts have ended because of it, and were followed by another one."""
     memory: int = 0
     """Bytes in use; 0 where it has not told."""
     limit: int = 0
@@ -242,15 +249,21 @@ class Trace:
             return WorkerState(worker, "Missing")
         newest, activity = pods[-1], self._activities.get(worker, "")
         restarts = len(pods) - 1 + newest.restarts + sum(number == worker for number, _ in self._rank_restarts)
+        begun = self.group.attempt if self.group else 0
+        losses = sum(root == worker for attempt, (root, _) in self._reasons.items() if attempt <= begun)
         if newest.phase != "Running" or newest.deleted:
             phase = "Deleted" if newest.deleted and newest.phase in ("Running", "Pending") else newest.phase
             why = ending(newest.exit_code, newest.reason, newest.message) if newest.exit_code else newest.reason
             why = "" if newest.exit_code == 0 else why
-            return WorkerState(worker, phase, newest.node, restarts, activity=why)
+            if self.state == "Cancelled" and phase == "Failed" and newest.exit_code in BY_CANCEL:
+                phase, why = "Cancelled", "stopped by the cancel"
+            return WorkerState(worker, phase, newest.node, restarts, losses, activity=why)
         usage = self.measured.workers.get(str(worker), {}) if self.measured else {}
         memory, limit = usage.get("memory", 0), usage.get("limit", 0)
+        if activity == STARTS and self.group and time.time() - self.group.time > START_SECONDS:
+            activity = IN_FUNCTION
         activity = activity or self._training(list(usage.get("ranks", {}).values()), is_done)
-        return WorkerState(worker, newest.phase, newest.node, restarts, memory, limit, activity)
+        return WorkerState(worker, newest.phase, newest.node, restarts, losses, memory, limit, activity)
 
     def _training(self, shares: Sequence[Sequence[int]], is_done: bool) -> str:
         """Returns what a worker does that says nothing else.
@@ -264,12 +277,15 @@ class Trace:
         if is_done:
             return "all steps are done: evaluates, saves, publishes"
         if any(means):
-            return f"trains: {WorkersMeasured.words(means)}"
+            rest = 100 - sum(means)
+            return f"trains: {WorkersMeasured.words(means)}{f', {rest} % other' if rest > LEAST_SHARE else ''}"
         return "trains" if self.steps else ""
 
     def _hear(self, line: AttemptLine) -> None:
         event, attempt = line.event, line.attempt.number
         if event is None:
+            if line.text.startswith(OF_A_RANK) and self._activities.get(line.worker) == STARTS:
+                self._activities[line.worker] = IN_FUNCTION
             if line.text.startswith(RANK_0):
                 self.printed.append(line.text.removeprefix(RANK_0))
             return
@@ -291,12 +307,14 @@ class Trace:
                 self.evaluations.append(Point(when, attempt, event.step, _numbers(named)))
             case AttemptStarts():
                 self.groups.append(Group(when, event.attempt, event.num_workers, event.num_ranks))
-                self._activities = dict.fromkeys(range(event.num_workers), IN_FUNCTION)
+                self._activities = dict.fromkeys(range(event.num_workers), STARTS)
                 self.measured = None
             case Stage(precision=precision):  # of a session: it is open
                 self.precision = precision or self.precision
                 loading = {
-                    worker: "loads model and data" for worker, does in self._activities.items() if does == IN_FUNCTION
+                    worker: "loads model and data"
+                    for worker, does in self._activities.items()
+                    if does in (STARTS, IN_FUNCTION)
                 }
                 self._activities |= loading
             case WorkersMeasured():
