@@ -140,7 +140,7 @@ def whole_name(store: Store, name: object, function: str, *, without_digits: boo
         return whole[0]
     if len(whole) > 1:
         more = "give one of these names, or more of it"
-        raise InvalidInput(f"{function}({name!r}): {len(whole)} runs are named so: {listed(whole, MOST)}; {more}")
+        raise InvalidInput(f"{len(whole)} runs begin with {name!r}: {listed(whole, MOST)}; {more}")
     if names:
         raise JobNotFound(
             f"{function}({name!r}): the first digits of the last part of a name are expected too; {store.address} "
