@@ -115,7 +115,7 @@ def test_what_is_empty_for_all_runs_has_no_column(store):
     put_run(store, Run(name="a", parameters={"lr": None, "depth": 0}), metrics=results)
     put_run(store, Run(name="b", parameters={"depth": None}), metrics={"failed": False})
     columns = [column for column in table(store).columns if "." in column]
-    assert columns == ["parameters.depth", "metrics.failed", "metrics.loss"]
+    assert columns == ["metrics.failed", "metrics.loss", "parameters.depth"]
 
 
 def test_of_a_metric_that_was_no_finite_number_the_note_of_the_result_is_shown(store):
@@ -305,6 +305,26 @@ def test_a_notebook_shows_how_long_ago_runs_were_submitted_their_states_and_thei
     html = runs(on=Local(store=store.address))._repr_html_()
     assert re.findall(r"[✓✗] \w+", html) == ["✗ Failed", "✓ Succeeded"]
     assert (html.count(" ago"), html.count("<polyline"), "0.1235" in html) == (2, 1, True)
+
+
+def test_the_state_the_results_and_the_time_come_first_and_what_is_long_last(store):
+    put_run(store, a_run(model="tiny", dataset="stars.csv"), metrics={"accuracy": 0.5}, note="a word " * 99)
+    put_run(store, Run(name="own", epochs=7), metrics={"accuracy": 0.75})
+    columns = [*table(store).columns]
+    assert columns[:3] == ["state", "metrics.accuracy", "submitted"]
+    assert columns[-2:] == ["task", "note"]
+
+
+@pytest.mark.parametrize(("width", "left_out"), [(80, "task, note"), (400, "")])
+def test_as_text_the_table_has_the_columns_for_which_the_terminal_has_room(store, monkeypatch, width, left_out):
+    monkeypatch.setenv("COLUMNS", str(width))
+    done = put_run(store, Run(name="own"), submitted=FIRST, metrics={"accuracy": 0.5}, note="a word " * 99)
+    lines = repr(table(store)).splitlines()
+    assert max(map(len, lines)) <= width
+    assert unnamed("\n".join(lines), done.name, "Succeeded", "0.5", "2026-01-02 03:04", "metrics.accuracy") == []
+    assert ("a word" in "\n".join(lines), lines[-1].endswith(left_out)) == (not left_out, True)
+    assert table(store)["submitted"].tolist() == [pd.Timestamp(FIRST)]  # is no text in the table
+    assert repr(table(store, "other"))  # of no runs
 
 
 def test_of_many_runs_a_notebook_shows_the_newest_and_how_many_there_are(store):

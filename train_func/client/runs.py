@@ -32,9 +32,10 @@ if TYPE_CHECKING:
 
 MOST_LETTERS = 48  # of a note
 AT_ONCE = 8  # runs that are read at the same moment
-ALWAYS = ("name", "task", "submitted", "state", "workers")  # columns that the table has, empty or not
+ALWAYS = ("name", "state", "submitted", "workers", "size_mb", "task")  # columns that the table has, empty or not
 UNKNOWN = "Unknown"
 METRIC = "metrics."  # begins the columns of results
+FIRST, LAST = ("name", "state"), ("task", "note")  # columns; where there is no room, the last ones are cut
 _OPTIONAL = ("parameters.", "inputs.", "packages")  # a run that lacks one of these differs from one that has it
 
 Row = dict[str, Any]  # cells by column
@@ -43,13 +44,13 @@ Row = dict[str, Any]  # cells by column
 def runs(name: str = "", *, state: str | Collection[str] = (), on: Backend | None = None) -> "pd.DataFrame":
     """Returns the runs in the store of a backend, newest first, as a DataFrame with a row for each, by its name.
 
-    Columns: ``task`` (or function); ``submitted`` (UTC); ``state``, as ``Job.state``, or Unknown;
-    ``workers``; ``cause``, of a failure; ``in_place``, the names under which the model is in place; the fields in which
-    the runs differ, such as ``epochs``, ``task.dataset``, ``parameters.lr``, ``packages`` or ``source`` (the first
-    letters of its hash); the results, such as ``metrics.accuracy``; ``size_mb``, the size of the run in the store;
-    ``note``, the beginning of the note on the result. A column that is empty for all runs is left out. A run that
-    cannot be read is printed, and hides no other. As the last expression of a cell the table also shows how long ago
-    each run was submitted, and its losses as a curve.
+    Columns: ``state``, as ``Job.state``, or Unknown; the results, such as ``metrics.accuracy``; ``submitted`` (UTC);
+    ``workers``; ``size_mb``, the size of the run in the store; ``cause``, of a failure; ``in_place``, the names under
+    which the model is in place; the fields in which the runs differ, such as ``epochs``, ``task.dataset``,
+    ``parameters.lr``, ``packages`` or ``source`` (the first letters of its hash); ``task`` (or function); ``note``, the
+    beginning of the note on the result. A column that is empty for all runs is left out. A run that cannot be read is
+    printed, and hides no other. As the last expression of a cell the table also shows how long ago each run was
+    submitted, and its losses as a curve; as text it has the columns that fit into the width of the terminal.
 
     Args:
         name: only runs whose name begins so.
@@ -68,21 +69,28 @@ def runs(name: str = "", *, state: str | Collection[str] = (), on: Backend | Non
     rows, notes = stored_runs(name, backend, state)
     for note in notes:
         print(f"note: {note}")
-    sizes = [round(row.pop("num_bytes") / 1e6, 3) for row in rows]
-    remarks = [row.pop("note") for row in rows]
+    for row in rows:
+        row["size_mb"] = round(row.pop("num_bytes") / 1e6, 3)
     filled = {*ALWAYS, *(column for row in rows for column, value in row.items() if not _is_empty(value))}
     columns = dict.fromkeys([*ALWAYS, *(column for row in rows for column in row)])
-    table = pd.DataFrame(rows, columns=sorted(filter(filled.__contains__, columns), key=lambda c: c.startswith(METRIC)))
+    table = pd.DataFrame(rows, columns=sorted(filter(filled.__contains__, columns), key=_order))
     for column in set(table) - {*ALWAYS}:
         if table[column].map(lambda value: _is_empty(value) or type(value) is int).all():
             table[column] = table[column].astype("Int64")  # which an empty cell would make floats
     table["submitted"] = pd.to_datetime(table["submitted"], utc=True, format="ISO8601", errors="coerce")
     table["workers"] = table["workers"].astype("Int64")
-    table = table.assign(size_mb=sizes)
-    table = table.assign(note=remarks) if any(remarks) else table
     shown_table = RunsTable(table.set_index("name"))
     shown_table.attrs["store"] = backend.store_address()
     return shown_table
+
+
+def _order(column: str) -> int:
+    """Returns the place of a column: the state and the results before what is long."""
+    if column in FIRST:
+        return 0
+    if column.startswith(METRIC):
+        return 1
+    return 2 if column not in LAST else 3 + LAST.index(column)
 
 
 def _is_empty(value: Any) -> bool:

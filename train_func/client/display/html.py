@@ -37,7 +37,7 @@ stroke:var(--jp-layout-color0,var(--vscode-editor-background,Canvas));font-size:
 .tf th,.tf td{padding:1px 14px 1px 0!important;text-align:left!important;border:0;background:none;color:inherit}
 .tf th,.tf td{vertical-align:top}.tf-workers td:nth-child(2),.tf-workers td:nth-child(5),.tf-runs td{white-space:nowrap}
 .tf-beside th:first-child{white-space:nowrap}
-.tf-runs{overflow-x:auto}.tf-runs svg{max-width:none}
+.tf.tf-runs{max-width:none;overflow-x:auto}.tf-runs svg{max-width:none}
 .tf th{color:var(--tf-soft);font-weight:400}.tf pre{margin:4px 0;padding:0;font-size:12px;line-height:1.4;
 white-space:pre-wrap;overflow-wrap:anywhere;color:inherit;background:none;
 font-family:var(--jp-code-font-family,ui-monospace,monospace)}

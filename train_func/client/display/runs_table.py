@@ -3,6 +3,7 @@
 It is a DataFrame like any other: what is selected from it, or computed with it, is a plain one.
 """
 
+import shutil
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, datetime
@@ -28,11 +29,25 @@ WIDTH, HEIGHT, MOST_POINTS = 90, 20, 45  # of a curve
 class RunsTable(pd.DataFrame):
     """One row for each run; ``attrs["store"]`` is the address of the store that has them."""
 
+    def __repr__(self) -> str:
+        """Returns the first columns, as many as fit: pandas leaves out those in the middle, such as the state."""
+        times = self.select_dtypes("datetimetz")
+        table = pd.DataFrame(self).assign(**{name: times[name].dt.strftime("%Y-%m-%d %H:%M") for name in times})
+        if table.empty:
+            return repr(table)
+        width = shutil.get_terminal_size().columns
+        for number in range(len(table.columns), 0, -1):
+            text = table.iloc[:, :number].to_string(max_rows=pd.get_option("display.max_rows"))
+            if max(map(len, text.splitlines())) <= width:
+                break
+        left_out = list(table.columns[number:])
+        return f"{text}\nand the columns {', '.join(left_out)}" if left_out else text
+
     def _repr_html_(self) -> str:
         rows = self.head(MOST_ROWS).reset_index()
         curves = _losses(self.attrs.get("store", ""), list(rows["name"]))
         columns = [*rows.columns]
-        place = columns.index("workers") + 1  # of the curve: behind what every table has
+        place = columns.index("state") + 1  # of the curve: before the other results
         titles = [*columns[:place], "loss", *columns[place:]]
         head = "".join(f"<th>{as_html(str(title))}</th>" for title in titles)
         lines = []
