@@ -12,6 +12,7 @@ from tests.recorded_jobs import Clock, RecordedBackend, RecordedJob, a_record
 from train_func.client.diagnose import Diagnosis
 from train_func.client.display.lines import LONGEST_REASON, MOST_PRINTED, PROGRESS_SECONDS, Lines
 from train_func.client.display.screen import PaintedPanel
+from train_func.client.display.terminal import Terminal
 from train_func.client.job import Job
 from train_func.client.logs import Attempt, AttemptLine
 from train_func.client.status import Condition, JobStatus, LogLine, LogPosition, Pod, Snapshot
@@ -350,10 +351,10 @@ class Canvas:
 
 @pytest.fixture
 def painted(tmp_path):
-    """Plays snapshots, and returns what was painted last; ``result``: what the run has published and returned."""
+    """Plays snapshots, and returns what was painted on; ``result``: what the run has published and returned."""
 
-    def play(*snapshots, result=None):
-        record, store, canvas = a_record(), open_store((tmp_path / "store").as_uri()), Canvas()
+    def play(*snapshots, result=None, on=None):
+        record, store, canvas = a_record(), open_store((tmp_path / "store").as_uri()), on or Canvas()
         if result:
             store.put(record.keys.result, Result.write(1, 1, {"returned": result}, {}))
         backend = RecordedBackend(Played(*snapshots))
@@ -377,3 +378,8 @@ def test_an_interrupt_leaves_a_frame_that_says_that_it_is_no_longer_updated(pain
     assert "● Running" not in frame.state
     over = painted(snapshot(), snapshot("Failed"))
     assert over.state == "✗ Failed"
+
+
+def test_an_interrupt_in_a_terminal_leaves_such_a_frame_too(painted, capsys):
+    painted(snapshot("Running", progress(35, 80)), KeyboardInterrupt(), on=Terminal())
+    assert unnamed(capsys.readouterr().out, "stopped watching at", "step 35 of 80") == []

@@ -343,6 +343,7 @@ def test_the_audit_is_one_tick_and_a_row_that_is_missing_is_told():
     assert "not counted yet" not in exact
     behind = [progress(40, epoch=4.0), *(audit(f"epoch={number}") for number in range(1, 4))]
     assert "in epochs 1 to 3 (epoch 4 not counted yet)" in words(html_of(news("Running", *behind)))
+    assert "not counted yet" not in words(html_of(news("Succeeded", *behind, is_last=True)))
     within = [progress(35, epoch=3.5), *behind[1:]]
     assert "not counted yet" not in words(html_of(news("Running", *within)))
     assert "✗ audit epoch=2" in words(html_of(news("Running", audit(), audit("epoch=2", used_once=94, missing=7))))

@@ -259,7 +259,7 @@ def _facts(trace: Trace, told: Collection[str]) -> Iterator[str]:
     if trace.saves:
         save = trace.saves[-1]
         yield f"▲ newest checkpoint: step {save.step:,}, {sized(save.size)}, saved in {save.seconds:.1f} s"
-    yield from audits_in_words(trace.audits.values(), trace.epoch)
+    yield from audits_in_words(trace.audits.values(), trace.epoch, is_over=trace.is_over)
     for attempt in sorted(group.attempt for group in trace.groups)[1:][-MOST_RESTARTS:]:
         reason = trace.reason(attempt)
         words = [f"↻ attempt {attempt}", reason and f"({reason})", _beginning(trace, attempt)]
@@ -291,7 +291,7 @@ def _beginning(trace: Trace, attempt: int) -> str:
     return f"began at step 1: {resumption.why}"
 
 
-def audits_in_words(audits: Collection[RowsAudited], epoch: float = math.inf) -> Iterator[str]:
+def audits_in_words(audits: Collection[RowsAudited], epoch: float = math.inf, *, is_over: bool = True) -> Iterator[str]:
     """One tick for the epochs in which each row was used exactly once, one for other rows, and what was not so.
 
     Epochs behind ``epoch``, where the training is, are of an attempt whose steps are lost.
@@ -302,7 +302,7 @@ def audits_in_words(audits: Collection[RowsAudited], epoch: float = math.inf) ->
     numbers = [number for number in numbers if number <= epoch + ROUNDING]
     if numbers:
         which = f"epochs {min(numbers)} to {max(numbers)}" if len(numbers) > 1 else f"epoch {numbers[0]}"
-        done = int(epoch + ROUNDING) if math.isfinite(epoch) else 0  # the rows of an epoch are counted behind its end
+        done = 0 if is_over or math.isinf(epoch) else int(epoch + ROUNDING)  # whose rows are counted behind its end
         rest = f" (epoch {done} not counted yet)" if done > max(numbers) else ""
         yield f"✓ audit: each of {epochs[-1].counts['rows']:,} rows was used exactly once in {which}{rest}"
     for audit in exact:
