@@ -61,7 +61,8 @@ def beside_one_that_follows(job: RecordedJob) -> None:
     other = json.loads(json.dumps(job.recorded["pods"][0]).replace("job-a-worker-0", "job-a-worker-1"))
     other["metadata"] |= {"uid": "1", "labels": {"training.kubeflow.org/replica-index": "1"}}
     (status,) = other["status"]["containerStatuses"]
-    status["state"]["terminated"]["message"] = supervisor(74, "peer", "worker 0 had ended: No space left on device")
+    words = "stopped, because of worker 0: No space left on device"
+    status["state"]["terminated"]["message"] = supervisor(74, "peer", words)
     job.recorded["pods"].append(other)
 
 

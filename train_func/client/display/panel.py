@@ -260,9 +260,10 @@ def _beginning(trace: Trace, attempt: int) -> str:
     resumption = trace.resumptions.get(attempt)
     if resumption is None:
         return ""
+    again = f"; {resumption.repeated}" if resumption.repeated else ""
     if resumption.step:
-        return f"resumed from the checkpoint of step {resumption.step:,}"
-    return f"began at step 1: {resumption.why}"
+        return f"resumed from the checkpoint of step {resumption.step:,}{again}"
+    return f"began at step 1: {resumption.why}{again}"
 
 
 def audits_in_words(audits: Collection[RowsAudited], epoch: float = math.inf) -> Iterator[str]:
