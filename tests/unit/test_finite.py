@@ -212,11 +212,11 @@ def test_a_loss_that_follows_from_broken_weights_says_so(a_record):
 
 def test_a_metric_that_is_not_finite_is_told_with_the_result_and_in_the_card(a_record, store):
     with opened(a_record()) as (session, trainer):
-        trainer.compute_metrics = lambda prediction: {"right": 0.5, "correlation": NAN, "of": {"best": INFINITY}}
+        trainer.compute_metrics = lambda prediction: {"hits": 0.5, "correlation": NAN, "of": {"best": INFINITY}}
         trainer.train()
         session.publish(trainer)
     result = result_of(store)
     assert result["metrics"]["correlation"] is None
     assert unnamed(result["note"], "correlation (nan)", "of.best (inf)") == []
-    assert "right" not in result["note"]
+    assert "hits" not in result["note"]
     assert "correlation (nan)" in store.get("tiny-reviews-0123/model/README.md").data.decode()

@@ -259,7 +259,8 @@ def test_where_an_earlier_evaluation_was_better_by_the_metric_that_judges_the_re
     assert ("was better" in note) is bool(facts)
 
 
-def test_a_model_below_the_majority_class_baseline_is_published_with_a_note(a_record, store):
+@pytest.mark.parametrize("compute_metrics", [None, lambda prediction: {"hits": 0.2}], ids=["the task's", "own"])
+def test_a_model_below_the_majority_class_baseline_is_published_with_a_note(a_record, store, compute_metrics):
     with Session(a_record(epochs=1).parameters()) as session:
         train, held_out = own_rows(session)
         train, held_out = (
@@ -267,11 +268,13 @@ def test_a_model_below_the_majority_class_baseline_is_published_with_a_note(a_re
             for rows in (train, held_out)
         )
         trainer = trainer_on(session, train, held_out)
+        trainer.compute_metrics = compute_metrics
         trainer.train()
         with torch.no_grad():
             trainer.model.classifier.weight.zero_()
             trainer.model.classifier.bias.copy_(torch.tensor([0.0, 1.0]))
         session.publish(trainer)
     result = result_of(store)
-    assert result["metrics"]["accuracy"] == 0.2
+    assert result["metrics"]["hits" if compute_metrics else "accuracy"] == 0.2
+    assert unnamed(result["note"], "accuracy 0.200", "baseline 0.800") == []
     assert "baseline 0.800" in result["note"]
