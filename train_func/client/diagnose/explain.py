@@ -43,8 +43,8 @@ _NEXT: dict[Cause, str] = {
     "input": "change what is named above in the Run, or in the options of the backend, and submit again",
     "source": "change the function as it says above, and submit again",
     "code": "fix the function and submit again",
-    "divergence": "lower the learning rate, clip the gradients (max_grad_norm), or look in the rows for what is not "
-    "finite; then submit again",
+    "divergence": "lower the learning rate, clip the gradients (torch.nn.utils.clip_grad_norm_), or look in the rows "
+    "for what is not finite; then submit again",
     "data": "fix the data or the Run and submit again",
     "model": "fix the model's address or files and submit again",
     "memory": "give each worker more memory=..., or let the function hold less at a time",
@@ -84,6 +84,8 @@ _KNOWN_ERRORS = (  # errors of a function by type and message, whose remedy is n
     ),
 )
 _TASK_MEMORY = "give each worker more memory=..., or lower max_length or micro_batch_size, and submit again"
+_TRAINER_DIVERGENCE = _NEXT["divergence"].replace("torch.nn.utils.clip_grad_norm_", "max_grad_norm")
+_OF_TRAINER = re.compile(r'[/\\]trainers?\.py", line')
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -205,7 +207,8 @@ class Evidence:
             return Diagnosis(cause, what, remedy)
         rank, error = end.errors[0]
         frames = locate(self.cells, error.traceback)
-        what = f"{error.type}: {error.message}\n  in worker {end.worker}, rank {rank.rank}, attempt {end.attempt}"
+        kind = "" if cause == "divergence" else f"{error.type}: "  # nothing that was given need be invalid
+        what = f"{kind}{error.message}\n  in worker {end.worker}, rank {rank.rank}, attempt {end.attempt}"
         what += "".join(f"\n  {origin}, line {line}: `{text.strip()}`" for origin, line, text in reversed(frames))
         what += f"\n  {given_up}" if given_up else ""
         if error.checkpoints_of:
@@ -219,6 +222,8 @@ def _ends_with_roots(store: Store, record: RunRecord) -> tuple[list[EndRecord], 
     """Returns the end records, and why others cannot be read.
 
     The first worker that ends for good fails the job. If it has ended because of another one, the record of that one,
+        elif cause == "divergence" and _OF_TRAINER.search(error.traceback):
+            remedy = _TRAINER_DIVERGENCE
     with the traceback, may still be on its way, and is waited for. If all ranks hang, those of all workers are.
     """
     late = time.monotonic() + RECORD_SECONDS
