@@ -20,7 +20,7 @@ from train_func.client.diagnose.incidents import (
     termination,
 )
 from train_func.client.diagnose.reasons import LESS_ON_DISK, OTHER_IMAGE, refusals, waits
-from train_func.client.source import locate, locate_main
+from train_func.client.source import locate, locate_main, main_thread
 from train_func.client.status import Pod, Snapshot
 from train_func.client.stored_attempts import all_ends, own_failures, refused_checkpoints
 from train_func.client.stored_run import Submission, goes_on_in, is_cancelled
@@ -64,6 +64,7 @@ _NEXT: dict[Cause, str] = {
     "unknown": f"look for the reason at the end of the log; then {AGAIN}",
 }
 RECORD_SECONDS = 5.0  # within which a worker that has told its peers of its failure writes it down
+_EXCHANGE = re.compile(r'.*\n  File ".*[/\\]torch[/\\]distributed[/\\]')  # the innermost frame
 _IN_ENVIRON = re.compile(r'os(?:\.py|>)", line \d+, in __getitem__')
 _KNOWN_ERRORS = (  # errors of a function by type and message, whose remedy is no change of the line
     (
@@ -83,9 +84,9 @@ _KNOWN_ERRORS = (  # errors of a function by type and message, whose remedy is n
         "let what it reads travel by Run(inputs={'data': ...}), open os.environ['TRAIN_FUNC_INPUT_DATA'] instead",
     ),
 )
-_TASK_MEMORY = "give each worker more memory=..., or lower max_length or micro_batch_size, and submit again"
 _TRAINER_DIVERGENCE = _NEXT["divergence"].replace("torch.nn.utils.clip_grad_norm_", "max_grad_norm")
 _OF_TRAINER = re.compile(r'[/\\]trainers?\.py", line')
+_TASK_MEMORY = "give each worker more memory=..., or lower max_length or micro_batch_size, and submit again"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -193,9 +194,15 @@ class Evidence:
         given_up = next((other.message for other in of_attempt if other.exit_code == exits.SPENT), "")
         if cause == "hang" or not end.errors:  # those of a hang are of ranks that lost the one that was ended for it
             places: list[str] = []
+            outside: list[str] = []  # of an exchange
+            num_waiting = 0
             for rank in sorted((rank for other in of_attempt for rank in other.ranks), key=lambda rank: rank.rank):
                 if cause == "hang" and end.hangs in (None, rank.rank):  # None: each rank may have waited for others
                     frames = locate_main(self.cells, rank.stacks)[:MOST_FRAMES]
+                    if _EXCHANGE.match(main_thread(rank.stacks)):
+                        num_waiting += 1
+                    elif frames:
+                        outside.append(f"rank {rank.rank} is in {frames[0][0]}, line {frames[0][1]}: `{frames[0][2]}`")
                     places += [
                         f"\n  rank {rank.rank} in {place}, line {line}: `{text}`" for place, line, text in frames
                     ]
@@ -203,7 +210,9 @@ class Evidence:
                 places[MOST_PLACES:] = [f"\n  and {len(places) - MOST_PLACES} more in the log"]
             root = end.worker if end.follows is None else end.follows
             who = "" if cause == "hang" and end.hangs is None else f"worker {root}, "
-            what = f"{who}attempt {end.attempt}: {given_up or end.message}{''.join(places)}"
+            is_one = end.hangs is None and len(outside) == 1 and num_waiting > 0
+            lead = f"{outside[0]}, and the other ranks wait for it\n  " if is_one else ""
+            what = f"{lead}{who}attempt {end.attempt}: {given_up or end.message}{''.join(places)}"
             return Diagnosis(cause, what, remedy)
         rank, error = end.errors[0]
         frames = locate(self.cells, error.traceback)
@@ -213,6 +222,8 @@ class Evidence:
         what += f"\n  {given_up}" if given_up else ""
         if error.checkpoints_of:
             remedy = checkpoints_remedy(error.checkpoints_of, self.record.name)
+        elif cause == "divergence" and _OF_TRAINER.search(error.traceback):
+            remedy = _TRAINER_DIVERGENCE
         elif cause == "code" and not remedy:
             remedy = code_remedy(error, [origin for origin, _, _ in frames])
         return Diagnosis(cause, what, remedy)
@@ -222,8 +233,6 @@ def _ends_with_roots(store: Store, record: RunRecord) -> tuple[list[EndRecord], 
     """Returns the end records, and why others cannot be read.
 
     The first worker that ends for good fails the job. If it has ended because of another one, the record of that one,
-        elif cause == "divergence" and _OF_TRAINER.search(error.traceback):
-            remedy = _TRAINER_DIVERGENCE
     with the traceback, may still be on its way, and is waited for. If all ranks hang, those of all workers are.
     """
     late = time.monotonic() + RECORD_SECONDS
