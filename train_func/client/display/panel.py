@@ -279,7 +279,9 @@ def audits_in_words(audits: Collection[RowsAudited], epoch: float = math.inf) ->
         which = f"epochs {min(numbers)} to {max(numbers)}" if len(numbers) > 1 else f"epoch {numbers[0]}"
         yield f"✓ audit: each of {epochs[-1].counts['rows']:,} rows was used exactly once in {which}"
     for audit in exact:
-        if audit not in epochs:
+        if audit.what == "tried_before_training":
+            yield f"✓ evaluation tried on {audit.counts['rows']:,} rows before training"
+        elif audit not in epochs:
             what = audit.what.replace("_", " ")
             yield f"✓ audit: each of {audit.counts['rows']:,} rows was measured exactly once ({what})"
     for audit in audits:
