@@ -220,7 +220,7 @@ def test_a_stop_while_starting_while_meeting_and_while_training(job):
     assert made.end_record(2, 0)["ranks"] == []
 
     made.start(0, 1)  # neither stop counts against the three attempts
-    made.pods[0].says("^attempt 3 starts again; .*at most 2 more")
+    made.pods[0].says("^attempt 3 starts again; .*3 of at most 5")
     made.pods[1].says(r"^\[rank 1\] training")
     made.pods[1].signal(signal.SIGTERM)
     assert made.exit_codes() == [145, 143]
@@ -293,7 +293,7 @@ def train_func(parameters):
     made.submit_again("2026-11-21T12:00:00+00:00")
     assert made.start().exit_codes() == [71]
     assert [made.end_record(attempt, 0)["exit_code"] for attempt in (3, 4)] == [147, 71]
-    made.pods[0].says("^attempt 3 starts again, number 1 since .*at most 1 more")
+    made.pods[0].says("^attempt 3 starts again, number 1 since .*1 of at most 2")
 
 
 GOES_AWAY = """

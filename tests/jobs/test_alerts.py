@@ -105,4 +105,4 @@ def test_a_port_of_rank_0_that_is_in_use_is_told_as_its_own_error_and_tried_agai
     job = submit(finds_its_port_in_use, Run(workers=2), on=Local(cpu=1))
     assert job.wait(LIMIT) == "Succeeded", "\n".join(job.logs())
     restart, _ = job.alerts()
-    assert unnamed(restart.message, "worker 0: rank 0: DistNetworkError", "EADDRINUSE") == []
+    assert unnamed(restart.message, "worker 0: rank 0 failed: DistNetworkError", "EADDRINUSE") == []

@@ -118,9 +118,16 @@ def progress(step, loss=0.5, *, num_steps=NUM_STEPS):
     )
 
 
-def begins(attempt=2, position=2, after="worker 1: rank 1 was killed by SIGKILL"):
+def begins(attempt=2, position=2, after="worker 1: rank 1 was killed by SIGKILL", step=40):
     return events.AttemptStarts(
-        attempt=attempt, position=position, at_most=3, num_workers=2, num_ranks=2, num_threads=1, after=after
+        attempt=attempt,
+        position=position,
+        at_most=3,
+        num_workers=2,
+        num_ranks=2,
+        num_threads=1,
+        after=after,
+        step=step,
     )
 
 
@@ -161,7 +168,7 @@ EVENTS = {  # events a minute or more apart, and the alerts that they make, each
     "another metric, or text": ([reported(7, perplexity=math.inf, loss="nan", lossless=NAN)], []),
     "a straggler, named once": ([slow(1), slow(1), slow(2)], [("straggler", "rank 1"), ("straggler", "rank 2")]),
     "a straggler of the next attempt": ([slow(1), begins(), slow(1)], [("straggler", 1), ("restart",), ("straggler",)]),
-    "a restart": ([begins()], [("restart", "attempt 2", "worker 1", "SIGKILL", "1 further attempt")]),
+    "a restart": ([begins()], [("restart", "attempt 2", "step 40", "worker 1", "SIGKILL", "2 of at most 3")]),
     "a restart of which nothing is known": ([begins(after="")], [("restart", "attempt 2", "no record")]),
     "a submission of a run that had attempts": ([begins(3, 1, "")], []),
     "the next training of a function": (
@@ -190,13 +197,13 @@ def verdict(code, cause, message, **fields):
 
 STOPPED = verdict(exits.STOPPED, "preemption", "the worker was asked to stop by SIGTERM")
 FAULT = verdict(exits.CODE, "code", "rank 1: ValueError: no such label")
-PEER = verdict(exits.PEER, "peer", "worker 1 had ended", root_cause=False, follows=1)
+PEER = verdict(exits.PEER, "peer", "stopped, because of worker 1", root_cause=False, follows=1)
 ENDS = {
     "a signal to this worker": (STOPPED, STOPPED, ("stop", "worker 1", "SIGTERM")),
     "a signal to another worker": (PEER, STOPPED, ("stop", "worker 1", "SIGTERM")),
     "a fault of the run": (FAULT, FAULT, ("failed", "code", "ValueError")),
     "a fault in another worker": (
-        replace(FAULT, cause="peer", worker=0, message="worker 1 had ended", root_cause=False),
+        replace(FAULT, cause="peer", worker=0, message="stopped, because of worker 1", root_cause=False),
         FAULT,
         ("failed", "code", "ValueError"),
     ),

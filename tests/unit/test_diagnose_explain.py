@@ -61,7 +61,8 @@ def beside_one_that_follows(job: RecordedJob) -> None:
     other = json.loads(json.dumps(job.recorded["pods"][0]).replace("job-a-worker-0", "job-a-worker-1"))
     other["metadata"] |= {"uid": "1", "labels": {"training.kubeflow.org/replica-index": "1"}}
     (status,) = other["status"]["containerStatuses"]
-    status["state"]["terminated"]["message"] = supervisor(74, "peer", "worker 0 had ended: No space left on device")
+    words = "stopped, because of worker 0: No space left on device"
+    status["state"]["terminated"]["message"] = supervisor(74, "peer", words)
     job.recorded["pods"].append(other)
 
 
@@ -155,7 +156,7 @@ def test_the_first_failure_is_named_with_its_cause_and_what_to_do(store, recorde
 
 def test_a_failure_that_its_worker_still_writes_down_is_waited_for(store, monkeypatch):
     """A job fails with the first worker that ends, and that may be one which only follows."""
-    put_end(store, cause="peer", message="worker 1 had ended", exit_code=70, follows=1, root_cause=False)
+    put_end(store, cause="peer", message="stopped, because of worker 1", exit_code=70, follows=1, root_cause=False)
     names, looks = store.list, []
 
     def list_later(prefix):
@@ -340,6 +341,33 @@ def test_a_variable_that_no_worker_has_is_given_by_the_backend(store):
     put_end(store, cause="code", message="rank 0", ranks=(lacks,))
     (advice,) = re.findall("next: (.*)", str(explained(store)))
     assert unnamed(advice, "environment={'NAME_OF_A_TEAM':") == []
+
+
+@pytest.mark.parametrize("waiting", [(0,), (0, 1)])
+def test_a_hang_leads_with_the_one_rank_that_is_in_the_function_while_others_wait_in_an_exchange(store, waiting):
+    own = '  File "/run/source.py", line 2 in train\n'
+    stacks = {
+        True: f'  File "/lib/torch/distributed/c10d.py", line 3 in all_reduce\n{own}',
+        False: f'  File "/run/source.py", line 4 in helper\n{own}',
+    }
+    for worker in (0, 1):
+        of = f"Current thread 0x2 (most recent call first):\n{stacks[worker in waiting]}"
+        fields = {"exit_code": 71, "cause": "hang", "message": "no progress", "follows": 0 if worker else None}
+        put_end(store, 1, worker, ranks=(a_rank(worker, -9, of),), root_cause=not worker, **fields)
+    put_submission(store, a_record(), cells=CELLS)
+    first = str(explained(store)).splitlines()[0]
+    assert ("rank 1 is in /lab/steps.py, line 8: `raise KeyError`" in first) == (len(waiting) == 1)
+
+
+@pytest.mark.parametrize(
+    ("file", "named"), [("transformers/trainer.py", "max_grad_norm"), ("own_loop.py", "torch.nn.utils.clip_grad_norm_")]
+)
+def test_the_remedy_of_a_divergence_is_one_of_the_trainer_or_of_a_loop_of_ones_own(store, file, named):
+    diverged = a_rank(type="InvalidInput", message="is nan", traceback=f'  File "/lib/{file}", line 1, in f\n')
+    put_end(store, cause="divergence", message="rank 0", ranks=(diverged,))
+    (advice,) = re.findall("next: (.*)", str(explained(store)))
+    words = ["max_grad_norm", "torch.nn.utils.clip_grad_norm_"]
+    assert [word in advice for word in words] == [word == named for word in words]
 
 
 def test_what_helps_against_too_little_memory_depends_on_who_makes_the_batches(store):

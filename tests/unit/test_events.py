@@ -29,7 +29,7 @@ TOLD = [
     ),
     events.RanksRestart(worker=1, attempt=7, message="rank 0 was killed by SIGKILL", follows=0),
     events.WorkerJoins(worker=2, attempt=7),
-    events.Resumes(step=40, attempt=8, saved_by=7, of_run="another", why="the newest"),
+    events.Resumes(step=40, attempt=8, saved_by=7, of_run="another", why="the newest", last_step=59),
     events.Stage(text="training steps=101 precision=fp32"),
     events.StepProgress(step=40, num_steps=101, epoch=0.4, loss=0.693, rows_per_second=7.5, seconds_left=3661),
     events.Evaluated(step=40, epoch=0.4, prefix="eval_test", metrics={"accuracy": 0.5, "best": "yes", "rows": 101}),
@@ -44,7 +44,7 @@ TOLD = [
     events.WaitsForPeers(endpoint="a-run-worker-0:23456", why="no route"),
     events.LostPeers(error="RuntimeError: closed", traceback="Traceback\n  a frame"),
     events.RankStops(why="SIGTERM, after step 40"),
-    events.WorkerEnds(worker=3, exit_code=145, cause="peer", message="worker 1 had ended", follows=1),
+    events.WorkerEnds(worker=3, exit_code=145, cause="peer", message="stopped, because of worker 1", follows=1),
     events.LogGap(num_lines=101, num_bytes=4040),
 ]
 

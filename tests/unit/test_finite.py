@@ -132,6 +132,26 @@ def test_a_loop_ends_at_the_step_whose_gradients_are_infinite_though_its_loss_is
     assert not store.list("loop-1/result.json")
 
 
+def test_a_loop_that_diverges_ends_though_it_neither_saves_nor_publishes(a_record):
+    reached = []
+    diverges = pytest.raises(InvalidInput)
+    with diverges as refused, Session(a_record(epochs=20, batch_size=4).parameters()) as session:
+        rows = Dataset.from_dict({"x": [[i / 8, 1.0] for i in range(8)]})
+        net = torch.nn.Linear(2, 1)
+        optimizer = torch.optim.SGD(net.parameters(), lr=1e6)
+        for step in session.steps(split_dataset_by_node(session.plan(rows), 0, 1)):
+            for batch, weight in step:
+                loss = net(batch["x"]).square().mean()
+                (weight * loss).backward()
+            session.report(step.number, loss=loss.item())
+            optimizer.step()
+            optimizer.zero_grad()
+            reached.append(step.number)
+    assert refused.value.cause == "divergence"
+    assert unnamed(refused.value, "gradients", f"step {reached[-1]}", "rank 0") == []
+    assert reached[-1] < 20
+
+
 @pytest.mark.parametrize("fused", [False, True])
 def test_gradients_that_overflow_below_a_scaler_which_leaves_out_the_step_end_nothing(a_loop, store, fused):
     a_loop(scale=1e38, fused=fused)
@@ -212,11 +232,11 @@ def test_a_loss_that_follows_from_broken_weights_says_so(a_record):
 
 def test_a_metric_that_is_not_finite_is_told_with_the_result_and_in_the_card(a_record, store):
     with opened(a_record()) as (session, trainer):
-        trainer.compute_metrics = lambda prediction: {"right": 0.5, "correlation": NAN, "of": {"best": INFINITY}}
+        trainer.compute_metrics = lambda prediction: {"hits": 0.5, "correlation": NAN, "of": {"best": INFINITY}}
         trainer.train()
         session.publish(trainer)
     result = result_of(store)
     assert result["metrics"]["correlation"] is None
     assert unnamed(result["note"], "correlation (nan)", "of.best (inf)") == []
-    assert "right" not in result["note"]
+    assert "hits" not in result["note"]
     assert "correlation (nan)" in store.get("tiny-reviews-0123/model/README.md").data.decode()

@@ -226,6 +226,22 @@ def test_the_last_known_reason_is_named_when_the_attempts_are_used_up(store, att
     assert "left no record" in anew.account().verdict(worker=0).message
 
 
+@pytest.mark.parametrize("is_recorded", [False, True])
+def test_an_attempt_ended_because_of_the_worker_that_was_lost_even_if_only_the_others_could_record_it(
+    store, attempts, is_recorded
+):
+    lease = attempts.claim()
+    lost = Verdict(145, "peer", "worker 1 left no record (killed?)", 0, root_cause=False, follows=1)
+    attempts.write_end(lease, lost, [], step=39)
+    if is_recorded:
+        fault = Verdict(147, "killed", "rank 1 was killed by SIGKILL", 1)
+        Ledger(store, record(), worker=1, pod="p").write_end(lease, fault, [], step=38)
+    reason, step = attempts.end_of(1)
+    facts = ["worker 1", "SIGKILL"] if is_recorded else ["worker 1", "no record"]
+    assert (unnamed(reason, *facts), "worker 0" in reason, step) == ([], False, 39)
+    assert attempts.end_of(2) == ("", 0)
+
+
 def test_who_is_out_of_attempts_follows_the_worker_in_which_the_last_one_ended(store, attempts):
     lived(attempts, 147, 147, 148)
     hang = Verdict(148, "hang", "rank 1 hangs", worker=1, hangs=1)

@@ -225,24 +225,33 @@ class Worsens(transformers.TrainerCallback):
 
 
 SCORE = {"metric_for_best_model": "score"}
+FALLS = [0.9, 0.8]  # a value of each epoch's end
+GROWS = [0.8, 0.9]
 
 
 @pytest.mark.parametrize(
-    ("worsens", "own", "facts"),
+    ("worsens", "own", "computed", "facts"),
     [
-        pytest.param([4], {}, ["step 2", "epoch 1", "loss", "load_best_model_at_end=True"], id="worse"),
-        pytest.param([], SCORE, ["step 2", "score", "metric_for_best_model='score'"], id="a score"),
-        pytest.param([2, 3], {}, [], marks=pytest.mark.slow, id="the last is the best"),
+        pytest.param([4], {}, None, ["step 2", "epoch 1", "loss", "load_best_model_at_end=True"], id="worse"),
+        pytest.param([], SCORE, {"score": FALLS}, ["step 2", "metric_for_best_model='score'"], id="a score"),
+        pytest.param([4], {}, {"macro_f1": FALLS}, ["macro_f1", 0.9, 0.8], id="an own metric"),
+        pytest.param([4], {}, {"rmse": GROWS}, ["rmse", "greater_is_better=False"], id="an own error"),
+        pytest.param([4], {}, {"macro_f1": GROWS}, [], id="the loss alone was better"),
+        pytest.param([2, 3], {}, {"macro_f1": FALLS}, [], id="the loss was worse"),
+        pytest.param([4], {}, {"score": FALLS}, [], id="of unknown direction"),
+        pytest.param([2, 3], {}, None, [], marks=pytest.mark.slow, id="the last is the best"),
     ],
 )
-def test_where_an_earlier_evaluation_was_better_the_result_says_which_and_how_to_publish_it(
-    a_record, store, worsens, own, facts
+def test_where_an_earlier_evaluation_was_better_by_the_metric_that_judges_the_result_says_which_and_how_to_publish_it(
+    a_record, store, worsens, own, computed, facts
 ):
     with opened(a_record(learning_rate=1e-6), eval_strategy="epoch", **own) as (session, trainer):
         if worsens:
             trainer.add_callback(Worsens(*worsens))
-        else:
-            trainer.compute_metrics = lambda prediction: {"score": 1.0 / (1 + trainer.state.global_step)}
+        if computed:
+            trainer.compute_metrics = lambda _: {
+                name: values[trainer.state.global_step > 2] for name, values in computed.items()
+            }
         trainer.train()
         session.publish(trainer)
     note = result_of(store).get("note", "")
@@ -250,7 +259,8 @@ def test_where_an_earlier_evaluation_was_better_the_result_says_which_and_how_to
     assert ("was better" in note) is bool(facts)
 
 
-def test_a_model_below_the_majority_class_baseline_is_published_with_a_note(a_record, store):
+@pytest.mark.parametrize("compute_metrics", [None, lambda prediction: {"hits": 0.2}], ids=["the task's", "own"])
+def test_a_model_below_the_majority_class_baseline_is_published_with_a_note(a_record, store, compute_metrics):
     with Session(a_record(epochs=1).parameters()) as session:
         train, held_out = own_rows(session)
         train, held_out = (
@@ -258,11 +268,13 @@ def test_a_model_below_the_majority_class_baseline_is_published_with_a_note(a_re
             for rows in (train, held_out)
         )
         trainer = trainer_on(session, train, held_out)
+        trainer.compute_metrics = compute_metrics
         trainer.train()
         with torch.no_grad():
             trainer.model.classifier.weight.zero_()
             trainer.model.classifier.bias.copy_(torch.tensor([0.0, 1.0]))
         session.publish(trainer)
     result = result_of(store)
-    assert result["metrics"]["accuracy"] == 0.2
+    assert result["metrics"]["hits" if compute_metrics else "accuracy"] == 0.2
+    assert unnamed(result["note"], "accuracy 0.200", "baseline 0.800") == []
     assert "baseline 0.800" in result["note"]

@@ -199,7 +199,7 @@ def test_a_stall_warns_until_a_step_is_done():
 def test_the_curve_has_no_step_twice_and_what_happened_is_marked_on_it():
     saved = events.CheckpointSaved(step=5, size=2_000_000, seconds=1.5)
     again = events.RanksRestart(worker=0, attempt=2, message="rank 1 was killed by SIGKILL", follows=1)
-    resumes = events.Resumes(step=5, attempt=2, saved_by=1, why="the newest")
+    resumes = events.Resumes(step=5, attempt=2, saved_by=1, why="the newest", last_step=8)
     trace = Trace()
     trace.take(news("Running", begins(), *(progress(step, loss=1 / step) for step in range(1, 9)), saved))
     trace.take(news("Running", again, begins(2, 1), resumes, *(progress(s, loss=9) for s in range(6, 11)), attempt=2))
@@ -207,7 +207,7 @@ def test_the_curve_has_no_step_twice_and_what_happened_is_marked_on_it():
     assert [loss for _, loss in trace.curves()["loss"]][5:] == [9] * 5
     html = draw(panel_of(SUBJECT, trace, now=NOW))
     told = "↻ attempt 2 (worker 1: rank 1 was killed by SIGKILL) resumed from the checkpoint of step 5"
-    for fact in (told, "2 → 1 worker", "▲ newest checkpoint: step 5, 2.0 MB"):
+    for fact in (f"{told}; 3 steps are done again", "2 → 1 worker", "▲ newest checkpoint: step 5, 2.0 MB"):
         assert fact in words(html)
     assert html.count('class="tf-ink"') == 1  # the checkpoint on the axis
 
@@ -257,13 +257,13 @@ def test_the_epoch_is_that_of_the_step_that_is_shown():
 
 
 def test_a_worker_that_was_lost_is_the_reason_of_the_next_attempt_though_it_left_no_word():
-    end = events.WorkerEnds(worker=0, exit_code=145, cause="peer", message="worker 1 had ended", follows=1)
+    end = events.WorkerEnds(worker=0, exit_code=145, cause="peer", message="stopped, because of worker 1", follows=1)
     begun = events.Resumes(step=0, attempt=2, why="the store has no checkpoint")
     html = html_of(
         news("Running", begins(), progress(7), progress(8), end),
         news("Running", begins(2), begun, progress(1), progress(2), attempt=2),
     )
-    assert "↻ attempt 2 (worker 1 had ended) began at step 1: the store has no checkpoint" in words(html)
+    assert "↻ attempt 2 (stopped, because of worker 1) began at step 1: the store has no checkpoint" in words(html)
     lines = [float(at) for at in re.findall(r'<line x1="([\d.]+)"[^>]*><title>', html)]
     assert [at >= LEFT for at in lines] == [True]  # within the chart
 

@@ -21,7 +21,7 @@ from tests.stored_runs import put_submission
 from tests.tiny_session import result_of, trainer_of
 from train_func.errors import InvalidInput, StorageFailed
 from train_func.run import Run
-from train_func.wire.events import RowsAudited
+from train_func.wire.events import LAST_STEP, RowsAudited
 from train_func.wire.exits import FENCED, MODEL, Exit, exit_of
 from train_func.wire.records import Lease, Numerics, RunRecord
 from train_func.worker import Session
@@ -200,6 +200,17 @@ def test_a_later_attempt_that_finds_no_checkpoint_says_that_it_begins_at_step_1_
             break
     said = [line for line in capsys.readouterr().out.splitlines() if "begins at step 1" in line]
     assert [reason for line, reason in zip(said, reasons, strict=True) if reason not in line] == []
+
+
+def test_steps_that_are_done_again_are_told_once_and_of_the_training_that_was_cut_short(a_record, monkeypatch, capsys):
+    monkeypatch.setenv("TRAIN_FUNC_ATTEMPT", "2")
+    monkeypatch.setenv(LAST_STEP, "3")
+    with Session(a_record(epochs=1).parameters()) as session:
+        for _ in range(2):
+            for step in session.steps(split_dataset_by_node(session.plan(ROWS), 0, 1)):
+                list(step)
+    told = [line for line in capsys.readouterr().out.splitlines() if "begins at step 1" in line]
+    assert ["3 steps are done again" in line for line in told] == [True, False]
 
 
 def wait_for_saves():

@@ -27,7 +27,7 @@ VERDICTS = {
     "the first error of one that does not follow": (
         [ended(0, 145, follows=True, time=1), ended(1, time=3), ended(2, time=2), ended(3, 143, was_signalled=True)],
         (70, "code", True),
-        ["rank 2: NameError: a message"],
+        ["rank 2 failed: NameError: a message"],
     ),
     "a kill, whatever the others say": (
         [ended(0), ended(1, -9, order=1)],
@@ -36,11 +36,19 @@ VERDICTS = {
     ),
     "an error whose process is killed then": ([LOST, replace(ended(1), exit_code=-9)], (70, "code", True), ["rank 1"]),
     "an error whose process stays": ([LOST, replace(ended(1), exit_code=None)], (70, "code", True), ["rank 1"]),
-    "an error beside an abort": ([ABORTED, ended(0, time=5, order=1)], (70, "code", True), ["rank 0: NameError"]),
+    "an error beside an abort": (
+        [ABORTED, ended(0, time=5, order=1)],
+        (70, "code", True),
+        ["rank 0 failed", "NameError"],
+    ),
     "an abort that others follow": ([ABORTED, LOST], (147, "killed", True), ["rank 1", "SIGABRT"]),
     "a loop that one leaves": ([LOST, left(WELL)], (70, "code", True), ["rank 1 left", "3 of 10 steps"]),
     "none here where all may have left together": ([left(LOST), left(WELL)], (145, "peer", False), []),
-    "an error beside a loop that one leaves": ([ended(0), left(WELL)], (70, "code", True), ["rank 0: NameError"]),
+    "an error beside a loop that one leaves": (
+        [ended(0), left(WELL)],
+        (70, "code", True),
+        ["rank 0 failed", "NameError"],
+    ),
     "none here where aborts come behind the loop": ([left(ended(0, -6)), left(ABORTED)], (145, "peer", False), []),
     "none here where all follow": ([LOST], (145, "peer", False), []),
     "exit code 0 before the end": ([LOST, UNFINISHED], (70, "code", True), ["rank 1", "exit code 0"]),

@@ -16,6 +16,7 @@ from train_func.text import counted, shown, sized
 
 MARK = "@event: "  # no end of it is its beginning, so that escaping one makes no other
 ESCAPED = "@ event: "
+LAST_STEP = "TRAIN_FUNC_LAST_STEP"  # tells a rank the last step that the attempt before had done
 OF_RANK = "[rank {}] "  # stands before what a rank has printed
 FORMAT = 1
 LONGEST = 8 * 1024  # bytes of a line; container runtimes cut lines at 16 KiB
@@ -136,14 +137,19 @@ class AttemptStarts(Event):
     """Threads of each rank."""
     after: str = ""
     """Why the attempt before it has ended, where that is known."""
+    step: int = 0
+    """Of the newest checkpoint; 0 where there is none."""
 
     def __str__(self) -> str:
         how = "starts again" if self.attempt > 1 else "starts"
         here = f", number {self.position} since the run was submitted again" if self.attempt != self.position else ""
         sizes = f"workers: {self.num_workers}, ranks: {self.num_ranks}, threads per rank: {self.num_threads}"
-        num_left = self.at_most - self.position
-        left = f"{f'at most {num_left} more may follow' if num_left else 'no other follows'} without a new checkpoint"
-        return f"attempt {self.attempt} {how}{here}; {sizes}; {left}"
+        return f"attempt {self.attempt} {how}{here}; {sizes}; {self.allowed}"
+
+    @property
+    def allowed(self) -> str:
+        """Returns which of how many attempts it is, in words."""
+        return f"{self.position} of at most {counted(self.at_most, 'attempt')} without a new checkpoint"
 
 
 class WorkersMeasured(Event):
@@ -226,12 +232,22 @@ class Resumes(Event):
     """The run whose checkpoint it is, where that is another one."""
     why: str
     """Why that checkpoint, or none, was taken."""
+    last_step: int = 0
+    """The last step that the attempt before had done; 0 where no worker has told it."""
 
     def __str__(self) -> str:
+        again = f"; {self.repeated}" if self.repeated else ""
         if not self.step:
-            return f"attempt {self.attempt} begins at step 1: {self.why}"
+            return f"attempt {self.attempt} begins at step 1: {self.why}{again}"
         of_run = f" of {self.of_run}" if self.of_run else ""
-        return f"goes on after step {self.step}, from a checkpoint of attempt {self.saved_by}{of_run}: {self.why}"
+        saved_by = f"attempt {self.saved_by}{of_run}"
+        return f"goes on after step {self.step}, from a checkpoint of {saved_by}: {self.why}{again}"
+
+    @property
+    def repeated(self) -> str:
+        """Returns how many steps are done again, in words; empty where that is none, or is not known."""
+        number = self.last_step - self.step
+        return f"{counted(number, 'step')} {'is' if number == 1 else 'are'} done again" if number > 0 else ""
 
 
 class Stage(Event):

@@ -223,6 +223,11 @@ class Verdict:
     def retryable(self) -> bool:
         return exits.retryable(self.exit_code)
 
+    @property
+    def reason(self) -> str:
+        """The message, and which worker it is about."""
+        return self.message if self.message.startswith("worker ") else f"worker {self.worker}: {self.message}"
+
 
 @dataclass(frozen=True)
 class Failure:

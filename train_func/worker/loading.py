@@ -91,7 +91,9 @@ class Loading:
         inputs = self._record.run.inputs
         if name not in inputs:
             known = f"its inputs are {', '.join(inputs)}" if inputs else "it has no inputs"
-            raise InvalidInput(f"the run has no input {name!r}: {known}. Name it in Run(inputs=...)", cause="code")
+            raise InvalidInput(
+                f"the run has no input {name!r}: {known}. Submit with Run(inputs={{{name!r}: 'file'}})", cause="code"
+            )
         if path := environment.get(variable_of(name)):
             return Path(path)
 

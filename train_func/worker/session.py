@@ -290,7 +290,7 @@ class Session:
             )
         if state is None and self.attempt > 1:
             why = "no attempt saves this loop, because session.checkpoint was not called before it"
-            world.log_rank0(Resumes(step=0, attempt=self.attempt, why=why))
+            world.log_resumption(Resumes(step=0, attempt=self.attempt, why=why))
         of_task = self._loading.collator
         loop = own_loop.steps(
             plan, self.device, collate, state, of_task, shifts_labels=shifts_labels, report=self._of_loop.update

@@ -20,7 +20,7 @@ from train_func.client.diagnose.incidents import (
     termination,
 )
 from train_func.client.diagnose.reasons import LESS_ON_DISK, OTHER_IMAGE, refusals, waits
-from train_func.client.source import locate, locate_main
+from train_func.client.source import locate, locate_main, main_thread
 from train_func.client.status import Pod, Snapshot
 from train_func.client.stored_attempts import all_ends, own_failures, refused_checkpoints
 from train_func.client.stored_run import Submission, goes_on_in, is_cancelled
@@ -43,8 +43,8 @@ _NEXT: dict[Cause, str] = {
     "input": "change what is named above in the Run, or in the options of the backend, and submit again",
     "source": "change the function as it says above, and submit again",
     "code": "fix the function and submit again",
-    "divergence": "lower the learning rate, clip the gradients (max_grad_norm), or look in the rows for what is not "
-    "finite; then submit again",
+    "divergence": "lower the learning rate, clip the gradients (torch.nn.utils.clip_grad_norm_), or look in the rows "
+    "for what is not finite; then submit again",
     "data": "fix the data or the Run and submit again",
     "model": "fix the model's address or files and submit again",
     "memory": "give each worker more memory=..., or let the function hold less at a time",
@@ -64,6 +64,7 @@ _NEXT: dict[Cause, str] = {
     "unknown": f"look for the reason at the end of the log; then {AGAIN}",
 }
 RECORD_SECONDS = 5.0  # within which a worker that has told its peers of its failure writes it down
+_EXCHANGE = re.compile(r'.*\n  File ".*[/\\]torch[/\\]distributed[/\\]')  # the innermost frame
 _IN_ENVIRON = re.compile(r'os(?:\.py|>)", line \d+, in __getitem__')
 _KNOWN_ERRORS = (  # errors of a function by type and message, whose remedy is no change of the line
     (
@@ -83,6 +84,8 @@ _KNOWN_ERRORS = (  # errors of a function by type and message, whose remedy is n
         "let what it reads travel by Run(inputs={'data': ...}), open os.environ['TRAIN_FUNC_INPUT_DATA'] instead",
     ),
 )
+_TRAINER_DIVERGENCE = _NEXT["divergence"].replace("torch.nn.utils.clip_grad_norm_", "max_grad_norm")
+_OF_TRAINER = re.compile(r'[/\\]trainers?\.py", line')
 _TASK_MEMORY = "give each worker more memory=..., or lower max_length or micro_batch_size, and submit again"
 
 
@@ -191,9 +194,15 @@ class Evidence:
         given_up = next((other.message for other in of_attempt if other.exit_code == exits.SPENT), "")
         if cause == "hang" or not end.errors:  # those of a hang are of ranks that lost the one that was ended for it
             places: list[str] = []
+            outside: list[str] = []  # of an exchange
+            num_waiting = 0
             for rank in sorted((rank for other in of_attempt for rank in other.ranks), key=lambda rank: rank.rank):
                 if cause == "hang" and end.hangs in (None, rank.rank):  # None: each rank may have waited for others
                     frames = locate_main(self.cells, rank.stacks)[:MOST_FRAMES]
+                    if _EXCHANGE.match(main_thread(rank.stacks)):
+                        num_waiting += 1
+                    elif frames:
+                        outside.append(f"rank {rank.rank} is in {frames[0][0]}, line {frames[0][1]}: `{frames[0][2]}`")
                     places += [
                         f"\n  rank {rank.rank} in {place}, line {line}: `{text}`" for place, line, text in frames
                     ]
@@ -201,15 +210,20 @@ class Evidence:
                 places[MOST_PLACES:] = [f"\n  and {len(places) - MOST_PLACES} more in the log"]
             root = end.worker if end.follows is None else end.follows
             who = "" if cause == "hang" and end.hangs is None else f"worker {root}, "
-            what = f"{who}attempt {end.attempt}: {given_up or end.message}{''.join(places)}"
+            is_one = end.hangs is None and len(outside) == 1 and num_waiting > 0
+            lead = f"{outside[0]}, and the other ranks wait for it\n  " if is_one else ""
+            what = f"{lead}{who}attempt {end.attempt}: {given_up or end.message}{''.join(places)}"
             return Diagnosis(cause, what, remedy)
         rank, error = end.errors[0]
         frames = locate(self.cells, error.traceback)
-        what = f"{error.type}: {error.message}\n  in worker {end.worker}, rank {rank.rank}, attempt {end.attempt}"
+        kind = "" if cause == "divergence" else f"{error.type}: "  # nothing that was given need be invalid
+        what = f"{kind}{error.message}\n  in worker {end.worker}, rank {rank.rank}, attempt {end.attempt}"
         what += "".join(f"\n  {origin}, line {line}: `{text.strip()}`" for origin, line, text in reversed(frames))
         what += f"\n  {given_up}" if given_up else ""
         if error.checkpoints_of:
             remedy = checkpoints_remedy(error.checkpoints_of, self.record.name)
+        elif cause == "divergence" and _OF_TRAINER.search(error.traceback):
+            remedy = _TRAINER_DIVERGENCE
         elif cause == "code" and not remedy:
             remedy = code_remedy(error, [origin for origin, _, _ in frames])
         return Diagnosis(cause, what, remedy)

@@ -286,9 +286,10 @@ def _beginning(trace: Trace, attempt: int) -> str:
     resumption = trace.resumptions.get(attempt)
     if resumption is None:
         return ""
+    again = f"; {resumption.repeated}" if resumption.repeated else ""
     if resumption.step:
-        return f"resumed from the checkpoint of step {resumption.step:,}"
-    return f"began at step 1: {resumption.why}"
+        return f"resumed from the checkpoint of step {resumption.step:,}{again}"
+    return f"began at step 1: {resumption.why}{again}"
 
 
 def audits_in_words(audits: Collection[RowsAudited], epoch: float = math.inf, *, is_over: bool = True) -> Iterator[str]:
@@ -306,7 +307,9 @@ def audits_in_words(audits: Collection[RowsAudited], epoch: float = math.inf, *,
         rest = f" (epoch {done} not counted yet)" if done > max(numbers) else ""
         yield f"✓ audit: each of {epochs[-1].counts['rows']:,} rows was used exactly once in {which}{rest}"
     for audit in exact:
-        if audit not in epochs:
+        if audit.what == "tried_before_training":
+            yield f"✓ evaluation tried on {audit.counts['rows']:,} rows before training"
+        elif audit not in epochs:
             what = audit.what.replace("_", " ")
             yield f"✓ audit: each of {audit.counts['rows']:,} rows was measured exactly once ({what})"
     for audit in audits:

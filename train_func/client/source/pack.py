@@ -274,8 +274,13 @@ def locate(cells: Mapping[str, Any], traceback_text: str) -> list[tuple[str, int
 
 
 def locate_main(cells: Mapping[str, Any], stacks: str) -> list[tuple[str, int, str]]:
-    """Returns the frames of a process's main thread in the packed module, innermost first, from faulthandler's output.
+    """Returns the frames of a process's main thread in the packed module, innermost first, from its stacks."""
+    return locate(cells, main_thread(stacks))
+
+
+def main_thread(stacks: str) -> str:
+    """Returns the lines of the main thread in what faulthandler has printed, the innermost frame first.
 
     faulthandler prints the oldest thread last; for more than a hundred threads it prints an ellipsis in its place.
     """
-    return [] if stacks.rstrip().endswith("\n...") else locate(cells, stacks.rpartition("hread 0x")[2])
+    return "" if stacks.rstrip().endswith("\n...") else stacks.rpartition("hread 0x")[2]

@@ -102,13 +102,13 @@ class Checkpointing:
             if checkpoint is None:
                 if self._attempt > 1:
                     why = f"the store has no checkpoint of this training{f', nor one of {run}' if run else ''}"
-                    world.log_rank0(Resumes(step=0, attempt=self._attempt, why=why))
+                    world.log_resumption(Resumes(step=0, attempt=self._attempt, why=why))
                 return None
             for fault in checkpoint.refused:
                 world.note(f"a newer checkpoint was not taken: {fault}")
             saved, refused = checkpoint.manifest, "; ".join(checkpoint.refused)
             why = f"the newest that is whole, because newer ones are not: {refused}" if refused else "the newest"
-            world.log_rank0(
+            world.log_resumption(
                 Resumes(step=saved.step, attempt=self._attempt, saved_by=saved.attempt, of_run=run, why=why)
             )
             training, states = checkpoint.training, checkpoint.states

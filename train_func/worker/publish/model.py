@@ -58,6 +58,16 @@ def below_baseline(metric: object, train: Dataset, rows: Dataset, metrics: Mappi
     return ""
 
 
+def _metrics_of(metric: object, predictions: Mapping[str, np.ndarray] | None) -> dict[str, float]:
+    """Returns what ``below_baseline`` judges by, of predictions; those of compute_metrics may have any name."""
+    if predictions is None or not isinstance(metric, (Accuracy, NumberErrors)):
+        return {}
+    expected, predicted = predictions["expected"], predictions["predicted"]
+    if isinstance(metric, Accuracy):
+        return {"accuracy": float(np.mean(expected == predicted))}
+    return {"mse": float(np.mean((expected - predicted) ** 2, dtype=np.float64))}
+
+
 def _labels(rows: Dataset) -> "np.ndarray | None":
     """Returns the column with one class or number per row; None if there is none."""
     name = next((name for name in ("label", "labels") if name in rows.column_names), None)
@@ -186,9 +196,10 @@ def _measured(trainer: Trainer, sets: dict[str, Any], audited: dict[str, Any]) -
     plain, losses = plain_result(metrics)
     if losses:
         notes.append(f"metrics are stored as JSON, and these are no JSON: {listed(losses)}")
-    if not trainer.compute_metrics:  # else the metrics are the function's own
-        train = rows_of(trainer.train_dataset)
-        notes += [below_baseline(trainer.metric, train, sets[name], results[name].metrics) for name in sets]
+    train = rows_of(trainer.train_dataset)
+    for name, result in results.items():
+        known = _metrics_of(trainer.metric, result.predictions) if trainer.compute_metrics else result.metrics
+        notes.append(below_baseline(trainer.metric, train, sets[name], known))
     notes.append(evaluation.better_before(trainer, metrics))
     note = "; ".join(filter(None, notes))
     predictions = results[""].predictions if "" in results else None

@@ -5,7 +5,7 @@ Without a launcher there is one rank, no process group, and every call here retu
 
 import os
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import timedelta
 from typing import Any, TypeVar
 
@@ -15,7 +15,7 @@ from torch.distributed.distributed_c10d import PrefixStore
 from torch.distributed.rendezvous import rendezvous
 
 from train_func.errors import TrainFuncError
-from train_func.wire.events import Event, Note
+from train_func.wire.events import LAST_STEP, Event, Note, Resumes
 from train_func.wire.exits import PeerFailed
 from train_func.worker.rank import marks, reporting
 
@@ -138,6 +138,17 @@ def log_rank0(event: Event) -> None:
     """Sends an event, on rank 0 only."""
     if rank() == 0:
         reporting.say(event)
+
+
+def log_resumption(event: Resumes) -> None:
+    """Sends from where an attempt goes on, with the last step of the one before, on rank 0 only.
+
+    That step is of one training of the function; those before it go on beyond it, and those after it begin.
+    """
+    last_step = int(os.environ.get(LAST_STEP, "0"))
+    if last_step >= event.step:
+        os.environ.pop(LAST_STEP, None)
+    log_rank0(replace(event, last_step=last_step))
 
 
 def note(text: str) -> None:

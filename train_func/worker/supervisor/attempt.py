@@ -29,7 +29,7 @@ from train_func.process.process_tree import num_memory_kills
 from train_func.process.timeout import call_with_timeout
 from train_func.storage import Store
 from train_func.wire import exits
-from train_func.wire.events import AttemptStarts, RanksRestart, WorkerJoins
+from train_func.wire.events import LAST_STEP, AttemptStarts, RanksRestart, WorkerJoins
 from train_func.wire.layout import SOURCE
 from train_func.wire.records import Lease, RunRecord, Verdict
 from train_func.worker.environment import Environment
@@ -138,9 +138,11 @@ class WorkerAttempt:
             reporting.say(RanksRestart(worker=worker, attempt=number, message=before.message, follows=before.worker))
         elif environment.is_elastic:
             reporting.say(WorkerJoins(worker=worker, attempt=number))
+        last_step = 0
         if account:  # the whole group needs to hear it once
-            if account.num_started and before is None:  # in other pods
-                before = self._bounded(partial(self._ledger.root_of, number - 1))
+            reason, last_step = self._bounded(partial(self._ledger.end_of, number - 1)) or ("", 0)
+            if before:
+                reason = before.reason
             reporting.say(
                 AttemptStarts(
                     attempt=number,
@@ -149,7 +151,8 @@ class WorkerAttempt:
                     num_workers=len(order.members),
                     num_ranks=len(order.members) * environment.num_ranks,
                     num_threads=environment.num_threads,
-                    after=f"worker {before.worker}: {before.message}" if before else "",
+                    after=reason if account.num_started else "",
+                    step=account.saved_step,
                 )
             )
         inputs = RunInputs(environment, self._record, self._store, self._stop).bring(member.look)
@@ -158,7 +161,7 @@ class WorkerAttempt:
         watch = partial(self._alerter.look, hang_after=hang_after)
         launcher = Launcher(environment, self._log_tee, self._stop, member, template, hang_after, watch)
         self.launcher = launcher
-        if not launcher.run({"TRAIN_FUNC_ATTEMPT": str(number), **inputs}):
+        if not launcher.run({"TRAIN_FUNC_ATTEMPT": str(number), LAST_STEP: str(last_step), **inputs}):
             return self.close(launcher.hang.verdict(worker) if launcher.hang else None)
         self.finish(member, launcher.ends())
         member.leave(SILENCE_SECONDS)

@@ -47,14 +47,10 @@ class Hang:
 
     def verdict(self, worker: int) -> Verdict:
         """Returns the verdict of ``worker``, which has noticed the hang."""
-        who = (
-            "no rank makes progress, as if each waited for the others"
-            if self.rank is None
-            else f"rank {self.rank} hangs"
-        )
         state = "a signal has stopped its process" if self.is_stopped else "no progress"
+        who = "no rank makes progress" if self.rank is None else f"rank {self.rank} hangs: {state}"
         message = (
-            f"{who}: {state} for {self.seconds:.1f} s in {self.mark.phase.words}, {self.mark.step} steps done; "
+            f"{who} for {self.seconds:.1f} s in {self.mark.phase.words}, {self.mark.step} steps done; "
             f"{round(self.limit, 1):g} s are allowed, and Run(hang_after=...) allows more. "
             "The log has the stacks of all ranks"
         )

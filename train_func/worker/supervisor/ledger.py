@@ -34,6 +34,8 @@ class Account:
     max_attempts: int
     last: Verdict | None
     """The end of the newest charged attempt, if it is known."""
+    saved_step: int
+    """The step of the newest checkpoint; 0 if there is none."""
 
     @property
     def spent(self) -> bool:
@@ -167,7 +169,8 @@ class Ledger:
                 num_charged, last = num_charged + 1, ends or last
             done = step if number == current else max((end.step for end in ends), default=0)
             failed_at = max(failed_at, (training, done))
-        return Account(len(numbers), num_charged, self._record.run.max_attempts, self._read_first(last))
+        _, saved_step = max(saved.values(), default=(0, 0))
+        return Account(len(numbers), num_charged, self._record.run.max_attempts, self._read_first(last), saved_step)
 
     def _of_submission(self, ended: Mapping[int, Mapping[str, EndRecord]], current: int | None) -> Iterator[int]:
         """Yields the numbers of the attempts of this submission, the newest first."""
@@ -184,6 +187,12 @@ class Ledger:
         """Returns the verdict on this attempt from the worker that failed first; None until that is recorded."""
         ends = self._ended().get(number, {}).values()
         return self._read_first([end for end in ends if end.root_cause and end.exit_code != 0])
+
+    def end_of(self, number: int) -> tuple[str, int]:
+        """Returns why this attempt has ended, in words, and its last step, as far as its workers have recorded them."""
+        ends = [end for end in self._ended().get(number, {}).values() if end.exit_code]
+        first = self._read_first(sorted(ends, key=lambda end: not end.root_cause))  # others name the one they followed
+        return first.reason if first else "", max((end.step for end in ends), default=0)
 
     def is_published(self) -> bool:
         """Returns whether the run has a result, so that a restarted worker has nothing to do."""

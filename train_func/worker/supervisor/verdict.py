@@ -75,7 +75,7 @@ def following(root: Verdict | None, verdict: Verdict) -> Verdict:
         return replace(root, worker=verdict.worker, root_cause=False, follows=root.worker)
     code = exits.PEER if root.retryable else root.exit_code
     cause = root.cause if root.exit_code == exits.STOPPED else "peer"  # an attempt that was stopped is not charged
-    message = f"worker {root.worker} had ended: {root.message}" if root.root_cause else root.message
+    message = f"stopped, because of {root.reason}" if root.root_cause else root.message
     return Verdict(code, cause, message, verdict.worker, root_cause=False, follows=root.worker)
 
 
@@ -84,16 +84,12 @@ def _of_root(end: RankEnd, worker: int, out_of_memory: bool) -> Verdict:
     code: int = exits.KILLED
     cause: Cause | None = "killed"
     if outcome and end.has_own_fault:  # however its process went then
-        code, cause, message = outcome.exit_code, outcome.cause, f": {_words(end)}"
+        code, cause, message = outcome.exit_code, outcome.cause, f" failed: {_words(end)}"
     elif end.exit_code is None:
         message = " hangs inside the kernel"
     elif end.exit_code == -signal.SIGKILL and out_of_memory:
         code, cause = exits.CODE, "memory"
-        message = (
-            " was killed: the worker needed more memory than its limit. Another attempt would need as much: give each "
-            "worker more, with memory=... of Local or Cluster, or let the function hold less at once, as with a lower "
-            "micro_batch_size"
-        )
+        message = " was killed: the worker needed more memory than its limit, and another attempt would need as much"
     elif end.exit_code < 0:
         message = f" was killed by {signal.Signals(-end.exit_code).name}"
     elif end.exit_code == 0:
@@ -108,7 +104,7 @@ def _of_root(end: RankEnd, worker: int, out_of_memory: bool) -> Verdict:
     elif outcome.exit_code == exits.STOPPED:
         message = " was told to stop by a signal that its supervisor had not sent"
     else:
-        code, cause, message = outcome.exit_code, outcome.cause, f": {_words(end)}"
+        code, cause, message = outcome.exit_code, outcome.cause, f" failed: {_words(end)}"
     return Verdict(code, cause, f"rank {end.rank}{message}", worker)
 
 

@@ -22,6 +22,7 @@ were saved or not; the weights that it loads at the end are of ``best_model_chec
 saved.
 """
 
+import re
 import traceback
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -52,6 +53,9 @@ from train_func.worker.training.plan import ROW_ID, features_of, lengths_of, row
 
 Ints = npt.NDArray[np.int64]
 PADDING = -100  # as transformers pads predictions of different lengths
+# Words in the names of metrics, by the direction in which models become better.
+_GROW = {"accuracy", "acc", "auc", "bleu", "exact", "f1", "map", "mcc", "precision", "r2", "recall", "rouge"}
+_FALL = {"cer", "error", "loss", "mae", "mape", "mse", "perplexity", "rmse", "wer"}
 
 
 @dataclass(frozen=True)
@@ -333,35 +337,62 @@ def loaded_step(trainer: transformers.Trainer) -> int | None:
 def better_before(trainer: transformers.Trainer, metrics: Mapping[str, Any]) -> str:
     """Returns a note where an earlier evaluation was better than the published ``metrics``; mostly empty.
 
-    The evaluations of the training over as many rows are compared, by ``metric_for_best_model`` or else by their loss.
+    The evaluations of the training over as many rows are compared: by ``metric_for_best_model``, or else by the metric
+    of the task or of compute_metrics and by the loss. Where those two disagree nothing is noted, nor where no metric of
+    compute_metrics has a name that tells its direction.
     """
     args, state = trainer.args, trainer.state
-    name = str(args.metric_for_best_model or "loss").removeprefix("eval_")
-    now = metrics.get(name)
-    if args.load_best_model_at_end or not isinstance(now, int | float):
-        return ""
+    signs = _signs(trainer, metrics)  # -1 where a larger value is better
     earlier = [
         row
         for row in state.log_history
         if 0 < row.get("step", 0) < state.global_step
         and row.get("eval_rows") == metrics.get("rows")
-        and is_number(row.get(f"eval_{name}"))
+        and all(is_number(row.get(f"eval_{name}")) for name in signs)
     ]
-    if not earlier:
+    if args.load_best_model_at_end or not earlier or not all(is_number(metrics.get(name)) for name in signs):
         return ""
-    sign = -1 if args.metric_for_best_model and args.greater_is_better else 1
-    then = min(earlier, key=lambda row: sign * row[f"eval_{name}"])
-    value = then[f"eval_{name}"]
-    if sign * value >= sign * now or f"{value:.4g}" == f"{now:.4g}":
-        return ""
-    strategy = "epoch" if args.eval_strategy == "no" else args.eval_strategy.value
-    when = f"step {then['step']} (epoch {then.get('epoch', 0):.4g})"
-    return (
-        f"the evaluation of {when} was better than that of the published weights, of step {state.global_step}: {name} "
-        f"{value:.4g}, and {now:.4g} in the end; to publish the best, give session.arguments("
-        f"eval_strategy={strategy!r}, save_strategy={strategy!r}, load_best_model_at_end=True, "
-        f"metric_for_best_model={name!r})"
-    )
+
+    def gains(row: Mapping[str, Any]) -> dict[str, float]:
+        return {name: sign * (metrics[name] - row[f"eval_{name}"]) for name, sign in signs.items()}
+
+    for name, sign in signs.items():
+        then = min(earlier, key=lambda row: sign * row[f"eval_{name}"])
+        value, now, gained = then[f"eval_{name}"], metrics[name], gains(then)
+        if gained[name] <= 0 or min(gained.values()) < 0 or f"{value:.4g}" == f"{now:.4g}":
+            continue
+        strategy = "epoch" if args.eval_strategy == "no" else args.eval_strategy.value
+        when = f"step {then['step']} (epoch {then.get('epoch', 0):.4g})"
+        is_known = sign < 0 or name.endswith("loss")  # to transformers, which takes others to grow
+        return (
+            f"the evaluation of {when} was better than that of the published weights, of step {state.global_step}: "
+            f"{name} {value:.4g}, and {now:.4g} in the end; to publish the best, give session.arguments("
+            f"eval_strategy={strategy!r}, save_strategy={strategy!r}, load_best_model_at_end=True, "
+            f"metric_for_best_model={name!r}{'' if is_known else ', greater_is_better=False'})"
+        )
+    return ""
+
+
+def _signs(trainer: transformers.Trainer, metrics: Mapping[str, Any]) -> dict[str, int]:
+    """Returns the metrics by which the model is judged, with -1 for those that grow as it becomes better.
+
+    They are the one that the run chooses; or else an F1 score, or the first whose direction is known, and the loss.
+    """
+    if chosen := trainer.args.metric_for_best_model:
+        return {str(chosen).removeprefix("eval_"): -1 if trainer.args.greater_is_better else 1}
+    if "rows" not in metrics:  # of several data sets
+        return {}
+    known = [name for name in metrics if name != "loss" and _grows(name) is not None]
+    judge = next((name for name in known if "f1" in name.lower()), known[0] if known else "")
+    if judge:
+        return {judge: -1 if _grows(judge) else 1, **({"loss": 1} if "loss" in metrics else {})}
+    return {} if trainer.compute_metrics else {"loss": 1}
+
+
+def _grows(name: str) -> bool | None:
+    """Returns whether a larger value of the metric is the better one; None where its name does not tell."""
+    words = set(re.split(r"[\W_]+", name.lower()))
+    return False if words & _FALL else True if words & _GROW else None
 
 
 def tell_best(trainer: transformers.Trainer) -> None:

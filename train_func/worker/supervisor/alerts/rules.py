@@ -13,7 +13,6 @@ import time
 from collections.abc import Callable, Hashable, Iterator, Mapping
 from typing import Any
 
-from train_func.text import counted
 from train_func.wire import exits
 from train_func.wire.events import (
     Alert,
@@ -109,7 +108,7 @@ class AlertRules:
     def _hear(self, event: Event) -> Iterator[Alert]:
         match event:
             case AttemptStarts():
-                self._occasions, self._curves = set(), {}
+                self._occasions, self._curves, self._step = set(), {}, event.step
                 if event.position > 1:
                     yield from self._give("restart", "begin", _restart(event))
             case StepProgress():
@@ -168,7 +167,7 @@ class AlertRules:
 
 
 def _restart(event: AttemptStarts) -> str:
-    why = event.after or "the one before has left no record, as after SIGKILL to its first worker"
-    num_left = event.at_most - event.position
-    left = f"{counted(num_left, 'further attempt')} may follow without a new checkpoint"
-    return f"attempt {event.attempt} starts: {why}; {left if num_left else 'no other follows without a new checkpoint'}"
+    lost = "its worker" if event.num_workers == 1 else "each of its workers"
+    why = event.after or f"the one before has left no record, as after SIGKILL to {lost}"
+    where = f" after step {event.step}" if event.step else ""
+    return f"attempt {event.attempt} starts{where}: {why}; {event.allowed}"
