@@ -126,7 +126,7 @@ def whole_name(store: Store, name: object, function: str, *, without_digits: boo
         without_digits: whether a beginning without a digit of the hash is enough.
 
     Raises:
-        InvalidInput: it is no name, or several runs are named so.
+        InvalidInput: it is no name, or several runs begin with it.
         JobNotFound: none is; the most similar names are listed.
     """
     if not isinstance(name, str) or not _POSSIBLE.fullmatch(name):
@@ -140,7 +140,7 @@ def whole_name(store: Store, name: object, function: str, *, without_digits: boo
         return whole[0]
     if len(whole) > 1:
         more = "give one of these names, or more of it"
-        raise InvalidInput(f"{function}({name!r}): {len(whole)} runs are named so: {listed(whole, MOST)}; {more}")
+        raise InvalidInput(f"{function}({name!r}): {len(whole)} runs begin with it: {listed(whole, MOST)}; {more}")
     if names:
         raise JobNotFound(
             f"{function}({name!r}): the first digits of the last part of a name are expected too; {store.address} "
