@@ -16,15 +16,28 @@ import io
 import json
 import os
 import re
+import subprocess
 import sys
+import threading
 import traceback
+from collections.abc import Iterable
 from datetime import datetime
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[1]
 OF_NOTEBOOK = ("NOTEBOOK", "WHERE", "STORE", "IMAGE", "JOB", "PYTHON", "TRAIN_FUNC_HOME", "KUBECONFIG")
-OF_OTHERS = ("TESTS", "TIMES", "REQUIREMENTS", "BUILDER", "TRAIN_FUNC_TEST_MINIO_IMAGE", "TRAIN_FUNC_TEST_CHARTS")
-KNOWN = (*OF_NOTEBOOK, *OF_OTHERS, "TRAIN_FUNC_TESTBED")
+OF_OTHERS = (
+    "TESTS",
+    "TIMES",
+    "REQUIREMENTS",
+    "BUILDER",
+    "TRAIN_FUNC_TESTBED",
+    "TRAIN_FUNC_TEST_MINIO_IMAGE",
+    "TRAIN_FUNC_TEST_CHARTS",
+)
+KNOWN = (*OF_NOTEBOOK, *OF_OTHERS)
+JOB = r"[a-z][a-z0-9-]*-[0-9a-f]{12}"
+LAST_WORDS = 30  # seconds for a job's end to be printed
 
 
 def parameters(notebook: str) -> dict[str, object]:
@@ -43,12 +56,13 @@ def check(target: str, notebook: str, given: dict[str, str]) -> dict[str, object
     """The parameters of the notebook that are given; ends the program with everything that cannot be."""
     defaults = parameters(notebook) if target in ("run", "cancel") else {}
     known = [name.upper() for name in defaults] + [name for name in KNOWN if name.lower() not in defaults]
+    told = [name for name in known if not defaults or name not in OF_OTHERS]
     faults = []
     for name in sorted({*given} - {*known}):
-        nearest = difflib.get_close_matches(name.upper(), known, 1)
+        nearest = difflib.get_close_matches(name.upper(), told, 1)
         faults.append(f"{name} is no parameter{f': did you mean {nearest[0]}?' if nearest else ''}")
     if faults:
-        faults.append(f"{notebook if defaults else 'make'} takes {' '.join(known)}")
+        faults.append(f"{notebook if defaults else 'make'} takes {' '.join(told)}")
     if given.get("WHERE", "Local") not in ("Local", "Cluster"):
         faults.append(f"WHERE={given['WHERE']}: Local or Cluster is expected")
     if target == "cancel" and not given.get("JOB"):
@@ -73,22 +87,59 @@ def value(name: str, text: str, default: object) -> object:
 
 
 class Screen(io.StringIO):
-    """Keeps what cells print, then shows it: an interrupt may follow what is shown at once."""
+    """Keeps what cells print, then shows it: an interrupt may follow what is shown at once.
+
+    The panel of a job is in the notebook alone. Here another process prints its progress, in plain lines.
+    """
+
+    def __init__(self, where: str) -> None:
+        super().__init__()
+        self._where = where
+        self._watches: list[tuple[subprocess.Popen[str], threading.Thread]] = []
 
     def write(self, text: str) -> int:
         num_written = super().write(text)
         print(text, end="", flush=True)
+        submitted = re.findall(rf"^({JOB}): submitted", self.getvalue(), re.M)
+        for name in submitted[len(self._watches) :]:
+            command = [sys.executable, "-m", "train_func", "watch", name, "--on", self._where]
+            # Into a pipe, because a terminal would get a panel, which other lines tear.
+            watch = subprocess.Popen(
+                command,
+                cwd=ROOT / "notebooks",
+                stdout=subprocess.PIPE,
+                stderr=subprocess.DEVNULL,
+                text=True,
+                start_new_session=True,
+            )
+            thread = threading.Thread(target=show, args=(watch.stdout,))
+            thread.start()
+            self._watches.append((watch, thread))
         return num_written
 
+    def stop(self, seconds: float) -> None:
+        """Ends the processes that print, each after so many seconds in which it may print the end of its job."""
+        for watch, thread in self._watches:
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                watch.wait(seconds)
+            watch.terminate()
+            thread.join()
 
-def run(notebook: str, values: dict[str, object], place: str) -> int:
+
+def show(lines: Iterable[str]) -> None:
+    """Prints each line as it comes."""
+    for line in lines:
+        print(line, end="", flush=True)
+
+
+def run(notebook: str, values: dict[str, object], place: str, where: str) -> int:
     """Runs the notebook into a new file of build/, to which a link leads once it has succeeded; the exit code."""
     import papermill  # type: ignore[import-untyped]
 
     from train_func import errors
 
     executed = Path(f"build/{notebook}-{datetime.now().astimezone():%Y%m%d-%H%M%S-%f}.ipynb")
-    link, log, screen = Path(f"build/{notebook}.ipynb"), executed.with_suffix(".log"), Screen()
+    link, log, screen = Path(f"build/{notebook}.ipynb"), executed.with_suffix(".log"), Screen(where)
     print(f"notebook {notebook} runs", flush=True)
     link.parent.mkdir(exist_ok=True)
     stderr = os.fdopen(os.dup(2), "w")
@@ -105,6 +156,7 @@ def run(notebook: str, values: dict[str, object], place: str) -> int:
         name = getattr(error, "ename", "")  # of what a cell has raised
         is_ours = hasattr(errors, name)
         code, words = 1, f"{name}: {getattr(error, 'evalue', '')}" if is_ours else f"{error}".strip("\n-")
+    screen.stop(LAST_WORDS if code == 0 else 0)
     if code == 0:
         log.unlink()
         link.unlink(missing_ok=True)
@@ -116,7 +168,7 @@ def run(notebook: str, values: dict[str, object], place: str) -> int:
         lines.append(f"from make, {', '.join(f'{name}= is {name.upper()}=...' for name in named)}")
     if re.search(r"Cluster\((store|image)=", words):
         lines.append("from make, these options are STORE=... and IMAGE=...")
-    jobs = re.findall(r"^([a-z][a-z0-9-]*-[0-9a-f]{12}): ", screen.getvalue(), re.M)
+    jobs = re.findall(rf"^({JOB}): ", screen.getvalue(), re.M)
     if jobs and (code == 130 or "cancel()" in words):
         cancel = f"make cancel {place}JOB={jobs[-1]}"
         lines.append(f"the job goes on: make run with the same parameters shows it again, {cancel} stops it")
@@ -140,7 +192,7 @@ def main(command: str, *names: str) -> int:
     os.chdir(ROOT)
     if command == "run":
         place = "".join(f"{name}={given[name]} " for name in ("WHERE", "STORE") if given.get(name))
-        return run(notebook, values, place)
+        return run(notebook, values, place, given.get("WHERE") or "Local")
     job = ["--on", given.get("WHERE", "Local"), "--", given["JOB"]]
     return os.execv(sys.executable, [sys.executable, "-m", "train_func", "cancel", *job])
 

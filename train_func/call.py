@@ -33,31 +33,38 @@ def call_of(function: Callable[..., object], parameters: Mapping[str, Any], *, i
         return (), {}
     if not is_whole and _fault(signature, **parameters) is None:
         return (), dict(parameters)
-    fault = _fault(signature, dict(parameters))
     first = next(iter(signature.parameters.values()), None)
-    takes_whole = first and (first.name == WHOLE or first.kind is Parameter.VAR_POSITIONAL)
-    if not is_whole and (fault or not takes_whole):
-        fault = _unfit(signature, parameters)
-    if fault:
-        raise TypeError(fault)
-    return (dict(parameters),), {}
+    takes_whole = first and (is_whole or first.name == WHOLE or first.kind is Parameter.VAR_POSITIONAL)
+    if takes_whole and not _fault(signature, dict(parameters)):
+        return (dict(parameters),), {}
+    # Without defaults, one of which may be a credential.
+    arguments = [each.replace(default=Parameter.empty) for each in signature.parameters.values()]
+    call = f"{getattr(function, '__name__', 'the function')}{signature.replace(parameters=arguments)}"
+    if is_whole:
+        raise TypeError(f"{call} is called with one dict, because its run has a task: `def name(parameters):` takes it")
+    raise TypeError(f"{call} {_unfit(signature, parameters)}")
 
 
 def _unfit(signature: Signature, parameters: Mapping[str, Any]) -> str:
     """Returns the names that do not fit: arguments without a value first, then values without an argument."""
+    given = ", ".join(map(repr, parameters))
     if not signature.parameters:
-        names = ", ".join(map(repr, parameters))
-        return f"it has no arguments, and parameters has {names}: add an argument for each, or leave them out"
+        return f"has no arguments, and Run(parameters=...) has {given}: add an argument for each, or leave them out"
     arguments = {name: each for name, each in signature.parameters.items() if each.kind not in VARIABLE}
     required = [name for name, each in arguments.items() if each.default is Parameter.empty]
-    missing = [repr(name) for name in required if name not in parameters]
-    faults = [f"no value for {', '.join(missing)} in parameters"] if missing else []
-    faults += [
-        f"no argument is called {name!r}: {meant(name, [*arguments], 'arguments').rstrip('.')}"
-        for name in parameters
-        if name not in arguments
-    ]
-    return "; ".join(faults) or str(_fault(signature, **parameters))
+    missing = [name for name in required if name not in parameters]
+    unknown = [name for name in parameters if name not in arguments]
+    meant_names = dict.fromkeys(meant(name, [*arguments], "arguments").rstrip(".") for name in unknown)
+    suggestion = "; ".join(meant_names)
+    names = ", ".join(map(repr, unknown))
+    if missing and unknown:
+        return f"gets no {', '.join(map(repr, missing))}: Run(parameters=...) has {names}; {suggestion}"
+    if missing:
+        values = ", ".join(f"{name!r}: ..." for name in missing)
+        return f"gets no {', '.join(map(repr, missing))}: give Run(parameters={{{values}}})"
+    if unknown:
+        return f"has no argument {names}, which Run(parameters=...) has; {suggestion}"
+    return f"cannot be called by names: {_fault(signature, **parameters)}"
 
 
 def _fault(signature: Signature, /, *values: object, **named: object) -> str | None:

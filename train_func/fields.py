@@ -5,7 +5,6 @@ metadata; ``field_faults`` asks them all.
 """
 
 import ast
-import difflib
 import functools
 import inspect
 import itertools
@@ -21,7 +20,7 @@ from typing import Any, ParamSpec, Self, TypeGuard, TypeVar
 
 from train_func.errors import InvalidInput
 from train_func.secret import secret_in, secret_under
-from train_func.text import shown
+from train_func.text import nearest, shown
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -82,7 +81,7 @@ class NamedFields(metaclass=_Documented):
         """Raises InvalidInput naming each field that is misspelt, given without a name, or missing."""
         required = [f.name for f in fields(cls) if f.default is MISSING and f.default_factory is MISSING]  # type: ignore[arg-type]
         example = f"{cls.__name__}({', '.join(f'{name}=...' for name in required or field_names(cls)[:1])})"
-        faults = [cls.unknown(name, values) for name in values if name not in field_names(cls)]
+        faults = [cls._unknown(name, values) for name in values if name not in field_names(cls)]
         if unnamed:
             faults.append(f"the fields of a {cls.__name__} are given by name: {example}")
         elif values:  # copy and pickle make an object of nothing, and fill it afterwards
@@ -111,7 +110,7 @@ class NamedFields(metaclass=_Documented):
         return f"<b>{type(self).__name__}</b><table>{lines}</table>" if rows else None
 
     @classmethod
-    def unknown(cls, name: str, values: Mapping[str, Any]) -> str:
+    def _unknown(cls, name: str, values: Mapping[str, Any]) -> str:
         """Returns the fault of an unknown field; ``values`` are all fields of the call."""
         return f"{cls.__name__} has no field {name!r}: {meant(name, field_names(cls), 'fields')}"
 
@@ -152,8 +151,8 @@ def meant(name: str, names: Sequence[str], what: str) -> str:
     """Returns a suggestion for an unknown name: the nearest of ``names``, or all of them."""
     if not names:
         return f"it has no {what}."
-    close = difflib.get_close_matches(name, names, n=1)
-    return f"did you mean {close[0]!r}?" if close else f"its {what} are {', '.join(names)}."
+    close = nearest(name, names)
+    return f"did you mean {close!r}?" if close else f"its {what} are {', '.join(names)}."
 
 
 def field_names(kind: Any) -> tuple[str, ...]:

@@ -4,7 +4,6 @@ A Run that exists is valid. Where it executes, and on what hardware, belongs to 
 """
 
 import dataclasses
-import difflib
 import hashlib
 import json
 import re
@@ -27,6 +26,7 @@ from train_func.fields import (
 from train_func.inputs import is_named, named_inputs, with_addresses
 from train_func.plain import plain
 from train_func.tasks import TASKS, Task
+from train_func.text import nearest
 
 RESULT_VERSION = 4  # part of every name: raise it when the same Run would train to other numbers
 RECORD_KEY = "train_func"  # beside the fields of a Run in what a function is called with
@@ -147,15 +147,15 @@ class Run(NamedFields):
         object.__setattr__(self, "parameters", json.loads(json.dumps(dict(self.parameters))))
 
     @classmethod
-    def unknown(cls, name: str, values: Mapping[str, Any]) -> str:
+    def _unknown(cls, name: str, values: Mapping[str, Any]) -> str:
         """Names the task when the field is one of a task."""
         tasks = [type(values["task"])] if isinstance(values.get("task"), Task) else TASKS
         of_task = {field: task.__name__ for task in reversed(tasks) for field in field_names(task)}
-        close = difflib.get_close_matches(name, [*field_names(cls), *of_task], n=1)
-        if not close or close[0] not in of_task:
-            return f"{super().unknown(name, values)} Values of your own go in parameters"
-        meant = f"Run(task={of_task[close[0]]}({close[0]}=...))"
-        return f"{name} belongs to the task: {meant}" if name == close[0] else f"Run has no field {name!r}: {meant}?"
+        close = nearest(name, [*field_names(cls), *of_task])
+        if close not in of_task:
+            return f"{super()._unknown(name, values)} Values of your own go in parameters"
+        meant = f"Run(task={of_task[close]}({close}=...))"
+        return f"{name} belongs to the task: {meant}" if name == close else f"Run has no field {name!r}: {meant}?"
 
     def to_dict(self) -> dict[str, Any]:
         """The Run as plain JSON values; ``from_dict`` is its inverse."""
@@ -170,14 +170,11 @@ class Run(NamedFields):
         task = values.get("task")
         return cls(**{**values, "task": Task.from_dict(task) if isinstance(task, Mapping) else task})
 
-    def with_task(self, changes: Mapping[str, Any]) -> Self:
-        """The Run with other values in fields of its task."""
-        return dataclasses.replace(self, task=self.task and dataclasses.replace(self.task, **changes))
-
     def with_inputs(self, addresses: Mapping[str, Any]) -> Self:
         """The Run with other values in fields of its task, by field, and other addresses of inputs, by their keys."""
-        run = self.with_task({key: value for key, value in addresses.items() if not is_named(key)})
-        return dataclasses.replace(run, inputs=with_addresses(run.inputs, addresses))
+        of_task = {key: value for key, value in addresses.items() if not is_named(key)}
+        inputs = with_addresses(self.inputs, addresses)
+        return dataclasses.replace(self, task=self.task and dataclasses.replace(self.task, **of_task), inputs=inputs)
 
     def ranks_fault(self, num_ranks: int) -> str | None:
         """Returns what is wrong with so many ranks of all workers together."""

@@ -4,10 +4,12 @@
 nothing in output or in an error; text that is returned as a value does not change.
 """
 
+import difflib
 import json
 import re
 import sys
-from collections.abc import Callable, Sequence
+import unicodedata
+from collections.abc import Callable, Iterable, Sequence
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -27,6 +29,20 @@ def listed(values: Sequence[Any], at_most: int = 5, *, separator: str = ", ", sh
     """Returns the first of the values, and how many more there are."""
     more = f" and {len(values) - at_most} more" if len(values) > at_most else ""
     return separator.join(map(show, values[:at_most])) + more
+
+
+def nearest(name: str, names: Iterable[str]) -> str | None:
+    """Returns the name that was probably meant: case, accents, and spaces around it count for nothing."""
+    plain_names: dict[str, str] = {}
+    for each in names:
+        plain_names.setdefault(_plain(each), each)
+    close = difflib.get_close_matches(_plain(name), plain_names, n=1)
+    return plain_names[close[0]] if close else None
+
+
+def _plain(name: str) -> str:
+    letters = unicodedata.normalize("NFKD", name.strip().casefold())
+    return "".join(letter for letter in letters if not unicodedata.combining(letter))
 
 
 def sized(num_bytes: int) -> str:

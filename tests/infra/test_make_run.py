@@ -7,6 +7,9 @@ import pytest
 
 from tests.infra.conftest import ROOT
 from tests.messages import unnamed
+from tests.stored_runs import put_run
+from train_func.run import Run
+from train_func.storage import open_store
 
 JOB = "reviews-0123456789ab"
 PAPERMILL = """
@@ -115,6 +118,22 @@ def test_what_the_notebook_does_not_take_is_refused_before_anything_is_set_up(ru
 def test_what_an_error_calls_a_field_is_told_as_make_takes_it(run):
     _, done = run("LABEL=stars", RAISES="InvalidInput: label='stars': no such column")
     assert unnamed(done.stderr, "label= is LABEL=...") == []
+
+
+def test_the_progress_of_a_job_which_the_notebook_has_in_its_panel_is_printed_too(run, tmp_path):
+    (home := tmp_path / "home").mkdir()
+    record = put_run(open_store((home / "store").as_uri()), Run(name="reviews"))
+    submitted = f"{record.name}: submitted, 1 worker"
+    _, done = run("STORE=" + (home / "store").as_uri(), PRINTS=submitted, TRAIN_FUNC_HOME=str(home))
+    lines = [line for line in done.stdout.splitlines() if line.startswith(f"{record.name}: ")]
+    assert lines[0] == submitted
+    assert "Succeeded" in "\n".join(lines[1:])
+
+
+def test_only_what_make_run_and_the_notebook_take_is_listed(run):
+    _, done = run("LABLE=topic")
+    assert unnamed(done.stderr, "LABLE", "did you mean LABEL?", "WORKERS", "STORE") == []
+    assert [name for name in ("BUILDER", "TESTS", "TRAIN_FUNC_TEST_MINIO_IMAGE") if name in done.stderr] == []
 
 
 @pytest.mark.parametrize("is_submitted", [True, False])

@@ -52,4 +52,4 @@ def test_a_branch_that_moves_after_the_submission_changes_no_attempt(home, tmp_p
             "datasets/me/rows": recorded.task.dataset_revision,
         }
         assert revisions == commits
-        assert recorded.with_task({"model_revision": "main", "dataset_revision": "main"}) == run
+        assert recorded.with_inputs({"model_revision": "main", "dataset_revision": "main"}) == run

@@ -69,7 +69,9 @@ def test_what_does_not_fit_is_named(function, parameters, named):
 @pytest.mark.parametrize(
     ("function", "given", "near"),
     [
-        (same_name, "LR", "its arguments are lr"),
+        (same_name, "LR", "mean 'lr'"),
+        (same_name, "l", "mean 'lr'"),
+        (other_name, "lr", "its arguments are config"),
         (by_name, "epoch", "mean 'epochs'"),
         (two, "Momentum", "mean 'momentum'"),
     ],
@@ -87,6 +89,28 @@ def test_a_function_without_arguments_is_told_so_once_with_the_names_that_it_wou
     assert unnamed(refused.value, "'lr'", "'epochs'", "no arguments") == []
     assert "its arguments are" not in str(refused.value)
     assert str(refused.value).count("arguments") == 1
+
+
+def test_a_call_with_a_name_that_does_not_fit_is_told_in_one_sentence_with_what_was_given():
+    with pytest.raises(TypeError) as refused:
+        call_of(same_name, {"l": 0.5}, is_whole=False)
+    assert str(refused.value) == "same_name(lr) gets no 'lr': Run(parameters=...) has 'l'; did you mean 'lr'?"
+
+
+def test_a_value_that_nothing_gives_is_told_with_the_parameters_that_would():
+    with pytest.raises(TypeError) as refused:
+        call_of(two, {"lr": 1}, is_whole=False)
+    assert unnamed(refused.value, "two(lr, momentum)", "Run(parameters={'momentum': ...})") == []
+    assert "'lr'" not in str(refused.value)
+
+
+def test_the_default_of_an_argument_which_may_be_a_credential_is_in_no_message():
+    def logs_in(lr, key="hunter2hunter2"): ...
+
+    with pytest.raises(TypeError) as refused:
+        call_of(logs_in, {}, is_whole=False)
+    assert "logs_in(lr, key)" in str(refused.value)
+    assert "hunter2" not in str(refused.value)
 
 
 def test_the_name_that_has_no_value_comes_first():

@@ -8,7 +8,14 @@ from tests import halves
 from tests.messages import unnamed
 from tests.tiny_model import write_tiny_tokenizer
 from train_func.text import COUNTED, in_rows
-from train_func.worker.tasks.columns import MEASURED, judge_equal, judge_lengths, judge_overlap, judge_texts
+from train_func.worker.tasks.columns import (
+    MEASURED,
+    judge_columns,
+    judge_equal,
+    judge_lengths,
+    judge_overlap,
+    judge_texts,
+)
 
 
 def judged(*texts, type=None, **more):
@@ -24,6 +31,22 @@ def column(*texts):
 )
 def test_rows_are_counted_from_one_without_the_header_and_more_than_a_few_are_cut(rows, text):
     assert in_rows(np.array(rows)) == f"{text}{COUNTED}"
+
+
+@pytest.mark.parametrize(
+    ("given", "column", "is_near"),
+    [
+        ("Gefuehl", "Gefühl", True),
+        ("gefühl", "Gefühl", True),
+        ("Text der Anfrage", "Text der Anfrage ", True),
+        ("stars", "Gefühl", False),
+    ],
+)
+def test_a_column_that_is_not_there_is_told_with_the_nearest_one_in_quotes(given, column, is_near):
+    table = pa.table({column: ["a"], "Nr": ["1"]})
+    (fault,), _ = halves.judged(judge_columns, table, "dataset='a.csv'", [("label", given)])
+    assert unnamed(fault, f"label={given!r}", f"{column!r}, 'Nr'") == []
+    assert (f"mean {column!r}?" in fault) is is_near
 
 
 def test_plain_texts_have_no_fault():

@@ -73,8 +73,9 @@ def test_a_run_that_was_removed_is_told_as_that(job):
 
 def test_a_run_that_succeeded_without_a_model_says_so_where_one_is_fetched(job, monkeypatch):
     monkeypatch.setattr(Job, "state", "Succeeded")
-    with pytest.raises(StorageFailed, match="published nothing and left no files"):
+    with pytest.raises(InvalidInput, match="published nothing and left no files") as refused:
         job.fetch()
+    assert refused.value.cause == "code"
 
 
 def test_a_handle_that_a_notebook_shows_tells_name_state_and_progress(jobs, tmp_path):

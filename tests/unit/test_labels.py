@@ -239,6 +239,15 @@ def test_other_values_in_such_columns_are_refused_each_with_its_row():
         encode(targets.encode_columns, {"training": pa.table({"a": [0, 0], "b": [0, 0]})}, ("a", "b"))
 
 
+def test_numbers_with_a_decimal_comma_are_told_as_that_with_how_to_read_them_whatever_is_asked_for():
+    values = ("1,5", "2,25", "1,5", "3,0")
+    as_classes, as_numbers = refusal(*values), refusal(*values, encoder=targets.encode_numbers)
+    for said in (as_classes, as_numbers):
+        assert unnamed(said, "'1,5'", "decimal comma", "1.5", "pandas.read_csv(..., decimal=',')") == []
+    assert "problem_type='regression'" in as_classes
+    assert "problem_type" not in as_numbers
+
+
 @pytest.mark.parametrize(
     ("values", "numbers"),
     [

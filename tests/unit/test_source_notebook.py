@@ -225,7 +225,10 @@ def test_names_without_a_statement_are_named(notebook):
         ("train_func = lambda p: 1", "cell In[1], line 1: `train_func = lambda p: 1`: a lambda was given"),
         ("async def train_func(p): pass", "cell In[1], line 1: `async def train_func(p): pass`: `async def"),
         ("class T:\n    def m(self, p): pass\ntrain_func = T().m", "cell In[1], line 2"),
-        ("def train_func(a, b): pass", "cell In[1], line 1: `def train_func(a, b): pass`: 'train_func' takes (a, b)"),
+        (
+            "def train_func(a, b): pass",
+            "cell In[1], line 1: `def train_func(a, b): pass`: train_func(a, b) is called with one dict",
+        ),
     ],
 )
 def test_functions_of_another_kind_are_refused_with_their_cell(notebook, cell, words):

@@ -56,8 +56,8 @@ REFUSED = {
     "async": ("async def train_func(p): pass\n", 1, "`async def train_func` was given"),
     "generator": ("def train_func(p):\n    yield 1\n", 1, "the generator function"),
     "async generator": ("async def train_func(p):\n    yield 1\n", 1, "`async def train_func`"),
-    "two parameters": ("def train_func(p, q): pass\n", 1, "takes (p, q)"),
-    "keyword only": ("def train_func(*, p): pass\n", 1, "takes (*, p)"),
+    "two parameters": ("def train_func(p, q): pass\n", 1, "train_func(p, q) is called with one dict"),
+    "keyword only": ("def train_func(*, p): pass\n", 1, "train_func(*, p) is called with one dict"),
     "lambda": ("train_func = lambda p: 1\n", 1, "a lambda was given"),
     "method": (
         "class A:\n    def f(self, p): pass\ntrain_func = A().f\n",
@@ -78,12 +78,17 @@ REFUSED = {
     "open file": (
         "f = open(__file__)\ndef train_func(p): return f.read()\n",
         1,
-        "'f' is a _io.TextIOWrapper",
+        "'f' is an open file, and cannot travel to a worker. Open it inside",
+    ),
+    "open file in a closure": (
+        "def make(f, n):\n  def inner(p):\n    return f, n\n  return inner\ntrain_func = make(open(__file__), 1)\n",
+        2,
+        "An open file cannot travel to a worker: open 'f' inside inner. Pass 'n' by Run",
     ),
     "open file in a container": (
         "f = {'a': [open(__file__)]}\ndef train_func(p): return f\n",
         1,
-        "'f' is a dict that holds a _io.TextIOWrapper",
+        "'f' is a dict that holds an open file, and cannot travel to a worker. Open it",
     ),
     "generator value": (
         "G = (x for x in range(3))\ndef train_func(p): return G\n",
@@ -93,7 +98,7 @@ REFUSED = {
     "live inside an own object": (
         "class Box:\n    def __init__(self): self.f = open(__file__)\nB = Box()\ndef train_func(p): return B\n",
         3,
-        "Box that holds a _io.TextIOWrapper; a name travels",
+        "Box that holds an open file, and cannot travel to a worker",
     ),
     "method of a live object": (
         "r = open(__file__).read\ndef train_func(p): return r()\n",
@@ -124,7 +129,7 @@ REFUSED = {
     "open file in a try": (
         "f = open(__file__)\ndef train_func(p):\n    try:\n        return f\n    except Exception: pass\n",
         1,
-        "'f' is a _io.TextIOWrapper",
+        "'f' is an open file, and cannot travel to a worker. Open it inside",
     ),
     "a property replaced": (
         "class A:\n  @property\n  def f(self): return 1\nA.f = property(len)\ndef train_func(p): return A\n",

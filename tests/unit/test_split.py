@@ -140,7 +140,7 @@ def test_missing_columns_of_both_sides_are_named_with_those_that_are_there(rows,
     other = tmp_path / "other.csv"
     other.write_text("review,grade\nfine,1\n")
     said = refusal(rows(40), held_out=str(other), label="stars")
-    assert unnamed(said, "2 faults", f"held_out={str(other)!r}: no column", "text='text'", "review, grade") == []
+    assert unnamed(said, "2 faults", f"held_out={str(other)!r}: no column", "text='text'", "'review', 'grade'") == []
     assert said.count("label='stars'") == 2
 
 

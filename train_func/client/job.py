@@ -340,7 +340,8 @@ class Job:
 
         Raises:
             StorageFailed: no model is published yet, or a file is not what was published.
-            InvalidInput: the folder holds other files, or fetched ones that were changed since; nothing is changed.
+            InvalidInput: the folder holds other files, or fetched ones that were changed since; nothing is changed. Or
+                the run has succeeded without a model (cause "code").
         """
         from train_func.client.model.fetch import fetch
 
@@ -358,10 +359,14 @@ class Job:
             if failure.reason != "absent":
                 raise
             state = self.state
+            if state == "Succeeded":
+                raise InvalidInput(
+                    f"{self.name} has succeeded without a model: its function published nothing and left no files in "
+                    "its working folder. Call session.publish(...) in it, or write files there, and submit it again",
+                    cause="code",
+                ) from None
             other_place = whereabouts(self.record.keys, self._store, self._backend) if state == "Absent" else ""
             where = other_place or "result() waits for its end, or tells why"
-            if state == "Succeeded":
-                where = "its function published nothing and left no files in its working folder"
             raise StorageFailed(
                 f"{self.name} has published no model in {self._store.address}: it is {state}; {where}", reason="absent"
             ) from None

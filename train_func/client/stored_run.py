@@ -126,7 +126,7 @@ def whole_name(store: Store, name: object, function: str, *, without_digits: boo
         without_digits: whether a beginning without a digit of the hash is enough.
 
     Raises:
-        InvalidInput: it is no name, or several runs are named so.
+        InvalidInput: it is no name, or several runs begin with it.
         JobNotFound: none is; the most similar names are listed.
     """
     if not isinstance(name, str) or not _POSSIBLE.fullmatch(name):

@@ -36,13 +36,14 @@ MOST_DIFFERENCES, MOST_METRICS = 8, 4
 MOST_LETTERS = 48  # of one of them
 RARE = ("CAUSE", "IN PLACE", "DIFFERENCES", "NOTE")  # columns that are shown only where a run has something in them
 MEANT = {  # what other programs call a command
-    **dict.fromkeys(("list", "ls", "ps", "status", "jobs"), "runs"),
-    **dict.fromkeys(("stop", "kill"), "cancel"),
-    **dict.fromkeys(("rm", "purge"), "remove"),
-    **dict.fromkeys(("run", "train", "start"), "submit"),
-    **dict.fromkeys(("attach", "tail", "follow"), "watch"),
-    **dict.fromkeys(("download", "pull", "get"), "fetch"),
-    **dict.fromkeys(("metrics", "show", "describe"), "result"),
+    **dict.fromkeys(("list", "ls", "ps", "status", "jobs"), ("runs",)),
+    **dict.fromkeys(("stop", "kill"), ("cancel",)),
+    **dict.fromkeys(("rm", "purge"), ("remove",)),
+    **dict.fromkeys(("train", "start"), ("submit",)),
+    "run": ("runs", "submit"),
+    **dict.fromkeys(("attach", "tail", "follow"), ("watch",)),
+    **dict.fromkeys(("download", "pull", "get"), ("fetch",)),
+    **dict.fromkeys(("metrics", "show", "describe"), ("result",)),
 }
 OF_EVERY_RUN = ("name", "task", "submitted", "state", "workers", "cause", "in_place", "num_bytes", "note")
 
@@ -105,8 +106,8 @@ def _check_command(arguments: Sequence[str]) -> None:
     word = arguments[0] if arguments else ""
     if word[:1] in ("", "-") or word in COMMANDS:
         return
-    near = [MEANT[word]] if word in MEANT else difflib.get_close_matches(word, COMMANDS, n=1)
-    meant = f"did you mean {near[0]!r}? " if near else ""
+    near = MEANT.get(word) or difflib.get_close_matches(word, COMMANDS, n=1)
+    meant = f"did you mean {' or '.join(map(repr, near))}? " if near else ""
     raise WrongUsage(_parser(), f"there is no command {word!r}; {meant}The commands are {', '.join(COMMANDS)}")
 
 
@@ -388,15 +389,16 @@ def _doctor(_: argparse.Namespace, output: Output) -> int:
             faults[part] += error.faults
         except TrainFuncError as error:
             faults[part].append(str(error))
-    lines, known = list[str](), set[str]()
+    lines, known, is_ready = list[str](), set[str](), True
     for part, of_part in faults.items():
-        texts = dict.fromkeys("as above" if fault in known else fault for fault in of_part)
+        texts = dict.fromkeys("not checked; see cluster above" if fault in known else fault for fault in of_part)
         is_none = part != "local" and not is_any_named()
         sign = "none " if is_none else "FAIL "  # who has no cluster misses nothing
         lines += [shown(f"{sign} {part}: {text}") for text in texts] or [f"ok    {part}"]
         known.update(of_part)
+        is_ready = is_ready and (is_none or not of_part)
     output.document(faults, "\n".join(lines))
-    return exit_codes.NOT_READY if known else exit_codes.DONE
+    return exit_codes.DONE if is_ready else exit_codes.NOT_READY
 
 
 def _check_local(backend: Backend) -> None:

@@ -23,11 +23,17 @@ from train_func.tasks import KIND, TASKS, Task
 
 OF_RUN, OF_TASK = "run.", "task."  # begin the names of arguments
 _NO_TEXT = {"int", "float", "bool", "tuple", "Mapping"}  # types beside which a text may be meant as JSON
+_NEARLY_NUMBER = re.compile(r"[+-]?(\d+[.,]\d*|[.,]\d+)([eE][+-]?\d+)?")
 
 
 def pair(text: str) -> tuple[str, Any]:
     """The name and the value of ``NAME=VALUE``."""
     name, sign, value = text.partition("=")
+    if name and sign and _NEARLY_NUMBER.fullmatch(value) and isinstance(json_or_text(value), str):
+        number = float(value.replace(",", "."))
+        raise argparse.ArgumentTypeError(
+            f"{text!r}: the number is written {name}={number:g}, the text {name}='\"{value}\"'"
+        )
     if name and sign:
         return name, json_or_text(value)
     raise argparse.ArgumentTypeError(f"{text!r}: NAME=VALUE is expected, such as lr=0.1")
@@ -76,7 +82,10 @@ def _option(*flags: str, **settings: Any) -> tuple[tuple[str, ...], dict[str, An
 OPTIONS = {
     "name": _option("name", metavar="NAME", help="the name of the run, or a beginning that no other has"),
     "names": _option(
-        "names", metavar="NAME", nargs="+", help="the name of a run; the first digits of its last part do"
+        "names",
+        metavar="NAME",
+        nargs="+",
+        help="the name of a run, or a beginning with digits of its last part, as sums-fb4",
     ),
     "several": _option("several", metavar="NAME", nargs="+", help="the names of two runs or more, or their beginnings"),
     "beginning": _option("beginning", metavar="NAME", nargs="?", default="", help="only runs whose name begins so"),

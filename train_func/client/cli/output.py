@@ -57,11 +57,17 @@ def error_fields(error: Exception, exit_code: int) -> Fields:
     return {
         "error": type(error).__name__,
         "cause": getattr(error, "cause", None),
-        "message": str(error),
+        "message": _message_alone(error),
         "faults": list(getattr(error, "faults", [])),
         "next": getattr(error, "remedy", ""),
         "exit_code": exit_code,
     }
+
+
+def _message_alone(error: Exception) -> str:
+    """Returns the message without the line of what to do next, which a program reads as a field of its own."""
+    remedy = getattr(error, "remedy", "")
+    return str(error).replace(f"\n  next: {remedy}", "", 1) if remedy else str(error)
 
 
 class EventLines:
@@ -95,7 +101,9 @@ class EventLines:
     def finish(self, failure: JobFailed | None = None) -> None:
         """Prints the end, unless the job goes on without being looked at."""
         if self._is_over:
-            end = {"cause": failure.cause, "message": str(failure), "next": failure.remedy} if failure else {}
+            end = (
+                {"cause": failure.cause, "message": _message_alone(failure), "next": failure.remedy} if failure else {}
+            )
             code = {"exit_code": code_of(failure) if failure else 0}
             self._say("End", {"state": self.state, "cause": None, "message": "", "next": "", **end, **code})
 

@@ -1,12 +1,13 @@
 """Packs a function and everything it uses into one module, or refuses it with every reason."""
 
 import ast
+import contextlib
 import functools
 import hashlib
 import inspect
 import json
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from types import BuiltinFunctionType, FunctionType, MethodType
 from typing import Any, Self
@@ -25,7 +26,9 @@ from train_func.client.source.refusals import (
     unpublished_fault,
     variables_read,
 )
+from train_func.client.source.values import is_open_file
 from train_func.errors import SourceRefused
+from train_func.fields import json_fault
 from train_func.secret import may_hold_secret
 from train_func.wire.source_file import NUM_HEADER_LINES, Module, fold, split_lines, unfold
 
@@ -103,9 +106,10 @@ def find(function: object, parameters: Mapping[str, Any] | None = None) -> tuple
         )
     if inner.__closure__:
         captured = ", ".join(repr(name) for name in inner.__code__.co_freevars)
+        remedies = " ".join(_closure_remedies(inner))
         raise SourceRefused(
-            f"{place}the nested function {inner.__name__!r} uses {captured} of the function around it; "
-            f"{ACCEPTED}. Define it at the top level and pass such values by Run(parameters={{...}})"
+            f"{place}the nested function {inner.__name__!r} uses {captured} of the function around it, which do not "
+            f"travel. Define {inner.__name__} at the top level. {remedies}"
         )
     if inner is not function and not isinstance(function, staticmethod) and not statement.decorators:
         raise SourceRefused(
@@ -116,11 +120,25 @@ def find(function: object, parameters: Mapping[str, Any] | None = None) -> tuple
     try:
         call_of(function, parameters or {}, is_whole=parameters is None)
     except TypeError as error:
-        signature = inspect.signature(function)  # without the defaults, one of which may be a credential
-        arguments = [parameter.replace(default=parameter.empty) for parameter in signature.parameters.values()]
-        takes = f"{inner.__name__!r} takes {signature.replace(parameters=arguments)}"
-        raise SourceRefused(f"{place}{takes}, which does not fit the parameters: {error}; {ACCEPTED}") from None
+        raise SourceRefused(f"{place}{error}") from None
     return space, statement
+
+
+def _closure_remedies(function: FunctionType) -> Iterator[str]:
+    """Returns what to do about each kind of value that a nested function takes from the function around it."""
+    values = dict(zip(function.__code__.co_freevars, function.__closure__ or (), strict=True))
+    files, plain, others = list[str](), list[str](), list[str]()
+    for name, cell in values.items():
+        with contextlib.suppress(ValueError):  # an empty cell
+            value = cell.cell_contents
+            is_plain = json_fault(name, name, value) is None
+            (files if is_open_file(value) else plain if is_plain else others).append(repr(name))
+    if files:
+        yield f"An open file cannot travel to a worker: open {', '.join(files)} inside {function.__name__}."
+    if plain:
+        yield f"Pass {', '.join(plain)} by Run(parameters={{...}})."
+    if others:
+        yield f"Build {', '.join(others)} inside {function.__name__}, or define it at the top level, too."
 
 
 def _kind_of(function: object) -> str:

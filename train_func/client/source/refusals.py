@@ -10,7 +10,7 @@ from types import FunctionType, ModuleType
 
 from train_func.client.source.cells import Space, Statement, Text
 from train_func.client.source.names import Definition
-from train_func.client.source.values import TRAVELS, NoValueError
+from train_func.client.source.values import NoValueError
 from train_func.secret import may_hold_secret, secret_in, secret_pairs
 from train_func.tables import is_table
 
@@ -80,12 +80,13 @@ def value_fault(
     """Returns the fault of a value that cannot travel."""
     file = getattr(getattr(value, "__code__", None), "co_filename", None)
     origin = f" (its text is in {file}: import it from there)" if file and not file.startswith("<") else ""
-    remedy = f"Build it inside {function}"
+    what, *hint = re.split(r"([;:] )", f"{why}", maxsplit=1)
+    remedy = f"{'Open' if what.endswith('an open file') else 'Build'} it inside {function}"
     if is_table(value):
         remedy = f"Give it as Run(inputs={{{name!r}: {name}}}), which lets it travel as a Parquet file"
     elif isinstance(value, ModuleType) or is_imported:
         remedy = "Import it inside the code that uses it"
-    return f"{place}: {name!r} is {why}{origin}; a name travels as its value, which may be made of {TRAVELS}. {remedy}"
+    return f"{place}: {name!r} is {what}{origin}, and cannot travel to a worker{''.join(hint)}. {remedy}"
 
 
 def undefined_fault(name: str, place: str, known: Iterable[str]) -> str:

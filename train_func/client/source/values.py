@@ -7,6 +7,7 @@ run depends on the text; so sets are written in the order of their texts.
 import copyreg
 import dataclasses
 import enum
+import io
 import math
 import sys
 import types
@@ -19,10 +20,6 @@ from train_func.client.source.cells import ATOMS, Text, is_installed
 from train_func.client.source.pieces import Expression, Piece
 
 MAX_ARRAY_BYTES = 1 << 20  # of all arrays and tensors of a function together
-TRAVELS = (
-    "None, numbers, text, bytes, lists, tuples, sets, dicts, paths, dates, patterns, enums, dataclasses, functions, "
-    "functools.partial, objects of own classes without foreign bases, dtypes, and arrays and tensors of 1 MiB together"
-)
 # Of these types, of dataclasses and of classes written here an object is what pickle takes of it.
 _PICKLED = frozenset(
     (
@@ -92,6 +89,11 @@ def is_type(value: object) -> bool:
     """Returns whether it is a class, or a part of annotations."""
     is_of_typing = type(value).__module__ in ("typing", "typing_extensions")
     return isinstance(value, type) or is_of_typing or typing.get_origin(value) is not None
+
+
+def is_open_file(value: object) -> bool:
+    """Returns whether it is a file of this machine, and not one in memory."""
+    return isinstance(value, io.IOBase) and not isinstance(value, io.BytesIO | io.StringIO)
 
 
 def is_own_object(value: object) -> bool:
@@ -204,6 +206,8 @@ class Writer:
     def _named(self, value: Any) -> str:
         if (text := self._reference(value)) is not None:
             return text
+        if is_open_file(value):
+            raise NoValueError("an open file")
         if not isinstance(value, type | types.FunctionType | types.BuiltinFunctionType | types.MethodType):
             kinds = [kind for kind in type(value).__mro__ if kind.__module__ not in _BARE]
             base = next((kind for kind in kinds if not _is_written_here(kind)), type(value))

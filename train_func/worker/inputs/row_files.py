@@ -106,7 +106,9 @@ def _read(path: Path, separator: str, *, quoted: bool) -> pa.Table:
             cause="data",
         )
     if len({*header}) < len(header):
-        raise InvalidInput(f"{path}: the header names a column twice; columns: {', '.join(header)}", cause="data")
+        raise InvalidInput(
+            f"{path}: the header names a column twice; columns: {', '.join(map(repr, header))}", cause="data"
+        )
     return pa.concat_tables([*pieces, _table(header, piece)])
 
 

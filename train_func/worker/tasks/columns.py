@@ -1,5 +1,6 @@
 """Finds the columns of a table by name, and checks texts."""
 
+import re
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import TypeVar
@@ -9,7 +10,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from tokenizers import Tokenizer
 
-from train_func.text import are, in_rows, listed
+from train_func.text import are, in_rows, listed, nearest
 from train_func.worker.inputs.findings import Findings
 from train_func.worker.inputs.model_folder import TOKENIZER
 from train_func.worker.inputs.reader import class_names
@@ -21,6 +22,7 @@ BETWEEN = " / "  # the texts of a pair
 MOST_SHARED = 0.10  # share of held-out rows whose text is also trained on, above which the metric means little
 SAMPLE = 1000  # texts whose lengths are measured; the share of cut ones is then known to some 3 %
 MOST_CUT = 0.10  # share of cut texts above which a note says so
+_DECIMAL_COMMA = re.compile(r"\s*[+-]?\d*,\d+\s*")
 MEASURED = 100_000  # characters of a text whose tokens are counted, or more with a large max_length; 10 MB take long
 
 
@@ -64,6 +66,14 @@ def is_blank(values: pa.ChunkedArray | pa.Array) -> np.ndarray:
     return is_true
 
 
+def decimal_comma_remedy(text: str) -> str:
+    """Returns what to do about numbers such as ``text``, which has a decimal comma; empty if it has none."""
+    if not _DECIMAL_COMMA.fullmatch(text):
+        return ""
+    way = "give a DataFrame that pandas.read_csv(..., decimal=',') reads"
+    return f"{text!r} has a decimal comma: write {text.strip().replace(',', '.')}, or {way}"
+
+
 def names_of_classes(tables: Mapping[str, pa.Table], column: str) -> dict[str, tuple[str, ...]]:
     """Returns the names that `datasets` stores for the integers of a column, by part."""
     return {part: names for part, table in tables.items() if (names := class_names(table, column))}
@@ -73,8 +83,11 @@ def judge_columns(table: pa.Table, where: str, columns: Iterable[tuple[str, str]
     """Adds a fault for the ``columns``, by fields of the task, that the table does not have."""
     names = table.column_names
     if missing := [f"{name!r} ({field}={name!r})" for field, name in columns if name not in names]:
-        shown = listed([name[:60] for name in names], 30) or "none"
-        findings.fault(f"{where}: no column {' and '.join(missing)}; columns: {shown}")
+        shown = listed([name[:60] for name in names], 30, show=repr) or "none"
+        near = dict.fromkeys(nearest(name, names) for _, name in columns if name not in names)
+        meant = " and ".join(repr(name) for name in near if name is not None)
+        question = f"did you mean {meant}? Its" if meant else "its"
+        findings.fault(f"{where}: no column {' and '.join(missing)}; {question} columns are {shown}")
 
 
 def text_columns(table: pa.Table) -> list[str]:
@@ -88,7 +101,7 @@ def judge_texts(table: pa.Table, column: str, part: str, findings: Findings) -> 
     if not is_text(kind):
         findings.fault(
             f"column {column!r}: {part} rows hold {kind}, not texts; columns with texts: "
-            f"{', '.join(text_columns(table)) or 'none'}; where these values are meant, write them as texts"
+            f"{listed(text_columns(table), 30, show=repr) or 'none'}; where these values are meant, write them as texts"
         )
         return
     is_null = pc.is_null(table[column]).to_numpy()

@@ -186,7 +186,7 @@ def _type_fault(table: pa.Table, column: str) -> str | None:
     return (
         f"column {column!r} holds {kind}, not images: bytes of image files are expected, or what datasets calls Image "
         f"(paths become it by rows.cast_column({column!r}, datasets.Image())); columns with such: "
-        f"{', '.join(image_columns) or 'none'}"
+        f"{', '.join(map(repr, image_columns)) or 'none'}"
     )
 
 

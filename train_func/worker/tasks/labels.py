@@ -20,7 +20,7 @@ import pyarrow.compute as pc
 from train_func.errors import InvalidInput
 from train_func.text import MAX_SHOWN, listed
 from train_func.worker.inputs.findings import Findings
-from train_func.worker.tasks.columns import distinct, is_blank, is_text, one_array, plain
+from train_func.worker.tasks.columns import decimal_comma_remedy, distinct, is_blank, is_text, one_array, plain
 
 MAX_CLASSES = 1000  # with more the column is rather a key
 INTEGER = r"^\s*(-?[1-9]\d{0,17}|0)(\.0+)?\s*$"  # as a program writes it, also into a column of floats
@@ -154,6 +154,9 @@ def _integers_of(
         return pc.replace_substring_regex(pc.utf8_trim_whitespace(texts), r"\.0+$", "").cast(pa.int64())
     are_numbers = all(map(_NUMBER.fullmatch, spellings))
     if are_numbers and not (names or data_names) and any("." in text or "," in text for text in spellings):
+        if remedy := next(filter(None, map(decimal_comma_remedy, spellings)), ""):
+            what = "labels are fractions, which are predicted with problem_type='regression'"
+            raise _refusal(column, f"{what}. {remedy}; if they are meant as classes, name all with labels=(...)")
         raise _refusal(
             column,
             f"labels are fractions ({_shown(spellings)}), and no classes: to predict numbers give "

@@ -13,7 +13,15 @@ import pyarrow.compute as pc
 from train_func.tasks import REGRESSION, SEVERAL, TextClassification
 from train_func.text import listed
 from train_func.worker.inputs.findings import Findings
-from train_func.worker.tasks.columns import distinct, is_blank, is_list, is_text, names_of_classes, plain
+from train_func.worker.tasks.columns import (
+    decimal_comma_remedy,
+    distinct,
+    is_blank,
+    is_list,
+    is_text,
+    names_of_classes,
+    plain,
+)
 from train_func.worker.tasks.labels import Labels, encode
 from train_func.worker.tasks.train_eval_split import TrainEvalSplit
 
@@ -234,6 +242,12 @@ def _numbers(values: pa.ChunkedArray, column: str, part: str, findings: Findings
     with np.errstate(over="ignore"):
         numbers = numbers.astype(np.float32)
     remedy = "correct or remove these rows; classes are predicted with the default problem_type"
+    if is_text(kind):
+        wrong = [text or "" for text in values.filter(pa.array(~np.isfinite(numbers))).to_pylist()]
+        with_comma = [comma_remedy for text in wrong if (comma_remedy := decimal_comma_remedy(text))]
+        if with_comma:
+            others = "" if len(with_comma) == len(wrong) else "; correct or remove the other rows"
+            remedy = f"{with_comma[0]}{others}"
     _judge_values(values, column, part, np.isfinite(numbers), findings, "no finite number", remedy)
     return numbers
 
