@@ -213,6 +213,12 @@ def test_steps_that_are_done_again_are_told_once_and_of_the_training_that_was_cu
     assert ["3 steps are done again" in line for line in told] == [True, False]
 
 
+def test_an_input_that_the_run_lacks_is_told_with_how_to_submit_it(a_record):
+    with Session(a_record().parameters()) as session, pytest.raises(InvalidInput) as refused:
+        session.input("letters")
+    assert unnamed(refused.value, "'letters'", "Run(inputs={'letters': 'file'})") == []
+
+
 def wait_for_saves():
     for thread in threading.enumerate():
         if thread.name == "checkpoint":
