@@ -448,7 +448,7 @@ REFUSED = {
     "an own object with a file": ("class Box: pass\nX = Box()\nX.file = open(__file__)", "Box"),
     "an own object of an installed class": (
         "import threading\nclass Box(threading.Thread): pass\nX = Box()",
-        "Box, whose base is threading.Thread;",
+        "Box, whose base is threading.Thread",
     ),
     "an own object of an earlier class": ("class Box: n = 1\nX = Box()\nclass Box: n = 2", "again"),
     "a closure": ("def make(n):\n    return lambda x: x + n\nX = make(2)", "call"),

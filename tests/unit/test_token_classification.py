@@ -202,7 +202,7 @@ def changed(number, **fields):
         (changed(1, tags=["O", None, "O", "O", "O"]), {}, ["'tags'", "1 of", "2"]),
         ([{"tokens": "the food", "tags": "O O"}] * 7, {}, ["'tokens'", "'tags'", "string", ".conll"]),
         ([{"tokens": [1, 2], "tags": ["O", "B"]}] * 7, {}, ["'tokens'", "int64"]),
-        ([{"words": ["a"], "tags": ["O"]}] * 7, {}, ["tokens='tokens'", "words, tags"]),
+        ([{"words": ["a"], "tags": ["O"]}] * 7, {}, ["tokens='tokens'", "'words', 'tags'"]),
         (sentences(40), {"labels": ("O", "B-DISH")}, ["'tags'", "'I-DISH'"]),
         (sentences(40, tags=[0, 1, 2]), {"labels": ("O", "B-DISH")}, ["0-2", "0-1"]),
     ],
