@@ -64,7 +64,7 @@ def train_func(parameters):
         assert not any(psutil.pid_exists(int(child)) for child in children)
         assert f"[rank {2 * worker}] epochs=7\n" in made.log(1, worker)
         assert pod.termination["attempt"] == 1
-    assert made.pods[0].says(r"^attempt 1 .*at most 2 more")
+    assert made.pods[0].says(r"^attempt 1 .*1 of at most 3 attempts")
 
 
 @pytest.mark.parametrize(("workers", "ranks"), [(1, 2), pytest.param(2, 1, marks=pytest.mark.slow)])
