@@ -12,7 +12,8 @@ from tests.tiny_images import SIZE, write_image_folder, write_tiny_resnet
 from train_func.run import Run
 from train_func.tasks import ImageClassification
 from train_func.wire.records import RunRecord
-from train_func.worker import Session, Trainer
+from train_func.worker import Session, context
+from train_func.worker.context import Context
 from train_func.worker.tasks.image_classification import ImageClassifier
 from train_func.worker.training.loader import seed_for
 from train_func.worker.training.plan import facts_of
@@ -78,7 +79,7 @@ def made(folder, case, world_size):
 def train(name, world_size, rank, folder):
     half, model, processor, held_out, plan = made(folder, CASES[name], world_size)
     before = {of: value.clone() for of, value in model.named_buffers()}
-    Trainer.task = half  # as a session does
+    context.here = Context(task=half)  # as a session does
     try:
         trainer = Losses(
             model=model,
@@ -90,7 +91,7 @@ def train(name, world_size, rank, folder):
         trainer.train()
         metrics = trainer.evaluate()
     finally:
-        Trainer.task = None
+        context.here = Context()
     return {
         "losses": trainer.losses,
         "metrics": metrics,

@@ -13,7 +13,8 @@ from transformers import AutoModelForCausalLM
 from tests.distributed import small
 from tests.tiny_llama import write_questions, write_tiny_llama
 from train_func.tasks import CausalLM
-from train_func.worker import Trainer
+from train_func.worker import Trainer, context
+from train_func.worker.context import Context
 from train_func.worker.tasks.causal_lm import CausalLMTuner
 from train_func.worker.training.plan import facts_of
 from train_func.worker.training.weights import fingerprint
@@ -80,7 +81,7 @@ def train(num_rows, world_size, rank, folder, stock):
     rows = tuner.rows()
     encoded, held_out = tuner.encode(rows.train, tokenizer), tuner.encode(rows.held_out, tokenizer)
     plan = small.plan(encoded, BATCH, 4, 4, world_size, seed=0, num_epochs=EPOCHS)
-    Trainer.task = tuner
+    context.here = Context(task=tuner)
     try:
         arguments = small.arguments(folder, facts_of(plan), per_device_eval_batch_size=8, **CONSTANT)
         part = split_dataset_by_node(plan, rank, world_size)
@@ -88,7 +89,7 @@ def train(num_rows, world_size, rank, folder, stock):
         trainer.train()
         metrics = trainer.evaluate()
     finally:
-        Trainer.task = None
+        context.here = Context()
     found = {
         "losses": trainer.losses,
         "metrics": metrics,

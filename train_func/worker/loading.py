@@ -18,6 +18,8 @@ from train_func.worker.inputs.named import bring, find, link
 from train_func.worker.publish.card import TaskPart, fields_of
 from train_func.worker.rank import world
 from train_func.worker.tasks.protocol import NotesModel, Rows, WorkerTask, worker_half
+from train_func.worker.training.audit import RowIds
+from train_func.worker.training.plan import row_ids_of
 
 
 class Loading:
@@ -27,6 +29,10 @@ class Loading:
         self._record, self._store, self._cache = record, store, cache
         self.processor: Any = None
         """The processor with which rows were encoded last, or else that of the model."""
+        self.train_ids: RowIds | None = None
+        """Ids of the rows that ``data`` gave to train on."""
+        self.held_out: Dataset | None = None
+        """The held-out rows that it gave."""
         self._encoded: tuple[Any, Any] = (None, None)
         """Form of the training rows that ``data`` gave, and the processor that it was given."""
 
@@ -74,6 +80,7 @@ class Loading:
             return encoded
 
         train, held_out = world.on_all_ranks(encode)
+        self.train_ids, self.held_out = row_ids_of(train), held_out
         self._encoded = _form(train), processor
         self.processor = processor or self.processor
         return train, held_out

@@ -15,12 +15,12 @@ import weakref
 from collections.abc import Callable, Generator, Iterator, Mapping
 from contextlib import ExitStack
 from dataclasses import replace
+from functools import cached_property
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Self
+from typing import TYPE_CHECKING, Any, Self
 
 import torch
-import transformers
 from datasets import Dataset
 from torch import nn
 
@@ -30,8 +30,10 @@ from train_func.storage import Store, open_store
 from train_func.wire.events import Reported, Resumes, Stage
 from train_func.wire.layout import RUN, home
 from train_func.wire.records import Numerics, RunRecord
-from train_func.worker import numerics
+from train_func.worker import context, numerics
 from train_func.worker.checkpoint.checkpointing import Checkpointing
+from train_func.worker.context import Context
+from train_func.worker.hf_trainer_guard import guard, is_trainer
 from train_func.worker.inputs.cache import machine_cache
 from train_func.worker.loading import Loading
 from train_func.worker.publish import module
@@ -40,13 +42,14 @@ from train_func.worker.rank import end, folders, marks, reporting, world
 from train_func.worker.rank.json_values import reported
 from train_func.worker.rank.marks import Phase
 from train_func.worker.supervisor.ledger import Ledger
-from train_func.worker.trainers import Trainers
 from train_func.worker.training import audit, own_loop
-from train_func.worker.training.arguments import session_arguments
+from train_func.worker.training.loader import seed_all
 from train_func.worker.training.own_loop import OwnState
-from train_func.worker.training.plan import build_plan, row_ids_of
+from train_func.worker.training.plan import build_plan
 from train_func.worker.training.steps import Step
-from train_func.worker.training.trainer import Trainer
+
+if TYPE_CHECKING:
+    from train_func.worker.trainers import Trainers
 
 TENSORBOARD = "TENSORBOARD_LOGGING_DIR"  # by which transformers asks where to write
 ATTEMPT = 1  # of every call, which is a generation of its own
@@ -165,14 +168,15 @@ class Session:
         )
         if self.run.task:  # without one a plan may never be asked for
             numerics.check_ranks(self.record, self.world_size, self.numerics)
-        Trainer.task = world.on_all_ranks(lambda: self._loading.task if self.run.task else None)
-        opening.callback(setattr, Trainer, "task", None)
-        Trainer.checkpoints = None if self._is_call else self._begin_training  # of a call none would be found again
-        opening.callback(setattr, Trainer, "checkpoints", None)
-        self._trainers = Trainers(self.store, self.record, self.attempt, self._work, self._loading, self._publication)
-        opening.enter_context(self._trainers.watch())
+        context.here = Context(
+            world.on_all_ranks(lambda: self._loading.task if self.run.task else None),
+            None if self._is_call else self._begin_training,  # of a call none would be found again
+            lambda: self._trainers,
+        )
+        opening.callback(setattr, context, "here", Context())
+        opening.enter_context(guard())
         opening.callback(marks.mark, Phase.OUTSIDE)  # also where an error has left the steps
-        transformers.set_seed(self.run.seed)
+        seed_all(self.run.seed)
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
@@ -180,6 +184,13 @@ class Session:
         with self._open:  # closes it in any case, and waits for no other rank, which may have failed
             if self.rank == 0 and error is None:
                 self._publication.finish()
+
+    @cached_property
+    def _trainers(self) -> "Trainers":
+        """Made when a Trainer trains or is published: a loop of one's own does not wait for transformers' import."""
+        from train_func.worker.trainers import Trainers
+
+        return Trainers(self.store, self.record, self.attempt, self._work, self._loading, self._publication)
 
     def _begin_training(self, made_of: Mapping[str, Any]) -> Checkpointing:
         """Collective. Trainings are numbered over all sessions of a function: each has its own checkpoints."""
@@ -222,9 +233,7 @@ class Session:
 
     def data(self, tokenizer: Any) -> tuple[Dataset, Dataset]:
         """Returns all training and all held-out rows, tokenised, the same on all ranks. ``row_id`` identifies a row."""
-        train, held_out = self._loading.data(tokenizer)
-        self._trainers.train_ids, self._trainers.held_out = row_ids_of(train), held_out
-        return train, held_out
+        return self._loading.data(tokenizer)
 
     def input(self, name: str) -> Path:
         """Returns the path of the input of that name in ``inputs`` of the Run."""
@@ -240,7 +249,7 @@ class Session:
                 global batch has too few for all ranks.
         """
         numerics.check_ranks(self.record, self.world_size, self.numerics)
-        audit.check_rows_alike(train, self._trainers.train_ids, "training")
+        audit.check_rows_alike(train, self._loading.train_ids, "training")
         return build_plan(
             train,
             seed=self.run.seed,
@@ -351,6 +360,8 @@ class Session:
         Raises:
             InvalidInput: (cause "code") naming each of ``own`` that is decided already.
         """
+        from train_func.worker.training.arguments import session_arguments
+
         return session_arguments(self._work, self.run, self.numerics, own, is_launched=self.world.launched)
 
     @marks.within(Phase.OUTSIDE)
@@ -375,7 +386,7 @@ class Session:
                 one model; on rank 0 alone where it is no Trainer.
             StorageFailed: what the store says.
         """
-        if isinstance(what, transformers.Trainer):
+        if is_trainer(what):
             self._trainers.publish(what)
         elif self.rank == 0:
             write, is_model = module.writer(what, self.record)
@@ -383,7 +394,9 @@ class Session:
             if is_model:
                 self._publication.report(self._of_loop)
             if isinstance(what, nn.Module):
-                self._publication.report({"note": self._trainers.difference_of_module(module.bare(what)) or ""})
+                is_measurable = self._loading.held_out is not None
+                note = self._trainers.difference_of_module(module.bare(what)) if is_measurable else None
+                self._publication.report({"note": note or ""})
         if self.rank == 0 and metrics:
             self._publication.add_metrics(metrics)
         end.here.published = True

@@ -1,16 +1,11 @@
-"""The Trainers of a session: checked before their first step, and published.
+"""The Trainers of a session: checked before their first step, and published."""
 
-transformers' own Trainer is refused: it deals rows over the ranks by itself, saves into a folder of the pod, and its
-loss and metric depend on the number of ranks.
-"""
-
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager, suppress
+from collections.abc import Mapping
+from contextlib import suppress
 from functools import partial
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import Any
 
-import transformers
 from datasets import Dataset
 from torch import nn
 from transformers import DataCollatorWithPadding
@@ -21,6 +16,7 @@ from train_func.storage import Store
 from train_func.wire.predictions import Predictions
 from train_func.wire.records import RunRecord
 from train_func.worker.attempt_records import versions
+from train_func.worker.hf_trainer_guard import check_trainer
 from train_func.worker.loading import Loading
 from train_func.worker.publish import model as model_module
 from train_func.worker.publish import reloading
@@ -29,9 +25,7 @@ from train_func.worker.publish.publication import Publication, check_unpublished
 from train_func.worker.rank import end, world
 from train_func.worker.training import evaluation, weights
 from train_func.worker.training.arguments import learning_rate_note
-from train_func.worker.training.audit import RowIds
 from train_func.worker.training.loader import undisturbed
-from train_func.worker.training.plan import GIVEN, TRAINER
 from train_func.worker.training.trainer import Trainer
 
 
@@ -44,26 +38,7 @@ class Trainers:
         """``work``: folder of this rank."""
         self._store, self._record, self._attempt, self._work = store, record, attempt, work
         self._loading, self._publication = loading, publication
-        self.train_ids: RowIds | None = None
-        """Ids of the rows that the session gave to train on."""
-        self.held_out: Dataset | None = None
         self._ended: list[Trainer] = []
-
-    @contextmanager
-    def watch(self) -> Iterator[None]:
-        """Lets no Trainer of this process train unchecked, in its body."""
-        train = transformers.Trainer.train
-
-        def refusing_train(trainer: transformers.Trainer, *args: Any, **kwargs: Any) -> Any:
-            if not isinstance(trainer, Trainer):
-                _refuse(trainer)
-            return train(trainer, *args, **kwargs)
-
-        transformers.Trainer.train, Trainer.checks = refusing_train, self
-        try:
-            yield
-        finally:
-            transformers.Trainer.train, Trainer.checks = train, None
 
     def before_training(self, trainer: Trainer) -> None:
         """Collective. Whatever would keep the result from being published is found now."""
@@ -82,7 +57,7 @@ class Trainers:
 
         for note in world.on_rank_zero(rehearse):
             world.note(note)
-        _Rehearsal(trainer, model_module.rows_measured(trainer, self.held_out))
+        _Rehearsal(trainer, model_module.rows_measured(trainer, self._loading.held_out))
 
     def after_training(self, trainer: Trainer) -> None:
         """Collective. Raises InvalidInput (cause "divergence") where the trained weights are not finite."""
@@ -97,18 +72,18 @@ class Trainers:
     def _difference(self, trainer: Trainer, folder: Path) -> str | None:
         """Returns how the model that is loaded from a folder differs from the Trainer's, which was saved there."""
         model = trainer.accelerator.unwrap_model(trainer.model)
-        inputs = reloading.inputs_of(trainer, self.held_out)
+        inputs = reloading.inputs_of(trainer, self._loading.held_out)
         return reloading.difference(model, folder, inputs, self._loading.base)
 
     def difference_of_module(self, module: nn.Module) -> str | None:
         """Compares the module that a loop of the function's own has published; None also where there is none."""
-        if self.held_out is None or not callable(getattr(module, "save_pretrained", None)):
+        if self._loading.held_out is None or not callable(getattr(module, "save_pretrained", None)):
             return None
         try:
-            collate = self._loading.collator(self.held_out) or DataCollatorWithPadding(self._loading.processor)
+            collate = self._loading.collator(self._loading.held_out) or DataCollatorWithPadding(self._loading.processor)
         except InvalidInput:  # it was given no processor, and makes its batches itself
             return None
-        inputs = reloading.batch_of(collate, self.held_out)
+        inputs = reloading.batch_of(collate, self._loading.held_out)
         try:
             return reloading.difference(module, self._publication.folder, inputs, self._loading.base)
         except reloading.NotLoaded as unknown:
@@ -117,10 +92,9 @@ class Trainers:
     def _tokenizer_of(self, trainer: Trainer) -> Any:
         return trainer.processing_class or self._loading.processor
 
-    def publish(self, trainer: transformers.Trainer) -> None:
+    def publish(self, trainer: Trainer) -> None:
         """Collective: what ``Session.publish`` does with a Trainer."""
-        if not isinstance(trainer, Trainer):
-            _refuse(trainer)
+        check_trainer(trainer)
         state = trainer.state
 
         def check_ended() -> None:  # at its last step, or where a callback ended it
@@ -145,7 +119,7 @@ class Trainers:
             self._publication.report(begun)
 
         world.on_rank_zero(keep)
-        whole = model_module.report_measured(begun, trainer, self.held_out)
+        whole = model_module.report_measured(begun, trainer, self._loading.held_out)
 
         def fault_of_published() -> str | None:
             try:
@@ -165,7 +139,7 @@ class Trainers:
                     Predictions(
                         step=trainer.weights_step,
                         num_rows=whole["audit"]["held_out"]["rows"],
-                        held_out_sha256=self._record.held_out_sha256 if self.held_out is not None else "",
+                        held_out_sha256=self._record.held_out_sha256 if self._loading.held_out is not None else "",
                         labels=self._loading.labels,
                         columns=model_module.plain_columns(predictions),
                     )
@@ -174,19 +148,6 @@ class Trainers:
 
         world.on_rank_zero(report)
         end.here.may_leave()
-
-
-def _refuse(trainer: transformers.Trainer) -> NoReturn:
-    kind = type(trainer)
-    is_derived = kind is not transformers.Trainer
-    name = f"{kind.__name__}, which is derived from transformers.Trainer," if is_derived else "transformers.Trainer"
-    derive = f", derive {kind.__name__} from it," if is_derived else ""
-    raise InvalidInput(
-        f"{name} cannot be used within a Session: it deals its rows over the ranks by itself and saves into a folder "
-        f"of the pod. Write `from train_func.worker import Trainer` in the place of transformers' Trainer{derive} and "
-        f"give it {GIVEN[TRAINER]}. Or leave the Session out: without one transformers.Trainer trains as it is",
-        cause="code",
-    )
 
 
 class _Rehearsal(TrainerCallback):

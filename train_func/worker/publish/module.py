@@ -15,7 +15,6 @@ from weakref import WeakKeyDictionary
 import torch
 from safetensors.torch import save_file, save_model
 from torch import nn
-from transformers import AutoConfig
 
 from train_func.errors import InvalidInput
 from train_func.published_model import ADAPTERS, RULES
@@ -138,6 +137,8 @@ def take_start(model: nn.Module, folder: Path) -> None:
 
 def _resized(base: Any, saved: Container[int]) -> list[str]:
     """Returns the layers whose number of tokens differs from the loaded files, and that are not saved."""
+    from transformers import AutoConfig
+
     try:
         before = AutoConfig.from_pretrained(base.name_or_path, **RULES).get_text_config().vocab_size
     except (OSError, ValueError, AttributeError):  # it was made without files

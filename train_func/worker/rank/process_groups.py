@@ -17,13 +17,10 @@ import contextlib
 import functools
 import sys
 import time
-from collections.abc import Sequence
-from importlib.abc import MetaPathFinder
-from importlib.machinery import ModuleSpec, PathFinder
-from types import ModuleType
 from typing import Any
 
 from train_func.worker.rank import stop_flag
+from train_func.worker.rank.imports import on_import
 
 _MODULE = "torch.distributed.distributed_c10d"
 _FORMED = "formed by"  # in the group's own store: how many ranks have formed it
@@ -34,10 +31,7 @@ _groups: list[tuple[Any, Any]] = []
 
 def observe() -> None:
     """Keeps every process group that this process makes from now on."""
-    if module := sys.modules.get(_MODULE):
-        _listen(module)
-    else:
-        sys.meta_path.insert(0, _Finder())
+    on_import(_MODULE, _listen)
 
 
 def separate(world_size: int, *, has_torch: bool) -> bool:
@@ -52,22 +46,6 @@ def wait_until_formed(seconds: float) -> None:
         for group, store in _groups:
             while store is not None and store.add(_FORMED, 0) < group.size() and time.monotonic() < until:
                 time.sleep(_POLL_SECONDS)
-
-
-class _Finder(MetaPathFinder):
-    """Finds the moment at which torch's module is loaded, and wraps it then."""
-
-    def find_spec(self, name: str, path: Sequence[str] | None, target: ModuleType | None = None) -> ModuleSpec | None:
-        spec = PathFinder.find_spec(name, path, target) if name == _MODULE else None
-        if spec and spec.loader:
-            execute = spec.loader.exec_module
-
-            def execute_and_listen(module: ModuleType) -> None:
-                execute(module)
-                _listen(module)
-
-            spec.loader.exec_module = execute_and_listen  # type: ignore[method-assign]
-        return spec
 
 
 def _listen(c10d: Any) -> None:

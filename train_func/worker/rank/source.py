@@ -109,16 +109,20 @@ class _Shipped(MetaPathFinder, ExecutionLoader):
 
 
 _OF_TRANSFORMERS = ("torch", "datasets", "accelerate", "transformers.trainer")
-_OF_US = (*_OF_TRANSFORMERS, "train_func.worker.session", "train_func.worker.training.trainer")
-# By the library that the source imports: what a training with it imports, each module after what it needs.
+_OF_SESSION = ("torch", "datasets", "torch._dynamo", "train_func.worker.session")  # any optimizer of torch needs dynamo
+_OF_TRAINER = (*_OF_TRANSFORMERS, "train_func.worker.session", "train_func.worker.trainers")
+# By the library that the source imports: what a training with it imports.
 _IMPORTS = {
     "torch": ("torch",),
     "lightning": ("torch",),
     "accelerate": ("torch", "accelerate"),
     "transformers": _OF_TRANSFORMERS,
-    "train_func": _OF_US,
+    "peft": _OF_TRANSFORMERS,
+    "train_func": _OF_SESSION,
 }
+_ORDER = tuple(dict.fromkeys((*_OF_SESSION[:-1], *_OF_TRAINER)))  # each module after what it needs
 _TORCH = _IMPORTS.keys() - {"train_func"}
+_TRAINER = "Trainer"  # of train_func.worker
 _SETS_VARIABLES = re.compile(
     r"environ\s*(\[[^\]\n]*\]\s*=[^=]|\|=|\.(update|setdefault|pop|clear)\b)|del\s+(\w+\.)?environ|\b(put|unset)env\b"
 )
@@ -130,6 +134,8 @@ class SourceNeeds:
 
     libraries: frozenset[str] = frozenset()
     """The libraries that it imports, by the first part of their names."""
+    names_trainer: bool = False
+    """Whether it imports a name Trainer, or asks a module for it."""
     writes_environment: bool = False
     """Whether it may set variables that libraries read when they are imported."""
 
@@ -144,17 +150,24 @@ class SourceNeeds:
         nodes = [node for tree in trees for node in ast.walk(tree)]
         names = [alias.name for node in nodes if isinstance(node, ast.Import) for alias in node.names]
         names += [node.module for node in nodes if isinstance(node, ast.ImportFrom) and node.module]
-        return cls(frozenset(name.partition(".")[0] for name in names), bool(_SETS_VARIABLES.search(text)))
+        members = {alias.name for node in nodes if isinstance(node, ast.ImportFrom) for alias in node.names}
+        members |= {node.attr for node in nodes if isinstance(node, ast.Attribute)}
+        libraries = frozenset(name.partition(".")[0] for name in names)
+        return cls(libraries, _TRAINER in members, bool(_SETS_VARIABLES.search(text)))
 
     @property
     def names_torch(self) -> bool:
         """Returns whether it imports torch, or a library that trains with it."""
         return not _TORCH.isdisjoint(self.libraries)
 
-    @property
-    def of_template(self) -> tuple[str, ...]:
-        """Returns the modules that a template imports for it, in order; none if a template is of no use."""
+    def of_template(self, *, has_task: bool) -> tuple[str, ...]:
+        """Returns the modules that a template imports for it, in order; none if a template is of no use.
+
+        ``has_task``: whether the run has a task, whose models are of transformers.
+        """
         if self.writes_environment:
             return ()
         imports = {module for library in self.libraries for module in _IMPORTS.get(library, ())}
-        return tuple(module for module in _OF_US if module in imports)
+        if "train_func" in self.libraries and (has_task or self.names_trainer):
+            imports |= {*_OF_TRAINER}
+        return tuple(module for module in _ORDER if module in imports)

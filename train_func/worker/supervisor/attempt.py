@@ -156,7 +156,7 @@ class WorkerAttempt:
                 )
             )
         inputs = RunInputs(environment, self._record, self._store, self._stop).bring(member.look)
-        template.start(environment.job_dir / SOURCE)
+        template.start(environment.job_dir / SOURCE, has_task=self._record.run.task is not None)
         hang_after = self._record.run.hang_after
         watch = partial(self._alerter.look, hang_after=hang_after)
         launcher = Launcher(environment, self._log_tee, self._stop, member, template, hang_after, watch)

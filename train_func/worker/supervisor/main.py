@@ -218,7 +218,7 @@ class Supervisor:
         run_inputs.put_first(
             patiently(lambda: run_inputs.unpack_packages(store, record, environment.cache_dir, wheels), stop)
         )
-        self._template.start(environment.job_dir / SOURCE)
+        self._template.start(environment.job_dir / SOURCE, has_task=record.run.task is not None)
         self._inputs = run_inputs.RunInputs(environment, record, store, stop)
         return self._meet()
 

@@ -71,9 +71,15 @@ class Template:
         """The id of the template's process."""
         return self._process.pid if self._process else None
 
-    def start(self, source: Path) -> None:
-        """Starts the template, unless it runs already or has nothing to import for the function in ``source``."""
-        if (self._process and self._process.poll() is None) or not (modules := SourceNeeds.of(source).of_template):
+    def start(self, source: Path, *, has_task: bool) -> None:
+        """Starts the template, unless it runs already or has nothing to import for the function in ``source``.
+
+        ``has_task``: whether the run of that function has a task.
+        """
+        if self._process and self._process.poll() is None:
+            return
+        modules = SourceNeeds.of(source).of_template(has_task=has_task)
+        if not modules:
             return
         asks, template_end = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         self._until = time.monotonic() + START_SECONDS

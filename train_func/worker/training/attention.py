@@ -16,8 +16,9 @@ keeps its configuration, one that was given another attention keeps that, and wh
 torch.
 """
 
+import sys
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from itertools import product
 from typing import Any
@@ -26,8 +27,6 @@ import numpy as np
 import torch
 from torch import nn
 from torch.autograd.function import once_differentiable
-from transformers import AttentionInterface
-from transformers.integrations.sdpa_attention import sdpa_attention_forward
 
 SDPA = "sdpa"
 BLOCK = 2**22  # bytes of the scores that are computed at once
@@ -41,17 +40,25 @@ NOT_HERE = ("cache", "output_attentions", "position_bias", "softcap")  # other a
 @contextmanager
 def attention_of_steps() -> Iterator[None]:
     """Lets models that train on a CPU use ``attend``, if they are of transformers and have "sdpa", and ``drop``."""
-    before, dropout = AttentionInterface()[SDPA], nn.Dropout.forward
-    if before is not sdpa_attention_forward or dropout is not _TORCH:  # the user's own, or a training within one
+    with ExitStack() as replaced:
+        if nn.Dropout.forward is _TORCH and _replace_sdpa(replaced):  # not the user's own, nor a training within one
+            nn.Dropout.forward = _dropout  # type: ignore[assignment, method-assign]
+            replaced.callback(setattr, nn.Dropout, "forward", _TORCH)
         yield
-        return
+
+
+def _replace_sdpa(replaced: ExitStack) -> bool:
+    """Returns whether nobody else has replaced it; without models of transformers there is nothing to replace."""
+    if "transformers.modeling_utils" not in sys.modules:
+        return True
+    from transformers import AttentionInterface
+    from transformers.integrations.sdpa_attention import sdpa_attention_forward
+
+    if AttentionInterface()[SDPA] is not sdpa_attention_forward:
+        return False
     AttentionInterface.register(SDPA, _attention)
-    nn.Dropout.forward = _dropout  # type: ignore[assignment, method-assign]
-    try:
-        yield
-    finally:
-        AttentionInterface.register(SDPA, before)
-        nn.Dropout.forward = dropout  # type: ignore[method-assign]
+    replaced.callback(AttentionInterface.register, SDPA, sdpa_attention_forward)
+    return True
 
 
 _TORCH = nn.Dropout.forward
@@ -97,6 +104,8 @@ def _attention(
         or any(others.get(name) is not None and others[name] is not False for name in NOT_HERE)
         or not is_faster(query.shape, dtype, dropout)
     ):
+        from transformers.integrations.sdpa_attention import sdpa_attention_forward
+
         return sdpa_attention_forward(  # type: ignore[no-any-return]
             module, query, key, value, attention_mask, dropout, scaling, is_causal, **others
         )

@@ -36,6 +36,28 @@ def _torch_seeder() -> Callable[[int], object]:
     return torch.manual_seed if torch.accelerator.is_available() else torch.default_generator.manual_seed
 
 
+def seed_all(seed: int) -> None:
+    """Seeds every generator of this process as transformers' set_seed does."""
+    random.seed(seed)
+    np.random.seed(seed)
+    torch.manual_seed(seed)
+
+
+def random_state() -> dict[str, Any]:
+    """Returns the state of every random generator of this process."""
+    cuda = torch.cuda.get_rng_state() if torch.cuda.is_available() else None
+    return {"python": random.getstate(), "numpy": np.random.get_state(), "torch": torch.get_rng_state(), "cuda": cuda}
+
+
+def restore_random(state: dict[str, Any]) -> None:
+    """Puts back what ``random_state`` returned."""
+    random.setstate(state["python"])
+    np.random.set_state(state["numpy"])
+    torch.set_rng_state(state["torch"])
+    if state["cuda"] is not None and torch.cuda.is_available():
+        torch.cuda.set_rng_state(state["cuda"])
+
+
 @contextmanager
 def undisturbed() -> Iterator[None]:
     """Restores the state of all random generators at the end of the block."""

@@ -36,11 +36,12 @@ from train_func.worker.training.plan import STEPS, PlanFacts, facts_of, rows_of
 from train_func.worker.training.progress import Progress
 from train_func.worker.training.steps import Step, Steps
 from train_func.worker.training.sums import Sums, memory_of_steps, parameters_of, signature
-from train_func.worker.training.trainer_state import frozen, load_optimizer
 from train_func.worker.training.weighing import Items, check_shift, items_of_loop
 from train_func.worker.training.weights import (
     base_sha256,
+    frozen,
     has_adapters,
+    load_optimizer,
     load_own_weights,
     own_weights,
     state_faults,

@@ -39,10 +39,9 @@ from train_func.worker.rank.marks import Phase
 from train_func.worker.training import audit, weights
 from train_func.worker.training.audit import Coverage
 from train_func.worker.training.batch_norm import BatchStatistics
-from train_func.worker.training.loader import PlanLoader, seed_for
+from train_func.worker.training.loader import PlanLoader, random_state, restore_random, seed_for
 from train_func.worker.training.plan import Place, PlanFacts, row_ids_of, rows_of
 from train_func.worker.training.sums import Node, Sums
-from train_func.worker.training.trainer_state import random_state, restore_random
 from train_func.worker.training.weighing import Items
 
 

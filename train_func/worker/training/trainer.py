@@ -10,9 +10,8 @@ import contextlib
 import inspect
 import math
 import time
-from collections.abc import Callable
 from functools import partial
-from typing import Any, ClassVar, Protocol
+from typing import Any
 
 import torch
 import transformers
@@ -30,10 +29,11 @@ from transformers.training_args import OptimizerNames
 from train_func.errors import InvalidInput
 from train_func.process.failpoint import reach
 from train_func.wire.events import Evaluated, Stage
+from train_func.worker import context
 from train_func.worker.checkpoint.checkpointing import Checkpointing, Parts, Resumption
 from train_func.worker.rank import marks, reporting, stop_flag, world
 from train_func.worker.rank.marks import Phase
-from train_func.worker.tasks.protocol import StreamingMetric, WorkerTask
+from train_func.worker.tasks.protocol import StreamingMetric
 from train_func.worker.tasks.streaming_metrics import Accuracy
 from train_func.worker.training import arguments, audit, evaluation, trainer_state, weights
 from train_func.worker.training.arguments import leave_to_plan, logging_steps_of, plan_faults
@@ -49,16 +49,6 @@ from train_func.worker.training.trainer_state import ACTIONS, Actions, flags_of,
 from train_func.worker.training.weighing import divisor, items_of
 
 
-class Checks(Protocol):
-    """What a session does around a training; both methods are collective, and raise to refuse it."""
-
-    def before_training(self, trainer: Any) -> None:
-        """Runs before the first step of an attempt."""
-
-    def after_training(self, trainer: Any) -> None:
-        """Runs after the last step, when the best weights were loaded."""
-
-
 class Trainer(transformers.Trainer):
     """Takes what transformers.Trainer takes. ``train_dataset`` is this rank's part of ``session.plan(train)``.
 
@@ -67,12 +57,6 @@ class Trainer(transformers.Trainer):
 
     control: Any
     data_collator: Any
-    task: ClassVar[WorkerTask | None] = None
-    """Task of the session that is open in this process: the function makes its Trainer without naming it."""
-    checkpoints: ClassVar[Callable[[Any], Checkpointing] | None] = None
-    """Begins the checkpoints of one training, told what it is made of; of that session too."""
-    checks: ClassVar[Checks | None] = None
-    """Checks of that session."""
 
     def __init__(self, model: Any = None, args: Any = None, **others: Any) -> None:
         """Raises InvalidInput naming what of this class and its arguments only transformers' Trainer would use."""
@@ -83,8 +67,9 @@ class Trainer(transformers.Trainer):
         # As for an evaluation, where Accelerate leaves DistributedDataParallel out: Sums takes its place.
         self.accelerator.prepare_model = partial(self.accelerator.prepare_model, evaluation_mode=True)
         self._of_task: tuple[Any, Any] = (None, None)
+        task = context.here.task
         if others.get("data_collator") is None:
-            made = [self.task and self.task.collator(self.processing_class, training=is_on) for is_on in (True, False)]
+            made = [task and task.collator(self.processing_class, training=is_on) for is_on in (True, False)]
             training, held_out = (padded(of or self.data_collator) for of in made)
             self.data_collator, self._of_task = training, (training, held_out)
         posting = (KubeflowCallback,) if reporting.is_heard() else ()  # the supervisor posts what it hears
@@ -92,9 +77,9 @@ class Trainer(transformers.Trainer):
             self.remove_callback(callback)
         self.evaluations: list[evaluation.Measurement] = []
         """All that were made, in their order."""
-        count_own = self.task.num_items if self.task else None
+        count_own = task.num_items if task else None
         self.items = items_of(self.model, shifts_labels=self._loss_shifts_labels, count_own=count_own)
-        self.metric: StreamingMetric | None = self.task.metric() if self.task else Accuracy()
+        self.metric: StreamingMetric | None = task.metric() if task else Accuracy()
         self.rows_evaluated = 0
         """How many rows the batch has that is being evaluated."""
         self._ignore_keys: list[str] | None = None
@@ -159,7 +144,7 @@ class Trainer(transformers.Trainer):
         precision = next((of for of in ("bf16", "fp16") if getattr(self.args, of)), "fp32")
         world.log_rank0(Stage(text=f"training steps={num_steps} precision={precision}", precision=precision))
         marks.begin()
-        begin, checks = type(self).checkpoints, type(self).checks
+        begin, checks = context.here.checkpoints, context.here.checks and context.here.checks()
         with stop_flag.defer() if begin else contextlib.nullcontext():
             if begin:
                 self._checkpointing = begin(trainer_state.made_of(self))
@@ -423,7 +408,7 @@ class Trainer(transformers.Trainer):
 
     def _parts(self) -> Parts:
         training = {**trainer_state.of_training(self, self._base), "losses": self._losses.kept()}
-        frozen = trainer_state.frozen(self.model)
+        frozen = weights.frozen(self.model)
         return Parts(training, trainer_state.of_rank(self), trainer_state.lasting(self), frozen, self._best)
 
     def _get_num_items_in_batch(self, batch_samples: list[Any], device: torch.device) -> torch.Tensor:

@@ -8,11 +8,9 @@ items of the next step, or at the end of an epoch (see Steps).
 """
 
 import dataclasses
-import random
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
 import torch
 from transformers import TrainerControl
 from transformers.trainer_callback import CallbackHandler, ExportableState, TrainerCallback, TrainerState
@@ -24,6 +22,7 @@ from train_func.worker.training.weights import (
     freeze,
     frozen_names,
     has_adapters,
+    load_optimizer,
     load_own_weights,
     own_weights,
 )
@@ -127,11 +126,6 @@ def lasting(trainer: "Trainer") -> frozenset[int]:
     return frozenset(tensor.data_ptr() for tensor in tensors)
 
 
-def frozen(model: torch.nn.Module) -> frozenset[int]:
-    """Returns the addresses of the weights that are not trained, as those below an adapter."""
-    return frozenset(value.data_ptr() for value in model.parameters() if not value.requires_grad)
-
-
 def of_rank(trainer: "Trainer") -> dict[str, Any]:
     """Returns what each rank has for itself.
 
@@ -158,18 +152,6 @@ def restore(trainer: "Trainer", training: dict[str, Any]) -> None:
         scaler.load_state_dict(training["scaler"])
 
 
-def load_optimizer(optimizer: Any, state: dict[str, Any]) -> None:
-    """Loads a state as ``optimizer.load_state_dict`` does, and keeps its types, for which that takes a parameter's."""
-    optimizer.load_state_dict(state)
-    parameters = [parameter for group in optimizer.param_groups for parameter in group["params"]]
-    numbers = [number for group in state["param_groups"] for number in group["params"]]
-    for number, parameter in zip(numbers, parameters, strict=True):
-        for name, saved in state["state"].get(number, {}).items():
-            now = optimizer.state[parameter][name]
-            if isinstance(saved, torch.Tensor) and saved.dtype != now.dtype:
-                optimizer.state[parameter][name] = saved.to(now.device, copy=True)
-
-
 def restore_progress(trainer: "Trainer", training: dict[str, Any], rank: dict[str, Any]) -> None:
     """Puts back how far the training is, and what callbacks know."""
     names = {field.name for field in dataclasses.fields(TrainerState)}
@@ -189,18 +171,3 @@ def restore_progress(trainer: "Trainer", training: dict[str, Any], rank: dict[st
 def _stateful(trainer: "Trainer") -> Iterator[Any]:
     parts = (*trainer.callback_handler.callbacks, trainer.control)
     return (part for part in parts if isinstance(part, ExportableState))
-
-
-def random_state() -> dict[str, Any]:
-    """Returns the state of every random generator of this process."""
-    cuda = torch.cuda.get_rng_state() if torch.cuda.is_available() else None
-    return {"python": random.getstate(), "numpy": np.random.get_state(), "torch": torch.get_rng_state(), "cuda": cuda}
-
-
-def restore_random(state: dict[str, Any]) -> None:
-    """Puts back what ``random_state`` returned."""
-    random.setstate(state["python"])
-    np.random.set_state(state["numpy"])
-    torch.set_rng_state(state["torch"])
-    if state["cuda"] is not None and torch.cuda.is_available():
-        torch.cuda.set_rng_state(state["cuda"])

@@ -19,16 +19,18 @@ ranks wait for its gradients it is computed all the same, with labels put in, as
 """
 
 import inspect
+import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import nn
-from transformers import PreTrainedModel
-from transformers.loss.loss_utils import ForCausalLMLoss
 
 from train_func.errors import InvalidInput
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedModel
 
 IGNORED = -100  # the integer label that no loss counts, where the model does not name another
 NAMED_BY = ("semantic_loss_ignore_index", "loss_ignore_index")  # configs of models for semantic segmentation
@@ -87,6 +89,8 @@ def items_of(
             indices = [getattr(part.config, name, None) for name in NAMED_BY]
             ignored |= {*[index for index in indices if index is not None][:1]}
         if _has_loss(part):
+            from transformers.loss.loss_utils import ForCausalLMLoss
+
             shifts.add(part.loss_function is ForCausalLMLoss and not _is_encoder_decoder(part))
     return Items(
         (shifts_labels or shifts == {True}) and not _is_encoder_decoder(model),
@@ -143,11 +147,13 @@ def check_shift(batches: Sequence[Any], items: Items | None) -> None:
             )
 
 
-def _of_transformers(model: nn.Module) -> Iterator[PreTrainedModel]:
-    return (module for module in model.modules() if isinstance(module, PreTrainedModel))
+def _of_transformers(model: nn.Module) -> "Iterator[PreTrainedModel]":
+    modeling: Any = sys.modules.get("transformers.modeling_utils")  # where it was not imported, no model is of it
+    modules = model.modules() if modeling else ()
+    return (module for module in modules if isinstance(module, modeling.PreTrainedModel))
 
 
-def _has_loss(model: PreTrainedModel) -> bool:
+def _has_loss(model: "PreTrainedModel") -> bool:
     """Tells whether transformers knows what loss the forward pass computes; base models compute none."""
     if model.loss_type is not None:
         return True

@@ -56,6 +56,11 @@ def frozen_names(model: nn.Module) -> list[str]:
     return [name for name, parameter in model.named_parameters() if not parameter.requires_grad]
 
 
+def frozen(model: torch.nn.Module) -> frozenset[int]:
+    """Returns the addresses of the weights that are not trained, as those below an adapter."""
+    return frozenset(value.data_ptr() for value in model.parameters() if not value.requires_grad)
+
+
 def freeze(model: nn.Module, names: Iterable[str]) -> None:
     """Has these parameters not trained, and all others trained."""
     frozen = {*names}
@@ -73,6 +78,18 @@ def load_own_weights(model: nn.Module, weights: Mapping[str, Any]) -> None:
     missing = set(keys.missing_keys) - {name for name, _ in _base(model)}
     if wrong := sorted(missing) + keys.unexpected_keys:
         raise RuntimeError(f"the adapters are not those of the model: {', '.join(wrong[:5])}")
+
+
+def load_optimizer(optimizer: Any, state: dict[str, Any]) -> None:
+    """Loads a state as ``optimizer.load_state_dict`` does, and keeps its types, for which that takes a parameter's."""
+    optimizer.load_state_dict(state)
+    parameters = [parameter for group in optimizer.param_groups for parameter in group["params"]]
+    numbers = [number for group in state["param_groups"] for number in group["params"]]
+    for number, parameter in zip(numbers, parameters, strict=True):
+        for name, saved in state["state"].get(number, {}).items():
+            now = optimizer.state[parameter][name]
+            if isinstance(saved, torch.Tensor) and saved.dtype != now.dtype:
+                optimizer.state[parameter][name] = saved.to(now.device, copy=True)
 
 
 def base_sha256(model: nn.Module) -> str:
