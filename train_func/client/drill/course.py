@@ -6,7 +6,7 @@ that it is meant for, causes the fault, and follows the job until it has done a 
 
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 
@@ -173,7 +173,8 @@ def _measured(
     recorded = [end.step for end in ends if end.attempt == attempt and is_over]
     resumption, checkpoint = trace.resumptions.get(again or 0), ""
     if resumption:
-        checkpoint = str(resumption) if resumption.step else f"begins at step 1: {resumption.why}"
+        beginning = replace(resumption, last_step=0)  # the report itself tells what is done again
+        checkpoint = str(beginning) if resumption.step else f"begins at step 1: {resumption.why}"
     cause, message = _told([end for end in ends if again is None or end.attempt < again], trace, begun)
     return Recovery(
         fault=fault,
