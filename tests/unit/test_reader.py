@@ -178,7 +178,7 @@ def test_the_separator_of_a_csv_is_the_one_that_cuts_out_the_wanted_columns(tmp_
         ("a.csv", 'text,label\n\n"two\nlines",1\n\n"never closed,1\n', ["row 2", COUNTED]),
         ("a.csv", 'text,label\n"he said \\"yes\\", twice",2\n', ["row 1", '""']),
         ("a.csv", 'text,label\n"fine",1\n\n"two\nlines",1\n"open" and on,2\n', ["row 3", '""']),
-        ("a.csv", "text,label,text\na,1,b\n", ["twice", "text, label, text"]),
+        ("a.csv", "text,label,text\na,1,b\n", ["twice", "'text', 'label', 'text'"]),
         ("a.csv", "", ["the file holds no row"]),
         ("a.tsv", "text\tlabel\na\tb\t1\n", ["row 1 has 3 fields", "tab"]),
         ("a.jsonl", " \n", ["empty"]),
