@@ -112,7 +112,7 @@ def test_a_dataset_keeps_its_selection_its_order_and_the_names_of_its_classes():
 def test_a_column_that_a_frame_lacks_is_told_of_the_frame_and_not_of_its_file(frame, tmp_path):
     with pytest.raises(InvalidInput) as refused:
         split_rows(TextClassification(model="m", dataset=frame, label="stars"), 42, None, tmp_path / "cache")
-    assert unnamed(refused.value, "dataset", "DataFrame", "'stars'", "text, label") == []
+    assert unnamed(refused.value, "dataset", "DataFrame", "'stars'", "'text', 'label'") == []
     assert "parquet" not in str(refused.value)
 
 
