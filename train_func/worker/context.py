@@ -23,7 +23,7 @@ class Checks(Protocol):
 
 @dataclass(frozen=True)
 class Context:
-    """Of no session, if nothing is given."""
+    """What an open session gives. All is None while no session is open."""
 
     task: WorkerTask | None = None
     checkpoints: Callable[[Mapping[str, Any]], Checkpointing] | None = None

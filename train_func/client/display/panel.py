@@ -163,12 +163,12 @@ def duration(seconds: float) -> str:
 
 
 def _stopped(trace: Trace, now: datetime) -> str:
-    """That nobody looks at the job any more, since when, and how far it was: by the clock of this machine."""
+    """Returns when the watching stopped, by the clock of this machine, and how far the job was."""
     return ", ".join([f"{STOPPED} stopped watching at {now.astimezone():%H:%M:%S}", *_progress(trace)[:1]])
 
 
 def _heading(subject: Subject, trace: Trace, now: datetime, state: str) -> list[str]:
-    """``state``: in which the job was, where that stands nowhere else."""
+    """Returns the words above the bar; ``state`` is that of the job where no other line tells it, or empty."""
     status = trace.snapshot.status
     num_workers, num_running = (status and status.workers) or subject.num_workers, len(trace.snapshot.running)
     size = counted(num_workers, "worker")

@@ -48,7 +48,7 @@ def attention_of_steps() -> Iterator[None]:
 
 
 def _replace_sdpa(replaced: ExitStack) -> bool:
-    """Returns whether nobody else has replaced it; without models of transformers there is nothing to replace."""
+    """Returns whether it was not replaced by other code; without models of transformers there is nothing to replace."""
     if "transformers.modeling_utils" not in sys.modules:
         return True
     from transformers import AttentionInterface
