@@ -168,7 +168,7 @@ def compare(*runs: Job | str, on: Backend | None = None, texts: bool = True) -> 
     return SideBySide(
         names=[job.name for job in jobs],
         differences=differences([job.record for job in jobs]),
-        results=[{**result.metrics, **result.returned} if result else {} for result in results],
+        results=[result.values if result else {} for result in results],
         curves={
             metric: [curves.get(metric, []) for curves in by_run]
             for metric in sorted(metrics, key=lambda name: name != "loss")

@@ -238,7 +238,7 @@ class Job:
             return {}
         for words in filter(None, (separate(self.record, self._store), published.note)):
             self._note(words)
-        return {**published.metrics, **published.returned}
+        return published.values
 
     def cancel(self) -> None:
         """Stops the workers. When the run is submitted again, it goes on from the newest checkpoint, which is printed.

@@ -204,8 +204,11 @@ def _read_run(store: Store, name: str, backend: Backend, jobs: Mapping[str, Boun
             row["state"] = UNKNOWN
             return _Run(row, record, f"it {submission.whereabouts}")
         if result := published_result(listing, keys):
-            values = {**result.metrics, **result.returned}
-            row |= {f"{METRIC}{name}": value for name, value in values.items() if isinstance(value, (int, float, str))}
+            row |= {
+                f"{METRIC}{name}": value
+                for name, value in result.values.items()
+                if isinstance(value, (int, float, str))
+            }
             row["note"] = shorten(result.note, MOST_LETTERS, placeholder=" ...")
     except (InvalidInput, StorageFailed) as error:
         if isinstance(error, StorageFailed) and error.reason not in ("damaged", "absent"):

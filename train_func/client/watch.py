@@ -226,7 +226,7 @@ class JobLooks:
             published = published_result(self.store, self.record.keys)
         except StorageFailed:
             return {}
-        return {**published.metrics, **published.returned} if published else {}
+        return published.values if published else {}
 
     def how_to(self, verb: str) -> str:
         """Returns what does this with the run: an expression in a notebook, a command elsewhere."""

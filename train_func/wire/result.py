@@ -89,6 +89,11 @@ class Result:
         return cls(manifest.attempt, sums, sizes, manifest.metrics, manifest.returned, manifest.note, data)
 
     @property
+    def values(self) -> dict[str, Any]:
+        """Returns the metrics, and what the function has returned, which comes before a metric of the same name."""
+        return {**self.metrics, **self.returned}
+
+    @property
     def sums(self) -> dict[str, str]:
         """What SHA256SUMS says beside it: of every file, and of the manifest itself."""
         return {**self.files, MODEL_MANIFEST: hashlib.sha256(self.data).hexdigest()}

@@ -120,7 +120,7 @@ def _result(record: RunRecord, store: Readable) -> Rows:
     """What the run has published and returned, and what a user of it has to know."""
     result = published_result(store, record.keys)
     if result:
-        yield from ((name, _value(value)) for name, value in {**result.metrics, **result.returned}.items())
+        yield from ((name, _value(value)) for name, value in result.values.items())
     if result and result.note:
         yield "note", result.note
 

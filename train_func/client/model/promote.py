@@ -127,9 +127,10 @@ def promote(store: Store, record: RunRecord, name: str, *, better: str | None = 
         )
     newest = _newest(store, name)
     before = newest if newest and newest.run else None
-    values = {**result.metrics, **result.returned}
     metrics = {
-        key: value for key, value in values.items() if isinstance(value, (int, float)) and not isinstance(value, bool)
+        key: value
+        for key, value in result.values.items()
+        if isinstance(value, (int, float)) and not isinstance(value, bool)
     }
     now = Promotion(
         name=name,
