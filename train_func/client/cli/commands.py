@@ -389,13 +389,13 @@ def _doctor(_: argparse.Namespace, output: Output) -> int:
             faults[part] += error.faults
         except TrainFuncError as error:
             faults[part].append(str(error))
-    lines, known, is_ready = list[str](), set[str](), True
+    lines, parts, is_ready = list[str](), dict[str, str](), True
     for part, of_part in faults.items():
-        texts = dict.fromkeys("not checked; see cluster above" if fault in known else fault for fault in of_part)
+        texts = dict.fromkeys(f"the same as {parts[fault]} above" if fault in parts else fault for fault in of_part)
         is_none = part != "local" and not is_any_named()
         sign = "none " if is_none else "FAIL "  # who has no cluster misses nothing
         lines += [shown(f"{sign} {part}: {text}") for text in texts] or [f"ok    {part}"]
-        known.update(of_part)
+        parts |= {fault: parts.get(fault, part) for fault in of_part}
         is_ready = is_ready and (is_none or not of_part)
     output.document(faults, "\n".join(lines))
     return exit_codes.DONE if is_ready else exit_codes.NOT_READY
