@@ -22,6 +22,7 @@ from train_func.wire.predictions import Predictions
 from train_func.wire.records import RunRecord
 
 NO_METRICS = ("step", "attempt", "epoch", "learning_rate", "grad_norm", "rows_per_second", "eval_rows", "timestamp")
+MOST_RUNS = len(ascii_uppercase)  # each has a letter
 MOST_CHARTS = 6
 LEAST, WIDTH, HEIGHT = 380, 470, 190  # pixels
 MOST_CHANGES = 10  # rows that are shown
@@ -74,7 +75,7 @@ class SideBySide:
     """None where the runs have not predicted the same held-out rows."""
 
     def __str__(self) -> str:
-        lines = [["", *(f"{letter}: {name}" for letter, name in self._named()), ""]]
+        lines = [["", *(f"{letter}: {name}" for letter, name in self._letters()), ""]]
         lines += [[column, *cells] for column, cells in self._table()]
         widths = [max(len(line[place]) for line in lines) for place in range(len(lines[0]))]
         rows = ("  ".join(cell.ljust(width) for cell, width in zip(line, widths, strict=True)) for line in lines)
@@ -83,7 +84,7 @@ class SideBySide:
     __repr__ = __str__
 
     def _repr_html_(self) -> str:
-        head = "".join(f"<th>{letter}: {as_html(name)}</th>" for letter, name in self._named())
+        head = "".join(f"<th>{letter}: {as_html(name)}</th>" for letter, name in self._letters())
         rows = "".join(
             f"<tr><th>{as_html(column)}</th>{''.join(f'<td>{as_html(cell)}</td>' for cell in cells)}</tr>"
             for column, cells in self._table()
@@ -103,7 +104,7 @@ class SideBySide:
             "held_out": self.held_out.to_dict() if self.held_out else None,
         }
 
-    def _named(self) -> list[tuple[str, str]]:
+    def _letters(self) -> list[tuple[str, str]]:
         return list(zip(ascii_uppercase, self.names, strict=False))
 
     def _table(self) -> list[tuple[str, list[str]]]:
@@ -125,7 +126,7 @@ class SideBySide:
     def _charts(self) -> list[str]:
         charts = []
         for metric, curves in list(self.curves.items())[:MOST_CHARTS]:
-            drawn = [(place, curve) for place, curve in enumerate(curves[: len(ascii_uppercase)]) if curve]
+            drawn = [(place, curve) for place, curve in enumerate(curves) if curve]
             names = [ascii_uppercase[place] for place, _ in drawn]
             names[0] = f"{names[0]} {metric}"
             lines = [
@@ -144,17 +145,17 @@ def compare(*runs: Job | str, on: Backend | None = None, texts: bool = True) -> 
     they predict differently.
 
     Args:
-        runs: two or more, as handles or by their names.
+        runs: from 2 to 26, as handles or by their names.
         on: the backend whose store has them; by default that of each.
         texts: show held-out rows with the beginnings of their texts, where this machine can read the data.
 
     Raises:
-        InvalidInput: there are fewer than two, or several runs have such a name.
+        InvalidInput: there are fewer than 2 or more than 26, or several runs have such a name.
         JobNotFound: the store has no run of such a name.
     """
-    if len(runs) < 2:
+    if not 2 <= len(runs) <= MOST_RUNS:
         raise InvalidInput(
-            f"compare was given {counted(len(runs), 'run')}: two or more are expected, as handles or names"
+            f"compare was given {counted(len(runs), 'run')}: from 2 to {MOST_RUNS} are expected, as handles or names"
         )
     jobs = [attach(run, on=on) if isinstance(run, str) else run for run in runs]
     stored = [(open_store(job.record.store), job.record.keys) for job in jobs]
@@ -184,7 +185,9 @@ def _held_out(of_runs: Sequence[Predictions | None]) -> HeldOut | None:
     first = known[0] if known else None
     if first is None or len(right) < len(of_runs) or not first.held_out_sha256:
         return None
-    if any((each.held_out_sha256, len(each)) != (first.held_out_sha256, len(first)) for each in known):
+    if any(each.held_out_sha256 != first.held_out_sha256 or len(each) != len(first) for each in known):
+        return None
+    if any(each.columns.keys() != first.columns.keys() for each in known):  # some have classes, others tags
         return None
     counts = Counter(zip(*right, strict=True))
     ordered = sorted(counts.items(), reverse=True)
