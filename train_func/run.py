@@ -211,11 +211,12 @@ def name_of(
         packages: versions of those that decide, by name: of an installed package that the task comes from, and of
             those that a backend was asked to bring.
     """
+    of_task = {key: fingerprint for key, fingerprint in fingerprints.items() if not is_named(key)}
     decides = {
         "result_version": RESULT_VERSION,
         "source": source_sha256,
         "function": function,
-        "task": run.task and run.task.identity({key: of for key, of in fingerprints.items() if not is_named(key)}),
+        "task": run.task and run.task.identity(of_task),
         "inputs": dict(fingerprints),
         "seed": run.seed,
         "epochs": run.epochs,

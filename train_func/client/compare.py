@@ -100,7 +100,7 @@ class SideBySide:
         runs = [{"name": name, "asked": dict(asked), "results": dict(results)} for name, asked, results in fields]
         return {
             "runs": runs,
-            "curves": {metric: [list(curve) for curve in of] for metric, of in self.curves.items()},
+            "curves": {metric: [list(curve) for curve in curves] for metric, curves in self.curves.items()},
             "held_out": self.held_out.to_dict() if self.held_out else None,
         }
 
@@ -211,7 +211,7 @@ def _changes(of_runs: Sequence[Predictions]) -> Iterator[tuple[float, Change]]:
     for place, row in enumerate(of_runs[0].columns["row"]):
         if "confidence" in of_runs[0].columns:
             expected, *predicted = (
-                each.named(each.columns[name][place])
+                each.with_names(each.columns[name][place])
                 for each, name in [(of_runs[0], "expected"), *((each, "predicted") for each in of_runs)]
             )
             if any(each != predicted[0] for each in predicted):

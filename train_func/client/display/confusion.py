@@ -94,7 +94,7 @@ def shown_value(predictions: Predictions, name: str, value: Any) -> str:
     if name == "confidence":
         return f"{value:.1%}"
     if name in ("expected", "predicted") and "confidence" in predictions.columns:
-        value = predictions.named(value)
+        value = predictions.with_names(value)
         return ", ".join(map(str, value)) or "none" if isinstance(value, list) else str(value)
     return f"{value:.4g}" if isinstance(value, float) else str(value)
 

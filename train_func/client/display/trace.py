@@ -42,8 +42,8 @@ from train_func.wire.events import (
     WorkerStarts,
 )
 
-STARTS = "starts: imports what the function uses"  # what a worker does until one of its ranks says more,
-START_SECONDS = 60.0  # or this time is over: a function may say nothing at all
+STARTS = "starts: imports what the function uses"  # until a rank of the worker says more
+START_SECONDS = 60.0  # after which STARTS is no longer shown: a function may print nothing at all
 IN_FUNCTION = "runs the function"
 MOST_PRINTED = 40  # lines of rank 0 that are kept
 MOST_STEPS = 20_000  # that are kept one by one: of more, every second one is left out
@@ -143,7 +143,6 @@ class Trace:
         self._reasons: dict[int, tuple[int, str]] = {}  # by attempt: the worker with which the one before it ended
         self._rank_restarts: set[tuple[int, int]] = set()  # worker and attempt, of ranks that began again in their pod
         self._activities: dict[int, str] = {}
-        self._stride = 1
 
     @property
     def group(self) -> Group | None:
@@ -364,8 +363,8 @@ def unrepeated(points: Iterable[Point], first_steps: Mapping[int, int]) -> Itera
     by_attempt: dict[int, list[Point]] = {}
     for point in points:
         by_attempt.setdefault(point.attempt, []).append(point)
-    own = {attempt: min(point.step for point in of_attempt) for attempt, of_attempt in by_attempt.items()}
-    firsts = [*first_steps.items(), *own.items()]
+    first_points = {attempt: min(point.step for point in of_attempt) for attempt, of_attempt in by_attempt.items()}
+    firsts = [*first_steps.items(), *first_points.items()]
     for attempt in sorted(by_attempt):
         again = min((step for later, step in firsts if later > attempt), default=math.inf)
         yield from sorted((point for point in by_attempt[attempt] if point.step < again), key=lambda point: point.step)
