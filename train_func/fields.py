@@ -26,9 +26,16 @@ P = ParamSpec("P")
 R = TypeVar("R")
 Judge = Callable[[str, Any], str | None]
 
+MAX_SHOWN = 100  # characters of a value that is no text
+_CUT_ADDRESS = re.compile(r"(s3|package|hf|pvc|https?):/(?!/)")
+
 
 class _Documented(type):
     """Its classes' ``help()`` has a line for each field: the text below it, which Python itself does not keep."""
+
+    def __dir__(cls) -> list[str]:
+        """Returns what help() lists, without what Python and dataclass() add."""
+        return [name for name in super().__dir__() if not name.startswith("__")]
 
     @property
     def __signature__(cls) -> inspect.Signature:
@@ -158,10 +165,6 @@ def meant(name: str, names: Sequence[str], what: str) -> str:
 def field_names(kind: Any) -> tuple[str, ...]:
     """Returns the names of the fields of a dataclass, in their order."""
     return tuple(field.name for field in fields(kind))
-
-
-MAX_SHOWN = 100  # characters of a value that is no text
-_CUT_ADDRESS = re.compile(r"(s3|package|hf|pvc|https?):/(?!/)")
 
 
 def whole_fault(name: str, value: object, low: int, high: int | None = None) -> str | None:
