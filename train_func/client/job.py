@@ -343,7 +343,7 @@ class Job:
             InvalidInput: the folder holds other files, or fetched ones that were changed since; nothing is changed. Or
                 the run has succeeded without a model (cause "code").
         """
-        from train_func.client.model.fetch import fetch
+        from train_func.client.model.fetch import fetch, models_folder
 
         if what == "merged":
             from train_func.client.model.load import merge
@@ -351,7 +351,7 @@ class Job:
             return merge(self.record, self.fetch(), to)
         if what != "model":
             raise InvalidInput(f"fetch({what!r}): 'model' or 'merged' is expected; a folder is given as to=...")
-        folder = Path(to) if to is not None else self._backend.models_folder() / (self._promoted_as or self.name)
+        folder = Path(to) if to is not None else models_folder() / (self._promoted_as or self.name)
         try:
             keys = self.record.keys if self._promoted_as else published_keys(self._store, self.record.keys)
             return fetch(self._store, keys, folder.expanduser().absolute())
