@@ -20,7 +20,7 @@ from typing import Any, ParamSpec, Self, TypeGuard, TypeVar
 
 from train_func.errors import InvalidInput
 from train_func.secret import secret_in, secret_under
-from train_func.text import nearest, shown
+from train_func.text import cut, nearest, shown
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -186,8 +186,8 @@ def text_fault(name: str, value: object, expected: str = "a non-empty text is ex
         return f"{name}={brief(value)}: {expected}"
     if secret := secret_in(value):
         return f"{name}: holds {secret}; give credentials by Secret or environment, never in a Run"
-    if cut := _CUT_ADDRESS.match(value):
-        return f"{name}={value!r}: an address begins with {cut[1]}://; a Path removes one slash: give it as text"
+    if address := _CUT_ADDRESS.match(value):
+        return f"{name}={value!r}: an address begins with {address[1]}://; a Path removes one slash: give it as text"
     return None
 
 
@@ -241,4 +241,4 @@ def _secret_within(key: str, value: object) -> str | None:
 def brief(value: object) -> str:
     """One short line: tables, arrays and long lists would fill the screen."""
     text = " ".join(repr(value).split())
-    return text if len(text) <= MAX_SHOWN else f"{text[:MAX_SHOWN]}..."
+    return cut(text, MAX_SHOWN)

@@ -17,11 +17,11 @@ from train_func.client.runs import differences
 from train_func.client.stored_run import published_result
 from train_func.errors import InvalidInput
 from train_func.storage import open_store
-from train_func.text import counted, shown
+from train_func.text import counted, cut, shown
+from train_func.wire.metrics import EVAL_PREFIX, NO_METRICS
 from train_func.wire.predictions import Predictions
 from train_func.wire.records import RunRecord
 
-NO_METRICS = ("step", "attempt", "epoch", "learning_rate", "grad_norm", "rows_per_second", "eval_rows", "timestamp")
 MOST_RUNS = len(ascii_uppercase)  # each has a letter
 MOST_CHARTS = 6
 LEAST, WIDTH, HEIGHT = 380, 470, 190  # pixels
@@ -130,7 +130,7 @@ class SideBySide:
             names = [ascii_uppercase[place] for place, _ in drawn]
             names[0] = f"{names[0]} {metric}"
             lines = [
-                Line(name, curve, has_dots=metric.startswith("eval"), place=place)
+                Line(name, curve, has_dots=metric.startswith(EVAL_PREFIX), place=place)
                 for name, (place, curve) in zip(names, drawn, strict=True)
             ]
             picture = chart(lines, (), width=WIDTH, height=HEIGHT)
@@ -201,8 +201,7 @@ def _with_texts(held_out: HeldOut, record: RunRecord, predictions: Predictions) 
     texts, why = texts_of(record, predictions, [ids.index(change.row) for change in held_out.changes])
     if why:
         print(shown(f"note: without the texts of the rows: {why}"), flush=True)
-    one_line = {row: " ".join(text.split()) for row, text in texts.items()}
-    short = {row: text if len(text) <= LONGEST else f"{text[:LONGEST]} ..." for row, text in one_line.items()}
+    short = {row: cut(" ".join(text.split()), LONGEST) for row, text in texts.items()}
     return replace(held_out, changes=[replace(each, text=short.get(each.row, "")) for each in held_out.changes])
 
 

@@ -26,7 +26,7 @@ from train_func.client.runs import METRIC, stored_runs
 from train_func.errors import InvalidInput, TrainFuncError
 from train_func.run import Run
 from train_func.storage import open_store
-from train_func.text import counted, json_shown, listed, nearest, shown, sized
+from train_func.text import counted, cut, json_shown, listed, nearest, shown, sized
 from train_func.version import VERSION
 from train_func.wire.layout import PROBES
 
@@ -351,7 +351,7 @@ def _pairs(values: Mapping[str, Any], at_most: int) -> str:
         for name, value in values.items()
         if value is not None
     ]
-    return listed([each if len(each) <= MOST_LETTERS else f"{each[:MOST_LETTERS]}..." for each in words], at_most)
+    return listed([cut(each, MOST_LETTERS) for each in words], at_most)
 
 
 def _remove(arguments: argparse.Namespace, output: Output) -> int:
