@@ -152,7 +152,7 @@ class Request:
             status = earlier.status()
             if status and status.is_over:  # another client may have submitted that generation again meanwhile
                 earlier.delete()
-        return Job(record, backend, store, told=facts.notes)
+        return Job(record, backend, store, printed_notes=facts.notes)
 
 
 def variables_note(source: Source, backend: Backend) -> Sequence[str]:

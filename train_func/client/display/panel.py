@@ -52,18 +52,18 @@ class Subject:
     """Where the job is, such as ``Local``."""
     submitted: datetime | None
     num_workers: int
-    told: frozenset[str] = frozenset()
+    printed_notes: frozenset[str] = frozenset()
     """Notes that the submission has printed."""
     generation: int = 1
     """Of the run."""
 
     @classmethod
-    def of(cls, looks: JobLooks, told: frozenset[str] = frozenset()) -> "Subject":
-        """Returns the job that is looked at; ``told`` stand beside the panel already."""
+    def of(cls, looks: JobLooks, printed_notes: frozenset[str] = frozenset()) -> "Subject":
+        """Returns the job that is looked at; ``printed_notes`` stand beside the panel already."""
         record, submitted = looks.record, submission_time(looks.store, looks.record.keys)
         begun = datetime.fromisoformat(submitted) if submitted else None
         place, workers = name_of_backend(looks.backend), record.run.workers
-        return cls(record.name, record.function, place, begun, workers, told, record.generation)
+        return cls(record.name, record.function, place, begun, workers, printed_notes, record.generation)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -147,7 +147,7 @@ def panel_of(
         last_step=0.0 if state == "Succeeded" else float(trace.num_steps or 0),
         workers=[_cells(worker) for worker in workers],
         num_more_workers=num_more,
-        facts=[*_facts(trace, subject.told), *_result(result or {})],
+        facts=[*_facts(trace, subject.printed_notes), *_result(result or {})],
         printed=list(trace.printed),
         error=explanation or (str(trace.failure) if trace.failure else ""),
     )
@@ -253,7 +253,7 @@ def _cells(worker: WorkerState) -> tuple[str, ...]:
     return str(worker.worker), phase, worker.node or "–", restarts, memory, cut(worker.activity, LONGEST)
 
 
-def _facts(trace: Trace, told: Collection[str]) -> Iterator[str]:
+def _facts(trace: Trace, printed_notes: Collection[str]) -> Iterator[str]:
     if trace.saves:
         save = trace.saves[-1]
         yield f"▲ newest checkpoint: step {save.step:,}, {sized(save.size)}, saved in {save.seconds:.1f} s"
@@ -264,7 +264,7 @@ def _facts(trace: Trace, told: Collection[str]) -> Iterator[str]:
         yield " ".join(filter(None, words))
     for alert in [alert for alert in trace.alerts if not _lasts(alert, trace)][-MOST_ALERTS:]:
         yield f"! {alert.message}"
-    for note in [note for note in trace.notes if note not in told][-MOST_NOTES:]:
+    for note in [note for note in trace.notes if note not in printed_notes][-MOST_NOTES:]:
         yield f"note: {note}"
     if trace.published:
         yield f"✓ published: {trace.published.model or 'the result'}"
