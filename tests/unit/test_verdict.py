@@ -51,6 +51,7 @@ VERDICTS = {
     ),
     "none here where aborts come behind the loop": ([left(ended(0, -6)), left(ABORTED)], (145, "peer", False), []),
     "none here where all follow": ([LOST], (145, "peer", False), []),
+    "an exit code after the end": ([replace(WELL, exit_code=3)], (3, "code", True), ["rank 1", "exit code 3"]),
     "exit code 0 before the end": ([LOST, UNFINISHED], (70, "code", True), ["rank 1", "exit code 0"]),
 }
 

@@ -98,7 +98,7 @@ def _of_root(end: RankEnd, worker: int, out_of_memory: bool) -> Verdict:
             " left with exit code 0 before train_func had returned (os._exit, or native code that ends the process), "
             "so that nothing tells whether its work was done; let train_func return instead"
         )
-    elif outcome is None:
+    elif outcome is None or outcome.exit_code == exits.DONE:
         code, cause = end.exit_code, "code"
         message = f" left with exit code {code} and no exception (os._exit, or native code)"
     elif outcome.exit_code == exits.STOPPED:
