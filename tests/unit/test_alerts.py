@@ -191,6 +191,17 @@ def test_each_occasion_makes_one_alert_that_names_it(heard, expected):
         assert unnamed(alert.message, *facts) == []
 
 
+def test_each_training_of_a_function_has_the_alerts_of_its_own_loss():
+    clock = Clock()
+    rules, alerts = AlertRules(clock), []
+    rising = [1.2**step for step in range(60)]
+    for losses in (rising, rising, [NAN, NAN], [NAN]):
+        for step, loss in enumerate(losses, 1):
+            clock.seconds += PAUSE_SECONDS
+            alerts += rules.hear(progress(step, loss))
+    assert [alert.kind for alert in alerts] == ["loss_rises"] * 2 + ["loss_not_finite"] * 2
+
+
 def verdict(code, cause, message, **fields):
     return Verdict(code, cause, message, 1, **fields)
 

@@ -131,19 +131,20 @@ class AlertRules:
         """Yields the alerts of a metric. ``rises``: the remedy of a rising loss."""
         if "loss" not in re.split(r"[\W_]+", name.lower()) or not isinstance(value, (int, float)):
             return
-        if not math.isfinite(value):
-            remedy = f"{LEARNING_RATE}; or whether a row holds such a value, or a division by zero makes one"
-            yield from self._give("loss_not_finite", name, f"{name} is {value} at step {step}", remedy)
-            return
         curve = self._curves.get(name)
         if curve is None or step <= curve.step:  # another training, as of the next fold
             curve = self._curves[name] = LossCurve()
-            self._occasions.discard((name, "rises"))
+            self._occasions -= {("loss_rises", name), ("loss_not_finite", name)}
+        if not math.isfinite(value):
+            curve.step = step
+            remedy = f"{LEARNING_RATE}; or whether a row holds such a value, or a division by zero makes one"
+            yield from self._give("loss_not_finite", name, f"{name} is {value} at step {step}", remedy)
+            return
         if not curve.add(step, value):
             return
         if rise := curve.rise(is_warm_up=step < WARM_UP * self._num_steps):
             message = f"{name} rises: {rise.last:.4g} by step {step}, after {rise.lowest:.4g} by step {rise.step}"
-            yield from self._give("loss_rises", (name, "rises"), message, rises)
+            yield from self._give("loss_rises", name, message, rises)
 
     def _wait(self, event: WaitsForPeers | WaitsForStore) -> Iterator[Alert]:
         now, kind = self._clock(), type(event)
