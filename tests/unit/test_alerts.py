@@ -270,6 +270,16 @@ def test_a_rank_without_progress_is_a_stall_before_it_is_a_hang_and_where_it_wou
     assert [29 < seconds < 31 for seconds in when] == [True] * is_stall
 
 
+def test_each_time_that_a_rank_stands_still_makes_an_alert():
+    clock = Clock()
+    rules, kinds = AlertRules(clock), []
+    for number in (7, 8):
+        for _ in range(100):
+            clock.seconds += 1
+            kinds += [alert.kind for alert in rules.look(stall(number=number), hang_after=60)]
+    assert kinds == ["stall"] * 2
+
+
 def test_neither_progress_nor_a_machine_that_stood_still_is_a_stall():
     clock = Clock()
     rules = AlertRules(clock)

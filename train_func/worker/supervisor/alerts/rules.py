@@ -66,8 +66,10 @@ class AlertRules:
         """
         now = self._clock()
         passed, self._looked = min(now - self._looked, LONGEST_LOOK), now
-        self._silent = self._silent + passed if mark.number == self._mark else 0.0
-        self._mark = mark.number
+        self._silent += passed
+        if mark.number != self._mark:
+            self._mark, self._silent = mark.number, 0.0
+            self._occasions.discard(("stall", "rank 0"))
         if not mark.is_watched or self._silent < STALL * hang_after:
             return []
         message = (
