@@ -245,6 +245,11 @@ def test_a_success_has_the_numbers_of_the_result_and_the_last_step():
     assert unnamed(alert.message, "accuracy=0.9123", "rows=101") == []
 
 
+def test_after_a_stop_it_is_told_when_the_run_has_to_be_submitted_again():
+    (alert,) = AlertRules(Clock()).end(STOPPED, STOPPED)
+    assert unnamed(alert.remedy, "evicted", "cancel()", "deadline", "submit") == []
+
+
 def stall(phase=Phase.STEP, *, num_steps=3, number=7):
     return Mark(number=number, phase=phase, step=40, num_steps=num_steps)
 

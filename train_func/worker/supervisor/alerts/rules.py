@@ -90,7 +90,7 @@ class AlertRules:
         """
         if root.exit_code == exits.STOPPED:
             message = f"worker {root.worker}: {root.message}"
-            remedy = "after an eviction the job goes on by itself; after cancel(), once the run is submitted again"
+            remedy = "an evicted worker is started again; after cancel() or the deadline, submit the run again"
             return [*self._give("stop", "end", message, remedy)]
         if verdict.retryable or verdict.exit_code in (exits.DONE, exits.FENCED):
             return []
@@ -170,7 +170,6 @@ class AlertRules:
 
 
 def _restart(event: AttemptStarts) -> str:
-    lost = "its worker" if event.num_workers == 1 else "each of its workers"
-    why = event.after or f"the one before has left no record, as after SIGKILL to {lost}"
+    why = event.after or "the previous attempt left no record (its workers may have been killed)"
     where = f" after step {event.step}" if event.step else ""
     return f"attempt {event.attempt} starts{where}: {why}; {event.allowed}"
