@@ -250,6 +250,11 @@ def test_after_a_stop_it_is_told_when_the_run_has_to_be_submitted_again():
     assert unnamed(alert.remedy, "evicted", "cancel()", "deadline", "submit") == []
 
 
+def test_a_whole_number_that_no_float_holds_is_told_as_well():
+    (alert,) = AlertRules(Clock()).succeed({"combinations": 2**1024, "rows": 101})
+    assert unnamed(alert.message, f"combinations={2**1024}", "rows=101") == []
+
+
 def stall(phase=Phase.STEP, *, num_steps=3, number=7):
     return Mark(number=number, phase=phase, step=40, num_steps=num_steps)
 
@@ -329,6 +334,15 @@ def posted_to(address, said):
     kinds = [event.kind for event in said if isinstance(event, events.Alert)]
     assert kinds == ["restart", "loss_not_finite", "succeeded"]
     return given - begun, time.monotonic() - given
+
+
+def test_a_value_that_no_rule_can_judge_costs_the_training_nothing_and_is_told_once(said):
+    alerter = Alerter(SimpleNamespace(webhook="", run_name="a-run", status_server=None))
+    for step in (1, 2):
+        alerter.hear(reported(step, loss=10**3000))
+    alerter.succeed({"accuracy": 0.9})
+    note, alert = said
+    assert (unnamed(note.text, "alert", "OverflowError"), alert.kind) == ([], "succeeded")
 
 
 def test_an_alert_is_posted_with_one_line_for_a_person(said):

@@ -101,7 +101,7 @@ class AlertRules:
     def succeed(self, metrics: Mapping[str, Any]) -> list[Alert]:
         """Returns the alert of a run that has its result."""
         numbers = [
-            f"{name}={value:.4g}"
+            f"{name}={value:.4g}" if isinstance(value, float) else f"{name}={value}"
             for name, value in metrics.items()
             if isinstance(value, (int, float)) and not isinstance(value, bool)
         ]
