@@ -140,7 +140,7 @@ class WorkerAttempt:
             reporting.say(WorkerJoins(worker=worker, attempt=number))
         last_step = 0
         if account:  # the whole group needs to hear it once
-            reason, last_step = self._bounded(partial(self._ledger.end_of, number - 1)) or ("", 0)
+            reason, last_step = patiently(partial(self._ledger.end_of, number - 1), self._stop)
             if before:
                 reason = before.reason
             reporting.say(
