@@ -333,6 +333,17 @@ def test_no_question_to_a_silent_store_makes_a_worker_late_that_was_asked_to_sto
         ended.set()
 
 
+def test_a_store_that_is_silent_at_the_end_is_told_as_one_without_an_answer(last_attempt, capsys):
+    (attempt, _), ended = last_attempt, threading.Event()
+    attempt._ledger._store = SimpleNamespace(list=lambda prefix: ended.wait(), put=lambda *given: ended.wait())
+    stop_asked_for(attempt._stop, seconds=999.0)
+    try:
+        attempt.close(stopped(0, "SIGTERM"))
+        assert unnamed(capsys.readouterr().out, "no answer") == []
+    finally:
+        ended.set()
+
+
 @pytest.mark.parametrize(
     ("run", "files", "is_told"),
     [(a_run(), {}, True), (a_run(), {"model": "trained"}, False), (Run(), {}, False)],

@@ -366,7 +366,7 @@ def delete_checkpoints(store: Store, record: RunRecord, seconds: float) -> None:
         call_with_timeout(seconds, delete)
     except (StorageFailed, TimeoutError) as failure:
         where = f"{store.address}/{record.keys.checkpoints}/"
-        reporting.note(f"checkpoints that the run no longer needs stay in {where}: {failure or 'no answer'}")
+        reporting.note(f"checkpoints that the run no longer needs stay in {where}: {str(failure) or 'no answer'}")
 
 
 def take_source(store: Store, record: RunRecord, folder: Path) -> list[str]:

@@ -305,7 +305,7 @@ class WorkerAttempt:
             return call_with_timeout(max(SHORTEST_SECONDS, self.seconds_left()), call)
         except (TimeoutError, StorageFailed) as failure:
             self._is_silent = self._is_silent or isinstance(failure, TimeoutError)
-            print(f"the store failed at the end of this attempt: {failure or 'no answer'}")
+            print(f"the store failed at the end of this attempt: {str(failure) or 'no answer'}")
             return None
 
     def seconds_left(self) -> float:
