@@ -15,7 +15,9 @@ from tests.stored_runs import put_submission
 from train_func import Run
 from train_func.wire import exits
 from train_func.wire.predictions import PREDICTIONS, Predictions
+from train_func.worker import masks
 from train_func.worker.environment import Environment
+from train_func.worker.publish.card import TaskPart
 from train_func.worker.publish.publication import Publication
 from train_func.worker.rank.end import Outcome, RankEnd
 from train_func.worker.stop import RESERVE_SECONDS, Stop
@@ -220,6 +222,19 @@ def test_folders_of_the_function_named_like_files_that_are_added_stay(pending, s
     store.put("a-run/source/source.py", b"the source")
     pending.report({})
     assert published(pending)[1] == {"source.py/inner", "run.json/inner", "versions.json"}
+
+
+def test_no_published_text_has_a_secret(tmp_path, pending, store, record, request):
+    request.addfinalizer(lambda: masks.begin({}))
+    secret = "hf_CANARY5e1f0c9b"
+    masks.begin({masks.VARIABLE: "TOKEN", "TOKEN": secret})
+    pending.add(writes(weights="trained"), is_model=True, card=TaskPart("It classifies."))
+    pending.report({"metrics": {f"accuracy of {secret}": 0.9}, "note": f"trained with {secret}"})
+    pending.conclude(tmp_path / "output", ended({"by": secret}))
+    pending.publish(Stop())
+    texts = {entry.key: store.get(entry.key).data.decode() for entry in store.list(record.keys.model)}
+    assert {"README.md", "metrics.json"} <= {key.rpartition("/")[2] for key in texts}
+    assert [key for key, text in texts.items() if secret in text] == []
 
 
 def test_of_a_link_what_it_leads_to_is_published_or_it_is_named(tmp_path, pending, published):

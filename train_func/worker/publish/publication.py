@@ -198,6 +198,7 @@ class Publication:
             Stopped: on a signal.
         """
         record, state, waiting = self._record, self._state(), self._patient(stop)
+        state = replace(state, report=masks.mask(state.report))
         report = {name: value for name, value in state.report.items() if (name, value) != ("note", "")}
         if "note" in report:
             reporting.note(report["note"])
@@ -296,7 +297,7 @@ def publish_files(
     """
     files = send_files(store, record, attempt, folder, sent)
     check_lease(store, record, attempt)
-    key, result = record.keys.result, Result.write(attempt, record.generation, masks.mask(report), files)
+    key, result = record.keys.result, Result.write(attempt, record.generation, report, files)
     if not put_new(store, key, result) and store.get(key).data != result:  # the same bytes are this attempt's own
         check_unpublished(store, record, attempt, "has trained to the end")
     reach("result put")
