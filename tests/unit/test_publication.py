@@ -15,6 +15,7 @@ from tests.stored_runs import put_submission
 from train_func import Run
 from train_func.wire import exits
 from train_func.wire.predictions import PREDICTIONS, Predictions
+from train_func.wire.records import Verdict
 from train_func.worker import masks
 from train_func.worker.environment import Environment
 from train_func.worker.publish.card import TaskPart
@@ -346,6 +347,16 @@ def test_no_question_to_a_silent_store_makes_a_worker_late_that_was_asked_to_sto
         assert attempt.seconds_left() == 0  # for the log, which comes last
     finally:
         ended.set()
+
+
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
+def test_a_supervisor_that_cannot_even_record_an_end_says_that_it_has_failed(supervisor, monkeypatch):
+    monkeypatch.setattr(supervisor, "_prepare", lambda: Verdict(exits.DONE, None, "done", 0))
+    monkeypatch.setattr(supervisor._attempt, "leave", lambda: {}["gone"])
+    monkeypatch.setattr(supervisor._attempt.launcher, "ends", lambda: {}["gone"])
+    monkeypatch.setattr("train_func.worker.supervisor.main.kill_descendants", lambda seconds: None)  # this test's own
+    verdict = supervisor.run()
+    assert (verdict.exit_code, unnamed(verdict.message, "supervisor")) == (exits.CODE, [])
 
 
 def test_a_store_that_is_silent_at_the_end_is_told_as_one_without_an_answer(last_attempt, capsys):

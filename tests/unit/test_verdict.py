@@ -34,6 +34,7 @@ VERDICTS = {
         (147, "killed", True),
         ["rank 1", "SIGKILL"],
     ),
+    "a signal without a name": ([ended(1, -61)], (147, "killed", True), ["rank 1", "signal 61"]),
     "an error whose process is killed then": ([LOST, replace(ended(1), exit_code=-9)], (70, "code", True), ["rank 1"]),
     "an error whose process stays": ([LOST, replace(ended(1), exit_code=None)], (70, "code", True), ["rank 1"]),
     "an error beside an abort": (

@@ -91,7 +91,8 @@ def _of_root(end: RankEnd, worker: int, out_of_memory: bool) -> Verdict:
         code, cause = exits.CODE, "memory"
         message = " was killed: the worker needed more memory than its limit, and another attempt would need as much"
     elif end.exit_code < 0:
-        message = f" was killed by {signal.Signals(-end.exit_code).name}"
+        names = {known.value: known.name for known in signal.Signals}  # most real-time signals have none
+        message = f" was killed by {names.get(-end.exit_code, f'signal {-end.exit_code}')}"
     elif end.exit_code == 0:
         code, cause = exits.CODE, "code"
         message = (
