@@ -357,10 +357,12 @@ def test_an_alert_is_posted_with_one_line_for_a_person(said):
     assert not [event for event in said if isinstance(event, events.Note)]
 
 
-@pytest.mark.parametrize("answer", [500, 404, None, "away", "no address"])
+@pytest.mark.parametrize("answer", [500, 404, 302, None, "away", "no address", "no ASCII"])
 def test_a_service_that_is_no_help_costs_no_time_and_is_told_once_without_its_address(said, answer):
     with service(answer if isinstance(answer, int) else None) as slack:
-        address = {"away": f"http://127.0.0.1:9/{SECRET}", "no address": f"file:///{SECRET}"}.get(answer, slack.address)
+        away = f"http://127.0.0.1:9/{SECRET}"
+        addresses = {"away": away, "no address": f"file:///{SECRET}", "no ASCII": f"{away}ü"}
+        address = addresses.get(answer, slack.address)
         given, waited = posted_to(address, said)
     assert given < 1
     assert waited < SEND_SECONDS + 1
@@ -373,3 +375,5 @@ def test_a_service_that_is_no_help_costs_no_time_and_is_told_once_without_its_ad
         assert unnamed(note.text, f"{POST_SECONDS:g} s") == []
     elif isinstance(answer, int):
         assert unnamed(note.text, answer) == []
+    elif answer != "away":
+        assert unnamed(note.text, {"no address": "https://", "no ASCII": "UnicodeEncodeError"}[answer]) == []
