@@ -3,7 +3,6 @@
 import re
 import sys
 from dataclasses import replace
-from pathlib import Path
 from types import ModuleType, SimpleNamespace
 
 import pytest
@@ -46,9 +45,6 @@ class Room:
 
     def store_address(self):
         return self.address
-
-    def models_folder(self):
-        return Path(self.address.removeprefix("file://"), "../models")
 
     def inventory(self):
         return None

@@ -10,6 +10,7 @@ from dataclasses import replace
 import torch
 
 from train_func.errors import InvalidInput
+from train_func.run import ranks_fault
 from train_func.storage import Store, find, put_new
 from train_func.text import counted, listed
 from train_func.wire.records import Numerics, RunRecord
@@ -54,7 +55,7 @@ def record_first(store: Store, key: str, numerics: Numerics) -> Numerics:
 
 def check_ranks(record: RunRecord, world_size: int, numerics: Numerics | None = None) -> None:
     """Raises InvalidInput when there are more ranks than rows, or, where ``numerics`` tell it, than micro-batches."""
-    fault = record.run.ranks_fault(world_size)
+    fault = ranks_fault(record.run, world_size)
     if numerics and not fault:
         fault = numerics.idle_ranks_fault(world_size)
     if fault:
