@@ -31,6 +31,7 @@ from train_func.wire.layout import (
     input_folder,
     later_generations,
     newest_number,
+    record_numbers,
 )
 from train_func.wire.records import RunRecord, SubmissionRecord
 
@@ -54,9 +55,10 @@ class Submission(SubmissionRecord):
 
         Raises StorageFailed (reason "damaged") where it is none that this version reads.
         """
-        while number := newest_number(store.names(keys.submissions)):
+        for number in record_numbers(store.names(keys.submissions)):
             key = keys.submission(number)
-            if record := find(store, key):  # else its client took it back just now
+            record = find(store, key)
+            if record:  # else its client took it back just now
                 return cls.from_json(record.data, f"{store.address}/{key}")
         return None
 
