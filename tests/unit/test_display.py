@@ -17,6 +17,7 @@ from train_func.client.job import Job
 from train_func.client.logs import Attempt, AttemptLine
 from train_func.client.status import Condition, JobStatus, LogLine, LogPosition, Pod, Snapshot
 from train_func.client.watch import JobLooks, News
+from train_func.errors import StorageFailed
 from train_func.storage import open_store
 from train_func.wire import events
 from train_func.wire.events import Event
@@ -342,11 +343,13 @@ def test_a_function_is_called_with_each_alert_and_what_it_raises_is_printed_once
 class Canvas:
     """Where panels are painted; ``state`` and ``words`` are of the last one."""
 
+    is_open = False
+
     def paint(self, panel):
-        self.state, self.words = panel.state, str(panel)
+        self.state, self.words, self.is_open = panel.state, str(panel), True
 
     def close(self):
-        pass
+        self.is_open = False
 
 
 @pytest.fixture
@@ -378,6 +381,15 @@ def test_an_interrupt_leaves_a_frame_that_says_that_it_is_no_longer_updated(pain
     assert "● Running" not in frame.state
     over = painted(snapshot(), snapshot("Failed"))
     assert over.state == "✗ Failed"
+
+
+@pytest.mark.parametrize("error", [KeyboardInterrupt(), StorageFailed("away", reason="unreachable")], ids=repr)
+def test_whatever_ends_the_watching_gives_the_terminal_back(painted, error):
+    canvas = Canvas()
+    with contextlib.suppress(StorageFailed):
+        painted(snapshot("Running", progress(35, 80)), error, on=canvas)
+    assert unnamed(canvas.words, "step 35 of 80") == []
+    assert not canvas.is_open
 
 
 def test_an_interrupt_in_a_terminal_leaves_such_a_frame_too(painted, capsys):

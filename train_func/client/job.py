@@ -138,6 +138,8 @@ class Job:
         except KeyboardInterrupt:
             screen.finish()
             raise self._left_running("watching", "watch", "shows it again") from None
+        finally:
+            screen.close()
         return failure
 
     def report(self, path: str | Path | None = None, *, texts: bool = True) -> Path:

@@ -207,6 +207,9 @@ class Lines:
     def finish(self, failure: JobFailed | None = None) -> None:
         """Does nothing: the error that is raised says why a job failed."""
 
+    def close(self) -> None:
+        """Does nothing: its lines stand."""
+
     def end(self, state: str) -> None:
         """Shows the last progress and the last state; a job that is gone has none."""
         self._show_unprinted()
