@@ -13,6 +13,8 @@ from train_func import Cluster, Local
 from train_func.client.backend import provisional
 from train_func.client.job import Job
 from train_func.client.kinds.pytorchjob import PYTORCHJOB
+from train_func.client.local.local_job import LocalJob
+from train_func.client.status import Condition, JobStatus, Snapshot
 from train_func.errors import InvalidInput, JobNotFound, StorageFailed
 from train_func.run import Run
 from train_func.storage import open_store
@@ -86,6 +88,18 @@ def test_a_handle_that_a_notebook_shows_tells_name_state_and_progress(jobs, tmp_
     html = Job(record, jobs.backend, store)._repr_html_()
     assert unnamed(html, "✓ Succeeded", record.name, "train()", "generation 2", "25%", "step 10 of 40") == []
     assert "<svg" not in html
+
+
+def test_a_report_and_a_handle_of_a_job_that_goes_on_say_so(jobs, tmp_path, monkeypatch):
+    running = Snapshot(JobStatus((Condition("Running", "True", "", ""),)))
+    monkeypatch.setattr(LocalJob, "look", lambda job, *_, **__: running)
+    store = open_store((tmp_path / "store").as_uri())
+    record = put_run(store, Run(name="own"), code=None)
+    event = events.StepProgress(step=10, num_steps=40, epoch=1, loss=0.5, rows_per_second=8, seconds_left=7)
+    store.put(record.keys.attempt(1).log(0), f"{events.line(event)}\n".encode())
+    job = Job(record, jobs.backend, store)
+    for html in (job._repr_html_(), job.report(tmp_path).read_text()):
+        assert unnamed(html, "● Running", "step 10 of 40", "as of", "7 s left") == []
 
 
 @pytest.mark.parametrize("precision", ["", "bf16"], ids=["a loop of one's own", "Trainer"])

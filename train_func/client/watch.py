@@ -180,7 +180,8 @@ class JobLooks:
             if failure:
                 break
         rest = [] if state == "Absent" else of_submission(logs.finish(snapshot, is_over=state in ENDED))
-        yield News(state, snapshot, rest, (), monitor.current, failure, is_last=True)
+        is_last = is_followed or failure is not None or state in (*ENDED, "Absent")
+        yield News(state, snapshot, rest, (), monitor.current, failure, is_last=is_last)
 
     def lines(
         self, note: Callable[[str], None], worker: int | None = None, *, is_followed: bool
