@@ -14,7 +14,7 @@ import pytest
 
 from tests.messages import unnamed
 from tests.recorded_jobs import RecordedJob, a_record
-from tests.stored_runs import put_submission
+from tests.stored_runs import put_checkpoint, put_submission
 from train_func import Local, TextClassification, attach
 from train_func.client.diagnose import explain
 from train_func.client.stored_run import mark_cancelled
@@ -341,6 +341,19 @@ def test_a_variable_that_no_worker_has_is_given_by_the_backend(store):
     put_end(store, cause="code", message="rank 0", ranks=(lacks,))
     (advice,) = re.findall("next: (.*)", str(explained(store)))
     assert unnamed(advice, "environment={'NAME_OF_A_TEAM':") == []
+
+
+@pytest.mark.parametrize(
+    ("kind", "message", "changes_the_run"),
+    [("RuntimeError", "Found no NVIDIA driver on your system", False), ("ValueError", "of the function", True)],
+)
+def test_resume_is_named_only_where_the_remedy_makes_another_run(store, kind, message, changes_the_run):
+    put_submission(store, a_record())
+    put_checkpoint(store, a_record(), step=7)
+    put_end(store, cause="code", message="rank 0", ranks=(a_rank(code=70, type=kind, message=message),))
+    (advice,) = re.findall("next: (.*)", str(explained(store)))
+    assert unnamed(advice, "after step 7") == []
+    assert ("resume=" in advice) is changes_the_run
 
 
 @pytest.mark.parametrize("waiting", [(0,), (0, 1)])
