@@ -15,7 +15,7 @@ import pytest
 from tests.messages import unnamed
 from tests.recorded_jobs import RecordedJob, a_record
 from tests.stored_runs import put_checkpoint, put_submission
-from train_func import Local, TextClassification, attach
+from train_func import Cluster, Local, TextClassification, attach
 from train_func.client.diagnose import explain
 from train_func.client.stored_run import mark_cancelled
 from train_func.client.watch import JobLooks
@@ -269,6 +269,13 @@ def test_elsewhere_the_way_to_the_whole_log_is_a_command_with_what_is_not_the_de
         lines[name] = shlex.split(way_to_logs(error))
     assert lines["store"] == ["python", "-m", "train_func", "logs", record.name]
     assert lines["data of us"][5:] == ["--on", "Local", "--store", record.store]
+
+
+def test_the_command_for_a_run_of_a_cluster_finds_it_in_its_context_namespace_and_kind(store):
+    cluster = Cluster(context="c", namespace="a", kind="TrainJob", store="s3://bucket/runs")
+    command = shlex.split(JobLooks(a_record(), RecordedJob("exit_1"), store, cluster).how_to("watch"))
+    where = ["--on", "Cluster", "--store", a_record().store]
+    assert command[5:] == [*where, "--option", "context=c", "namespace=a", "kind=TrainJob"]
 
 
 KNOWN_ERRORS = {

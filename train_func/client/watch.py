@@ -235,7 +235,11 @@ class JobLooks:
             return f"{attach_expression(self.record.name, self.backend)}.{verb}()"
         backend, store = name_of_backend(self.backend), self.record.store
         is_default = backend == DEFAULT and make_backend(DEFAULT, {}).store_address() == store
-        where = () if is_default else ("--on", backend, "--store", store)
+        if is_default:
+            where = []
+        else:
+            options = [f"{name}={value}" for name, value in self.backend.found_by.items() if name != "store"]
+            where = ["--on", backend, "--store", store, *(["--option", *options] if options else [])]
         return shlex.join(["python", "-m", "train_func", verb, self.record.name, *where])
 
 
