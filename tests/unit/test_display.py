@@ -283,6 +283,15 @@ def test_the_end_is_shown_behind_the_last_line(watch, shown):
     assert shown() == ["job-a: Running", str(NOTE), "job-a: Failed"]
 
 
+@pytest.mark.parametrize("before", [(), (snapshot(),)], ids=["it had failed before", "it fails"])
+def test_why_a_job_has_no_result_is_shown_once(watch, painted, capsys, before):
+    watch(*before, snapshot("Failed"))
+    out, err = capsys.readouterr()
+    assert [text.count("the whole log: ") for text in (out, err)] == [0, 1]
+    painted(*before, snapshot("Failed"), on=Terminal())
+    assert "".join(capsys.readouterr()).count("the whole log: ") == 1
+
+
 def of_three(state, phase):
     """As ``snapshot``, of a job that should have three workers; the last one is in this phase."""
     made = snapshot(state)

@@ -153,7 +153,7 @@ def _job(arguments: argparse.Namespace) -> Job:
         return attach(arguments.name, on=_backend(arguments))
 
 
-def _submit(arguments: argparse.Namespace, output: Output) -> None:
+def _submit(arguments: argparse.Namespace, output: Output) -> int:
     from train_func.client.submit import submit
 
     backend = _backend(arguments)
@@ -169,19 +169,20 @@ def _submit(arguments: argparse.Namespace, output: Output) -> None:
     }
     if arguments.watch:
         output.line({"event": "Submitted", **fields}, job.name)
-        _show(job, output)
-        return
+        return _show(job, output)
     output.document(fields, job.name)
     if arguments.wait:
         with contextlib.redirect_stdout(sys.stderr):
             job.result()
+    return exit_codes.DONE
 
 
-def _show(job: Job, output: Output) -> None:
-    """Shows a job to its end; raises why it has no result."""
+def _show(job: Job, output: Output) -> int:
+    """Shows a job to its end, with why it has no result; for a program it raises that, too."""
     failure = job.show(EventLines(output) if output.is_json else job.screen())
-    if failure:
+    if failure and output.is_json:
         raise failure
+    return exit_codes.code_of(failure) if failure else exit_codes.DONE
 
 
 def _wait(arguments: argparse.Namespace, output: Output) -> None:

@@ -4,6 +4,7 @@ Of every line of the workers it is decided here whether it is shown, and in whic
 """
 
 import re
+import sys
 import time
 from collections.abc import Callable, Hashable, Iterable
 from dataclasses import replace
@@ -119,8 +120,6 @@ class Lines:
         self.show_diagnoses(news.diagnoses)
         if news.is_last:
             self.end(state)
-        elif news.failure:
-            self.say(str(news.failure))
         else:
             self.idle()
 
@@ -205,7 +204,9 @@ class Lines:
             self._pause *= 2
 
     def finish(self, failure: JobFailed | None = None) -> None:
-        """Does nothing: the error that is raised says why a job failed."""
+        """Prints, as an error, why the job has no result."""
+        if failure:
+            print(shown(str(failure)), file=sys.stderr, flush=True)
 
     def close(self) -> None:
         """Does nothing: its lines stand."""
