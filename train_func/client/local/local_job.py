@@ -5,6 +5,7 @@ import os
 import re
 import secrets
 import shutil
+import signal
 import subprocess
 import sys
 import time
@@ -115,10 +116,16 @@ class LocalJob:
                     stderr=log,
                     start_new_session=True,
                 )
-            if starting.wait(timeout=START_SECONDS) != 0:
+            try:
+                is_accepted, within = starting.wait(timeout=START_SECONDS) == 0, ""
+            except subprocess.TimeoutExpired:
+                os.killpg(starting.pid, signal.SIGKILL)  # with what it has forked
+                starting.wait()
+                is_accepted, within = False, f" within {START_SECONDS:.0f} s"
+            if not is_accepted:
                 last = "\n".join(folder.log.read_text(errors="replace").splitlines()[-5:])
                 raise JobFailed(
-                    f"the controller of job {self.name} did not start; {folder.log}:\n{last}", cause="unknown"
+                    f"the controller of job {self.name} did not start{within}; {folder.log}:\n{last}", cause="unknown"
                 )
 
     def change(
