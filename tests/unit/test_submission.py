@@ -199,6 +199,21 @@ def test_a_job_that_does_not_go_on_from_the_run_that_is_named_now_is_attached_to
         assert ("resume=None; you asked for resume=another-run" in capsys.readouterr().out) == bool(resume)
 
 
+def test_a_fresh_training_has_its_handle_though_the_job_before_cannot_be_removed(store, capsys):
+    first = with_deadline(60, Room())
+    Room.jobs_of[1][first.record.job_name] = status("Failed")
+    room = Room()
+    job_of = room.job
+
+    def away():
+        raise StorageFailed("no answer", reason="unreachable")
+
+    room.job = lambda name: SimpleNamespace(**{**vars(job_of(name)), "delete": away})
+    again = with_deadline(60, room, fresh=True)
+    assert (again.record.generation, again.state) == (2, "Running")
+    assert unnamed(capsys.readouterr().out, first.record.job_name, "no answer") == []
+
+
 @pytest.mark.parametrize("is_known", [True, False], ids=["can be asked", "cannot be asked"])
 def test_a_run_that_runs_in_another_place_is_refused_with_its_handle(store, unknown, is_known):
     job = with_deadline(60, Room(1))

@@ -24,7 +24,7 @@ from train_func.client.stored_run import (
     stored_record,
     whole_name,
 )
-from train_func.errors import InvalidInput, JobNotFound
+from train_func.errors import InvalidInput, JobNotFound, TrainFuncError
 from train_func.fields import named_arguments
 from train_func.run import Run, name_of
 from train_func.storage import Store, find
@@ -148,10 +148,13 @@ class Request:
                 "that is deleted or evicted is replaced, and the training goes on"
             )
         if record.generation > self.record.generation:
-            earlier = backend.job(self.record.job_name)  # to which no handle leads any more
-            status = earlier.status()
-            if status and status.is_over:  # another client may have submitted that generation again meanwhile
-                earlier.delete()
+            try:
+                earlier = backend.job(self.record.job_name)  # to which no handle leads any more
+                status = earlier.status()
+                if status and status.is_over:  # another client may have submitted that generation again meanwhile
+                    earlier.delete()
+            except TrainFuncError as error:
+                print(shown(f"note: {self.record.job_name}, the job of the generation before, is still there: {error}"))
         return Job(record, backend, store, told=facts.notes)
 
 
