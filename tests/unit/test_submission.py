@@ -10,7 +10,7 @@ import pytest
 
 from tests.api_servers import Answer, ApiServer, Authority, running, write_kubeconfig
 from tests.messages import unnamed
-from tests.stored_runs import put_run, put_submission
+from tests.stored_runs import put_checkpoint, put_run, put_submission
 from train_func import Cluster, InvalidInput, JobNotFound, Local, Run, attach, remove, submit
 from train_func.client import backend as backends
 from train_func.client import elsewhere
@@ -197,6 +197,20 @@ def test_a_job_that_does_not_go_on_from_the_run_that_is_named_now_is_attached_to
     for resume in (None, "another-run"):
         with_deadline(60, Room(), resume=resume)
         assert ("resume=None; you asked for resume=another-run" in capsys.readouterr().out) == bool(resume)
+
+
+def test_a_job_that_goes_on_from_what_the_named_run_was_to_go_on_from_is_attached_to_without_a_note(store, capsys):
+    first = put_run(store, Run(name="first"), code=70)
+    put_checkpoint(store, first, step=7)
+    second = replace(put_run(store, Run(name="second"), code=70), resumes=first.name, resumes_generation=1)
+    put_submission(store, second)
+    for _ in range(2):
+        with_deadline(60, Room(), resume="second")
+        assert "you asked for" not in capsys.readouterr().out
+    for entry in store.list(f"{second.name}/"):
+        store.delete(entry.key)
+    with_deadline(60, Room(), resume="second")  # which was removed since
+    assert "you asked for resume=second" in capsys.readouterr().out
 
 
 def test_a_fresh_training_has_its_handle_though_the_job_before_cannot_be_removed(store, capsys):

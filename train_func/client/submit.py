@@ -222,7 +222,7 @@ def attach_to(
     was = {**before.run.run.budget(), "train_func": before.run.package_version}
     now = {**record.run.budget(), "train_func": record.package_version}
     remedy = ""
-    if resume and not before.run.resumes.startswith(resume):
+    if resume and not goes_on_from(before.run, resume, store):
         was, now = {**was, "resume": before.run.resumes or None}, {**now, "resume": resume}
     if state != "Succeeded":
         was, now = {**was, **before.options}, {**now, **backend.request(job.record).options}
@@ -256,6 +256,26 @@ def await_other(record: RunRecord, backend: Backend, store: Store) -> Job:
     return attach_to(record, backend, store, state, by=f"already submitted by another client and {state}")
 
 
+def origin(name: str, store: Store) -> tuple[RunRecord, RunKeys]:
+    """The record of the run of this name, and the keys of the run from whose checkpoints it goes on: mostly its own."""
+    run = stored_record(store, RunKeys(name, newest_generation(store, name) or 1))
+    if run.resumes and not newest_checkpoint(store, run.keys):  # it was to go on from another one itself
+        return run, RunKeys(run.resumes, run.resumes_generation)
+    return run, run.keys
+
+
+def goes_on_from(record: RunRecord, name: str, store: Store) -> bool:
+    """Returns whether a run was submitted with the run of this name as ``resume``."""
+    if not record.resumes:
+        return False
+    if record.resumes.startswith(name):
+        return True
+    try:
+        return origin(whole_name(store, name, "submit"), store)[1].name == record.resumes
+    except JobNotFound:  # it was removed since
+        return False
+
+
 def resume_from(name: str, record: RunRecord, backend: Backend, store: Store) -> RunRecord:
     """The record with the run from whose checkpoints it goes on, as long as it has none of its own.
 
@@ -266,10 +286,7 @@ def resume_from(name: str, record: RunRecord, backend: Backend, store: Store) ->
     whole = whole_name(store, name, "submit")
     if whole == record.name:
         raise InvalidInput(f"resume={whole!r} is the run itself: it goes on from its own checkpoints without that")
-    other = stored_record(store, RunKeys(whole, newest_generation(store, whole) or 1))
-    source = other.keys
-    if other.resumes and not newest_checkpoint(store, source):  # it was to go on from another one itself
-        source = RunKeys(other.resumes, other.resumes_generation)
+    other, source = origin(whole, store)
     resumed = replace(record, resumes=source.name, resumes_generation=source.generation)
     if checkpoint := newest_checkpoint(store, record.keys):
         before = stored_record(store, record.keys)
