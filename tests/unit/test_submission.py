@@ -16,6 +16,7 @@ from train_func.client import backend as backends
 from train_func.client import elsewhere
 from train_func.client import submit as submitting
 from train_func.client.backend import JobRequest, RunsAlready
+from train_func.client.cli import main
 from train_func.client.status import Condition, JobStatus
 from train_func.client.stored_run import Submission, newest_generation
 from train_func.errors import JobFailed, StorageFailed
@@ -226,6 +227,15 @@ def test_a_fresh_training_has_its_handle_though_the_job_before_cannot_be_removed
     again = with_deadline(60, room, fresh=True)
     assert (again.record.generation, again.state) == (2, "Running")
     assert unnamed(capsys.readouterr().out, first.record.job_name, "no answer") == []
+
+
+def test_a_command_finds_a_run_in_the_place_that_it_was_submitted_to(store, monkeypatch):
+    monkeypatch.setenv("TRAIN_FUNC_STORE", store.address)
+    job = with_deadline(60, Room())
+    assert main(["delete", job.name, "--on", "Local"]) == 0
+    assert job.state == "Running"
+    assert main(["delete", job.name]) == 0
+    assert job.state == "Absent"
 
 
 @pytest.mark.parametrize("is_known", [True, False], ids=["can be asked", "cannot be asked"])
