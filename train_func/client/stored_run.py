@@ -274,7 +274,8 @@ def goes_on_in(store: Readable, record: RunRecord) -> str:
     """
     if store.list(record.keys.result):
         return "with the publication of what is trained"
-    if (checkpoint := newest_checkpoint(store, record.keys)) or not record.resumes:
+    checkpoint = newest_checkpoint(store, record.keys)
+    if checkpoint or not record.resumes:
         return checkpoint
     checkpoint = newest_checkpoint(store, RunKeys(record.resumes, record.resumes_generation))
     return checkpoint and f"{checkpoint} of {record.resumes}"

@@ -248,9 +248,11 @@ def await_other(record: RunRecord, backend: Backend, store: Store) -> Job:
     job = Job(record, backend, store)
     print(f"{job.name}: another client submits the same run; waiting up to {OTHER_SECONDS:.0f} s for its job")
     end = time.monotonic() + OTHER_SECONDS
-    while (state := job.state) in ("Absent", *WITHOUT_RESULT) and time.monotonic() < end:
+    state = job.state
+    while state in ("Absent", *WITHOUT_RESULT) and time.monotonic() < end:
         refuse_elsewhere(record.keys, backend, store)
         time.sleep(LOOK_SECONDS)
+        state = job.state
     if state == "Absent":
         raise JobNotFound(f"{job.name}: the other client that submitted the run started no job; submit it again")
     return attach_to(record, backend, store, state, by=f"already submitted by another client and {state}")
@@ -288,7 +290,8 @@ def resume_from(name: str, record: RunRecord, backend: Backend, store: Store) ->
         raise InvalidInput(f"resume={whole!r} is the run itself: it goes on from its own checkpoints without that")
     other, source = origin(whole, store)
     resumed = replace(record, resumes=source.name, resumes_generation=source.generation)
-    if checkpoint := newest_checkpoint(store, record.keys):
+    checkpoint = newest_checkpoint(store, record.keys)
+    if checkpoint:
         before = stored_record(store, record.keys)
         if before.resumes == source.name:
             return resumed
@@ -296,7 +299,8 @@ def resume_from(name: str, record: RunRecord, backend: Backend, store: Store) ->
             f"resume={name!r}: {record.name} has a checkpoint of its own, {checkpoint}, and goes on from that: submit "
             f"without resume. To go on from the other run instead, remove({record.name!r}) first"
         )
-    if (state := Job(other, backend, store).state) not in (*ENDED, "Absent"):
+    state = Job(other, backend, store).state
+    if state not in (*ENDED, "Absent"):
         raise InvalidInput(f"resume={whole!r}: that run is {state}; wait for its end, or stop it first")
     refuse_elsewhere(other.keys, backend, store)
     if not newest_checkpoint(store, source):

@@ -146,7 +146,10 @@ class LocalJob:
             )
             self.folder.write_changes(changes)
         end = time.monotonic() + END_SECONDS
-        while (status := self.status()) and not status.is_over and status.workers != changes.workers:
+        while True:
+            status = self.status()
+            if status is None or status.is_over or status.workers == changes.workers:
+                return
             if time.monotonic() > end:
                 raise JobFailed(
                     f"the controller of job {self.name} did not answer within {END_SECONDS:.0f} s; see "
