@@ -205,7 +205,7 @@ def test_what_only_a_change_can_help_is_told_and_raised_when_it_lasts(job, worke
     assert SOON < given_up <= LATE
     failure = monitor.failure()
     assert failure.cause == cause
-    assert unnamed(failure, *words, "job.cancel()") == []
+    assert unnamed(failure, *words, "cancel", "result") == []
     assert remedy in str(failure)
 
 

@@ -322,9 +322,7 @@ def test_of_a_job_that_had_ended_before_only_its_last_numbers_are_shown(watch, s
 def test_an_interrupt_ends_the_watching_and_the_program_and_not_the_job(watch, capsys, before):
     with pytest.raises(KeyboardInterrupt):
         watch(*before, KeyboardInterrupt())
-    assert (
-        unnamed(capsys.readouterr().out.splitlines()[-1], "train_func watch job-a ", "train_func cancel job-a ") == []
-    )
+    assert unnamed(capsys.readouterr().out.splitlines()[-1], "job-a", "watch", "cancel") == []
 
 
 def test_an_interrupt_in_ipython_ends_the_cells_behind_it_too_and_shows_one_sentence(watch, shell, capsys):

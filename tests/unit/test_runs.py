@@ -238,7 +238,7 @@ def test_of_a_job_of_another_backend_only_an_end_is_known(store, capsys):
     for record in (put_run(store, Run(name="ended")), put_run(store, Run(name="open"), code=None)):
         put_submission(store, record, **elsewhere)
     assert table(store).sort_index()["state"].tolist() == ["Succeeded", "Unknown"]
-    assert unnamed(capsys.readouterr().out, record.name, "on=Cluster(namespace='lab')") == []
+    assert unnamed(capsys.readouterr().out, record.name, "--on Cluster", "namespace=lab") == []
 
 
 @pytest.mark.parametrize("content", [b"", b"{}", b"[1]", b"no JSON", b'{"format": 99}', b'{"run": 1}'])

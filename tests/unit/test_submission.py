@@ -247,7 +247,7 @@ def test_a_run_that_runs_in_another_place_is_refused_with_its_handle(store, unkn
     for ask in (lambda: with_deadline(60, Room(2)), lambda: with_deadline(60, Room(2), fresh=True)):
         with pytest.raises(InvalidInput) as refused:
             ask()
-        assert unnamed(refused.value, f"attach({job.name!r}, on=Room(room=1))", "room 1") == []
+        assert unnamed(refused.value, f"attach({job.name!r}, on=Room(room=1)).cancel()", "room 1") == []
     with pytest.raises(InvalidInput, match="nothing was removed"):
         remove(job.name, on=Room(2))
     assert files(store) == before

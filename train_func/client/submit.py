@@ -18,6 +18,7 @@ from train_func.client.stored_run import (
     WITHOUT_RESULT,
     Submission,
     goes_on_in,
+    how_to,
     newest_checkpoint,
     newest_generation,
     start_job,
@@ -117,7 +118,7 @@ class Request:
         if state not in ("Absent", *ENDED):  # of two generations at once, no handle would lead to the older one
             raise InvalidInput(
                 f"fresh=True: generation {record.generation} of {record.name} is {state}; wait for it, or stop it "
-                f"first: {self.job.attach_expression}.cancel()"
+                f"first: `{how_to('cancel', record.name, backend, store.address)}`"
             )
         refuse_elsewhere(record.keys, backend, store)
         if resume is not None:
@@ -154,7 +155,8 @@ class Request:
                 if status and status.is_over:  # another client may have submitted that generation again meanwhile
                     earlier.delete()
             except TrainFuncError as error:
-                print(shown(f"note: {self.record.job_name}, the job of the generation before, is still there: {error}"))
+                name = self.record.job_name
+                print(shown(f"note: {name}, the job of the generation before, could not be removed: {error}"))
         return Job(record, backend, store, told=facts.notes)
 
 
@@ -226,7 +228,8 @@ def attach_to(
         was, now = {**was, "resume": before.run.resumes or None}, {**now, "resume": resume}
     if state != "Succeeded":
         was, now = {**was, **before.options}, {**now, **backend.request(job.record).options}
-        remedy = f"; for these stop it first, then submit again: {job.attach_expression}.cancel()"
+        cancel = how_to("cancel", job.name, backend, store.address)
+        remedy = f"; for these stop it first, then submit again: `{cancel}`"
     if names := changed(was, now):
         values = [", ".join(f"{name}={options.get(name)}" for name in names) for options in (was, now)]
         print(shown(f"note: submitted with {values[0]}; you asked for {values[1]}{remedy}"))
@@ -297,7 +300,8 @@ def resume_from(name: str, record: RunRecord, backend: Backend, store: Store) ->
             return resumed
         raise InvalidInput(
             f"resume={name!r}: {record.name} has a checkpoint of its own, {checkpoint}, and goes on from that: submit "
-            f"without resume. To go on from the other run instead, remove({record.name!r}) first"
+            f"without resume. To go on from the other run instead, remove this one first: "
+            f"`{how_to('remove', record.name, backend, store.address)}`"
         )
     state = Job(other, backend, store).state
     if state not in (*ENDED, "Absent"):

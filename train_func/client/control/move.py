@@ -74,7 +74,7 @@ class Workers:
         if run.min_workers is None:
             raise InvalidInput(
                 f"scale({workers!r}): {self._record.name} has a fixed number of workers, {run.workers}. Only a run "
-                "with min_workers changes its size: job.cancel(), then submit it again with Run(..., min_workers=1), "
+                "with min_workers changes its size: cancel the job, then submit it again with Run(..., min_workers=1), "
                 "and it goes on from its newest checkpoint"
             )
         if fault := whole_fault("workers", workers, run.min_workers, run.workers):

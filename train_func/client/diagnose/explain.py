@@ -280,7 +280,7 @@ def explain(record: RunRecord, job: BoundJob, store: Store, logs: str) -> JobFai
         lines.append(f"  the records of the workers are unknown, because the store could not be asked: {evidence.away}")
     lines += [f"  a worker's record is unreadable: {words}" for words in evidence.damaged]
     if evidence.has_model:
-        lines.append("  a model was published before that: job.fetch() brings it")
+        lines.append("  a model was published before that: fetch brings it")
     elif evidence.has_result:
         lines.append(
             "  what was trained is in the store, and only its copy to the model folder is missing: submitted again, "

@@ -23,7 +23,7 @@ EVICTION_REASONS = frozenset(EVICTED.split())
 _STARTED_AGAIN = "it is started again"
 _NOT_KNOWN = datetime.max.replace(tzinfo=UTC)  # of what a pod shows at the moment: it is the newest
 _OTHER_STORE = (
-    "make the store's address reachable for the workers, or job.cancel() and name another: s3_endpoint=... of "
+    "make the store's address reachable for the workers, or cancel the job and name another: s3_endpoint=... of "
     "Cluster(...) or TRAIN_FUNC_S3_ENDPOINT"
 )
 

@@ -251,7 +251,7 @@ class Lines:
     def _show_unprinted(self) -> None:
         left_out, self._num_printed = self._num_printed - MOST_PRINTED, 0
         if left_out > 0:
-            self.say(f"{counted(left_out, 'further line')} of rank 0: logs() shows them")
+            self.say(f"{counted(left_out, 'further line')} of rank 0: see the logs")
 
     def _is_new_end(self, end: WorkerEnds) -> bool:
         """Returns whether neither the words of this end nor an end with the same root were shown in the attempt.
