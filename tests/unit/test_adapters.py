@@ -3,6 +3,7 @@
 import json
 import re
 import shutil
+from dataclasses import replace
 
 import pytest
 import torch
@@ -191,6 +192,14 @@ def test_the_base_that_is_looked_for_is_told_and_one_that_takes_too_long_refused
     assert str(base) in capsys.readouterr().out
     monkeypatch.setattr(preflight, "LIMIT_SECONDS", 0)
     assert str(base) in str(refused(record_of(base, tmp_path), published))
+
+
+def test_adapters_of_a_run_without_a_task_are_put_on_their_model_by_whoever_has_loaded_it(base, published, tmp_path):
+    record = replace(record_of(base, tmp_path), run=Run())
+    with pytest.raises(InvalidInput) as refused:
+        load.merge(record, published, tmp_path / "merged")
+    assert refused.value.cause == "model"
+    assert unnamed(refused.value, record.name, "task", "fetch()", "PeftModel.from_pretrained") == []
 
 
 def test_without_peft_nothing_is_brought_and_the_command_that_installs_it_told(base, published, tmp_path, monkeypatch):

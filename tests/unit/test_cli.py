@@ -202,6 +202,13 @@ def test_an_error_is_one_json_object_on_stderr_and_its_cause_an_exit_code(run, c
         assert out == ""
 
 
+def test_a_job_without_a_result_that_a_person_watches_is_told_once_with_the_exit_code_of_its_cause(run, capsys):
+    put_run(open_store(run.store), Run(name="fails"), code=70)
+    assert main(["watch", "fails"]) == CODES["code"]
+    out, err = capsys.readouterr()
+    assert f"{out}{err}".count("the whole log: ") == 1
+
+
 def test_what_is_waited_for_longer_than_asked_ends_with_124_and_goes_on(run, capsys):
     put_run(open_store(run.store), Run(name="runs"), code=None)
     job_of = Status(conditions=(Condition("Running", "True", "", ""),))

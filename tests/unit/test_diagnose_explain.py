@@ -14,8 +14,8 @@ import pytest
 
 from tests.messages import unnamed
 from tests.recorded_jobs import RecordedJob, a_record
-from tests.stored_runs import put_submission
-from train_func import Local, TextClassification, attach
+from tests.stored_runs import put_checkpoint, put_submission
+from train_func import Cluster, Local, TextClassification, attach
 from train_func.client.diagnose import explain
 from train_func.client.stored_run import mark_cancelled
 from train_func.client.watch import JobLooks
@@ -196,7 +196,7 @@ def test_a_failure_after_publishing_says_that_the_model_is_there_and_whether_its
     if left == "a model":
         store.put(f"{keys.model}/manifest.json", b"{}")
     told = str(explained(store))
-    assert ("job.fetch()" in told, "no step is done again" in told) == (left == "a model", left == "a result")
+    assert ("fetch" in told, "no step is done again" in told) == (left == "a model", left == "a result")
     assert "resume=" not in told
 
 
@@ -271,6 +271,13 @@ def test_elsewhere_the_way_to_the_whole_log_is_a_command_with_what_is_not_the_de
     assert lines["data of us"][5:] == ["--on", "Local", "--store", record.store]
 
 
+def test_the_command_for_a_run_of_a_cluster_finds_it_in_its_context_namespace_and_kind(store):
+    cluster = Cluster(context="c", namespace="a", kind="TrainJob", store="s3://bucket/runs")
+    command = shlex.split(JobLooks(a_record(), RecordedJob("exit_1"), store, cluster).how_to("watch"))
+    where = ["--on", "Cluster", "--store", a_record().store]
+    assert command[5:] == [*where, "--option", "context=c", "namespace=a", "kind=TrainJob"]
+
+
 KNOWN_ERRORS = {
     "a GPU that is not there": ("RuntimeError", "Found no NVIDIA driver on your system", ["gpu=1", "session.device"]),
     "a torch without CUDA": ("AssertionError", "Torch not compiled with CUDA enabled", ["gpu=1", "session.device"]),
@@ -341,6 +348,19 @@ def test_a_variable_that_no_worker_has_is_given_by_the_backend(store):
     put_end(store, cause="code", message="rank 0", ranks=(lacks,))
     (advice,) = re.findall("next: (.*)", str(explained(store)))
     assert unnamed(advice, "environment={'NAME_OF_A_TEAM':") == []
+
+
+@pytest.mark.parametrize(
+    ("kind", "message", "changes_the_run"),
+    [("RuntimeError", "Found no NVIDIA driver on your system", False), ("ValueError", "of the function", True)],
+)
+def test_resume_is_named_only_where_the_remedy_makes_another_run(store, kind, message, changes_the_run):
+    put_submission(store, a_record())
+    put_checkpoint(store, a_record(), step=7)
+    put_end(store, cause="code", message="rank 0", ranks=(a_rank(code=70, type=kind, message=message),))
+    (advice,) = re.findall("next: (.*)", str(explained(store)))
+    assert unnamed(advice, "after step 7") == []
+    assert ("resume=" in advice) is changes_the_run
 
 
 @pytest.mark.parametrize("waiting", [(0,), (0, 1)])

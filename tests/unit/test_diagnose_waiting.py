@@ -2,13 +2,15 @@
 
 import json
 from collections.abc import Callable
-from datetime import datetime, timedelta
+from datetime import UTC, datetime, timedelta
 
 import pytest
 
 from tests.messages import unnamed
 from tests.recorded_jobs import Clock, RecordedJob, a_record, looked
 from train_func.client.diagnose import JobMonitor
+from train_func.client.diagnose.incidents import incidents
+from train_func.client.status import Pod
 from train_func.errors import InvalidInput
 
 SOON = 6  # seconds until a hindrance counts
@@ -203,7 +205,7 @@ def test_what_only_a_change_can_help_is_told_and_raised_when_it_lasts(job, worke
     assert SOON < given_up <= LATE
     failure = monitor.failure()
     assert failure.cause == cause
-    assert unnamed(failure, *words, "job.cancel()") == []
+    assert unnamed(failure, *words, "cancel", "result") == []
     assert remedy in str(failure)
 
 
@@ -272,6 +274,17 @@ def test_an_eviction_that_pod_and_event_tell_is_told_once():
     pod["metadata"]["uid"] = "uid-0"
     pod["status"] |= {"phase": "Failed", "reason": "Evicted", "message": CACHE}
     assert len(looked(job)[0]) == 1
+
+
+def test_what_happened_to_workers_comes_in_the_order_of_its_times():
+    begin = datetime(2026, 11, 21, 14, tzinfo=UTC)
+    times = [begin + timedelta(seconds=seconds) for seconds in (9, 3)]
+    names = ["p", "q", "r"]
+    pods = [
+        Pod(name, name, worker, "Failed", None, "Evicted", "", None, ended, deleted=False)
+        for worker, (name, ended) in enumerate(zip(names, [*times, None], strict=True))
+    ]
+    assert [each.worker for each in incidents(pods, [], 3)] == [1, 0, 2]
 
 
 def test_a_worker_that_stays_because_its_node_is_back_has_not_been_removed():

@@ -17,6 +17,7 @@ from train_func.client.job import Job
 from train_func.client.logs import Attempt, AttemptLine
 from train_func.client.status import Condition, JobStatus, LogLine, LogPosition, Pod, Snapshot
 from train_func.client.watch import JobLooks, News
+from train_func.errors import StorageFailed
 from train_func.storage import open_store
 from train_func.wire import events
 from train_func.wire.events import Event
@@ -282,6 +283,15 @@ def test_the_end_is_shown_behind_the_last_line(watch, shown):
     assert shown() == ["job-a: Running", str(NOTE), "job-a: Failed"]
 
 
+@pytest.mark.parametrize("before", [(), (snapshot(),)], ids=["it had failed before", "it fails"])
+def test_why_a_job_has_no_result_is_shown_once(watch, painted, capsys, before):
+    watch(*before, snapshot("Failed"))
+    out, err = capsys.readouterr()
+    assert [text.count("the whole log: ") for text in (out, err)] == [0, 1]
+    painted(*before, snapshot("Failed"), on=Terminal())
+    assert "".join(capsys.readouterr()).count("the whole log: ") == 1
+
+
 def of_three(state, phase):
     """As ``snapshot``, of a job that should have three workers; the last one is in this phase."""
     made = snapshot(state)
@@ -312,9 +322,7 @@ def test_of_a_job_that_had_ended_before_only_its_last_numbers_are_shown(watch, s
 def test_an_interrupt_ends_the_watching_and_the_program_and_not_the_job(watch, capsys, before):
     with pytest.raises(KeyboardInterrupt):
         watch(*before, KeyboardInterrupt())
-    assert (
-        unnamed(capsys.readouterr().out.splitlines()[-1], "train_func watch job-a ", "train_func cancel job-a ") == []
-    )
+    assert unnamed(capsys.readouterr().out.splitlines()[-1], "job-a", "watch", "cancel") == []
 
 
 def test_an_interrupt_in_ipython_ends_the_cells_behind_it_too_and_shows_one_sentence(watch, shell, capsys):
@@ -342,11 +350,13 @@ def test_a_function_is_called_with_each_alert_and_what_it_raises_is_printed_once
 class Canvas:
     """Where panels are painted; ``state`` and ``words`` are of the last one."""
 
+    is_open = False
+
     def paint(self, panel):
-        self.state, self.words = panel.state, str(panel)
+        self.state, self.words, self.is_open = panel.state, str(panel), True
 
     def close(self):
-        pass
+        self.is_open = False
 
 
 @pytest.fixture
@@ -378,6 +388,15 @@ def test_an_interrupt_leaves_a_frame_that_says_that_it_is_no_longer_updated(pain
     assert "● Running" not in frame.state
     over = painted(snapshot(), snapshot("Failed"))
     assert over.state == "✗ Failed"
+
+
+@pytest.mark.parametrize("error", [KeyboardInterrupt(), StorageFailed("away", reason="unreachable")], ids=repr)
+def test_whatever_ends_the_watching_gives_the_terminal_back(painted, error):
+    canvas = Canvas()
+    with contextlib.suppress(StorageFailed):
+        painted(snapshot("Running", progress(35, 80)), error, on=canvas)
+    assert unnamed(canvas.words, "step 35 of 80") == []
+    assert not canvas.is_open
 
 
 def test_an_interrupt_in_a_terminal_leaves_such_a_frame_too(painted, capsys):

@@ -10,9 +10,12 @@ from tests.local_jobs import until
 from tests.messages import unnamed
 from tests.stored_runs import put_checkpoint, put_run, put_submission
 from train_func import Cluster, Local
-from train_func.client.backend import provisional
+from train_func.client.backend import BACKENDS, provisional
 from train_func.client.job import Job
 from train_func.client.kinds.pytorchjob import PYTORCHJOB
+from train_func.client.local.local_job import LocalJob
+from train_func.client.status import Condition, JobStatus, Snapshot
+from train_func.client.stored_run import how_to
 from train_func.errors import InvalidInput, JobNotFound, StorageFailed
 from train_func.run import Run
 from train_func.storage import open_store
@@ -47,15 +50,36 @@ def test_what_finds_a_job_again_names_its_backend(job, monkeypatch, backend, on)
     assert Job(job.record, backend(), job._store).attach_expression == f"attach({job.name!r}{on})"
 
 
+class Own(Local):
+    """A backend that no command knows."""
+
+
+@pytest.mark.parametrize("verb", ["cancel", "remove"])
+def test_what_is_to_be_done_with_a_run_is_a_command_where_a_command_knows_its_backend(job, monkeypatch, verb):
+    monkeypatch.setitem(BACKENDS, "Own", __name__)
+    store = job._store.address
+    place = f"--on Cluster --store {store} --option namespace=alice"
+    assert (
+        how_to(verb, job.name, Cluster(namespace="alice"), store) == f"python -m train_func {verb} {job.name} {place}"
+    )
+    assert unnamed(how_to(verb, job.name, Own(), store), f"({job.name!r}, on=Own())") == []
+
+
+@pytest.mark.parametrize(("verb", "call"), [("cancel", "attach({}).cancel()"), ("remove", "remove({})")])
+def test_what_is_to_be_done_with_a_run_is_a_call_in_a_notebook(job, shell, verb, call):
+    told = how_to(verb, job.name, Cluster(namespace="alice"), job._store.address)
+    assert told == call.format(f"{job.name!r}, on=Cluster(namespace='alice')")
+
+
 def test_a_job_of_another_place_is_said_to_be_there_and_what_it_is_found_by_stays(job, capsys):
     place = {"backend": "Cluster", "place": "namespace alice", "identity": {"of": "another"}}
     put_submission(job._store, job.record, **place, found_by={"namespace": "alice"})
     for ask in (job.wait, job.result, job.fetch):
         with pytest.raises((JobNotFound, OSError)) as refused:
             ask()
-        assert unnamed(refused.value, f"'{job.name}'", "on=Cluster(namespace='alice')") == []
+        assert unnamed(refused.value, job.name, "--on Cluster", "--option namespace=alice") == []
     job.delete()
-    assert unnamed(capsys.readouterr().out, f"'{job.name}'", "on=Cluster(namespace='alice')") == []
+    assert unnamed(capsys.readouterr().out, job.name, "--on Cluster", "--option namespace=alice") == []
     assert job._store.get(job.record.keys.submission(1)).data
 
 
@@ -63,7 +87,7 @@ def test_a_job_of_this_place_that_is_gone_is_to_be_submitted_again(job):
     put_submission(job._store, job.record)
     with pytest.raises(JobNotFound, match=job.record.job_name) as gone:
         job.wait()
-    assert "on=" not in str(gone.value)
+    assert "--on" not in str(gone.value)
 
 
 def test_a_run_that_was_removed_is_told_as_that(job):
@@ -86,6 +110,18 @@ def test_a_handle_that_a_notebook_shows_tells_name_state_and_progress(jobs, tmp_
     html = Job(record, jobs.backend, store)._repr_html_()
     assert unnamed(html, "✓ Succeeded", record.name, "train()", "generation 2", "25%", "step 10 of 40") == []
     assert "<svg" not in html
+
+
+def test_a_report_and_a_handle_of_a_job_that_goes_on_say_so(jobs, tmp_path, monkeypatch):
+    running = Snapshot(JobStatus((Condition("Running", "True", "", ""),)))
+    monkeypatch.setattr(LocalJob, "look", lambda job, *_, **__: running)
+    store = open_store((tmp_path / "store").as_uri())
+    record = put_run(store, Run(name="own"), code=None)
+    event = events.StepProgress(step=10, num_steps=40, epoch=1, loss=0.5, rows_per_second=8, seconds_left=7)
+    store.put(record.keys.attempt(1).log(0), f"{events.line(event)}\n".encode())
+    job = Job(record, jobs.backend, store)
+    for html in (job._repr_html_(), job.report(tmp_path).read_text()):
+        assert unnamed(html, "● Running", "step 10 of 40", "as of", "7 s left") == []
 
 
 @pytest.mark.parametrize("precision", ["", "bf16"], ids=["a loop of one's own", "Trainer"])
@@ -162,7 +198,7 @@ def test_a_deleted_job_leaves_its_run_and_says_where(job, jobs, tmp_path, capsys
         job.delete()
         (line,) = capsys.readouterr().out.splitlines()
         assert ("its pods" in line) is is_there
-        assert f"remove({job.name!r}" in line
+        assert f"remove {job.name}" in line
         assert f"{job._store.address}/{job.name}/" in line
         assert not (jobs.home / "jobs" / name).exists()
         assert (jobs.backend.job(name).status(), job.state, job.result()) == (None, "Succeeded", {"loss": 0.5})

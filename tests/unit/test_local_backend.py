@@ -258,6 +258,18 @@ def test_a_controller_that_cannot_start_is_told_of(jobs, monkeypatch):
     assert jobs.backend.job("job-a").status() is None
 
 
+def test_a_controller_that_accepts_nothing_is_told_of_and_ended_with_what_it_has_started(jobs, monkeypatch, tmp_path):
+    hangs = tmp_path / "hangs"
+    hangs.write_text("#!/bin/sh\nsleep 600 &\nsleep 600\n")
+    hangs.chmod(0o700)
+    monkeypatch.setattr("sys.executable", str(hangs))
+    monkeypatch.setattr("train_func.client.local.local_job.START_SECONDS", 1)
+    with pytest.raises(JobFailed) as refused:
+        jobs.start("pass")
+    assert unnamed(refused.value, "job-a", "controller.log") == []
+    until(lambda: not jobs.processes("job-a"), "the end of what it has started")
+
+
 def test_a_running_job_names_the_command_that_asks_each_of_its_workers_where_it_is(jobs):
     job = jobs.backend.job(jobs.start(ANSWERS))
     until(lambda: jobs.text().count("ready") == 2 and phases(jobs) == ["Running", "Running"], "both workers run")

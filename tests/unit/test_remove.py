@@ -228,7 +228,7 @@ def test_a_submission_whose_input_an_interrupted_removal_has_marked_names_that_a
     monkeypatch.undo()
     with pytest.raises(StorageFailed) as refused:
         submit_with_input(store, record, here)
-    assert unnamed(refused.value, new.name, f"remove('{gone.name}')") == []
+    assert unnamed(refused.value, new.name, f"remove {gone.name}") == []
     assert record.keys.submission(2) not in keys_of(store)
     remove(gone.name, on=backend)
     assert not store.list("inputs/")
@@ -321,7 +321,7 @@ def test_while_a_job_of_any_generation_has_not_ended_nothing_is_removed(store, j
     named = {record.name.rpartition("-")[2] if of == "first" else "g2": job}
     with pytest.raises(InvalidInput) as refused:
         remove(record.name, on=with_jobs(store, **named))
-    assert unnamed(refused.value, f"attach('{record.name}'", ".cancel()") == []
+    assert unnamed(refused.value, f"cancel {record.name}") == []
     assert keys_of(store) == before
     assert not job.deleted
 
@@ -347,7 +347,7 @@ def test_while_another_run_that_goes_on_from_it_has_not_ended_nothing_is_removed
     named = {"g2" if generation > 1 else other.name.rpartition("-")[2]: job}
     with pytest.raises(InvalidInput) as refused:
         remove(record.name, on=with_jobs(store, **named))
-    assert unnamed(refused.value, record.name, f"attach('{other.name}'", ".cancel()") == []
+    assert unnamed(refused.value, record.name, f"cancel {other.name}") == []
     assert keys_of(store) == before
     job.delete()
     remove(record.name, on=with_jobs(store, **named))

@@ -117,7 +117,7 @@ def test_what_is_wrong_with_the_checkpoints_of_another_run_names_that_run(store,
 def test_a_run_with_a_checkpoint_that_is_none_of_the_others_is_not_gone_on_with_from_the_other(store, other):
     record = put_run(store, RUN, code=70)
     put_checkpoint(store, record, step=3)
-    with refuses(other.name, record.name, "step 3", "remove("):
+    with refuses(other.name, record.name, "step 3", f"remove {record.name}"):
         origin(store, record, other.name)
 
 

@@ -2,6 +2,7 @@
 
 import json
 import re
+from dataclasses import replace
 from types import SimpleNamespace
 
 import pandas as pd
@@ -237,7 +238,7 @@ def test_of_a_job_of_another_backend_only_an_end_is_known(store, capsys):
     for record in (put_run(store, Run(name="ended")), put_run(store, Run(name="open"), code=None)):
         put_submission(store, record, **elsewhere)
     assert table(store).sort_index()["state"].tolist() == ["Succeeded", "Unknown"]
-    assert unnamed(capsys.readouterr().out, record.name, "on=Cluster(namespace='lab')") == []
+    assert unnamed(capsys.readouterr().out, record.name, "--on Cluster", "namespace=lab") == []
 
 
 @pytest.mark.parametrize("content", [b"", b"{}", b"[1]", b"no JSON", b'{"format": 99}', b'{"run": 1}'])
@@ -295,6 +296,25 @@ def test_a_run_that_is_removed_meanwhile_is_left_out(store, monkeypatch):
 
     monkeypatch.setattr(type(store), "names", then_removed)
     assert [*table(store).index] == [other.name]
+
+
+@pytest.mark.parametrize("num_before", [0, 1])
+def test_a_submission_that_is_taken_back_meanwhile_counts_no_more(store, monkeypatch, num_before):
+    record = put_run(store, Run(name="a"), code=None, submitted=FIRST)
+    newest = put_submission(store, replace(record, submitted=SECOND)) if num_before else record
+    get, gone, asked = type(store).get, newest.keys.submission(newest.submission), []
+
+    def taken_back(self, key):
+        if key == gone:
+            asked.append(key)
+            assert len(asked) < 10, "it is asked for again and again"
+            store.delete(gone)
+        return get(self, key)
+
+    monkeypatch.setattr(type(store), "get", taken_back)
+    found = table(store)
+    assert [*found.index] == [record.name]
+    assert [*found["submitted"].notna()] == [bool(num_before)]
 
 
 def test_a_notebook_shows_how_long_ago_runs_were_submitted_their_states_and_their_losses_as_curves(store):

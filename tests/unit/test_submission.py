@@ -9,12 +9,13 @@ import pytest
 
 from tests.api_servers import Answer, ApiServer, Authority, running, write_kubeconfig
 from tests.messages import unnamed
-from tests.stored_runs import put_run, put_submission
+from tests.stored_runs import put_checkpoint, put_run, put_submission
 from train_func import Cluster, InvalidInput, JobNotFound, Local, Run, attach, remove, submit
 from train_func.client import backend as backends
 from train_func.client import elsewhere
 from train_func.client import submit as submitting
 from train_func.client.backend import JobRequest, RunsAlready
+from train_func.client.cli import main
 from train_func.client.status import Condition, JobStatus
 from train_func.client.stored_run import Submission, newest_generation
 from train_func.errors import JobFailed, StorageFailed
@@ -195,6 +196,44 @@ def test_a_job_that_does_not_go_on_from_the_run_that_is_named_now_is_attached_to
         assert ("resume=None; you asked for resume=another-run" in capsys.readouterr().out) == bool(resume)
 
 
+def test_a_job_that_goes_on_from_what_the_named_run_was_to_go_on_from_is_attached_to_without_a_note(store, capsys):
+    first = put_run(store, Run(name="first"), code=70)
+    put_checkpoint(store, first, step=7)
+    second = replace(put_run(store, Run(name="second"), code=70), resumes=first.name, resumes_generation=1)
+    put_submission(store, second)
+    for _ in range(2):
+        with_deadline(60, Room(), resume="second")
+        assert "you asked for" not in capsys.readouterr().out
+    for entry in store.list(f"{second.name}/"):
+        store.delete(entry.key)
+    with_deadline(60, Room(), resume="second")  # which was removed since
+    assert "you asked for resume=second" in capsys.readouterr().out
+
+
+def test_a_fresh_training_has_its_handle_though_the_job_before_cannot_be_removed(store, capsys):
+    first = with_deadline(60, Room())
+    Room.jobs_of[1][first.record.job_name] = status("Failed")
+    room = Room()
+    job_of = room.job
+
+    def away():
+        raise StorageFailed("no answer", reason="unreachable")
+
+    room.job = lambda name: SimpleNamespace(**{**vars(job_of(name)), "delete": away})
+    again = with_deadline(60, room, fresh=True)
+    assert (again.record.generation, again.state) == (2, "Running")
+    assert unnamed(capsys.readouterr().out, first.record.job_name, "no answer") == []
+
+
+def test_a_command_finds_a_run_in_the_place_that_it_was_submitted_to(store, monkeypatch):
+    monkeypatch.setenv("TRAIN_FUNC_STORE", store.address)
+    job = with_deadline(60, Room())
+    assert main(["delete", job.name, "--on", "Local"]) == 0
+    assert job.state == "Running"
+    assert main(["delete", job.name]) == 0
+    assert job.state == "Absent"
+
+
 @pytest.mark.parametrize("is_known", [True, False], ids=["can be asked", "cannot be asked"])
 def test_a_run_that_runs_in_another_place_is_refused_with_its_handle(store, unknown, is_known):
     job = with_deadline(60, Room(1))
@@ -204,7 +243,7 @@ def test_a_run_that_runs_in_another_place_is_refused_with_its_handle(store, unkn
     for ask in (lambda: with_deadline(60, Room(2)), lambda: with_deadline(60, Room(2), fresh=True)):
         with pytest.raises(InvalidInput) as refused:
             ask()
-        assert unnamed(refused.value, f"attach({job.name!r}, on=Room(room=1))", "room 1") == []
+        assert unnamed(refused.value, f"attach({job.name!r}, on=Room(room=1)).cancel()", "room 1") == []
     with pytest.raises(InvalidInput, match="nothing was removed"):
         remove(job.name, on=Room(2))
     assert files(store) == before

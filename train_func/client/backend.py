@@ -22,6 +22,7 @@ if TYPE_CHECKING:
 # The modules that have them; each is loaded when it is first used.
 BACKENDS = {"Local": "train_func.client.local.local", "Cluster": "train_func.client.cluster.cluster"}
 DEFAULT = "Local"  # of a submission that names none
+OF_COMMANDS = frozenset(BACKENDS)  # one that is registered is known in this process alone
 
 
 @dataclass(frozen=True)

@@ -11,7 +11,7 @@ from functools import cached_property
 
 from train_func.client.backend import Backend, BoundJob
 from train_func.client.stored_attempts import state_in_store
-from train_func.client.stored_run import ENDED, Submission, attach_expression
+from train_func.client.stored_run import ENDED, Submission, how_to
 from train_func.errors import InvalidInput, TrainFuncError
 from train_func.storage import Store, find
 from train_func.wire.layout import RunKeys
@@ -81,7 +81,7 @@ class Elsewhere:
     def __str__(self) -> str:
         what = f"{self.keys.name} was submitted to {self.submission.place} at {self.submission.run.submitted}"
         if self.job is not None:
-            return f"{what}, and has not ended there: {self.submission.handle} is its handle"
+            return f"{what}, and has not ended there"
         life = self._sign_of_life()
         last = f"Its last sign of life, of {life.pod}, is of {life.time}" if life else "It has given no sign of life"
         return f"{what}, and whether it runs there cannot be asked from here{self._answer[1]}. {last}"
@@ -90,11 +90,11 @@ class Elsewhere:
     def remedy(self) -> str:
         """What to do where it may run, and is not to."""
         if self.job is not None:
-            return f"stop it there first: {self.submission.handle}.cancel()"
+            return f"stop it there first: `{self.submission.how_to('cancel')}`"
         return (
-            f"look at it, or stop it, there: {self.submission.handle}. Where that place is gone for good, "
-            f"{attach_expression(self.keys.name, self.here)}.cancel() gives the job up from here, unless it still "
-            "gives signs of life"
+            f"stop it there: `{self.submission.how_to('cancel')}`. Where that place is gone for good, "
+            f"`{how_to('cancel', self.keys.name, self.here, self.store.address)}` gives the job up from here, unless "
+            "it still gives signs of life"
         )
 
 

@@ -143,6 +143,8 @@ class Job:
         except KeyboardInterrupt:
             screen.finish()
             raise self._left_running("watching", "watch", "shows it again") from None
+        finally:
+            screen.close()
         return failure
 
     def report(self, path: str | Path | None = None, *, texts: bool = True) -> Path:
@@ -184,8 +186,10 @@ class Job:
         from train_func.client.diagnose.diagnosis import workers
         from train_func.client.logs import LogText, of_attempt
 
-        if worker is not None and worker not in (known := workers_of(self._store, self.record)):
-            raise InvalidInput(f"worker={worker!r}: {self.name} has {workers(known)}")
+        if worker is not None:
+            known = workers_of(self._store, self.record)
+            if worker not in known:
+                raise InvalidInput(f"worker={worker!r}: {self.name} has {workers(known)}")
         if attempt is not None and (fault := whole_fault("attempt", attempt, 1)):
             raise InvalidInput(fault)
         read = partial(self._looks.lines, self._note, worker, is_followed=follow)

@@ -142,7 +142,7 @@ def stored_runs(begin: str, backend: Backend, state: str | Collection[str] = ())
     if called := [run.row["name"] for run in stored if not run.record and not run.problem]:
         notes.append(
             f"no submission in {listed(called)}: these functions were called without submit, or a part of the run is "
-            "lost; remove(name) frees what they keep"
+            "lost; removing them frees what they keep"
         )
     foreign = [name for name in folders if not NAME.fullmatch(name) and name not in SHARED]
     if foreign and not begin:

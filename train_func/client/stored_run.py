@@ -4,12 +4,15 @@ import contextlib
 import difflib
 import json
 import re
+import shlex
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from train_func import tables
 from train_func.client.backend import (
+    DEFAULT,
+    OF_COMMANDS,
     Backend,
     BoundJob,
     JobRequest,
@@ -22,7 +25,7 @@ from train_func.client.status import JobStatus
 from train_func.errors import InvalidInput, JobNotFound, StorageFailed, TrainFuncError
 from train_func.run import NAME
 from train_func.storage import Readable, Store, find, put_new
-from train_func.text import listed
+from train_func.text import in_ipython, listed
 from train_func.wire.events import now
 from train_func.wire.layout import (
     INPUTS,
@@ -31,6 +34,7 @@ from train_func.wire.layout import (
     input_folder,
     later_generations,
     newest_number,
+    record_numbers,
 )
 from train_func.wire.records import RunRecord, SubmissionRecord
 
@@ -54,9 +58,10 @@ class Submission(SubmissionRecord):
 
         Raises StorageFailed (reason "damaged") where it is none that this version reads.
         """
-        while number := newest_number(store.names(keys.submissions)):
+        for number in record_numbers(store.names(keys.submissions)):
             key = keys.submission(number)
-            if record := find(store, key):  # else its client took it back just now
+            record = find(store, key)
+            if record:  # else its client took it back just now
                 return cls.from_json(record.data, f"{store.address}/{key}")
         return None
 
@@ -68,15 +73,14 @@ class Submission(SubmissionRecord):
         kind = next((kind for kind in identity if kind in self.identity), None)
         return kind is not None and identity[kind] == self.identity[kind]
 
-    @property
-    def handle(self) -> str:
-        """The expression that returns the handle on the job, in the place of the job."""
-        return f"attach({self.run.name!r}, {argument_of(self.backend, self.found_by) or f'on={self.backend}()'})"
+    def how_to(self, verb: str) -> str:
+        """Returns what does this with its job, in the place of the job."""
+        return _call_or_command(verb, self.run.name, self.backend, self.found_by, self.run.store)
 
     @property
     def whereabouts(self) -> str:
         """Where its job is, behind the name of the run."""
-        return f"was submitted to {self.place}: there, {self.handle} is its handle"
+        return f"was submitted to {self.place}: there, `{self.how_to('watch')}` shows it"
 
     def reachable(self) -> Backend | None:
         """The backend whose job it is; None where its options lead to another place from here, or to none."""
@@ -195,7 +199,7 @@ def start_job(
     addresses = list(addresses)
     if not put_new(store, key, submission.to_json()):
         return False
-    if fault := _removed_input(store, record, addresses):
+    if fault := _removed_input(store, record, addresses, backend):
         store.delete(key)
         raise StorageFailed(fault, reason="conflict")
     notes = tables.keep(record.store, record.name, addresses)
@@ -211,13 +215,13 @@ def start_job(
                 note.unlink(missing_ok=True)
         raise
     except KeyboardInterrupt:
-        stops = f"{attach_expression(record.name, backend)}.cancel() stops it"
-        print(f"{record.name}: interrupted while it was created; if it is there, it goes on: {stops}")
+        cancel = how_to("cancel", record.name, backend, store.address)
+        print(f"{record.name}: interrupted while it was created; if it is there, it goes on: `{cancel}` stops it")
         raise
     return True
 
 
-def _removed_input(store: Store, record: RunRecord, addresses: Iterable[str]) -> str:
+def _removed_input(store: Store, record: RunRecord, addresses: Iterable[str], backend: Backend) -> str:
     """Returns why an input in the store may be gone before the workers read it; empty where all of them stay.
 
     A removal reads the submissions after it has set its marks, so that it sees one that is written before this.
@@ -228,9 +232,10 @@ def _removed_input(store: Store, record: RunRecord, addresses: Iterable[str]) ->
         names = store.names(input_folder(sha256))
         removed_with = [name.removeprefix(REMOVAL_MARK) for name in names if name.startswith(REMOVAL_MARK)]
         if removed_with or not names:
-            complete = (
-                f". Where that was interrupted, complete it first: remove({removed_with[0]!r})" if removed_with else ""
-            )
+            complete = ""
+            if removed_with:
+                remove = how_to("remove", removed_with[0], backend, store.address)
+                complete = f". Where that was interrupted, complete it first: `{remove}`"
             return (
                 f"{store.address}/{input_folder(sha256)}, an input of {record.name}, is being removed with "
                 f"{listed(removed_with) or 'another run'}, and nothing was submitted: submit again, which carries it "
@@ -272,7 +277,8 @@ def goes_on_in(store: Readable, record: RunRecord) -> str:
     """
     if store.list(record.keys.result):
         return "with the publication of what is trained"
-    if (checkpoint := newest_checkpoint(store, record.keys)) or not record.resumes:
+    checkpoint = newest_checkpoint(store, record.keys)
+    if checkpoint or not record.resumes:
         return checkpoint
     checkpoint = newest_checkpoint(store, RunKeys(record.resumes, record.resumes_generation))
     return checkpoint and f"{checkpoint} of {record.resumes}"
@@ -322,5 +328,29 @@ def status_here(job: BoundJob, keys: RunKeys, store: Readable, here: Backend) ->
 
 def attach_expression(name: str, backend: Backend) -> str:
     """Returns what is written to get the handle on a run of this backend."""
-    on = argument_of(name_of_backend(backend), backend.found_by)
-    return f"attach({name!r}{on and f', {on}'})"
+    return f"attach({_arguments(name, name_of_backend(backend), backend.found_by)})"
+
+
+def how_to(verb: str, name: str, backend: Backend, store: str) -> str:
+    """Returns what does this with a run of this backend: a call in a notebook, a command elsewhere.
+
+    ``verb``: a command that is named as a method of Job, or ``"remove"``. ``store``: the address of the run's store.
+    """
+    return _call_or_command(verb, name, name_of_backend(backend), backend.found_by, store)
+
+
+def _call_or_command(verb: str, name: str, backend: str, found_by: Mapping[str, Any], store: str) -> str:
+    if in_ipython() or backend not in OF_COMMANDS:
+        arguments = _arguments(name, backend, found_by)
+        return f"remove({arguments})" if verb == "remove" else f"attach({arguments}).{verb}()"
+    if backend == DEFAULT and make_backend(DEFAULT, {}).store_address() == store:
+        where = []
+    else:
+        options = [f"{option}={value}" for option, value in found_by.items() if option != "store"]
+        where = ["--on", backend, "--store", store, *(["--option", *options] if options else [])]
+    return shlex.join(["python", "-m", "train_func", verb, name, *where])
+
+
+def _arguments(name: str, backend: str, found_by: Mapping[str, Any]) -> str:
+    on = argument_of(backend, found_by)
+    return f"{name!r}{on and f', {on}'}"

@@ -18,13 +18,14 @@ from train_func.client.stored_run import (
     WITHOUT_RESULT,
     Submission,
     goes_on_in,
+    how_to,
     newest_checkpoint,
     newest_generation,
     start_job,
     stored_record,
     whole_name,
 )
-from train_func.errors import InvalidInput, JobNotFound
+from train_func.errors import InvalidInput, JobNotFound, TrainFuncError
 from train_func.fields import named_arguments
 from train_func.run import Run, name_of, ranks_fault, recorded_only, replace_inputs
 from train_func.storage import Store, find
@@ -117,7 +118,7 @@ class Request:
         if state not in ("Absent", *ENDED):  # of two generations at once, no handle would lead to the older one
             raise InvalidInput(
                 f"fresh=True: generation {record.generation} of {record.name} is {state}; wait for it, or stop it "
-                f"first: {self.job.attach_expression}.cancel()"
+                f"first: `{how_to('cancel', record.name, backend, store.address)}`"
             )
         refuse_elsewhere(record.keys, backend, store)
         if resume is not None:
@@ -148,10 +149,14 @@ class Request:
                 "that is deleted or evicted is replaced, and the training goes on"
             )
         if record.generation > self.record.generation:
-            earlier = backend.job(self.record.job_name)  # to which no handle leads any more
-            status = earlier.status()
-            if status and status.is_over:  # another client may have submitted that generation again meanwhile
-                earlier.delete()
+            try:
+                earlier = backend.job(self.record.job_name)  # to which no handle leads any more
+                status = earlier.status()
+                if status and status.is_over:  # another client may have submitted that generation again meanwhile
+                    earlier.delete()
+            except TrainFuncError as error:
+                name = self.record.job_name
+                print(shown(f"note: {name}, the job of the generation before, could not be removed: {error}"))
         return Job(record, backend, store, printed_notes=facts.notes)
 
 
@@ -219,11 +224,12 @@ def attach_to(
     was = {**recorded_only(before.run.run), "train_func": before.run.package_version}
     now = {**recorded_only(record.run), "train_func": record.package_version}
     remedy = ""
-    if resume and not before.run.resumes.startswith(resume):
+    if resume and not goes_on_from(before.run, resume, store):
         was, now = {**was, "resume": before.run.resumes or None}, {**now, "resume": resume}
     if state != "Succeeded":
         was, now = {**was, **before.options}, {**now, **backend.request(job.record).options}
-        remedy = f"; for these stop it first, then submit again: {job.attach_expression}.cancel()"
+        cancel = how_to("cancel", job.name, backend, store.address)
+        remedy = f"; for these stop it first, then submit again: `{cancel}`"
     if names := changed(was, now):
         values = [", ".join(f"{name}={options.get(name)}" for name in names) for options in (was, now)]
         print(shown(f"note: submitted with {values[0]}; you asked for {values[1]}{remedy}"))
@@ -245,12 +251,34 @@ def await_other(record: RunRecord, backend: Backend, store: Store) -> Job:
     job = Job(record, backend, store)
     print(f"{job.name}: another client submits the same run; waiting up to {OTHER_SECONDS:.0f} s for its job")
     end = time.monotonic() + OTHER_SECONDS
-    while (state := job.state) in ("Absent", *WITHOUT_RESULT) and time.monotonic() < end:
+    state = job.state
+    while state in ("Absent", *WITHOUT_RESULT) and time.monotonic() < end:
         refuse_elsewhere(record.keys, backend, store)
         time.sleep(LOOK_SECONDS)
+        state = job.state
     if state == "Absent":
         raise JobNotFound(f"{job.name}: the other client that submitted the run started no job; submit it again")
     return attach_to(record, backend, store, state, by=f"already submitted by another client and {state}")
+
+
+def origin(name: str, store: Store) -> tuple[RunRecord, RunKeys]:
+    """The record of the run of this name, and the keys of the run from whose checkpoints it goes on: mostly its own."""
+    run = stored_record(store, RunKeys(name, newest_generation(store, name) or 1))
+    if run.resumes and not newest_checkpoint(store, run.keys):  # it was to go on from another one itself
+        return run, RunKeys(run.resumes, run.resumes_generation)
+    return run, run.keys
+
+
+def goes_on_from(record: RunRecord, name: str, store: Store) -> bool:
+    """Returns whether a run was submitted with the run of this name as ``resume``."""
+    if not record.resumes:
+        return False
+    if record.resumes.startswith(name):
+        return True
+    try:
+        return origin(whole_name(store, name, "submit"), store)[1].name == record.resumes
+    except JobNotFound:  # it was removed since
+        return False
 
 
 def resume_from(name: str, record: RunRecord, backend: Backend, store: Store) -> RunRecord:
@@ -263,20 +291,20 @@ def resume_from(name: str, record: RunRecord, backend: Backend, store: Store) ->
     whole = whole_name(store, name, "submit")
     if whole == record.name:
         raise InvalidInput(f"resume={whole!r} is the run itself: it goes on from its own checkpoints without that")
-    other = stored_record(store, RunKeys(whole, newest_generation(store, whole) or 1))
-    source = other.keys
-    if other.resumes and not newest_checkpoint(store, source):  # it was to go on from another one itself
-        source = RunKeys(other.resumes, other.resumes_generation)
+    other, source = origin(whole, store)
     resumed = replace(record, resumes=source.name, resumes_generation=source.generation)
-    if checkpoint := newest_checkpoint(store, record.keys):
+    checkpoint = newest_checkpoint(store, record.keys)
+    if checkpoint:
         before = stored_record(store, record.keys)
         if before.resumes == source.name:
             return resumed
         raise InvalidInput(
             f"resume={name!r}: {record.name} has a checkpoint of its own, {checkpoint}, and goes on from that: submit "
-            f"without resume. To go on from the other run instead, remove({record.name!r}) first"
+            f"without resume. To go on from the other run instead, remove this one first: "
+            f"`{how_to('remove', record.name, backend, store.address)}`"
         )
-    if (state := Job(other, backend, store).state) not in (*ENDED, "Absent"):
+    state = Job(other, backend, store).state
+    if state not in (*ENDED, "Absent"):
         raise InvalidInput(f"resume={whole!r}: that run is {state}; wait for its end, or stop it first")
     refuse_elsewhere(other.keys, backend, store)
     if not newest_checkpoint(store, source):

@@ -1,14 +1,13 @@
 """One loop looks at a job again and again; wait, watch, result, drills and followed logs are served by it."""
 
 import math
-import shlex
 import time
 import traceback
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from train_func.client.backend import DEFAULT, Backend, BoundJob, make_backend, name_of_backend
+from train_func.client.backend import Backend, BoundJob
 from train_func.client.diagnose import Diagnosis, JobMonitor, explain
 from train_func.client.elsewhere import whereabouts
 from train_func.client.logs import AttemptLine, RunLogs, is_read
@@ -18,14 +17,14 @@ from train_func.client.stored_run import (
     ENDED,
     WITHOUT_RESULT,
     Submission,
-    attach_expression,
+    how_to,
     published_result,
     state_of,
     submission_time,
 )
 from train_func.errors import InvalidInput, JobFailed, JobNotFound, StorageFailed
 from train_func.storage import Store
-from train_func.text import in_ipython, shown
+from train_func.text import shown
 from train_func.wire.events import Alert
 from train_func.wire.records import RunRecord
 
@@ -180,7 +179,8 @@ class JobLooks:
             if failure:
                 break
         rest = [] if state == "Absent" else of_submission(logs.finish(snapshot, is_over=state in ENDED))
-        yield News(state, snapshot, rest, (), monitor.current, failure, is_last=True)
+        is_last = is_followed or failure is not None or state in (*ENDED, "Absent")
+        yield News(state, snapshot, rest, (), monitor.current, failure, is_last=is_last)
 
     def lines(
         self, note: Callable[[str], None], worker: int | None = None, *, is_followed: bool
@@ -211,8 +211,7 @@ class JobLooks:
             command = self.job.stacks_command()
         except InvalidInput:
             return ""
-        attach = attach_expression(self.record.name, self.backend)
-        return command and f"`{command}` has every rank write where it is to the log: {attach}.logs()"
+        return command and f"`{command}` has every rank write where it is to the log: `{self.how_to('logs')}`"
 
     def failure(self, state: str) -> JobFailed | None:
         """Returns why a job in this state has no result; None where it has one, or has not ended."""
@@ -229,13 +228,8 @@ class JobLooks:
         return published.values if published else {}
 
     def how_to(self, verb: str) -> str:
-        """Returns what does this with the run: an expression in a notebook, a command elsewhere."""
-        if in_ipython():
-            return f"{attach_expression(self.record.name, self.backend)}.{verb}()"
-        backend, store = name_of_backend(self.backend), self.record.store
-        is_default = backend == DEFAULT and make_backend(DEFAULT, {}).store_address() == store
-        where = () if is_default else ("--on", backend, "--store", store)
-        return shlex.join(["python", "-m", "train_func", verb, self.record.name, *where])
+        """Returns what does this with the run: a call in a notebook, a command elsewhere."""
+        return how_to(verb, self.record.name, self.backend, self.record.store)
 
 
 def until_read(views: Iterator[View]) -> Iterator[View]:

@@ -84,10 +84,15 @@ def later_generations(folders: Iterable[str]) -> list[int]:
     return sorted(numbers - {0, 1})
 
 
+def record_numbers(names: Iterable[str]) -> list[int]:
+    """The numbers of records, highest first, by the names in a folder of ``<number>.json``."""
+    stems = (name.removesuffix(".json") for name in names if name.endswith(".json"))
+    return sorted((int(stem) for stem in stems if stem.isdecimal()), reverse=True)
+
+
 def newest_number(names: Iterable[str]) -> int:
     """The highest number of a record, by the names in a folder of ``<number>.json``; 0 where there is none."""
-    stems = (name.removesuffix(".json") for name in names if name.endswith(".json"))
-    return max((int(stem) for stem in stems if stem.isdecimal()), default=0)
+    return max(record_numbers(names), default=0)
 
 
 class _Below:

@@ -15,7 +15,7 @@ from operator import methodcaller
 from pathlib import Path
 from typing import Any, NoReturn
 
-from train_func.client.backend import Backend, make_backend
+from train_func.client.backend import DEFAULT, Backend, backend_or_default, make_backend, name_of_backend
 from train_func.client.cli import exit_codes
 from train_func.client.cli.options import OPTIONS, add_run_options, function_of, mapping, run_of
 from train_func.client.cli.output import EventLines, Output, error_fields, incident_fields, log_fields
@@ -143,17 +143,23 @@ def _fail(error: Exception, code: int, *, is_json: bool) -> int:
     return code
 
 
-def _backend(arguments: argparse.Namespace) -> Backend:
+def _given_backend(arguments: argparse.Namespace) -> Backend | None:
+    """The backend that the options name; None where there are none: then that of the run counts."""
     store = [("store", arguments.store)] if arguments.store else []
-    return make_backend(arguments.on, mapping([*store, *arguments.option], "--option"))
+    options = mapping([*store, *arguments.option], "--option")
+    return make_backend(arguments.on or DEFAULT, options) if arguments.on or options else None
+
+
+def _backend(arguments: argparse.Namespace) -> Backend:
+    return backend_or_default(_given_backend(arguments))
 
 
 def _job(arguments: argparse.Namespace) -> Job:
     with contextlib.redirect_stdout(sys.stderr):  # what stands for the name is no part of the output
-        return attach(arguments.name, on=_backend(arguments))
+        return attach(arguments.name, on=_given_backend(arguments))
 
 
-def _submit(arguments: argparse.Namespace, output: Output) -> None:
+def _submit(arguments: argparse.Namespace, output: Output) -> int:
     from train_func.client.submit import submit
 
     backend = _backend(arguments)
@@ -163,25 +169,26 @@ def _submit(arguments: argparse.Namespace, output: Output) -> None:
     fields = {
         "name": job.name,
         "state": job.state,
-        "backend": arguments.on,
+        "backend": name_of_backend(backend),
         "place": backend.place,
         "attach": job.attach_expression,
     }
     if arguments.watch:
         output.line({"event": "Submitted", **fields}, job.name)
-        _show(job, output)
-        return
+        return _show(job, output)
     output.document(fields, job.name)
     if arguments.wait:
         with contextlib.redirect_stdout(sys.stderr):
             job.result()
+    return exit_codes.DONE
 
 
-def _show(job: Job, output: Output) -> None:
-    """Shows a job to its end; raises why it has no result."""
+def _show(job: Job, output: Output) -> int:
+    """Shows a job to its end, with why it has no result; for a program it raises that, too."""
     failure = job.show(EventLines(output) if output.is_json else job.screen())
-    if failure:
+    if failure and output.is_json:
         raise failure
+    return exit_codes.code_of(failure) if failure else exit_codes.DONE
 
 
 def _wait(arguments: argparse.Namespace, output: Output) -> None:
@@ -230,7 +237,7 @@ def _compare(arguments: argparse.Namespace, output: Output) -> None:
     from train_func.client.compare import compare
 
     with contextlib.redirect_stdout(sys.stderr):  # what stands for a name is no part of it
-        compared = compare(*arguments.several, on=_backend(arguments), texts=not arguments.no_texts)
+        compared = compare(*arguments.several, on=_given_backend(arguments), texts=not arguments.no_texts)
     output.document(compared.to_dict(), str(compared))
 
 

@@ -106,7 +106,9 @@ OPTIONS = {
         default="model",
         help="merged: of a run that has published adapters, the whole model with them in its weights (default: model)",
     ),
-    "on": _option("--on", choices=BACKENDS, default=DEFAULT, help="its backend (default: %(default)s)"),
+    "on": _option(
+        "--on", choices=BACKENDS, help=f"its backend (default: {DEFAULT}; of one that was submitted, the same as then)"
+    ),
     "store": _option("--store", metavar="ADDRESS", help="its store, such as s3://bucket/runs"),
     "option": _option(
         "--option",

@@ -107,6 +107,9 @@ class EventLines:
             code = {"exit_code": code_of(failure) if failure else 0}
             self._say("End", {"state": self.state, "cause": None, "message": "", "next": "", **end, **code})
 
+    def close(self) -> None:
+        """Does nothing: its lines stand."""
+
     def _say(self, event: str, values: Fields) -> None:
         self._output.line({"event": event, "time": now(), **values})
 

@@ -6,7 +6,7 @@ from concurrent.futures import ThreadPoolExecutor
 from train_func.client.backend import Backend, BoundJob
 from train_func.client.elsewhere import SILENT_SECONDS, Elsewhere, whereabouts
 from train_func.client.stored_attempts import state_in_store
-from train_func.client.stored_run import ENDED, attach_expression, mark_cancelled, newest_checkpoint, status_here
+from train_func.client.stored_run import ENDED, how_to, mark_cancelled, newest_checkpoint, status_here
 from train_func.errors import JobNotFound, StorageFailed
 from train_func.storage import Store
 from train_func.wire.records import RunRecord
@@ -44,11 +44,10 @@ def delete(record: RunRecord, job: BoundJob, backend: Backend, store: Store, not
     is_there = job.status() is not None
     job.delete()
     gone = whereabouts(record.keys, store, backend) or "there is no job any more"
-    remove = attach_expression(record.name, backend).replace("attach", "remove", 1)
+    remove = how_to("remove", record.name, backend, store.address)
     note(
-        f"{'the job is deleted, with its pods and their files' if is_there else gone}; the run "
-        f"stays in {store.address}/{record.name}/, where logs(), attach() and submit() find it, result() and "
-        f"fetch() what it has published; {remove} removes the run too"
+        f"{'the job is deleted, with its pods and their files' if is_there else gone}; the run stays in "
+        f"{store.address}/{record.name}/, with its logs and what it has published; `{remove}` removes the run too"
     )
 
 
@@ -58,7 +57,7 @@ def give_up(record: RunRecord, other: Elsewhere, store: Store, note: Callable[[s
         raise JobNotFound(other.whereabouts)
     note(f"looking up to {SILENT_SECONDS:.0f} s for a sign of life of its job")
     if other.lives():
-        raise JobNotFound(f"{other}. It lives, and is stopped where it runs: {other.submission.handle}.cancel()")
+        raise JobNotFound(f"{other}. It lives, and is stopped where it runs: `{other.submission.how_to('cancel')}`")
     if state_in_store(store, record.keys) in ENDED:
         return note(OVER)
     mark_cancelled(store, record.keys)

@@ -74,7 +74,7 @@ class Workers:
         if run.min_workers is None:
             raise InvalidInput(
                 f"scale({workers!r}): {self._record.name} has a fixed number of workers, {run.workers}. Only a run "
-                "with min_workers changes its size: job.cancel(), then submit it again with Run(..., min_workers=1), "
+                "with min_workers changes its size: cancel the job, then submit it again with Run(..., min_workers=1), "
                 "and it goes on from its newest checkpoint"
             )
         if fault := whole_fault("workers", workers, run.min_workers, run.workers):
@@ -151,7 +151,9 @@ class Workers:
                 if worker in workers and pod.uid not in old and pod.node and nodes.get(worker) != pod.node:
                     nodes[worker] = pod.node
                     self._note(f"worker {worker} starts on {pod.node}")
-            if newest < (newest := self._newest()):
+            attempt = self._newest()
+            if attempt > newest:
+                newest = attempt
                 self._note(f"attempt {newest} has begun")
             joined = joined or self._joined(workers, old, before.attempt)
             steps = [row for number in self._attempts(joined) for row in self._rows(number)] if joined else []
@@ -180,8 +182,8 @@ class Workers:
     def _joined(self, workers: Sequence[int], old: set[str], before: int) -> int:
         """The first attempt after ``before`` in which each of these workers has a new pod; 0 where there is none."""
         for number in self._attempts(before + 1):
-            keys = [self._record.keys.attempt(number).log(worker) for worker in workers]
-            if all((pod := self._pod_of(key)) and pod not in old for key in keys):
+            pods = [self._pod_of(self._record.keys.attempt(number).log(worker)) for worker in workers]
+            if all(pods) and old.isdisjoint(pods):
                 return number
         return 0
 

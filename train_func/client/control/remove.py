@@ -19,8 +19,8 @@ from train_func.client.elsewhere import Elsewhere
 from train_func.client.model.fetch import as_fetched, models_folder, remove_fetched
 from train_func.client.model.promote import all_in_place
 from train_func.client.stored_run import (
-    attach_expression,
     generations,
+    how_to,
     newest_checkpoint,
     whole_name,
 )
@@ -205,9 +205,9 @@ def _ended_job(store: Store, keys: RunKeys, backend: Backend) -> BoundJob:
     status = job.status()
     if status is None or (status.is_over and not status.deleting):
         return job
-    handle = other.submission.handle if other else attach_expression(keys.name, backend)
+    cancel = other.submission.how_to("cancel") if other else how_to("cancel", keys.name, backend, store.address)
     raise InvalidInput(
-        f"job {keys.job_name} has not ended, and nothing was removed: wait for it, or stop it first: {handle}.cancel()"
+        f"job {keys.job_name} has not ended, and nothing was removed: wait for it, or stop it first: `{cancel}`"
     )
 
 

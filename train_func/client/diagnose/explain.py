@@ -32,7 +32,7 @@ from train_func.wire.layout import MODEL_MANIFEST
 from train_func.wire.records import EndRecord, Failure, RunRecord
 
 KILLED = ("killed", "preemption", "memory", "peer")  # on record: less than what ended the worker, or a peer of it
-CHANGES_THE_RUN = ("code", "divergence")  # causes whose remedy makes another run of it
+CHANGES_THE_RUN = ("code", "divergence")  # causes whose remedy makes another run of it, unless it ends with AGAIN
 LAST_EVENTS = 5
 MOST_FRAMES, MOST_PLACES = 2, 8  # innermost ones of a rank that hangs, and of all ranks, that an error shows
 SHOWN_WITH_EVENTS: tuple[Cause, ...] = ("image", "scheduling", "quota", "permission", "cluster", "unknown")
@@ -70,7 +70,7 @@ _KNOWN_ERRORS = (  # errors of a function by type and message, whose remedy is n
     (
         ("RuntimeError", "AssertionError"),
         r"no NVIDIA driver|not compiled with CUDA|No CUDA GPUs are available",
-        "the worker has no GPU: give it one, gpu=1 of Local or Cluster, or let session.device choose, not 'cuda'",
+        f"the worker has no GPU: let session.device choose, not 'cuda'; or gpu=1 of Local or Cluster, then {AGAIN}",
     ),
     (
         ("DistNetworkError",),
@@ -280,7 +280,7 @@ def explain(record: RunRecord, job: BoundJob, store: Store, logs: str) -> JobFai
         lines.append(f"  the records of the workers are unknown, because the store could not be asked: {evidence.away}")
     lines += [f"  a worker's record is unreadable: {words}" for words in evidence.damaged]
     if evidence.has_model:
-        lines.append("  a model was published before that: job.fetch() brings it")
+        lines.append("  a model was published before that: fetch brings it")
     elif evidence.has_result:
         lines.append(
             "  what was trained is in the store, and only its copy to the model folder is missing: submitted again, "
@@ -288,9 +288,9 @@ def explain(record: RunRecord, job: BoundJob, store: Store, logs: str) -> JobFai
         )
     needs_memory = verdict.cause == "memory" and record.run.task
     if advice := verdict.remedy or (_TASK_MEMORY if needs_memory else _NEXT[verdict.cause]):
-        if checkpoint:
+        if checkpoint and AGAIN in advice:
             advice = advice.replace(AGAIN, f"submit again: it goes on {checkpoint}")
-        if checkpoint and not evidence.has_result and verdict.cause in CHANGES_THE_RUN:
+        elif checkpoint and not evidence.has_result and verdict.cause in CHANGES_THE_RUN:
             advice += f", with resume={record.name!r}: it goes on {checkpoint}"
         lines.append(f"  next: {advice}")
     lines.append(f"  the whole log: {logs}")
@@ -329,10 +329,10 @@ def code_remedy(error: Failure, origins: Sequence[str]) -> str:
         return missing_file_remedy(error.missing_file)
     if error.type == "KeyError" and _IN_ENVIRON.search(error.traceback):
         name = error.message.strip("'")
-        return f"give the workers that variable, environment={{{name!r}: ...}} of the backend, and submit again"
+        return f"give the workers that variable, environment={{{name!r}: ...}} of the backend, then {AGAIN}"
     for kind, text, remedy in _KNOWN_ERRORS:
         if error.type in kind and re.search(text, error.message):
-            return f"{remedy}, and submit again"
+            return remedy if remedy.endswith(AGAIN) else f"{remedy}, and submit again"
     return f"fix {origins[-1]} and submit again" if origins else ""
 
 

@@ -8,7 +8,7 @@ import re
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
-from datetime import datetime
+from datetime import UTC, datetime
 
 from train_func.client.diagnose.diagnosis import Diagnosis
 from train_func.client.diagnose.reasons import EVICTED, look_up
@@ -21,8 +21,9 @@ CRASHES = 3  # of a worker's pods that end the same way, each within SHORT_LIFE_
 SHORT_LIFE_SECONDS = 120.0
 EVICTION_REASONS = frozenset(EVICTED.split())
 _STARTED_AGAIN = "it is started again"
+_NOT_KNOWN = datetime.max.replace(tzinfo=UTC)  # of what a pod shows at the moment: it is the newest
 _OTHER_STORE = (
-    "make the store's address reachable for the workers, or job.cancel() and name another: s3_endpoint=... of "
+    "make the store's address reachable for the workers, or cancel the job and name another: s3_endpoint=... of "
     "Cluster(...) or TRAIN_FUNC_S3_ENDPOINT"
 )
 
@@ -79,7 +80,7 @@ def incidents(pods: Sequence[Pod], events: Sequence[JobEvent], max_attempts: int
         # A cluster also evicts what runs on a node that it no longer hears: that node is the cause, and told as such.
         if pod.reason in EVICTION_REASONS and not pod.unheard_since:
             evict(f"eviction {pod.name} {pod.uid}", pod.worker, pod.reason, pod.message, pod.ended)
-    return list(happened.values())
+    return sorted(happened.values(), key=lambda incident: incident.time or _NOT_KNOWN)
 
 
 def container_starts(pods: Sequence[Pod], events: Iterable[JobEvent]) -> dict[int, list[datetime]]:

@@ -63,7 +63,7 @@ class JobMonitor:
         if not hopeless or self._outage:
             return None
         lines = [f"{self._record.name}: {hopeless[0]}", *(f"also: {other}" for other in hopeless[1:])]
-        lines.append("  the job is left as it is: job.cancel() removes it, job.result() waits again")
+        lines.append("  the job is left as it is: cancel stops it, result waits again")
         return JobFailed("\n".join(lines), cause=hopeless[0].cause, remedy=hopeless[0].remedy)
 
     def _judge(self, snapshot: Snapshot, now: datetime) -> list[Diagnosis]:

@@ -15,22 +15,24 @@ from train_func.errors import Cause
 
 DENIED = re.compile(r'admission webhook "[^"]+" denied the request|ValidatingAdmissionPolicy .* denied request')
 _TRIED_AGAIN = "it is tried again"
-_OTHER_IMAGE = "fix image=..., or the nodes' access to its registry; then job.cancel() and submit again"
+_OTHER_IMAGE = "fix image=..., or the nodes' access to its registry; then cancel the job and submit again"
 _SECRET = (
-    "create it in the job's namespace, or add the key that it lacks: the worker then starts by itself; or job.cancel() "
-    "and name another: store_secret=..., with keys rootUser and rootPassword"
+    "create it in the job's namespace, or add the key that it lacks: the worker then starts by itself; or cancel the "
+    "job and name another: store_secret=..., with keys rootUser and rootPassword"
 )
 _SECURITY = (
     "what train_func renders satisfies `restricted`: something of this cluster changes its pods, or asks for more; "
     "see the words"
 )
-_MORE_ROOM = "it starts when a node has room; or job.cancel() and ask for less cpu, memory or gpu, or for fewer workers"
+_MORE_ROOM = (
+    "it starts when a node has room; or cancel the job and ask for less cpu, memory or gpu, or for fewer workers"
+)
 _QUOTA = "it starts when others give back what they use; or ask for less or for fewer workers, or have the quota raised"
-_LESS_MEMORY = "job.cancel(), and submit again with more memory=..., or, with a task, a lower micro_batch_size"
+_LESS_MEMORY = "cancel the job, and submit again with more memory=..., or, with a task, a lower micro_batch_size"
 OTHER_IMAGE = "give an image built by `make image` (image=...) and submit again"
 LESS_ON_DISK = (
     "keep less in the working folder (/workspace) and the cache (/cache), or raise disk=..., or have the namespace's "
-    "limit for ephemeral-storage raised: job.cancel(), then submit again"
+    "limit for ephemeral-storage raised: cancel the job, then submit again"
 )
 _GOES_ON = "nothing: it is started again, from its newest checkpoint"
 _POLICY = "a policy of this cluster refuses it: do what its words ask for, or have the administrator allow it"

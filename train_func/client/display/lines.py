@@ -4,6 +4,7 @@ Of every line of the workers it is decided here whether it is shown, and in whic
 """
 
 import re
+import sys
 import time
 from collections.abc import Callable, Hashable, Iterable
 from dataclasses import replace
@@ -98,8 +99,6 @@ class Lines:
         self.show_diagnoses(news.diagnoses)
         if news.is_last:
             self.end(state)
-        elif news.failure:
-            self.say(str(news.failure))
         else:
             self.idle()
 
@@ -192,7 +191,12 @@ class Lines:
             self._pause *= 2
 
     def finish(self, failure: JobFailed | None = None) -> None:
-        """Does nothing: the error that is raised says why a job failed."""
+        """Prints, as an error, why the job has no result."""
+        if failure:
+            print(shown(str(failure)), file=sys.stderr, flush=True)
+
+    def close(self) -> None:
+        """Does nothing: its lines stand."""
 
     def end(self, state: str) -> None:
         """Shows the last progress and the last state; a job that is gone has none."""
@@ -234,7 +238,7 @@ class Lines:
     def _show_unprinted(self) -> None:
         left_out, self._num_printed = self._num_printed - MOST_PRINTED, 0
         if left_out > 0:
-            self.say(f"{counted(left_out, 'further line')} of rank 0: logs() shows them")
+            self.say(f"{counted(left_out, 'further line')} of rank 0: see the logs")
 
     def _is_new_end(self, end: events.WorkerEnds) -> bool:
         """Returns whether neither the words of this end nor an end with the same root were shown in the attempt.

@@ -32,6 +32,10 @@ class Screen(Protocol):
         """Shows the last of it; ``failure``: why the job has no result, None where it has one or goes on."""
         ...
 
+    def close(self) -> None:
+        """Leaves what is shown, whatever has ended the showing; nothing happens the second time."""
+        ...
+
 
 class Canvas(Protocol):
     """What a panel is painted on."""
@@ -76,6 +80,10 @@ class PaintedPanel:
         is_stopped = not self._trace.is_over and self.state not in ENDED
         words = str(failure or "")
         self._canvas.paint(panel_of(self._subject, self._trace, words, result=result, is_stopped=is_stopped))
+        self.close()
+
+    def close(self) -> None:
+        """Leaves the last frame where it is."""
         self._canvas.close()
 
     def _paint(self) -> None:

@@ -44,6 +44,8 @@ def _parts(panel: Panel) -> Iterator[RenderableType]:
         yield progress
     for warning in panel.warnings:
         yield Text(shown(warning), style="yellow")
+    if panel.error:
+        yield Text(shown(panel.error), style="red")
     for line in [line for lines in panel.charts for line in lines][:MOST_CURVES]:
         yield Text(shown(_curve(line)))
     if panel.workers:

@@ -108,7 +108,7 @@ class Kind(ABC):
             InvalidInput: jobs of this kind stay as they were created.
         """
         raise InvalidInput(
-            f"a {self.name} keeps the workers and the nodes that it was created with; job.cancel(), and submit again "
+            f"a {self.name} keeps the workers and the nodes that it was created with; cancel the job, and submit again "
             "with on=Cluster(kind='PyTorchJob')"
         )
 

@@ -5,6 +5,7 @@ import os
 import re
 import secrets
 import shutil
+import signal
 import subprocess
 import sys
 import time
@@ -115,10 +116,16 @@ class LocalJob:
                     stderr=log,
                     start_new_session=True,
                 )
-            if starting.wait(timeout=START_SECONDS) != 0:
+            try:
+                is_accepted, within = starting.wait(timeout=START_SECONDS) == 0, ""
+            except subprocess.TimeoutExpired:
+                os.killpg(starting.pid, signal.SIGKILL)  # with what it has forked
+                starting.wait()
+                is_accepted, within = False, f" within {START_SECONDS:.0f} s"
+            if not is_accepted:
                 last = "\n".join(folder.log.read_text(errors="replace").splitlines()[-5:])
                 raise JobFailed(
-                    f"the controller of job {self.name} did not start; {folder.log}:\n{last}", cause="unknown"
+                    f"the controller of job {self.name} did not start{within}; {folder.log}:\n{last}", cause="unknown"
                 )
 
     def change(
@@ -139,7 +146,10 @@ class LocalJob:
             )
             self.folder.write_changes(changes)
         end = time.monotonic() + END_SECONDS
-        while (status := self.status()) and not status.is_over and status.workers != changes.workers:
+        while True:
+            status = self.status()
+            if status is None or status.is_over or status.workers == changes.workers:
+                return
             if time.monotonic() > end:
                 raise JobFailed(
                     f"the controller of job {self.name} did not answer within {END_SECONDS:.0f} s; see "

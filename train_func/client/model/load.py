@@ -99,15 +99,22 @@ def base_of(record: RunRecord, adapters: Path) -> Path:
     """
     if find_spec("peft") is None:
         raise InvalidInput(f"{adapters}: putting adapters on their model needs peft: {pip_install('local')}")
-    if not are_causal(adapters):  # the heads of other models are published neither with their adapters nor their base
+    task = record.run.task.to_dict() if record.run.task else {}
+    fault = ""
+    if "model" not in task:
+        fault = f"{record.name} has no task that names the model of its adapters"
+    elif not are_causal(adapters):  # other models' heads are published neither with their adapters nor their base
         kind = object_in(adapters / ADAPTERS).get("task_type")
-        raise InvalidInput(
+        fault = (
             f"{adapters}: adapters of task_type {kind!r}, which the function has made itself; load() and "
-            "fetch('merged') take those of causal language models alone. fetch() returns the folder: load the model "
-            "that the function has loaded, and put them on it with peft's PeftModel.from_pretrained(model, folder)",
+            "fetch('merged') take those of causal language models alone"
+        )
+    if fault:
+        raise InvalidInput(
+            f"{fault}. fetch() returns the folder: load the model that the function has loaded, and put them on it "
+            "with peft's PeftModel.from_pretrained(model, folder)",
             cause="model",
         )
-    task = record.run.task.to_dict() if record.run.task else {}
     request = {"model": task["model"], "revision": task["model_revision"], "store": record.store}
     print(shown(f"{record.name}: adapters of {task['model']}, which is brought to this machine where it is not here"))
     with Question("base", f"the search for {task['model']}", **request) as question:
