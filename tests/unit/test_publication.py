@@ -123,6 +123,23 @@ def test_files_add_up_and_another_model_replaces_all_of_the_one_before(pending, 
     assert result["metrics"] == {"loss": 1.0, "rows": 7}
 
 
+@pytest.mark.parametrize(("before", "after"), [("plot", "plot/loss.png"), ("plot/loss.png", "plot")])
+def test_a_file_and_a_folder_of_one_name_replace_each_other(pending, published, store, record, before, after):
+    def writes_at(name):
+        def write(folder):
+            (folder / name).parent.mkdir(exist_ok=True)
+            (folder / name).write_text(name)
+
+        return write
+
+    pending.add(writes_at(before))
+    store.delete(f"{record.keys.attempt(1).model}/{before}")  # else a folder, unlike S3, has no room for the other
+    pending.add(writes_at(after))
+    pending.report({})
+    result, names = published(pending)
+    assert names - OF_EVERY_RUN == {*result["files"]} - OF_EVERY_RUN == {after}
+
+
 def test_of_a_model_that_another_one_replaces_nothing_that_was_reported_is_published(pending, published):
     pending.add_metrics({"minutes": 3, "rows": 5})
     pending.add(writes(part="old"), is_model=True)
@@ -207,7 +224,9 @@ def test_files_of_the_function_named_like_its_source_are_published_as_they_are_a
     for name, text in own.items():
         assert store.get(f"{record.keys.model}/{name}").data == text.encode()
     said = capsys.readouterr().out
-    assert unnamed(said, "source.py", record.keys.source, "cells.json") == []
+    told = {name: "".join(line for line in said.splitlines() if not unnamed(line, name)) for name in own}
+    assert unnamed(told["source.py"], record.keys.source) == []
+    assert unnamed(told["cells.json"], f"{record.keys.submissions}/1.json") == []
 
 
 def test_folders_of_the_function_named_like_files_that_are_added_stay(pending, store, published):

@@ -108,11 +108,13 @@ class Publication:
         reach("publication written")
         names = files_of(new)
         replaced = {*names, *(state.model_files if is_model else ())}
-        remaining = [name for name in files_of(self.folder) if name not in replaced]
-        for name in remaining:
+        remaining = []
+        for name in files_of(self.folder):
             with contextlib.suppress(OSError):  # a file where the other has a folder
-                (new / name).parent.mkdir(parents=True, exist_ok=True)
-                (self.folder / name).rename(new / name)
+                if name not in replaced:
+                    (new / name).parent.mkdir(parents=True, exist_ok=True)
+                    (self.folder / name).rename(new / name)
+                    remaining.append(name)
         shutil.rmtree(self.folder, ignore_errors=True)
         new.rename(self.folder)
         if is_model:
@@ -378,13 +380,16 @@ def take_source(store: Store, record: RunRecord, folder: Path) -> list[str]:
     source, key = find(store, record.keys.source), record.keys.submission(record.submission)
     submitted = find(store, key) if source else None
     cells = SubmissionRecord.from_json(submitted.data, key).cells if submitted else None
-    for name, text in {SOURCE: source and source.data, CELLS: cells and json.dumps(cells, indent=1).encode()}.items():
+    for name, text, origin in (
+        (SOURCE, source and source.data, record.keys.source),
+        (CELLS, cells and json.dumps(cells, indent=1).encode(), key),
+    ):
         path = folder / name
         if not text:
             notes.append(f"{name} is not published: the run was started without submit, so it is not in the store")
         elif not path.exists():
             path.write_bytes(text)
         elif path.is_dir() or path.read_bytes() != text:
-            address = f"{store.address}/{record.keys.source}"
-            reporting.note(f"{name} is a file that the function has published; its own source is {address}")
+            address = f"{store.address}/{origin}"
+            reporting.note(f"{name} is a file that the function has published; what submit has kept is in {address}")
     return notes
