@@ -17,6 +17,7 @@ from train_func.wire import exits
 from train_func.wire.predictions import PREDICTIONS, Predictions
 from train_func.worker.environment import Environment
 from train_func.worker.publish.publication import Publication
+from train_func.worker.rank import end
 from train_func.worker.rank.end import Outcome, RankEnd
 from train_func.worker.stop import RESERVE_SECONDS, Stop
 from train_func.worker.supervisor.alerts.alerter import Alerter
@@ -150,6 +151,17 @@ def test_of_a_model_that_another_one_replaces_nothing_that_was_reported_is_publi
     pending.report({"step": 4, "metrics": {}})
     result, _ = published(pending)
     assert (result["step"], result["metrics"], result["note"]) == (4, {"minutes": 3, "seconds": 4}, "")
+
+
+@pytest.mark.parametrize("is_supervised", [False, True])
+def test_a_metric_that_is_no_json_is_told_of_once(tmp_path, store, record, monkeypatch, capsys, is_supervised):
+    monkeypatch.setattr(end, "here", end.Sessions())
+    publication = Publication(tmp_path, store, record, 1, is_supervised=is_supervised)
+    publication.add_metrics({"loss": 1.0, "plot": object()})
+    publication.conclude(tmp_path / "none", replace(ended(), notes=tuple(end.here.notes)))
+    publication.publish(Stop())
+    told = [line for line in capsys.readouterr().out.splitlines() if not unnamed(line, "plot", "object")]
+    assert len(told) == 1
 
 
 def test_files_of_an_earlier_attempt_in_the_same_pod_are_removed_and_not_published(

@@ -33,7 +33,7 @@ from train_func.worker.publish.card import TaskPart, render
 from train_func.worker.rank import end, reporting
 from train_func.worker.rank.end import Outcome
 from train_func.worker.rank.folders import files_of, links_to_no_file, take
-from train_func.worker.rank.json_values import plain_result
+from train_func.worker.rank.json_values import left_out_note, plain_result
 from train_func.worker.stop import Stop
 from train_func.worker.store_wait import RECORD_SECONDS, patient
 
@@ -131,9 +131,10 @@ class Publication:
         self.report({"metrics": values})
         state = self._state()
         self._write(replace(state, own_metrics=(*state.own_metrics, *values)))
-        if left_out:
-            note = f"metrics are stored as JSON, and these are no JSON: {', '.join(left_out)}"
-            end.here.notes.append(note)  # which a supervisor tells with the result
+        note = left_out_note(left_out)
+        if note and self._is_supervised:
+            end.here.notes.append(note)  # which the supervisor tells with the result
+        elif note:
             reporting.note(note)
 
     def report(self, report: Mapping[str, Any]) -> None:
@@ -156,7 +157,7 @@ class Publication:
             output: the folder for files of rank 0.
             outcome: the outcome of rank 0.
         """
-        returned, left_out = (outcome.returned, outcome.left_out) if outcome else ({}, ())
+        returned = outcome.returned if outcome else {}
         self.report({"returned": dict(returned)})
         report = self._state().report
         refused: list[str] = []
@@ -165,10 +166,7 @@ class Publication:
         notes = [report.get("note", ""), *(outcome.notes if outcome else ())]
         if self._record.run.task and not files_of(self.folder):
             notes.append(NO_MODEL)
-        if left_out:
-            notes.append(
-                f"{', '.join(left_out)}, because the result is JSON; session.publish, or a file, keeps a model"
-            )
+        notes.append(left_out_note(outcome.left_out) if outcome else "")
         for message, items in (
             ("returned, in place of the published metric of that name", sorted({*returned} & {*report["metrics"]})),
             ("not published, because the name is taken or kept for other use", refused),
