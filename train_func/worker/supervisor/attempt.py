@@ -40,7 +40,7 @@ from train_func.worker.rank.folders import FOLDERS, keep, of_rank
 from train_func.worker.stop import Stop, WithinGrace
 from train_func.worker.store_wait import RECORD_SECONDS, patient, patiently
 from train_func.worker.supervisor.alerts.alerter import Alerter
-from train_func.worker.supervisor.coordinator import SILENCE_SECONDS, GroupPhase, Status
+from train_func.worker.supervisor.coordinator import SILENCE_SECONDS, GroupPhase, Status, lost_verdict
 from train_func.worker.supervisor.group import Member
 from train_func.worker.supervisor.lead import Lead
 from train_func.worker.supervisor.ledger import Account, Ledger
@@ -232,7 +232,7 @@ class WorkerAttempt:
                 if root is None and self.lease:  # the coordinator has gone, and may have put it on record
                     root = self._bounded(partial(self._ledger.root_of, self.lease.attempt))
                 if root is None and self._member.has_gone and not self._member.is_lead:
-                    root = self._member.gone
+                    root = lost_verdict(self._member.lead)
             verdict = following(root, verdict)
         is_told = not verdict.retryable or verdict.exit_code in (exits.STOPPED, exits.RENDEZVOUS)
         if self.lease is None and verdict.root_cause and is_told:

@@ -348,11 +348,16 @@ def _verdict(state: GroupState, now: float) -> Verdict | None:
             return left
     for lost in (report.worker for report in reports if report.status is Status.LEFT):
         if all(failure.worker != lost for failure in state.failures):
-            message = f"worker {lost} left no record (killed?), or cannot be reached"
-            return Verdict(exits.PEER, "peer", message, lost, root_cause=False)
+            return lost_verdict(lost)
     has_left = any(report.status is Status.LEFT for report in reports)
     waits = len(verdicts) < len(reports) and state.since is not None and now - state.since < ROOT_SECONDS
     return None if not verdicts or (waits and not has_left) else verdicts[0]
+
+
+def lost_verdict(worker: int) -> Verdict:
+    """Returns the verdict on a worker that has gone or does not answer."""
+    message = f"worker {worker} left no record (killed?), or cannot be reached"
+    return Verdict(exits.PEER, "peer", message, worker, root_cause=False)
 
 
 class Coordinator:

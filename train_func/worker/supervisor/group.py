@@ -14,14 +14,14 @@ from dataclasses import replace
 from typing import Any
 
 from train_func.process.timeout import begin
-from train_func.wire import exits
+from train_func.text import counted
 from train_func.wire.events import WaitsForPeers
 from train_func.wire.records import Verdict
 from train_func.worker.environment import Environment
 from train_func.worker.rank import reporting
 from train_func.worker.stop import Stop, Stopped
 from train_func.worker.store_wait import NOTICE_SECONDS
-from train_func.worker.supervisor.coordinator import GroupPhase, Order, Report, Status
+from train_func.worker.supervisor.coordinator import GroupPhase, Order, Report, Status, lost_verdict
 from train_func.worker.supervisor.lead import Lead, Way
 from train_func.worker.supervisor.usage import Usage
 
@@ -58,12 +58,6 @@ class Member:
         """Whether the coordinator has gone."""
 
     @property
-    def gone(self) -> Verdict:
-        """Returns the verdict on a lead that has gone or does not answer."""
-        message = f"worker {self.lead} left no record (killed?), or cannot be reached"
-        return Verdict(exits.PEER, "peer", message, self.lead, root_cause=False)
-
-    @property
     def num_left(self) -> int:
         """Returns the number of workers that are left when the lead has gone."""
         return max(1, len(self._order.members) - 1)
@@ -94,7 +88,7 @@ class Member:
         if self._verdict:
             raise PeersLost(f"worker {self._verdict.worker} has ended", self._verdict)
         if self.has_gone:
-            raise PeersLost(self.gone.message)
+            raise PeersLost(lost_verdict(self.lead).message)
 
     def hear(self, *phases: GroupPhase, stop: Stop | None = None, **changes: Any) -> Order:
         """Reports these changes, and returns the order once the group is in one of these phases.
@@ -199,8 +193,8 @@ def meet(
                 report = replace(report, status=Status.PREPARED)
         if time.monotonic() > until:
             raise NotFormed(
-                f"the {environment.num_workers} workers did not come together at {lead.where} "
-                f"within {seconds:.0f} s ({order.why}); see whether every pod was started and can reach the first"
+                f"the group of {counted(environment.num_workers, 'worker')} did not form within {seconds:.0f} s "
+                f"({order.why}); check that every pod runs and can reach {lead.where}"
             )
         if time.monotonic() > notice:
             notice = time.monotonic() + NOTICE_SECONDS

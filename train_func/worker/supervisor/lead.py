@@ -121,7 +121,7 @@ class ElectedLead:
         self._folder = record.keys.leads(record.submission)
         self._number, self._since = -1, 0.0  # of the newest record, and when it was seen first
         self._own = 0
-        self.where = "the address of the lead in the store"
+        self.where = "the lead"
 
     def find(self, *, is_left: bool) -> Way:
         """Returns the way to the newest lead that answers, or makes this worker the lead.
