@@ -6,7 +6,7 @@ import pytest
 
 from tests.messages import unnamed
 from train_func.wire.records import Failure, Verdict
-from train_func.worker.rank.end import Outcome, RankEnd, running
+from train_func.worker.rank.end import Outcome, RankEnd, running_file
 from train_func.worker.supervisor.verdict import following, of_ranks
 
 
@@ -90,8 +90,8 @@ def test_ranks_that_only_follow_make_a_worker_that_follows():
 
 def test_a_rank_that_came_to_its_end_says_so_even_where_it_can_write_nothing(tmp_path):
     path = tmp_path / "0.json"
-    running(path).touch()
+    running_file(path).touch()
     path.with_suffix(".unfinished").mkdir()
     Outcome(0, None, False, False, None).write(path)
     assert not path.is_file()
-    assert not running(path).exists()
+    assert not running_file(path).exists()

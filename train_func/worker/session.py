@@ -39,7 +39,7 @@ from train_func.worker.loading import Loading
 from train_func.worker.publish import module
 from train_func.worker.publish.publication import Publication, complete
 from train_func.worker.rank import end, folders, marks, reporting, world
-from train_func.worker.rank.json_values import reported
+from train_func.worker.rank.json_values import report_arguments
 from train_func.worker.rank.marks import Phase
 from train_func.worker.supervisor.ledger import Ledger
 from train_func.worker.training import audit, own_loop
@@ -349,7 +349,7 @@ class Session:
         Raises:
             InvalidInput: (cause "code") naming all that are no numbers.
         """
-        number, found = reported(step, metrics)
+        number, found = report_arguments(step, metrics)
         world.log_rank0(Reported(step=number, metrics=found))
 
     def arguments(self, **own: Any) -> dict[str, Any]:

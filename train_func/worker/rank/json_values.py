@@ -94,7 +94,7 @@ def to_python(value: Any) -> Any:
     return [to_python(part) for part in value] if isinstance(value, list | tuple) else value
 
 
-def reported(step: Any, metrics: Mapping[str, Any]) -> tuple[int, dict[str, float | int]]:
+def report_arguments(step: Any, metrics: Mapping[str, Any]) -> tuple[int, dict[str, float | int]]:
     """Returns the arguments of ``session.report`` as plain numbers; nan and inf stay, because they show divergence.
 
     Raises:

@@ -36,7 +36,7 @@ from train_func.worker.environment import Environment
 from train_func.worker.publish.publication import Publication
 from train_func.worker.rank import reporting
 from train_func.worker.rank.end import RankEnd
-from train_func.worker.rank.folders import FOLDERS, keep, of_rank
+from train_func.worker.rank.folders import FOLDERS, keep, rank_folder
 from train_func.worker.stop import Stop, WithinGrace
 from train_func.worker.store_wait import RECORD_SECONDS, patient, patiently
 from train_func.worker.supervisor.alerts.alerter import Alerter
@@ -52,7 +52,7 @@ from train_func.worker.supervisor.uploads import HistoryUpload
 from train_func.worker.supervisor.verdict import following, left_steps, of_ranks
 
 SUPERSEDED_SECONDS = 10.0  # for a record that another client has put in the place of the job's own to be put back
-PAUSE_SECONDS = 10.0  # before the next attempt in the same pods when two have made no progress
+NEXT_ATTEMPT_SECONDS = 10.0  # before the next attempt in the same pods when two have made no progress
 SHORTEST_SECONDS = 0.5  # for each question to the store, even when the time is up
 LINGER_SECONDS = 5.0  # for which the lead stays for those who still read the reason
 
@@ -121,7 +121,7 @@ class WorkerAttempt:
             patiently(lambda: self._ledger.check_wanted(SUPERSEDED_SECONDS), self._stop)
             account = patiently(self._ledger.account, self._stop)
             if self._before and account.num_charged > 1:  # what was in the way of the last two may need a moment to go
-                self._stop.pause(PAUSE_SECONDS)
+                self._stop.pause(NEXT_ATTEMPT_SECONDS)
             member.look()  # a group that has ended needs no number
             lease = patiently(self._ledger.claim, self._stop)
             self._begin(lease)  # its end is on record also where the others never hear of it
@@ -187,13 +187,13 @@ class WorkerAttempt:
         if member.is_lead:
             first = next((end.outcome for end in ends if end.rank == 0), None)
             publication = Publication(environment.work_dir, self._store, self._record, lease.attempt)
-            publication.conclude(of_rank(environment.work_dir, 0), first)
+            publication.conclude(rank_folder(environment.work_dir, 0), first)
             self._alerter.succeed(publication.publish(stop))  # before what may be lost
             member.tell(status=Status.PUBLISHED)
         waiting = patient(self._store, stop, RECORD_SECONDS, "keep the files of ranks")
         prefix = self._record.keys.attempt(lease.attempt).output
         for rank in (end.rank for end in ends):
-            keep(waiting, f"{prefix}/rank-{rank}", of_rank(environment.work_dir, rank), f"rank {rank}")
+            keep(waiting, f"{prefix}/rank-{rank}", rank_folder(environment.work_dir, rank), f"rank {rank}")
         self._keep_trackers(waiting)
         if any(end.outcome and end.outcome.separate for end in ends):
             print("the ranks never formed one process group: each has trained by itself")

@@ -16,7 +16,7 @@ is a pure function of the state, the report and the time; ``tests/unit/test_coor
     EXIT                                                         ends its ranks, and leaves
 
 A round is one attempt of the group, and an order holds for the workers of its round. The lead of a group of a fixed
-size is worker 0 (``group.py``).
+size is worker 0 (``lead.py``).
 
 The first worker that failed by itself ends the round for all. A worker that only lost its peers may have to wait for
 ROOT_SECONDS, because another worker may still be recording why it failed. A rank that has left its loop over the steps

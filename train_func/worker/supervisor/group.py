@@ -27,7 +27,7 @@ from train_func.worker.supervisor.usage import Usage
 
 REPORT_SECONDS = 1.0  # between two reports while nothing changes
 RETRY_SECONDS = 0.3  # between two tries to reach the lead
-POLL_SECONDS, LONGEST_POLL_SECONDS = 0.02, 0.25  # the same while an order is waited for: rarely, where the wait is long
+POLL_SECONDS, LONGEST_POLL_SECONDS = 0.02, 0.25  # between two reports that wait for an order: at first, and at most
 
 
 class NotFormed(Exception):
