@@ -13,7 +13,7 @@ SECRET = "T0CANARY5e1f0c9b"  # of its address
 
 
 class Service(ThreadingHTTPServer):
-    """``answer``: the status code of every answer; None: it never answers."""
+    """``answer``: the status code of every answer to a post; None: it never answers."""
 
     daemon_threads = True
 
@@ -34,6 +34,12 @@ class _Handler(BaseHTTPRequestHandler):
             self.server.is_over.wait()
             return
         self.send_response(self.server.answer)
+        if 300 <= self.server.answer < 400:
+            self.send_header("Location", self.path)
+        self.end_headers()
+
+    def do_GET(self) -> None:
+        self.send_response(200)
         self.end_headers()
 
     def log_message(self, format: str, *args: object) -> None:

@@ -20,15 +20,22 @@ from typing import Any, ParamSpec, Self, TypeGuard, TypeVar
 
 from train_func.errors import InvalidInput
 from train_func.secret import secret_in, secret_under
-from train_func.text import nearest, shown
+from train_func.text import cut, nearest, shown
 
 P = ParamSpec("P")
 R = TypeVar("R")
 Judge = Callable[[str, Any], str | None]
 
+MAX_SHOWN = 100  # characters of a value that is no text
+_CUT_ADDRESS = re.compile(r"(s3|package|hf|pvc|https?):/(?!/)")
+
 
 class _Documented(type):
     """Its classes' ``help()`` has a line for each field: the text below it, which Python itself does not keep."""
+
+    def __dir__(cls) -> list[str]:
+        """Returns what help() lists, without what Python and dataclass() add."""
+        return [name for name in super().__dir__() if not name.startswith("__")]
 
     @property
     def __signature__(cls) -> inspect.Signature:
@@ -160,10 +167,6 @@ def field_names(kind: Any) -> tuple[str, ...]:
     return tuple(field.name for field in fields(kind))
 
 
-MAX_SHOWN = 100  # characters of a value that is no text
-_CUT_ADDRESS = re.compile(r"(s3|package|hf|pvc|https?):/(?!/)")
-
-
 def whole_fault(name: str, value: object, low: int, high: int | None = None) -> str | None:
     """A whole number from ``low`` to ``high``, if there is one, is expected."""
     if isinstance(value, int) and not isinstance(value, bool) and low <= value and (high is None or value <= high):
@@ -183,8 +186,8 @@ def text_fault(name: str, value: object, expected: str = "a non-empty text is ex
         return f"{name}={brief(value)}: {expected}"
     if secret := secret_in(value):
         return f"{name}: holds {secret}; give credentials by Secret or environment, never in a Run"
-    if cut := _CUT_ADDRESS.match(value):
-        return f"{name}={value!r}: an address begins with {cut[1]}://; a Path removes one slash: give it as text"
+    if address := _CUT_ADDRESS.match(value):
+        return f"{name}={value!r}: an address begins with {address[1]}://; a Path removes one slash: give it as text"
     return None
 
 
@@ -238,4 +241,4 @@ def _secret_within(key: str, value: object) -> str | None:
 def brief(value: object) -> str:
     """One short line: tables, arrays and long lists would fill the screen."""
     text = " ".join(repr(value).split())
-    return text if len(text) <= MAX_SHOWN else f"{text[:MAX_SHOWN]}..."
+    return cut(text, MAX_SHOWN)

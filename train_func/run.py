@@ -103,8 +103,8 @@ class Run(NamedFields):
     """Times every training row is used."""
     batch_size: int = field(default=16, metadata={"judge": whole(1, 10**7)})
     """Rows per optimizer step over all workers together."""
-    micro_batch_size: int = field(default=8, metadata={"judge": whole(1, 10**6)})
-    """Most rows one rank holds at once."""
+    micro_batch_size: int | None = field(default=None, metadata={"judge": whole(1, 10**6)})
+    """Most rows one rank holds at once; None: 4 on a CPU, 8 on a GPU."""
     learning_rate: float = field(default=5e-5, metadata={"judge": _learning_rate_fault})
     """Peak learning rate."""
     seed: int = field(default=42, metadata={"judge": whole(0, 2**32 - 1)})
@@ -170,25 +170,6 @@ class Run(NamedFields):
         task = values.get("task")
         return cls(**{**values, "task": Task.from_dict(task) if isinstance(task, Mapping) else task})
 
-    def with_inputs(self, addresses: Mapping[str, Any]) -> Self:
-        """The Run with other values in fields of its task, by field, and other addresses of inputs, by their keys."""
-        of_task = {key: value for key, value in addresses.items() if not is_named(key)}
-        inputs = with_addresses(self.inputs, addresses)
-        return dataclasses.replace(self, task=self.task and dataclasses.replace(self.task, **of_task), inputs=inputs)
-
-    def ranks_fault(self, num_ranks: int) -> str | None:
-        """Returns what is wrong with so many ranks of all workers together."""
-        if num_ranks <= self.batch_size:
-            return None
-        return (
-            f"{num_ranks} ranks: a global batch has batch_size={self.batch_size} rows, at least one for each rank is "
-            "expected: raise batch_size of the Run, or use fewer workers or GPUs"
-        )
-
-    def budget(self) -> dict[str, float | None]:
-        """The fields in which two submissions of one run may differ."""
-        return {name: getattr(self, name) for name in NOT_IN_NAME if self.task or name != "workers"}
-
 
 def name_of(
     run: Run,
@@ -211,11 +192,12 @@ def name_of(
         packages: versions of those that decide, by name: of an installed package that the task comes from, and of
             those that a backend was asked to bring.
     """
+    of_task = {key: fingerprint for key, fingerprint in fingerprints.items() if not is_named(key)}
     decides = {
         "result_version": RESULT_VERSION,
         "source": source_sha256,
         "function": function,
-        "task": run.task and run.task.identity({key: of for key, of in fingerprints.items() if not is_named(key)}),
+        "task": run.task and run.task.identity(of_task),
         "inputs": dict(fingerprints),
         "seed": run.seed,
         "epochs": run.epochs,
@@ -233,6 +215,28 @@ def name_of(
     # A folder is often called model, as that of a package is: the data then says more alone.
     readable = run.name or "-".join(words[words[0] == "model" :] or words)[:DERIVED_LENGTH].strip("-")
     return f"{readable}-{hashlib.sha256(json.dumps(decides, sort_keys=True).encode()).hexdigest()[:HASH_LENGTH]}"
+
+
+def replace_inputs(run: Run, addresses: Mapping[str, Any]) -> Run:
+    """Returns the Run with other values in fields of its task, by field, and other addresses of inputs, by key."""
+    of_task = {key: value for key, value in addresses.items() if not is_named(key)}
+    task = run.task and dataclasses.replace(run.task, **of_task)
+    return dataclasses.replace(run, task=task, inputs=with_addresses(run.inputs, addresses))
+
+
+def ranks_fault(run: Run, num_ranks: int) -> str | None:
+    """Returns what is wrong with so many ranks of all workers together."""
+    if num_ranks <= run.batch_size:
+        return None
+    return (
+        f"{num_ranks} ranks: a global batch has batch_size={run.batch_size} rows, at least one for each rank is "
+        "expected: raise batch_size of the Run, or use fewer workers or GPUs"
+    )
+
+
+def recorded_only(run: Run) -> dict[str, float | None]:
+    """Returns the fields that are recorded but not part of the name: two submissions of one run may differ in them."""
+    return {name: getattr(run, name) for name in NOT_IN_NAME if run.task or name != "workers"}
 
 
 NAME = re.compile(rf"[a-z][a-z0-9-]*-[0-9a-f]{{{HASH_LENGTH}}}")  # of a run

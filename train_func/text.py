@@ -31,6 +31,11 @@ def listed(values: Sequence[Any], at_most: int = 5, *, separator: str = ", ", sh
     return separator.join(map(show, values[:at_most])) + more
 
 
+def cut(words: str, most: int) -> str:
+    """Returns the words; of more than ``most`` characters the first ones and an ellipsis."""
+    return words if len(words) <= most else f"{words[:most]} ..."
+
+
 def nearest(name: str, names: Iterable[str]) -> str | None:
     """Returns the name that was probably meant: case, accents, and spaces around it count for nothing."""
     plain_names: dict[str, str] = {}

@@ -23,6 +23,7 @@ ENVIRONMENT_READERS = {
     "client/cluster/cluster.py": "defaults of its options",
     "client/packages/requirements.py": "the cache of this person",
     "client/submit.py": "which variables that a function reads are set here",
+    "client/model/fetch.py": "where fetched models go",
     "client/local": "hands a copy of its environment to the workers",
     "process/failpoint.py": "which point a test has armed",
     "storage/s3.py": "endpoint and credentials",

@@ -9,6 +9,7 @@ from tests.jobs.functions import loads_twice
 from tests.tiny_hub import Repository, tiny_hub
 from tests.tiny_model import write_tiny_model
 from train_func import Local, Run, TextClassification, attach, submit
+from train_func.run import replace_inputs
 
 LIMIT = 180
 ROWS = "text,label\n" + "".join(f"the food was number {i},{i % 2}\n" for i in range(40))
@@ -52,4 +53,4 @@ def test_a_branch_that_moves_after_the_submission_changes_no_attempt(home, tmp_p
             "datasets/me/rows": recorded.task.dataset_revision,
         }
         assert revisions == commits
-        assert recorded.with_inputs({"model_revision": "main", "dataset_revision": "main"}) == run
+        assert replace_inputs(recorded, {"model_revision": "main", "dataset_revision": "main"}) == run

@@ -78,9 +78,6 @@ class Instant:
     def store_address(self):
         return self.store
 
-    def models_folder(self):
-        return Path("models")
-
     def inventory(self):
         return None
 

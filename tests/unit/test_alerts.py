@@ -191,6 +191,17 @@ def test_each_occasion_makes_one_alert_that_names_it(heard, expected):
         assert unnamed(alert.message, *facts) == []
 
 
+def test_each_training_of_a_function_has_the_alerts_of_its_own_loss():
+    clock = Clock()
+    rules, alerts = AlertRules(clock), []
+    rising = [1.2**step for step in range(60)]
+    for losses in (rising, rising, [NAN, NAN], [NAN]):
+        for step, loss in enumerate(losses, 1):
+            clock.seconds += PAUSE_SECONDS
+            alerts += rules.hear(progress(step, loss))
+    assert [alert.kind for alert in alerts] == ["loss_rises"] * 2 + ["loss_not_finite"] * 2
+
+
 def verdict(code, cause, message, **fields):
     return Verdict(code, cause, message, 1, **fields)
 
@@ -234,6 +245,16 @@ def test_a_success_has_the_numbers_of_the_result_and_the_last_step():
     assert unnamed(alert.message, "accuracy=0.9123", "rows=101") == []
 
 
+def test_after_a_stop_it_is_told_when_the_run_has_to_be_submitted_again():
+    (alert,) = AlertRules(Clock()).end(STOPPED, STOPPED)
+    assert unnamed(alert.remedy, "evicted", "cancel()", "deadline", "submit") == []
+
+
+def test_a_whole_number_that_no_float_holds_is_told_as_well():
+    (alert,) = AlertRules(Clock()).succeed({"combinations": 2**1024, "rows": 101})
+    assert unnamed(alert.message, f"combinations={2**1024}", "rows=101") == []
+
+
 def stall(phase=Phase.STEP, *, num_steps=3, number=7):
     return Mark(number=number, phase=phase, step=40, num_steps=num_steps)
 
@@ -257,6 +278,16 @@ def test_a_rank_without_progress_is_a_stall_before_it_is_a_hang_and_where_it_wou
             assert unnamed(alert.message, "rank 0", "step 40", "60 s") == []
             when.append(clock.seconds)
     assert [29 < seconds < 31 for seconds in when] == [True] * is_stall
+
+
+def test_each_time_that_a_rank_stands_still_makes_an_alert():
+    clock = Clock()
+    rules, kinds = AlertRules(clock), []
+    for number in (7, 8):
+        for _ in range(100):
+            clock.seconds += 1
+            kinds += [alert.kind for alert in rules.look(stall(number=number), hang_after=60)]
+    assert kinds == ["stall"] * 2
 
 
 def test_neither_progress_nor_a_machine_that_stood_still_is_a_stall():
@@ -305,6 +336,15 @@ def posted_to(address, said):
     return given - begun, time.monotonic() - given
 
 
+def test_a_value_that_no_rule_can_judge_costs_the_training_nothing_and_is_told_once(said):
+    alerter = Alerter(SimpleNamespace(webhook="", run_name="a-run", status_server=None))
+    for step in (1, 2):
+        alerter.hear(reported(step, loss=10**3000))
+    alerter.succeed({"accuracy": 0.9})
+    note, alert = said
+    assert (unnamed(note.text, "alert", "OverflowError"), alert.kind) == ([], "succeeded")
+
+
 def test_an_alert_is_posted_with_one_line_for_a_person(said):
     with service() as slack:
         posted_to(slack.address, said)
@@ -317,10 +357,12 @@ def test_an_alert_is_posted_with_one_line_for_a_person(said):
     assert not [event for event in said if isinstance(event, events.Note)]
 
 
-@pytest.mark.parametrize("answer", [500, 404, None, "away", "no address"])
+@pytest.mark.parametrize("answer", [500, 404, 302, None, "away", "no address", "no ASCII"])
 def test_a_service_that_is_no_help_costs_no_time_and_is_told_once_without_its_address(said, answer):
     with service(answer if isinstance(answer, int) else None) as slack:
-        address = {"away": f"http://127.0.0.1:9/{SECRET}", "no address": f"file:///{SECRET}"}.get(answer, slack.address)
+        away = f"http://127.0.0.1:9/{SECRET}"
+        addresses = {"away": away, "no address": f"file:///{SECRET}", "no ASCII": f"{away}ü"}
+        address = addresses.get(answer, slack.address)
         given, waited = posted_to(address, said)
     assert given < 1
     assert waited < SEND_SECONDS + 1
@@ -333,3 +375,5 @@ def test_a_service_that_is_no_help_costs_no_time_and_is_told_once_without_its_ad
         assert unnamed(note.text, f"{POST_SECONDS:g} s") == []
     elif isinstance(answer, int):
         assert unnamed(note.text, answer) == []
+    elif answer != "away":
+        assert unnamed(note.text, {"no address": "https://", "no ASCII": "UnicodeEncodeError"}[answer]) == []

@@ -1,11 +1,15 @@
 """Checkpoints go when the result of their run is complete, and never before; a store that keeps them costs nothing."""
 
+import threading
+from types import SimpleNamespace
+
 import pytest
 
 from tests.job_folder import write_job_folder
+from tests.messages import unnamed
 from train_func.errors import StorageFailed
 from train_func.storage import open_store
-from train_func.worker.publish.publication import Publication
+from train_func.worker.publish.publication import Publication, delete_checkpoints
 from train_func.worker.stop import Stop
 
 OWN = [
@@ -64,6 +68,13 @@ def test_a_store_that_deletes_none_costs_no_result_and_is_told_of(trained, monke
     assert store.list(record.keys.result)
     assert left(store) == sorted([*OWN, *OTHERS])
     assert f"{record.keys.checkpoints}/" in capsys.readouterr().out
+
+
+def test_a_store_that_never_answers_is_told_as_such(trained, capsys):
+    (store, record, _), ended = trained, threading.Event()
+    delete_checkpoints(SimpleNamespace(address=store.address, list=lambda prefix: ended.wait()), record, 0.01)
+    ended.set()
+    assert unnamed(capsys.readouterr().out, f"{record.keys.checkpoints}/", "no answer") == []
 
 
 def test_what_cannot_be_published_keeps_them(trained):

@@ -352,7 +352,7 @@ def test_the_doctor_tells_everything_that_is_missing_at_once_with_its_remedy(tmp
         ["ok    local"],
         ["none  cluster", "store"],  # no cluster is named, which is no fault of one who trains here
         ["none  cluster", "image"],
-        ["none  store", "not checked; see cluster above"],
+        ["none  store", "the same as cluster above"],
     ]
     assert unnamed(found[2], "Cluster(image='registry/name", "TRAIN_FUNC_IMAGE") == []
     assert found[3][0] == "none  cluster"
@@ -407,6 +407,12 @@ def test_what_the_doctor_quotes_is_shown_and_not_obeyed(tmp_path):
     done = command("doctor", HOME=str(tmp_path), KUBECONFIG=str(kubeconfig))
     assert "\\x1b[2J" in done.stdout
     assert "\x1b" not in done.stdout
+
+
+def test_a_fault_that_the_doctor_has_told_is_told_with_the_part_that_had_it(tmp_path):
+    done = command("doctor", HOME=str(tmp_path), TRAIN_FUNC_STORE="s3://bucket/x", AWS_ENDPOINT_URL_S3="nowhere")
+    parts = [line[6:].split(": ", 1) for line in done.stdout.splitlines()]
+    assert [part for part, fault in parts if unnamed(fault, "local above") == []] == ["cluster", "store"]
 
 
 def test_a_wrong_option_is_a_finding_of_the_doctor_and_not_the_end_of_its_report(tmp_path):

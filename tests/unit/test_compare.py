@@ -126,6 +126,13 @@ def test_rows_are_compared_only_where_all_runs_have_predicted_the_same(predictin
     assert predicting(predicted([0] * 4), other).to_dict()["held_out"] is None
 
 
+def test_rows_are_not_compared_where_one_run_has_predicted_classes_and_another_tags(predicting):
+    columns = {"row": [7, 8, 9, 12], "tokens": [5] * 4, "right": [5, 4, 3, 2]}
+    tags = Predictions(step=1, num_rows=4, held_out_sha256="7", columns=columns)
+    for runs in ([predicted([0] * 4), tags], [tags, predicted([0] * 4)]):
+        assert predicting(*runs).to_dict()["held_out"] is None
+
+
 def test_rows_that_changed_are_shown_with_the_beginnings_of_their_texts_where_the_data_are(
     store, tiny_bert, tmp_path, capsys
 ):
@@ -197,6 +204,9 @@ def test_the_predictions_are_a_table_and_no_other_ones_than_were_published(store
         attach(record.name).predictions()
 
 
-def test_fewer_than_two_runs_are_refused(two):
-    with refuses("1 run", "two"):
+def test_fewer_than_two_runs_and_more_than_there_are_letters_are_refused(two):
+    with refuses("1 run", 2, 26):
         compare(two[0])
+    with refuses("27 runs", 2, 26):
+        compare(*two[:1] * 27)
+    assert f"Z: {two[1]}" in str(compare(*two * 13))

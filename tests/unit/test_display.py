@@ -125,7 +125,7 @@ def test_that_each_row_was_used_once_is_told_once_in_the_end(display, shown):
 
 
 def test_a_note_is_told_once_and_not_where_the_submission_has_told_it(clock, shown):
-    display = Lines("a-run", told=["3 held-out texts are rows to train on too"], clock=clock)
+    display = Lines("a-run", printed_notes=["3 held-out texts are rows to train on too"], clock=clock)
     for of in (attempt(), attempt(2)):
         tell(display, of, NOTE, events.Note(text="3 held-out texts are rows to train on too"))
     assert shown() == [str(NOTE)]
@@ -221,7 +221,7 @@ def test_of_many_lines_at_once_only_the_first_are_shown_and_the_others_counted(d
 
 def test_what_the_cluster_says_of_an_end_that_its_worker_has_told_is_not_shown(display, shown):
     tell(display, attempt(), KILLED, worker=1)
-    display.show_diagnoses([Diagnosis("killed", f"worker 1 ended: {KILLED.message}", said=KILLED.message)])
+    display.show_diagnoses([Diagnosis("killed", f"worker 1 ended: {KILLED.message}", worker_message=KILLED.message)])
     display.show_diagnoses([Diagnosis("killed", "worker 0 was killed by SIGKILL")])
     assert len(shown()) == 2
 

@@ -1,6 +1,8 @@
 """What stands below a field is in the help of its class, also of the fields that it inherits."""
 
 import inspect
+import pydoc
+import re
 from dataclasses import dataclass, fields
 
 import pytest
@@ -38,3 +40,10 @@ def test_every_field_that_a_user_gives_is_in_the_signature_and_explained(kind):
     names = [field.name for field in fields(kind) if field.init]
     assert [*inspect.signature(kind).parameters] == names
     assert [line.split(":")[0].strip() for line in kind.__doc__.partition("Fields:\n")[2].splitlines()] == names
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_the_help_lists_what_a_user_calls_and_nothing_that_python_adds(kind):
+    listed = re.findall(r"^ \|  (\w+)(?=\(| = |$)", pydoc.render_doc(kind, renderer=pydoc.plaintext), re.MULTILINE)
+    assert [name for name in listed if name.startswith("_")] == []
+    assert {"Run": "to_dict", "Local": "gpu", "Cluster": "gpu"}.get(kind.__name__, "columns") in listed

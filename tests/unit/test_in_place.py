@@ -65,7 +65,7 @@ def test_a_promoted_model_is_fetched_by_its_name_and_lies_whole_under_it(store, 
     assert "'reviews'" in capsys.readouterr().out
     job = attach("reviews")
     assert (job.name, weights(job.fetch())) == (record.name, "weights 0.1 1")
-    assert job.fetch().name == "reviews"
+    assert job.fetch() == tmp_path / "home" / "models" / "reviews"
     assert weights(copied(store, tmp_path / "by-mc")) == "weights 0.1 1"
 
 

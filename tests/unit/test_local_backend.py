@@ -53,7 +53,6 @@ def test_the_store_is_the_option_or_the_environment_or_a_folder_here(monkeypatch
     monkeypatch.setenv("TRAIN_FUNC_HOME", str(tmp_path))
     monkeypatch.delenv("TRAIN_FUNC_STORE", raising=False)
     assert Local().store_address() == f"file://{tmp_path}/store"
-    assert Local().models_folder() == tmp_path / "models"
     monkeypatch.setenv("TRAIN_FUNC_STORE", "s3://bucket/mine")
     assert Local().store_address() == "s3://bucket/mine"
     assert Local(store="file:///else").store_address() == "file:///else"

@@ -284,7 +284,7 @@ def test_a_note_stands_once_whichever_attempts_say_it_and_not_where_it_stands_be
     trace = Trace()
     for each in told:
         trace.take(each)
-    text = words(draw(panel_of(replace(SUBJECT, told=frozenset({"of data"})), trace, now=NOW)))
+    text = words(draw(panel_of(replace(SUBJECT, printed_notes=frozenset({"of data"})), trace, now=NOW)))
     assert re.findall(r"note: (of \w+)", text) == ["of a"]
 
 

@@ -15,7 +15,10 @@ from tests.stored_runs import put_submission
 from train_func import Run
 from train_func.wire import exits
 from train_func.wire.predictions import PREDICTIONS, Predictions
+from train_func.wire.records import Verdict
+from train_func.worker import masks
 from train_func.worker.environment import Environment
+from train_func.worker.publish.card import TaskPart
 from train_func.worker.publish.publication import Publication
 from train_func.worker.rank import end
 from train_func.worker.rank.end import Outcome, RankEnd
@@ -253,6 +256,19 @@ def test_folders_of_the_function_named_like_files_that_are_added_stay(pending, s
     assert published(pending)[1] == {"source.py/inner", "run.json/inner", "versions.json"}
 
 
+def test_no_published_text_has_a_secret(tmp_path, pending, store, record, request):
+    request.addfinalizer(lambda: masks.begin({}))
+    secret = "hf_CANARY5e1f0c9b"
+    masks.begin({masks.VARIABLE: "TOKEN", "TOKEN": secret})
+    pending.add(writes(weights="trained"), is_model=True, card=TaskPart("It classifies."))
+    pending.report({"metrics": {f"accuracy of {secret}": 0.9}, "note": f"trained with {secret}"})
+    pending.conclude(tmp_path / "output", ended({"by": secret}))
+    pending.publish(Stop())
+    texts = {entry.key: store.get(entry.key).data.decode() for entry in store.list(record.keys.model)}
+    assert {"README.md", "metrics.json"} <= {key.rpartition("/")[2] for key in texts}
+    assert [key for key, text in texts.items() if secret in text] == []
+
+
 def test_of_a_link_what_it_leads_to_is_published_or_it_is_named(tmp_path, pending, published):
     output, elsewhere = tmp_path / "output", tmp_path / "elsewhere.pt"
     (output / "step-7").mkdir(parents=True)
@@ -360,6 +376,27 @@ def test_no_question_to_a_silent_store_makes_a_worker_late_that_was_asked_to_sto
     try:
         assert attempt.close(stopped(0, "SIGTERM")).exit_code == exits.KILLED
         assert attempt.seconds_left() == 0  # for the log, which comes last
+    finally:
+        ended.set()
+
+
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
+def test_a_supervisor_that_cannot_even_record_an_end_says_that_it_has_failed(supervisor, monkeypatch):
+    monkeypatch.setattr(supervisor, "_prepare", lambda: Verdict(exits.DONE, None, "done", 0))
+    monkeypatch.setattr(supervisor._attempt, "leave", lambda: {}["gone"])
+    monkeypatch.setattr(supervisor._attempt.launcher, "ends", lambda: {}["gone"])
+    monkeypatch.setattr("train_func.worker.supervisor.main.kill_descendants", lambda seconds: None)  # this test's own
+    verdict = supervisor.run()
+    assert (verdict.exit_code, unnamed(verdict.message, "supervisor")) == (exits.CODE, [])
+
+
+def test_a_store_that_is_silent_at_the_end_is_told_as_one_without_an_answer(last_attempt, capsys):
+    (attempt, _), ended = last_attempt, threading.Event()
+    attempt._ledger._store = SimpleNamespace(list=lambda prefix: ended.wait(), put=lambda *given: ended.wait())
+    stop_asked_for(attempt._stop, seconds=999.0)
+    try:
+        attempt.close(stopped(0, "SIGTERM"))
+        assert unnamed(capsys.readouterr().out, "no answer") == []
     finally:
         ended.set()
 

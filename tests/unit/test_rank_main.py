@@ -109,6 +109,20 @@ def test_a_file_that_a_relative_path_does_not_find_is_on_record(body, missing, t
     assert failure_of(body).missing_file == missing
 
 
+@pytest.mark.parametrize(
+    "body",
+    [
+        "with open(os.devnull, 'w') as file: sys.stdout = file",
+        "sys.stderr = object()",
+        "logging.getLogger().addHandler(type('Own', (logging.NullHandler,), {'flush': lambda self: {}['gone']})())",
+    ],
+    ids=["a stream that is closed", "a stream without flush", "a handler of logs that raises"],
+)
+def test_a_function_that_returns_ends_well_whatever_it_leaves_to_print_to(end, body):
+    code, outcome, _, _ = end(f"import logging, os, sys\n{body}")
+    assert (code, outcome["exit_code"]) == (0, 0)
+
+
 def test_who_calls_sys_exit_is_named():
     assert failure_of("sys.exit(3)").message.split() == ["mine", "called", "sys.exit(3)"]
 

@@ -15,7 +15,7 @@ from train_func.client.cluster.input_uploads import upload_inputs
 from train_func.client.preflight import Check, with_absolute_paths
 from train_func.errors import InvalidInput
 from train_func.inputs import key_of
-from train_func.run import name_of
+from train_func.run import name_of, replace_inputs
 from train_func.storage import open_store
 from train_func.worker.inputs import named as named_inputs
 from train_func.worker.inputs.named import bring, find, link
@@ -308,7 +308,7 @@ def test_a_repository_is_known_by_its_commit_and_its_address_is_pinned_to_it(hub
     with Check(run, (tmp_path / "store").as_uri()) as check:
         facts = check.facts()
     assert facts.fingerprints == {key_of("rows"): hub.commit, key_of("old"): hub.earlier[0].commit}
-    pinned = run.with_inputs(facts.commits)
+    pinned = replace_inputs(run, facts.commits)
     commits = {name: facts.fingerprints[key_of(name)] for name in run.inputs}
     assert pinned.inputs == {name: f"hf://datasets/owner/name@{commit}" for name, commit in commits.items()}
 

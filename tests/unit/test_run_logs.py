@@ -6,7 +6,7 @@ from datetime import datetime
 
 import pytest
 
-from train_func.client.logs import Numbering, RunLogs, headed
+from train_func.client.logs import Numbering, RunLogs, with_headings
 from train_func.client.status import LogLine, LogPosition, Pod, Snapshot
 from train_func.run import Run
 from train_func.wire import events
@@ -182,7 +182,7 @@ def test_attempts_are_headed_by_why_and_when_they_began_and_a_straggler_is_label
     earlier = [first(0, "x", submitted=MORNING)]
     again = first(0, "c", at="2026-01-02T12:05:00+00:00")
     lines = [*earlier, A, B, claims("a", 2), again, LATE]
-    text = list(headed(Numbering({}, 0).number(lines)))
+    text = list(with_headings(Numbering({}, 0).number(lines)))
     assert [line for line in text if line.startswith("---")] == [
         f"--- attempt 1, submitted {here(MORNING)} ---",
         f"--- attempt 2, submitted again {here(NOON)} ---",

@@ -20,7 +20,7 @@ from train_func.client.preflight import Facts, with_absolute_paths
 from train_func.client.source import Source, pack
 from train_func.client.submit import attach_to, check_ranks, record_of
 from train_func.errors import InvalidInput
-from train_func.run import NAME, Run
+from train_func.run import NAME, Run, replace_inputs
 from train_func.wire.records import Numerics
 from train_func.worker.check import report_of
 from train_func.worker.numerics import record_first
@@ -176,7 +176,7 @@ def test_every_field_of_the_task_that_is_no_input_makes_another_run(record, fold
 def test_a_moved_branch_of_the_hub_is_another_run_and_its_name_no_part(store):
     """A fingerprint of a Hub id is its commit, which stands for the revision."""
     run = a_run(model="me/tiny", dataset="me/rows")
-    pinned = run.with_inputs({"model_revision": "v1"})
+    pinned = replace_inputs(run, {"model_revision": "v1"})
     name = record_for(store, run, model="c0ffee", dataset="beef").name
     assert record_for(store, pinned, model="c0ffee", dataset="beef").name == name
     assert record_for(store, run, model="0ff", dataset="beef").name != name

@@ -25,6 +25,7 @@ from train_func.wire.events import LAST_STEP, RowsAudited
 from train_func.wire.exits import FENCED, MODEL, Exit, exit_of
 from train_func.wire.records import Lease, Numerics, RunRecord
 from train_func.worker import Session
+from train_func.worker.numerics import numerics_of
 from train_func.worker.rank import end, world
 from train_func.worker.training.arguments import logging_steps_of
 
@@ -99,6 +100,19 @@ def test_the_probe_is_kept_for_all_attempts(a_record, store):
     assert (setup["workers"], setup["world_size"], setup["numerics"]["num_micro_batches"]) == (2, 1, 5)
     assert {"python", "torch", "transformers", "datasets", "train_func"} <= set(setup["versions"])
     assert setup["machine"]["cpus"] == str(os.cpu_count())
+
+
+@pytest.mark.parametrize(("has_gpu", "rows"), [(False, 4), (True, 8)])
+def test_without_a_size_micro_batches_are_small_on_a_cpu_and_later_attempts_keep_what_the_first_had(
+    a_record, store, monkeypatch, has_gpu, rows
+):
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: has_gpu)
+    monkeypatch.setattr(torch.cuda, "is_bf16_supported", lambda **_: True)
+    monkeypatch.setattr(torch.cuda, "get_device_name", lambda *_: "a GPU")
+    first = numerics_of(a_record(), store, 1, ["x"], 2)
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: not has_gpu)
+    later = numerics_of(a_record(), store, 2, ["x"], 2)
+    assert (first.micro_batch_size, later.micro_batch_size) == (rows, rows)
 
 
 def test_an_attempt_that_computes_on_what_the_first_did_not_says_so_and_records_it(a_record, store, capsys):

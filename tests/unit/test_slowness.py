@@ -103,6 +103,13 @@ def test_an_interval_of_few_steps_goes_on_until_there_are_more():
     assert [event.slow_rank for event in said] == [None, None, None, 1]
 
 
+def test_a_rank_stays_named_while_steps_are_slow_and_not_while_there_are_none_as_in_a_long_evaluation():
+    group = Group()
+    steps = [LEAST_STEPS, LEAST_STEPS, LEAST_STEPS // 2, 1, 0, 0, 1, LEAST_STEPS]
+    said = [group.train(LINE_SECONDS, slow=0.6, num_steps=num_steps) for num_steps in steps]
+    assert [event.slow_rank for event in said] == [None, 1, 1, 1, None, None, None, 1]
+
+
 def test_a_day_of_training_says_it_less_often_than_its_first_minutes():
     group = Group()
     first = sum(group.train(1.0) is not None for _ in range(600))

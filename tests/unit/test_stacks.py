@@ -6,7 +6,7 @@ import sys
 
 import pytest
 
-from train_func.client.source import locate_main
+from train_func.client.source import locate, main_thread
 from train_func.worker.supervisor.hangs import HangWatch
 
 LINE = "    told.wait()"
@@ -29,7 +29,7 @@ told.set()
 def test_where_the_main_thread_is_not_shown_no_other_is_taken_for_it(num_threads, found):
     dumped = subprocess.run([sys.executable, "-c", DUMPS, str(num_threads)], capture_output=True, text=True, check=True)
     lines = dumped.stderr.replace("(most recent call first):", f"(most recent call first):\n{OWN}")
-    assert [origin for origin, *_ in locate_main(CELLS, lines)] == found
+    assert [origin for origin, *_ in locate(CELLS, main_thread(lines))] == found
 
 
 def test_of_long_stacks_the_end_is_kept():

@@ -5,7 +5,6 @@ import sys
 import threading
 import time
 from dataclasses import replace
-from pathlib import Path
 from types import ModuleType, SimpleNamespace
 
 import pytest
@@ -48,9 +47,6 @@ class Room:
 
     def store_address(self):
         return self.address
-
-    def models_folder(self):
-        return Path(self.address.removeprefix("file://"), "../models")
 
     def inventory(self):
         return None

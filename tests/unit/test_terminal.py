@@ -10,7 +10,7 @@ import pytest
 from tests.recorded_jobs import RecordedBackend, RecordedJob, a_record
 from train_func.client.display.lines import Lines
 from train_func.client.job import Job
-from train_func.client.logs import Attempt, AttemptLine, headed
+from train_func.client.logs import Attempt, AttemptLine, with_headings
 from train_func.client.status import JobEvent
 from train_func.errors import InvalidInput, JobFailed
 from train_func.storage import open_store
@@ -75,7 +75,7 @@ def test_what_is_watched_is_shown_and_not_obeyed(capsys):
 
 def test_logs_as_text_stay_as_they_are():
     told = AttemptLine(Attempt(1, "", "", first=True), 0, EVIL, late=False)
-    assert list(headed([told]))[1] == f"[worker 0] {EVIL}"
+    assert list(with_headings([told]))[1] == f"[worker 0] {EVIL}"
 
 
 @pytest.mark.parametrize("make", [lambda text: JobFailed(text, cause="code"), InvalidInput])

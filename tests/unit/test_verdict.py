@@ -34,6 +34,7 @@ VERDICTS = {
         (147, "killed", True),
         ["rank 1", "SIGKILL"],
     ),
+    "a signal without a name": ([ended(1, -61)], (147, "killed", True), ["rank 1", "signal 61"]),
     "an error whose process is killed then": ([LOST, replace(ended(1), exit_code=-9)], (70, "code", True), ["rank 1"]),
     "an error whose process stays": ([LOST, replace(ended(1), exit_code=None)], (70, "code", True), ["rank 1"]),
     "an error beside an abort": (
@@ -51,6 +52,7 @@ VERDICTS = {
     ),
     "none here where aborts come behind the loop": ([left(ended(0, -6)), left(ABORTED)], (145, "peer", False), []),
     "none here where all follow": ([LOST], (145, "peer", False), []),
+    "an exit code after the end": ([replace(WELL, exit_code=3)], (3, "code", True), ["rank 1", "exit code 3"]),
     "exit code 0 before the end": ([LOST, UNFINISHED], (70, "code", True), ["rank 1", "exit code 0"]),
 }
 

@@ -157,9 +157,6 @@ class Backend(Protocol):
     def store_address(self) -> str:
         """Address of the store that runs here use."""
 
-    def models_folder(self) -> Path:
-        """Returns where fetched models go by default."""
-
     def inventory(self) -> "Inventory | None":
         """Returns what the workers' environment holds; None where that is not known, or is what this process has."""
 

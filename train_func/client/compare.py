@@ -17,11 +17,12 @@ from train_func.client.runs import differences
 from train_func.client.stored_run import published_result
 from train_func.errors import InvalidInput
 from train_func.storage import open_store
-from train_func.text import counted, shown
+from train_func.text import counted, cut, shown
+from train_func.wire.metrics import EVAL_PREFIX, NO_METRICS
 from train_func.wire.predictions import Predictions
 from train_func.wire.records import RunRecord
 
-NO_METRICS = ("step", "attempt", "epoch", "learning_rate", "grad_norm", "rows_per_second", "eval_rows", "timestamp")
+MOST_RUNS = len(ascii_uppercase)  # each has a letter
 MOST_CHARTS = 6
 LEAST, WIDTH, HEIGHT = 380, 470, 190  # pixels
 MOST_CHANGES = 10  # rows that are shown
@@ -74,7 +75,7 @@ class SideBySide:
     """None where the runs have not predicted the same held-out rows."""
 
     def __str__(self) -> str:
-        lines = [["", *(f"{letter}: {name}" for letter, name in self._named()), ""]]
+        lines = [["", *(f"{letter}: {name}" for letter, name in self._letters()), ""]]
         lines += [[column, *cells] for column, cells in self._table()]
         widths = [max(len(line[place]) for line in lines) for place in range(len(lines[0]))]
         rows = ("  ".join(cell.ljust(width) for cell, width in zip(line, widths, strict=True)) for line in lines)
@@ -83,7 +84,7 @@ class SideBySide:
     __repr__ = __str__
 
     def _repr_html_(self) -> str:
-        head = "".join(f"<th>{letter}: {as_html(name)}</th>" for letter, name in self._named())
+        head = "".join(f"<th>{letter}: {as_html(name)}</th>" for letter, name in self._letters())
         rows = "".join(
             f"<tr><th>{as_html(column)}</th>{''.join(f'<td>{as_html(cell)}</td>' for cell in cells)}</tr>"
             for column, cells in self._table()
@@ -99,11 +100,11 @@ class SideBySide:
         runs = [{"name": name, "asked": dict(asked), "results": dict(results)} for name, asked, results in fields]
         return {
             "runs": runs,
-            "curves": {metric: [list(curve) for curve in of] for metric, of in self.curves.items()},
+            "curves": {metric: [list(curve) for curve in curves] for metric, curves in self.curves.items()},
             "held_out": self.held_out.to_dict() if self.held_out else None,
         }
 
-    def _named(self) -> list[tuple[str, str]]:
+    def _letters(self) -> list[tuple[str, str]]:
         return list(zip(ascii_uppercase, self.names, strict=False))
 
     def _table(self) -> list[tuple[str, list[str]]]:
@@ -125,11 +126,11 @@ class SideBySide:
     def _charts(self) -> list[str]:
         charts = []
         for metric, curves in list(self.curves.items())[:MOST_CHARTS]:
-            drawn = [(place, curve) for place, curve in enumerate(curves[: len(ascii_uppercase)]) if curve]
+            drawn = [(place, curve) for place, curve in enumerate(curves) if curve]
             names = [ascii_uppercase[place] for place, _ in drawn]
             names[0] = f"{names[0]} {metric}"
             lines = [
-                Line(name, curve, has_dots=metric.startswith("eval"), place=place)
+                Line(name, curve, has_dots=metric.startswith(EVAL_PREFIX), place=place)
                 for name, (place, curve) in zip(names, drawn, strict=True)
             ]
             picture = chart(lines, (), width=WIDTH, height=HEIGHT)
@@ -144,17 +145,17 @@ def compare(*runs: Job | str, on: Backend | None = None, texts: bool = True) -> 
     they predict differently.
 
     Args:
-        runs: two or more, as handles or by their names.
+        runs: from 2 to 26, as handles or by their names.
         on: the backend whose store has them; by default that of each.
         texts: show held-out rows with the beginnings of their texts, where this machine can read the data.
 
     Raises:
-        InvalidInput: there are fewer than two, or several runs have such a name.
+        InvalidInput: there are fewer than 2 or more than 26, or several runs have such a name.
         JobNotFound: the store has no run of such a name.
     """
-    if len(runs) < 2:
+    if not 2 <= len(runs) <= MOST_RUNS:
         raise InvalidInput(
-            f"compare was given {counted(len(runs), 'run')}: two or more are expected, as handles or names"
+            f"compare was given {counted(len(runs), 'run')}: from 2 to {MOST_RUNS} are expected, as handles or names"
         )
     jobs = [attach(run, on=on) if isinstance(run, str) else run for run in runs]
     stored = [(open_store(job.record.store), job.record.keys) for job in jobs]
@@ -184,7 +185,9 @@ def _held_out(of_runs: Sequence[Predictions | None]) -> HeldOut | None:
     first = known[0] if known else None
     if first is None or len(right) < len(of_runs) or not first.held_out_sha256:
         return None
-    if any((each.held_out_sha256, len(each)) != (first.held_out_sha256, len(first)) for each in known):
+    if any(each.held_out_sha256 != first.held_out_sha256 or len(each) != len(first) for each in known):
+        return None
+    if any(each.columns.keys() != first.columns.keys() for each in known):  # some have classes, others tags
         return None
     counts = Counter(zip(*right, strict=True))
     ordered = sorted(counts.items(), reverse=True)
@@ -198,8 +201,7 @@ def _with_texts(held_out: HeldOut, record: RunRecord, predictions: Predictions) 
     texts, why = texts_of(record, predictions, [ids.index(change.row) for change in held_out.changes])
     if why:
         print(shown(f"note: without the texts of the rows: {why}"), flush=True)
-    one_line = {row: " ".join(text.split()) for row, text in texts.items()}
-    short = {row: text if len(text) <= LONGEST else f"{text[:LONGEST]} ..." for row, text in one_line.items()}
+    short = {row: cut(" ".join(text.split()), LONGEST) for row, text in texts.items()}
     return replace(held_out, changes=[replace(each, text=short.get(each.row, "")) for each in held_out.changes])
 
 
@@ -208,7 +210,7 @@ def _changes(of_runs: Sequence[Predictions]) -> Iterator[tuple[float, Change]]:
     for place, row in enumerate(of_runs[0].columns["row"]):
         if "confidence" in of_runs[0].columns:
             expected, *predicted = (
-                each.named(each.columns[name][place])
+                each.with_names(each.columns[name][place])
                 for each, name in [(of_runs[0], "expected"), *((each, "predicted") for each in of_runs)]
             )
             if any(each != predicted[0] for each in predicted):

@@ -44,10 +44,15 @@ class Job:
     """The handle on a run, which ``submit`` and ``attach`` return. Another process finds the same by the run's name."""
 
     def __init__(
-        self, record: RunRecord, backend: Backend, store: Store, promoted_as: str = "", told: Collection[str] = ()
+        self,
+        record: RunRecord,
+        backend: Backend,
+        store: Store,
+        promoted_as: str = "",
+        printed_notes: Collection[str] = (),
     ) -> None:
-        """``promoted_as``: the name of its model in place, if attached to by it. ``told``: notes that were printed."""
-        self.record, self._told = record, frozenset(told)
+        """``promoted_as``: the name of its model in place, if attached to by it. ``printed_notes``: at submission."""
+        self.record, self._printed_notes = record, frozenset(printed_notes)
         self._backend, self._store, self._promoted_as = backend, store, promoted_as
         self._job = backend.job(record.job_name)
 
@@ -115,7 +120,7 @@ class Job:
         """Returns the best screen that there is where this program prints."""
         from train_func.client.display.screen import screen_of
 
-        return screen_of(self._looks, self._told)
+        return screen_of(self._looks, self._printed_notes)
 
     def show(self, screen: "Screen", on_alert: Callable[[Alert], object] | None = None) -> JobFailed | None:
         """Shows the job on this screen, as ``watch`` does; returns why it has no result, None where it has one."""
@@ -343,7 +348,7 @@ class Job:
             InvalidInput: the folder holds other files, or fetched ones that were changed since; nothing is changed. Or
                 the run has succeeded without a model (cause "code").
         """
-        from train_func.client.model.fetch import fetch
+        from train_func.client.model.fetch import fetch, models_folder
 
         if what == "merged":
             from train_func.client.model.load import merge
@@ -351,7 +356,7 @@ class Job:
             return merge(self.record, self.fetch(), to)
         if what != "model":
             raise InvalidInput(f"fetch({what!r}): 'model' or 'merged' is expected; a folder is given as to=...")
-        folder = Path(to) if to is not None else self._backend.models_folder() / (self._promoted_as or self.name)
+        folder = Path(to) if to is not None else models_folder() / (self._promoted_as or self.name)
         try:
             keys = self.record.keys if self._promoted_as else published_keys(self._store, self.record.keys)
             return fetch(self._store, keys, folder.expanduser().absolute())

@@ -35,7 +35,7 @@ class LogText(Iterator[str]):
         self._follow, self._has_headings = follow, has_headings
 
     def _read(self) -> Iterator[str]:
-        return headed(self.entries()) if self._has_headings else map(str, self.entries())
+        return with_headings(self.entries()) if self._has_headings else map(str, self.entries())
 
     def __next__(self) -> str:
         self._lines = self._lines or self._read()
@@ -195,7 +195,7 @@ class AttemptLine:
         return f"[{label}] {self.text}"
 
 
-def headed(lines: Iterable[AttemptLine]) -> Iterator[str]:
+def with_headings(lines: Iterable[AttemptLine]) -> Iterator[str]:
     """The lines as text, and a heading before those of each attempt."""
     last: Attempt | None = None
     for line in lines:
@@ -232,12 +232,12 @@ class Numbering:
         self._known = known
         self._newest = newest
         self._attempts: dict[int, Attempt] = {}
-        self._of: dict[str, Attempt] = {}  # by pod's uid
+        self._attempt_of_pod: dict[str, Attempt] = {}  # by uid
 
     def number(self, lines: Iterable[LogLine]) -> Iterator[AttemptLine]:
         """Each line with its attempt."""
         for line in lines:
-            event, attempt = events.parse(line.text), self._of.get(line.pod_uid)
+            event, attempt = events.parse(line.text), self._attempt_of_pod.get(line.pod_uid)
             if attempt is None or isinstance(event, WorkerStarts):  # a container may start again in its pod
                 submitted, started = (event.submitted, event.time) if isinstance(event, WorkerStarts) else ("", "")
                 known = 0 if attempt else self._known.get(line.pod_uid, 0)
@@ -256,7 +256,7 @@ class Numbering:
             before = self._attempts.get(number - 1)
             is_first = before.submitted != submitted if before else number == 1
             self._attempts[number] = Attempt(number, submitted, started, is_first)
-        attempt = self._of[line.pod_uid] = self._attempts[number]
+        attempt = self._attempt_of_pod[line.pod_uid] = self._attempts[number]
         attempt.pods[line.worker] = line.pod_uid
         attempt.formed = attempt.formed or self._known.get(line.pod_uid) == number
         return attempt

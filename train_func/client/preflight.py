@@ -20,7 +20,7 @@ from train_func.client.source import Source, pack
 from train_func.errors import InvalidInput
 from train_func.inputs import key_of
 from train_func.process.timeout import begin
-from train_func.run import Run
+from train_func.run import Run, replace_inputs
 from train_func.storage import Store, open_store
 from train_func.wire.layout import PROBES
 
@@ -209,4 +209,4 @@ def with_absolute_paths(run: Run, files: Collection[str] = ()) -> Run:
             real = path.resolve()
             # The ending of a file decides how it is read; a link in the Hub's cache leads to a file without one.
             addresses[name] = str(real if real.is_dir() or real.suffix == path.suffix else path.absolute())
-    return run.with_inputs(addresses)
+    return replace_inputs(run, addresses)

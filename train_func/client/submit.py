@@ -26,7 +26,7 @@ from train_func.client.stored_run import (
 )
 from train_func.errors import InvalidInput, JobNotFound
 from train_func.fields import named_arguments
-from train_func.run import Run, name_of
+from train_func.run import Run, name_of, ranks_fault, recorded_only, replace_inputs
 from train_func.storage import Store, find
 from train_func.text import counted, listed, shown
 from train_func.wire import events
@@ -128,7 +128,7 @@ class Request:
         if state != "Absent" and not fresh:
             print(f"{record.name}: already submitted, and it is {state}; it is tried again")
         # A branch of the Hub may move: what was checked, and named the run, is what every attempt loads.
-        record = replace(record, run=run.with_inputs(facts.commits), submission=number + 1, submitted=events.now())
+        record = replace(record, run=replace_inputs(run, facts.commits), submission=number + 1, submitted=events.now())
         goes_on = goes_on_in(store, record)
         request = backend.request(record)
         check_ranks(store, record, request.ranks_per_worker)
@@ -152,7 +152,7 @@ class Request:
             status = earlier.status()
             if status and status.is_over:  # another client may have submitted that generation again meanwhile
                 earlier.delete()
-        return Job(record, backend, store, told=facts.notes)
+        return Job(record, backend, store, printed_notes=facts.notes)
 
 
 def variables_note(source: Source, backend: Backend) -> Sequence[str]:
@@ -216,8 +216,8 @@ def attach_to(
     folder = f"{record.store}/{record.keys.prefix}"
     done = f"it was already done, and its run is kept in {folder}" if state == "Succeeded" else f"it is {state}"
     print(f"{job.name}: {by or done}; attached to it (fresh=True trains again)")
-    was = {**before.run.run.budget(), "train_func": before.run.package_version}
-    now = {**record.run.budget(), "train_func": record.package_version}
+    was = {**recorded_only(before.run.run), "train_func": before.run.package_version}
+    now = {**recorded_only(record.run), "train_func": record.package_version}
     remedy = ""
     if resume and not before.run.resumes.startswith(resume):
         was, now = {**was, "resume": before.run.resumes or None}, {**now, "resume": resume}
@@ -297,7 +297,7 @@ def check_ranks(store: Store, record: RunRecord, ranks_per_worker: int) -> None:
     """Raises InvalidInput where there are more ranks than rows, or micro-batches, of a global batch."""
     workers = record.run.workers
     num_ranks = workers * ranks_per_worker
-    fault = record.run.ranks_fault(num_ranks) if record.run.task else None
+    fault = ranks_fault(record.run, num_ranks) if record.run.task else None
     if cut := find(store, record.keys.numerics):  # by its first attempt
         fault = fault or Numerics.from_json(cut.data, record.keys.numerics).idle_ranks_fault(num_ranks)
     if fault:

@@ -25,7 +25,7 @@ from train_func.client.preflight import Facts, check_inputs, pack_function, with
 from train_func.client.submit import check_run
 from train_func.errors import InvalidInput, SourceRefused
 from train_func.fields import brief
-from train_func.run import Run
+from train_func.run import Run, replace_inputs
 from train_func.text import sized
 
 MAX_BYTES = 112_000  # a step gets all it is given as one JSON argument of a program, of which Linux takes 131,072 bytes
@@ -67,7 +67,7 @@ def prepare_run(run: Run, backend: Backend) -> tuple[Run, Facts]:
     except InvalidInput as refused:
         if refused.cause != "scheduling":  # the job may be there already, and takes the room itself
             raise
-    return run.with_inputs(facts.commits), facts
+    return replace_inputs(run, facts.commits), facts
 
 
 def run_of(text: str) -> Run:
@@ -81,10 +81,10 @@ def options_of(backend: Backend, versions: Mapping[str, str] | None = None) -> s
     The workers' size from the environment here is included, because a step has another environment. Packages get their
     resolved ``versions``, by name, so that a later step gets the same.
     """
-    settled = backend.settled() if isinstance(backend, Cluster) else backend
+    full_backend = backend.with_environment() if isinstance(backend, Cluster) else backend
     options: dict[str, Any] = {}
     for option in fields(backend):  # type: ignore[arg-type]  # every backend of this package is a dataclass
-        value = getattr(settled, option.name)
+        value = getattr(full_backend, option.name)
         if value not in (None, option.default, {}, (), []):
             options[option.name] = value
     if versions and "packages" in options:

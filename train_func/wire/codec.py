@@ -135,10 +135,10 @@ def _value(kind: Any, plain: Any, name: str) -> Any:
 
 def _one_of(kinds: Sequence[Any], plain: Any, name: str) -> Any:
     """Returns the value of the first of the types that it is one of, or None."""
-    *others, last = [kind for kind in kinds if kind is not type(None)]
+    *earlier_kinds, last = [kind for kind in kinds if kind is not type(None)]
     if plain is None and type(None) in kinds:
         return None
-    for kind in others:
+    for kind in earlier_kinds:
         with contextlib.suppress(TypeError, ValueError):
             return _value(kind, plain, name)
     return _value(last, plain, name)

@@ -51,7 +51,7 @@ class Event:
 
 
 def line(event: Event, longest: int = LONGEST) -> str:
-    """The event as a line of a log, without a line break; what makes it longer than ``longest`` bytes is cut, told."""
+    """Returns the event as a line of a log, without a line break; one above ``longest`` bytes is cut and says so."""
     for limit in (longest, *_CUTS):
         short = _cut(event, limit)
         words = " | ".join(shown(f"{short}").split("\n")).replace("\t", " ")
@@ -179,7 +179,8 @@ class WorkersMeasured(Event):
 
     def __str__(self) -> str:
         words = f"{counted(self.num_workers, 'worker')}, last {self.seconds:.0f} s: {self.words(self.median)}"
-        memory, worker = max(((of.get("memory", 0), number) for number, of in self.workers.items()), default=(0, ""))
+        memories = ((usage.get("memory", 0), number) for number, usage in self.workers.items())
+        memory, worker = max(memories, default=(0, ""))
         if memory:
             words += f"; memory up to {sized(memory)} (worker {worker})"
         return f"{words}\n{self.slowness}" if self.message else words

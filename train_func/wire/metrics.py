@@ -8,6 +8,9 @@ from typing import Any
 
 from train_func.wire.events import Evaluated, Event, Reported, StepProgress
 
+EVAL_PREFIX = "eval_"  # of what an evaluation measures: it is drawn beside the same metric of the training
+# The columns of a history that are not drawn.
+NO_METRICS = ("step", "timestamp", "attempt", "epoch", "learning_rate", "grad_norm", "rows_per_second", "eval_rows")
 Value = float | int | str
 
 

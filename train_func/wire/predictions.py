@@ -49,10 +49,10 @@ class Predictions(Record):
         part = f"{len(self):,} of " if len(self) < self.num_rows else ""
         return f"{part}{self.num_rows:,} held-out rows"
 
-    def named(self, value: Any) -> Any:
+    def with_names(self, value: Any) -> Any:
         """Returns what was expected or predicted with the names of the classes in place of their numbers."""
         if isinstance(value, (list, tuple)):
-            return [self.named(number) for number in value]
+            return [self.with_names(number) for number in value]
         return self.labels[value] if self.labels and isinstance(value, int) and value < len(self.labels) else value
 
     @property
@@ -92,7 +92,7 @@ class Predictions(Record):
         counts = Counter(pairs)
         numbers = range(len(self.labels)) if self.labels else sorted({number for pair in pairs for number in pair})
         return Confusion(
-            [str(self.named(number)) for number in numbers],
+            [str(self.with_names(number)) for number in numbers],
             [[counts[expected, predicted] for predicted in numbers] for expected in numbers],
         )
 

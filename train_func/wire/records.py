@@ -160,14 +160,14 @@ class AttemptSetup(Record):
 def _fields_and_values(parameters: Mapping[str, Any]) -> dict[str, Any]:
     """Returns the fields of Run as they are, and everything else as values of the function's own."""
     fields = {name: value for name, value in parameters.items() if name in field_names(Run)}
-    others = {name: value for name, value in parameters.items() if name not in fields}
+    extra_values = {name: value for name, value in parameters.items() if name not in fields}
     values = fields.get("parameters", {})
     if hidden := [name for name in field_names(Run) if name in values and values[name] == parameters.get(name)]:
         raise InvalidInput(
             f"{', '.join(hidden)}: a value of your own hides the field of Run of this name; rename it, or submit "
             "the run, which hands over your values alone"
         )
-    return {**fields, "parameters": {**values, **others}}
+    return {**fields, "parameters": {**values, **extra_values}}
 
 
 BEAT_SECONDS = 5.0  # between two signs of life

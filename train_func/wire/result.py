@@ -144,8 +144,8 @@ def copy_model(store: Store, source: str, target: str, manifest: bytes, of: str)
                 reason="damaged",
             )
         reach("file published")
-    there = [entry.key for entry in store.list(f"{target}/")]
-    store.delete(*(key for key in there if key.removeprefix(f"{target}/") not in published.files))  # of the one before
+    keys = [entry.key for entry in store.list(f"{target}/")]
+    store.delete(*(key for key in keys if key.removeprefix(f"{target}/") not in published.files))  # of the one before
     store.put(f"{target}/{SUMS}", write_sums(published.sums))
     reach("sums put")
     store.put(f"{target}/{MODEL_MANIFEST}", manifest)

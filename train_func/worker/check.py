@@ -31,7 +31,7 @@ import pyarrow.compute as pc
 from train_func.inputs import key_of
 from train_func.run import Run
 from train_func.storage import open_store
-from train_func.text import counted
+from train_func.text import counted, cut
 from train_func.worker.inputs.cache import machine_cache
 from train_func.worker.inputs.findings import Findings
 from train_func.worker.inputs.model_folder import ModelUse, find_model
@@ -126,7 +126,7 @@ def texts_of(fields: dict[str, Any], address: str, ids: Sequence[int]) -> dict[s
         return {"texts": None, "fingerprints": dict(rows.fingerprints)}
     columns = [table[name].to_pylist() for name in ("text", "text_pair") if name in table.column_names]
     whole = (" | ".join(filter(None, parts)) for parts in zip(*columns, strict=True))
-    short = [text if len(text) <= LONGEST else f"{text[:LONGEST]} ..." for text in whole]
+    short = [cut(text, LONGEST) for text in whole]
     return {"texts": short, "fingerprints": dict(rows.fingerprints)}
 
 

@@ -10,6 +10,7 @@ from dataclasses import replace
 import torch
 
 from train_func.errors import InvalidInput
+from train_func.run import ranks_fault
 from train_func.storage import Store, find, put_new
 from train_func.text import counted, listed
 from train_func.wire.records import Numerics, RunRecord
@@ -17,6 +18,7 @@ from train_func.worker.attempt_records import processor, write_setup
 from train_func.worker.rank import reporting
 from train_func.worker.training.plan import num_micro_batches
 
+MICRO_BATCH_SIZE = {"cpu": 4, "cuda": 8}  # by default: on a CPU few rows need less padding, memory and cache
 BFLOAT16 = ("avx512_bf16", "amx_bf16", "bf16", "sve_bf16")  # flags of CPUs that multiply it themselves
 
 
@@ -53,7 +55,7 @@ def record_first(store: Store, key: str, numerics: Numerics) -> Numerics:
 
 def check_ranks(record: RunRecord, world_size: int, numerics: Numerics | None = None) -> None:
     """Raises InvalidInput when there are more ranks than rows, or, where ``numerics`` tell it, than micro-batches."""
-    fault = record.run.ranks_fault(world_size)
+    fault = ranks_fault(record.run, world_size)
     if numerics and not fault:
         fault = numerics.idle_ranks_fault(world_size)
     if fault:
@@ -73,9 +75,8 @@ def numerics_of(record: RunRecord, store: Store, attempt: int, devices: Sequence
     run = record.run
     if run.task:  # without one a plan may never be asked for
         check_ranks(record, len(devices))
-    size = run.micro_batch_size
-    num_parts = num_micro_batches(run.batch_size, size, num_ranks)
-    here = numerics_here(num_parts, size, devices)
+    size = run.micro_batch_size or MICRO_BATCH_SIZE["cuda" if torch.cuda.is_available() else "cpu"]
+    here = numerics_here(num_micro_batches(run.batch_size, size, num_ranks), size, devices)
     numerics = record_first(store, record.keys.numerics, here)
     if len({*numerics.devices, *here.devices}) > 1:
         reporting.note(
@@ -83,6 +84,7 @@ def numerics_of(record: RunRecord, store: Store, attempt: int, devices: Sequence
             f"{listed(numerics.devices)}: they round differently, so the weights of this run may differ in their last "
             "bits from those that one kind alone gives. For the same bits, train all of it on one kind"
         )
+    size = run.micro_batch_size or numerics.micro_batch_size
     if size < numerics.micro_batch_size:
         reporting.note(
             f"micro_batch_size is {size} instead of {numerics.micro_batch_size}: the global batches are the same, and "

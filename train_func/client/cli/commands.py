@@ -6,7 +6,6 @@ and raises the errors of the library, whose causes have theirs.
 
 import argparse
 import contextlib
-import difflib
 import os
 import sys
 from collections.abc import Callable, Mapping, Sequence
@@ -27,7 +26,7 @@ from train_func.client.runs import METRIC, stored_runs
 from train_func.errors import InvalidInput, TrainFuncError
 from train_func.run import Run
 from train_func.storage import open_store
-from train_func.text import counted, json_shown, listed, shown, sized
+from train_func.text import counted, cut, json_shown, listed, nearest, shown, sized
 from train_func.version import VERSION
 from train_func.wire.layout import PROBES
 
@@ -97,8 +96,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _meant(option: str, parser: argparse.ArgumentParser) -> str:
-    near = difflib.get_close_matches(option.partition("=")[0], parser._option_string_actions, n=1)
-    return f"; did you mean {near[0]}?" if near else ""
+    near = nearest(option.partition("=")[0], parser._option_string_actions)
+    return f"; did you mean {near}?" if near else ""
 
 
 def _check_command(arguments: Sequence[str]) -> None:
@@ -106,7 +105,8 @@ def _check_command(arguments: Sequence[str]) -> None:
     word = arguments[0] if arguments else ""
     if word[:1] in ("", "-") or word in COMMANDS:
         return
-    near = MEANT.get(word) or difflib.get_close_matches(word, COMMANDS, n=1)
+    close = nearest(word, COMMANDS)
+    near = MEANT.get(word) or ([close] if close else [])
     meant = f"did you mean {' or '.join(map(repr, near))}? " if near else ""
     raise WrongUsage(_parser(), f"there is no command {word!r}; {meant}The commands are {', '.join(COMMANDS)}")
 
@@ -346,9 +346,12 @@ def _cells(row: Mapping[str, Any]) -> tuple[str, ...]:
 
 
 def _pairs(values: Mapping[str, Any], at_most: int) -> str:
-    given = {name: value for name, value in values.items() if value is not None}
-    words = [f"{name}={f'{value:.4g}' if isinstance(value, float) else value}" for name, value in given.items()]
-    return listed([each if len(each) <= MOST_LETTERS else f"{each[:MOST_LETTERS]}..." for each in words], at_most)
+    words = [
+        f"{name}={f'{value:.4g}' if isinstance(value, float) else value}"
+        for name, value in values.items()
+        if value is not None
+    ]
+    return listed([cut(each, MOST_LETTERS) for each in words], at_most)
 
 
 def _remove(arguments: argparse.Namespace, output: Output) -> int:
@@ -389,13 +392,13 @@ def _doctor(_: argparse.Namespace, output: Output) -> int:
             faults[part] += error.faults
         except TrainFuncError as error:
             faults[part].append(str(error))
-    lines, known, is_ready = list[str](), set[str](), True
+    lines, parts, is_ready = list[str](), dict[str, str](), True
     for part, of_part in faults.items():
-        texts = dict.fromkeys("not checked; see cluster above" if fault in known else fault for fault in of_part)
+        texts = dict.fromkeys(f"the same as {parts[fault]} above" if fault in parts else fault for fault in of_part)
         is_none = part != "local" and not is_any_named()
         sign = "none " if is_none else "FAIL "  # who has no cluster misses nothing
         lines += [shown(f"{sign} {part}: {text}") for text in texts] or [f"ok    {part}"]
-        known.update(of_part)
+        parts |= {fault: parts.get(fault, part) for fault in of_part}
         is_ready = is_ready and (is_none or not of_part)
     output.document(faults, "\n".join(lines))
     return exit_codes.DONE if is_ready else exit_codes.NOT_READY
@@ -416,7 +419,7 @@ COMMANDS: dict[str, tuple[Callable[[argparse.Namespace, Output], int | None], st
         ("function", *PLACE, "fresh", "resume", "wait", "watch"),
     ),
     "watch": (
-        lambda given, output: _show(_job(given), output),
+        lambda arguments, output: _show(_job(arguments), output),
         "show the progress of a run until it has finished",
         RUN,
     ),

@@ -30,7 +30,7 @@ class Output:
         self._stream = stream or sys.stdout  # while JSON is printed, what a library prints goes elsewhere
 
     def document(self, document: object, text: str | None = None) -> None:
-        """Prints all that a command has to tell; None: people were told already."""
+        """Prints the whole answer of a command; ``text`` is None if people have read it already."""
         if self.is_json:
             print(json.dumps(finite(document), indent=2), file=self._stream, flush=True)
         elif text is not None:
@@ -42,7 +42,7 @@ class Output:
 
 
 def finite(value: object) -> object:
-    """The value with texts for the numbers that JSON lacks."""
+    """Returns the value with texts in place of the numbers that JSON lacks."""
     if isinstance(value, float) and not math.isfinite(value):
         return "NaN" if math.isnan(value) else "Infinity" if value > 0 else "-Infinity"
     if isinstance(value, Mapping):
@@ -114,8 +114,8 @@ class EventLines:
 def event_fields(line: AttemptLine, event: Event) -> Fields:
     """Returns what a worker has told: the kind of the event, whose it is, and its own fields."""
     of_line = {"time": event.time, "attempt": line.attempt.number, "worker": line.worker}
-    own = {each.name: getattr(event, each.name) for each in fields(event)}
-    return {"event": type(event).__name__, **of_line, **own}
+    values = {each.name: getattr(event, each.name) for each in fields(event)}
+    return {"event": type(event).__name__, **of_line, **values}
 
 
 def diagnosis_fields(diagnosis: Diagnosis) -> Fields:

@@ -7,7 +7,6 @@ What is not given is taken from the environment, read with each call.
 import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
@@ -27,7 +26,6 @@ from train_func.run import Run
 from train_func.storage import Store, open_store, scheme_of
 from train_func.storage.store import endpoint_fault, without_password
 from train_func.text import shown
-from train_func.wire.layout import home
 from train_func.wire.records import RunRecord
 
 CPU, MEMORY = 2, "8Gi"
@@ -136,10 +134,6 @@ class Cluster(NamedFields):
             raise InvalidInput(self._by_setting(fault))
         return str(address)
 
-    def models_folder(self) -> Path:
-        """Returns the default folder of fetched models."""
-        return home(os.environ) / "models"
-
     def inventory(self) -> Inventory | None:
         """Returns the packages of the image; if they are not known, prints a note and returns None."""
         image = self._setting("image")
@@ -194,7 +188,7 @@ class Cluster(NamedFields):
         plain = {f"TRAIN_FUNC_{name}": value for name, value in named.items() if value}
         return {**plain, **placement.store_settings, **placement.secrets([store])}
 
-    def settled(self) -> "Cluster":
+    def with_environment(self) -> "Cluster":
         """Returns a copy with the workers' size from the environment here, for a process with another environment."""
         return replace(self, cpu=self._setting("cpu"), memory=self._setting("memory"))
 

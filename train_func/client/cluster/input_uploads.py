@@ -12,7 +12,7 @@ from concurrent.futures import ThreadPoolExecutor
 from train_func.client.backend import Input
 from train_func.client.job_spec import parse_quantity, readable_quantity
 from train_func.errors import InvalidInput
-from train_func.run import Run
+from train_func.run import Run, replace_inputs
 from train_func.storage import Store
 from train_func.text import listed
 from train_func.wire.layout import INPUTS
@@ -89,4 +89,4 @@ def upload_inputs(run: Run, inputs: Mapping[str, Input], store: Store) -> Run:
     # Of a folder of 100,000 images each waits for the server: one after the other took minutes.
     with ThreadPoolExecutor(SENT_AT_ONCE) as senders:
         list(senders.map(send, missing))
-    return run.with_inputs({field: f"{store.address}/{root}" for field, root in roots.items()})
+    return replace_inputs(run, {field: f"{store.address}/{root}" for field, root in roots.items()})

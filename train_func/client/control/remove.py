@@ -16,7 +16,7 @@ from pathlib import Path
 from train_func import tables as tables_module
 from train_func.client.backend import Backend, BoundJob, backend_or_default
 from train_func.client.elsewhere import Elsewhere
-from train_func.client.model.fetch import as_fetched, remove_fetched
+from train_func.client.model.fetch import as_fetched, models_folder, remove_fetched
 from train_func.client.model.promote import all_in_place
 from train_func.client.stored_run import (
     attach_expression,
@@ -117,7 +117,7 @@ class Removal:
                 _check_no_use_of(name, other, store, backend)
                 for sha256 in _named(other):
                     inputs.pop(sha256, None)
-        copy = backend.models_folder() / name
+        copy = models_folder() / name
         return cls(
             name=name,
             store=store,

@@ -16,7 +16,7 @@ class Diagnosis:
     """What to do about it."""
     permanent: bool = False
     """Whether only a change can help, once it has lasted."""
-    said: str = ""
+    worker_message: str = ""
     """For the end of a worker: what the worker itself wrote about it."""
 
     @property

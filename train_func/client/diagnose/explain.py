@@ -20,7 +20,7 @@ from train_func.client.diagnose.incidents import (
     termination,
 )
 from train_func.client.diagnose.reasons import LESS_ON_DISK, OTHER_IMAGE, refusals, waits
-from train_func.client.source import locate, locate_main, main_thread
+from train_func.client.source import locate, main_thread
 from train_func.client.status import Pod, Snapshot
 from train_func.client.stored_attempts import all_ends, own_failures, refused_checkpoints
 from train_func.client.stored_run import Submission, goes_on_in, is_cancelled
@@ -198,7 +198,7 @@ class Evidence:
             num_waiting = 0
             for rank in sorted((rank for other in of_attempt for rank in other.ranks), key=lambda rank: rank.rank):
                 if cause == "hang" and end.hangs in (None, rank.rank):  # None: each rank may have waited for others
-                    frames = locate_main(self.cells, rank.stacks)[:MOST_FRAMES]
+                    frames = locate(self.cells, main_thread(rank.stacks))[:MOST_FRAMES]
                     if _EXCHANGE.match(main_thread(rank.stacks)):
                         num_waiting += 1
                     elif frames:

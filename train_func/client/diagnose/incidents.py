@@ -103,7 +103,7 @@ def end_of(event: JobEvent) -> Diagnosis:
     help_ = reason.remedy if reason else _OTHER_STORE if cause == "storage" else ""
     remedy = f"{_STARTED_AGAIN}; if that does not help: {help_}" if help_ else _STARTED_AGAIN
     what = f"worker {event.worker} {ending(code, event.reason, event.end.message)}"
-    return Diagnosis(cause, what, remedy, said=words if written else "")
+    return Diagnosis(cause, what, remedy, worker_message=words if written else "")
 
 
 # By their numbers on Linux, where the workers are; on this machine some may have others.

@@ -12,8 +12,8 @@ from html import escape
 
 LEFT, RIGHT, TOP, BOTTOM = 46, 12, 24, 20  # room around a chart
 INSET = 6  # between its edges and the curves
-MOST_POINTS = 160  # of the thin line, and
-MOST_MEANS = 40  # of the thick one
+MOST_POINTS = 160  # of the thin line
+MOST_MEANS = 40  # points of the thick line
 PER_TICK = 27  # pixels between two values beside a high chart
 LETTER = 6.0  # width of one, about
 NOTE = 200  # width beside the names of the curves for what a thick line is, which small charts have not
@@ -136,9 +136,9 @@ def _look(line: Line, number: int) -> tuple[str, str]:
 def _curve(line: Line, colour: str, dash: str, points: Points) -> Iterator[str]:
     style = f'fill="none" stroke="{colour}" stroke-linejoin="round"' + (f' stroke-dasharray="{dash}"' if dash else "")
     if _is_noisy(line):
-        yield f'<polyline {style} stroke-opacity=".5" points="{_joined(thin(points, MOST_POINTS))}"/>'
+        yield f'<polyline {style} stroke-opacity=".5" points="{_points_text(thin(points, MOST_POINTS))}"/>'
         points = means(points, MOST_MEANS)
-    yield f'<polyline {style} stroke-width="2" points="{_joined(points)}"/>'
+    yield f'<polyline {style} stroke-width="2" points="{_points_text(points)}"/>'
     if line.has_dots or len(points) == 1:
         for x, y in thin(points, MOST_MEANS):
             yield f'<circle cx="{x:.1f}" cy="{y:.1f}" r="2.6" fill="{colour}"/>'
@@ -182,7 +182,7 @@ def _legend(lines: Sequence[Line], width: int) -> Iterator[str]:
         yield _text(at, 15, words, "start")
 
 
-def _joined(points: Points) -> str:
+def _points_text(points: Points) -> str:
     return " ".join(f"{x:.1f},{y:.1f}" for x, y in points)
 
 

@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from train_func.client.display.html import as_html
+from train_func.text import cut
 from train_func.wire.predictions import Confusion, Predictions
 
 MOST_CLASSES, MOST_WITH_SHARES = 20, 8  # of a matrix, and of one with shares in its cells
@@ -39,7 +40,7 @@ def draw_confusion(predictions: Predictions) -> str:
 
 
 def _matrix(confusion: Confusion, extent: str) -> str:
-    names = [name if len(name) <= LONGEST else f"{name[:LONGEST]}…" for name in confusion.names]
+    names = [cut(name, LONGEST) for name in confusion.names]
     has_shares = len(names) <= MOST_WITH_SHARES
     column = "<th><div{}>{}</div></th>".format
     kind, turned = ("tf-confusion", "") if has_shares else ("tf-confusion tf-many", ' class="tf-column"')
@@ -94,7 +95,7 @@ def shown_value(predictions: Predictions, name: str, value: Any) -> str:
     if name == "confidence":
         return f"{value:.1%}"
     if name in ("expected", "predicted") and "confidence" in predictions.columns:
-        value = predictions.named(value)
+        value = predictions.with_names(value)
         return ", ".join(map(str, value)) or "none" if isinstance(value, list) else str(value)
     return f"{value:.4g}" if isinstance(value, float) else str(value)
 

@@ -11,14 +11,12 @@ from train_func.errors import InvalidInput
 from train_func.fields import whole_fault
 from train_func.storage import Readable
 from train_func.wire.layout import RunKeys
-from train_func.wire.metrics import Row
+from train_func.wire.metrics import EVAL_PREFIX, NO_METRICS, Row
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
 COLUMNS = ("step", "timestamp", "attempt")
-_NO_METRICS = (*COLUMNS, "epoch", "learning_rate", "grad_norm", "rows_per_second", "eval_rows")
-_PREFIX = "eval_"  # of what an evaluation measures: it stands in one panel with the same metric of the training
 _ON_LIGHT_AND_DARK = {  # a page of any colour shows through, and grey is read on it
     **dict.fromkeys(("figure.facecolor", "axes.facecolor", "legend.facecolor"), "none"),
     **dict.fromkeys(("text.color", "axes.labelcolor", "axes.edgecolor", "xtick.color"), "#808080"),
@@ -58,7 +56,7 @@ class _Plot(PlotAccessor):
         return PlotAccessor(rows)(*args, **options)
 
 
-class _Drawn(list["Axes"]):
+class _AxesWithoutRepr(list["Axes"]):
     """Axes of which a notebook shows the picture alone."""
 
     def _ipython_display_(self) -> None:
@@ -127,14 +125,14 @@ def panels(history: pd.DataFrame) -> dict[str, list[str]]:
     for column in history.columns:
         values = history[column]
         is_number = pd.api.types.is_numeric_dtype(values) and not pd.api.types.is_bool_dtype(values)
-        if column not in _NO_METRICS and is_number and values.notna().any():
-            of_panel.setdefault(column.removeprefix(_PREFIX), []).append(column)
+        if column not in NO_METRICS and is_number and values.notna().any():
+            of_panel.setdefault(column.removeprefix(EVAL_PREFIX), []).append(column)
     return of_panel
 
 
 def _picture(history: History) -> "list[Axes]":
-    drawn = panels(history)
-    if not drawn:
+    columns_by_metric = panels(history)
+    if not columns_by_metric:
         raise InvalidInput(
             f"{history.attrs.get('run', 'the run')} has reported no number: the Trainer of train_func reports its "
             "steps and evaluations, a loop of your own with session.report(step, loss=...)"
@@ -146,16 +144,16 @@ def _picture(history: History) -> "list[Axes]":
             "history().plot() needs matplotlib, which is not installed here: pip install matplotlib"
         ) from None
     with plt.rc_context(_ON_LIGHT_AND_DARK):
-        return _drawn(plt, history, drawn)
+        return _draw_panels(plt, history, columns_by_metric)
 
 
-def _drawn(plt: Any, history: History, drawn: Mapping[str, Sequence[str]]) -> "list[Axes]":
-    figure, grid = plt.subplots(
-        len(drawn), sharex=True, squeeze=False, figsize=(7, 1 + 2 * len(drawn)), layout="constrained"
-    )
-    axes: list[Axes] = _Drawn(grid[:, 0])
+def _draw_panels(plt: Any, history: History, columns_by_metric: Mapping[str, Sequence[str]]) -> "list[Axes]":
+    num_panels = len(columns_by_metric)
+    size = (7, 1 + 2 * num_panels)
+    figure, grid = plt.subplots(num_panels, sharex=True, squeeze=False, figsize=size, layout="constrained")
+    axes: list[Axes] = _AxesWithoutRepr(grid[:, 0])
     starts = history.groupby("attempt")["step"].min().iloc[1:]
-    for panel, (metric, columns) in zip(axes, drawn.items(), strict=True):
+    for panel, (metric, columns) in zip(axes, columns_by_metric.items(), strict=True):
         for column in columns:
             points = history[["step", column]].dropna()
             marker = "o" if len(points) <= _MOST_MARKED else ""

@@ -9,7 +9,7 @@ from html import escape
 
 from train_func.client.display.chart import FAULT, Line, chart
 from train_func.client.display.panel import COLUMNS, MOST_NUMBERS, Panel
-from train_func.text import counted, shown
+from train_func.text import counted, cut, shown
 
 MOST_CHARTS, MOST_LINES = 6, 4
 MOST_BESIDE = 2  # charts beside that of the losses: others are below
@@ -121,7 +121,7 @@ def _printed(lines: Sequence[str]) -> str:
     """The last lines of rank 0, the older ones folded."""
     if not lines:
         return ""
-    texts = [as_html(line if len(line) <= LONGEST else f"{line[:LONGEST]} ...") for line in lines]
+    texts = [as_html(cut(line, LONGEST)) for line in lines]
     older, newer = "\n".join(texts[:-MOST_PRINTED]), "\n".join(texts[-MOST_PRINTED:])
     num_older = counted(len(texts[:-MOST_PRINTED]), "earlier line")
     fold = f"<details><summary>{num_older}</summary><pre>{older}</pre></details>" if older else ""

@@ -18,47 +18,25 @@ from train_func.client.stored_run import ENDED
 from train_func.client.watch import News
 from train_func.errors import JobFailed
 from train_func.text import counted, shown
-from train_func.wire.events import (
-    OF_RANK,
-    Alert,
-    AttemptStarts,
-    Event,
-    LogGap,
-    LostPeers,
-    Note,
-    Published,
-    RanksRestart,
-    RankStops,
-    Reported,
-    Resumes,
-    RowsAudited,
-    Stage,
-    StepProgress,
-    WaitsForPeers,
-    WaitsForStore,
-    WorkerEnds,
-    WorkerJoins,
-    WorkersMeasured,
-    WorkerStarts,
-)
+from train_func.wire import events
 
 PROGRESS_SECONDS = 5.0  # between two progress lines
 MOST_PRINTED = 50  # lines of rank 0 in that time
 SILENT_SECONDS = 60.0  # after which it is said that the job is still looked at; then twice as long
 LONGEST_REASON = 200  # characters of a worker's last words; the error of result() has all
-RANK_0 = OF_RANK.format(0)
+RANK_0 = events.OF_RANK.format(0)
 OF_ONE_RANK = re.compile(r"^rank \d+: ")  # before what the rank said
 # These tell nothing any more when a later attempt has begun.
 OF_THE_MOMENT = (
-    AttemptStarts,
-    Resumes,
-    Stage,
-    StepProgress,
-    Reported,
-    RowsAudited,
-    WaitsForPeers,
-    WaitsForStore,
-    WorkersMeasured,
+    events.AttemptStarts,
+    events.Resumes,
+    events.Stage,
+    events.StepProgress,
+    events.Reported,
+    events.RowsAudited,
+    events.WaitsForPeers,
+    events.WaitsForStore,
+    events.WorkersMeasured,
 )
 
 
@@ -70,7 +48,7 @@ class Lines:
         name: str,
         how_to_look: Callable[[], str] = str,
         submitted: datetime | None = None,
-        told: Iterable[str] = (),
+        printed_notes: Iterable[str] = (),
         clock: Callable[[], float] = time.time,
     ) -> None:
         """Prints nothing yet.
@@ -79,7 +57,7 @@ class Lines:
             name: of the run.
             how_to_look: tells, in words, how a person learns what the ranks of a silent job do.
             submitted: when; None: now.
-            told: notes that were printed before.
+            printed_notes: notes that the submission has printed.
             clock: in Unix seconds.
         """
         self._name, self._how_to_look, self._clock = name, how_to_look, clock
@@ -93,9 +71,10 @@ class Lines:
         self._size = ""
         self._past: Trace | None = None
         self._attempt: Attempt | None = None
-        self._said: set[Hashable] = {(Note, text) for text in told}  # what is not told twice
-        self._audits: dict[str, RowsAudited] = {}  # in which each row was used once
-        self._progress: dict[Hashable, StepProgress | Reported] = {}  # the newest of each kind that is not shown yet
+        self._shown_keys: set[Hashable] = {(events.Note, text) for text in printed_notes}  # what is not shown twice
+        self._audits: dict[str, events.RowsAudited] = {}  # in which each row was used once
+        # The newest of each kind that is not shown yet.
+        self._progress: dict[Hashable, events.StepProgress | events.Reported] = {}
         self._progressed = self._printed = -PROGRESS_SECONDS
         self._num_printed = 0
 
@@ -133,7 +112,7 @@ class Lines:
     def show_diagnoses(self, diagnoses: Iterable[Diagnosis]) -> None:
         """Shows what hinders the job, or happened to a worker."""
         for diagnosis in diagnoses:
-            if not diagnosis.said or self._is_new((self._attempt, diagnosis.said)):
+            if not diagnosis.worker_message or self._is_new((self._attempt, diagnosis.worker_message)):
                 self.say(str(diagnosis))
 
     def show_line(self, line: AttemptLine) -> None:
@@ -148,46 +127,54 @@ class Lines:
         match line.event:
             case None if line.text.startswith(RANK_0):
                 self._show_printed(line.text.removeprefix(RANK_0))
-            case None | WorkerStarts() | WorkerJoins() | LogGap() | RankStops() | LostPeers() | WorkerEnds(exit_code=0):
+            case (
+                None
+                | events.WorkerStarts()
+                | events.WorkerJoins()
+                | events.LogGap()
+                | events.RankStops()
+                | events.LostPeers()
+                | events.WorkerEnds(exit_code=0)
+            ):
                 pass  # what only follows from an end is left to the logs
-            case Alert(repeats=True):
+            case events.Alert(repeats=True):
                 pass
-            case Note(text=text) if not self._is_new((Note, text)):
+            case events.Note(text=text) if not self._is_new((events.Note, text)):
                 pass
-            case WaitsForStore() | WaitsForPeers() if line.worker != 0:
+            case events.WaitsForStore() | events.WaitsForPeers() if line.worker != 0:
                 pass  # what one waits for, all wait for
-            case StepProgress() as progress:
-                self._progress[StepProgress] = progress
+            case events.StepProgress() as progress:
+                self._progress[events.StepProgress] = progress
                 if progress.step >= progress.num_steps:
                     self._show_progress()
-            case Reported() as report:
+            case events.Reported() as report:
                 self._progress[frozenset(report.metrics)] = report
-            case WorkerEnds() as end:
+            case events.WorkerEnds() as end:
                 if self._is_new_end(end):
                     self._show_progress()
                     # In a short line: the error that is raised for it has all.
                     first, _, rest = end.message.partition("\n")
                     cut = f"{first[:LONGEST_REASON]} ..." if rest or len(first) > LONGEST_REASON else first
                     self.say(replace(end, message=cut))
-            case RanksRestart(attempt=number) as event:
+            case events.RanksRestart(attempt=number) as event:
                 if self._is_new(("restart", number)):  # all workers say the same
                     self.say(event)
-            case WorkersMeasured() as measured:
+            case events.WorkersMeasured() as measured:
                 if measured.slowness and self._is_new(("slow", measured.slow_part, measured.slow_worker)):
                     self.say(measured.slowness)
-            case RowsAudited() as audit if is_exact(audit):
+            case events.RowsAudited() as audit if is_exact(audit):
                 self._audits[audit.what] = audit  # that nothing is wrong is told once, at the end
-            case RowsAudited() as audit:
+            case events.RowsAudited() as audit:
                 self._show_progress()
                 if self._is_new(str(audit)):
                     self.say(audit)
-            case Event() as event:
+            case events.Event() as event:
                 step = getattr(event, "step", None)
-                before = self._progress.get(StepProgress)
+                before = self._progress.get(events.StepProgress)
                 is_due = self._is_progress_due
                 if before and step is not None and before.step < step and not is_due:
-                    del self._progress[StepProgress]  # it would come behind what is newer
-                if step is not None or is_due or isinstance(event, Published):
+                    del self._progress[events.StepProgress]  # it would come behind what is newer
+                if step is not None or is_due or isinstance(event, events.Published):
                     self._show_progress()
                 self.say(event)
 
@@ -216,10 +203,10 @@ class Lines:
         if state != "Absent":
             self.show_state(state)
 
-    def say(self, what: str | Event) -> None:
+    def say(self, what: str | events.Event) -> None:
         """Prints something behind the seconds from the submission to it."""
         self._last, self._pause = self._clock(), SILENT_SECONDS
-        self._print(seconds_of(what) if isinstance(what, Event) else self._when, str(what))
+        self._print(seconds_of(what) if isinstance(what, events.Event) else self._when, str(what))
 
     def _print(self, when: float, words: str) -> None:
         self._shown = max(self._shown, when)  # a progress may have waited, and the clocks of workers differ
@@ -249,7 +236,7 @@ class Lines:
         if left_out > 0:
             self.say(f"{counted(left_out, 'further line')} of rank 0: logs() shows them")
 
-    def _is_new_end(self, end: WorkerEnds) -> bool:
+    def _is_new_end(self, end: events.WorkerEnds) -> bool:
         """Returns whether neither the words of this end nor an end with the same root were shown in the attempt.
 
         Where a fault of the run comes to every rank, each worker ends with the same words.
@@ -260,8 +247,8 @@ class Lines:
 
     def _is_new(self, key: Hashable) -> bool:
         """Returns whether this is the first call with ``key``."""
-        is_new = key not in self._said
-        self._said.add(key)
+        is_new = key not in self._shown_keys
+        self._shown_keys.add(key)
         return is_new
 
 

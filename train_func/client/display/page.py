@@ -107,7 +107,7 @@ def page(panel: Panel, trace: Trace, record: RunRecord, store: Readable, attach:
         _section("Result", _table((), _result(record, store))),
         *_held_out(record, store, texts=texts),
         _section("When", _table((), _times(record, store, trace))),
-        _section("Asked for", _table((), _asked(record))),
+        _section("Asked for", _table((), _request_rows(record))),
         _section("Attempts", _table(("attempt", "workers", "began after step", "ended"), _attempts(attempts, trace))),
         _section("Computed on", _table((), _environment(attempts, trace))),
         _section("Function", _cells(newest.cells if newest else {})),
@@ -150,14 +150,14 @@ def _times(record: RunRecord, store: Readable, trace: Trace) -> Rows:
     yield "this page", words(datetime.now(UTC))
 
 
-def _asked(record: RunRecord) -> Rows:
+def _request_rows(record: RunRecord) -> Rows:
     """The fields of the Run that are not what they are by default, and those of its task and that a task uses."""
     values, default = record.run.to_dict(), Run().to_dict()
     of_task = ("epochs", "batch_size", "learning_rate", "seed", "workers") if record.run.task else ("workers",)
     for name in field_names(Run):
         value = values[name]
         if isinstance(value, Mapping):
-            yield from ((f"{name}.{key}", _value(one)) for key, one in value.items() if one is not None)
+            yield from ((f"{name}.{key}", _value(item)) for key, item in value.items() if item is not None)
         elif value != default[name] or name in of_task:
             yield name, _value(value)
     yield from ((f"fingerprint of {name}", fingerprint) for name, fingerprint in record.fingerprints.items())
@@ -170,8 +170,8 @@ def _attempts(attempts: Sequence[_Attempt], trace: Trace) -> Rows:
         group = next((group for group in trace.groups if group.attempt == attempt.number), None)
         root = next((end for end in attempt.ends if end.root_cause and end.exit_code), None)
         end = root or next(iter(attempt.ends), None)
-        words = "" if end is None else "well" if end.exit_code == 0 else f"{end.cause}: {end.message}"
-        if root is None and words != "well":
+        words = "" if end is None else "succeeded" if end.exit_code == 0 else f"{end.cause}: {end.message}"
+        if root is None and words != "succeeded":
             loss = trace.loss(attempt.number, end.follows if end else None)
             words = f"{loss.cause}: {loss.message}" if loss else words
         yield str(attempt.number), str(group.workers if group else "–"), behind, words.partition("\n")[0]
@@ -199,8 +199,7 @@ def _cells(cells: Mapping[str, Any]) -> str:
 def _again(record: RunRecord, attach: str) -> str:
     values = record.run.to_dict()
     default = Run().to_dict()
-    given = {name: value for name, value in values.items() if value != default[name] and name != "task"}
-    arguments = [f"{name}={value!r}" for name, value in given.items()]
+    arguments = [f"{name}={value!r}" for name, value in values.items() if value != default[name] and name != "task"]
     if task := record.run.task:
         arguments.insert(0, f"task={task!r}")
     return (

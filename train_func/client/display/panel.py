@@ -12,11 +12,12 @@ from typing import Any
 
 from train_func.client.backend import name_of_backend
 from train_func.client.display.chart import Flag, Line
-from train_func.client.display.trace import Trace, WorkerState
+from train_func.client.display.trace import Trace, WorkerState, seconds_of
 from train_func.client.stored_run import submission_time
 from train_func.client.watch import JobLooks
-from train_func.text import counted, listed, shown, sized
+from train_func.text import counted, cut, listed, shown, sized
 from train_func.wire.events import Alert, RowsAudited
+from train_func.wire.metrics import EVAL_PREFIX, NO_METRICS
 
 SIGNS = {
     "Created": "◌",
@@ -30,10 +31,8 @@ SIGNS = {
     "Interrupted": "✗",
 }
 STOPPED = "○"  # before what a frame says that is no longer updated
-PREFIX = "eval_"  # of what an evaluation measures: it stands in one chart with the same metric of the training
 EPOCH = "epoch="  # of the audit of a training
 ROUNDING = 0.005  # of the epochs in which a training is
-NO_METRICS = ("epoch", "eval_rows")
 COLUMNS = ("worker", "phase", "node", "restarts", "memory", "does")
 MOST_MARKS = 60  # checkpoints in a chart, the newest
 MOST_RESTARTS, MOST_ALERTS, MOST_NOTES = 3, 3, 3  # told one by one, the newest
@@ -53,18 +52,18 @@ class Subject:
     """Where the job is, such as ``Local``."""
     submitted: datetime | None
     num_workers: int
-    told: frozenset[str] = frozenset()
+    printed_notes: frozenset[str] = frozenset()
     """Notes that the submission has printed."""
     generation: int = 1
     """Of the run."""
 
     @classmethod
-    def of(cls, looks: JobLooks, told: frozenset[str] = frozenset()) -> "Subject":
-        """The job that is looked at; ``told``: notes that stand beside the panel."""
+    def of(cls, looks: JobLooks, printed_notes: frozenset[str] = frozenset()) -> "Subject":
+        """Returns the job that is looked at; ``printed_notes`` stand beside the panel already."""
         record, submitted = looks.record, submission_time(looks.store, looks.record.keys)
         begun = datetime.fromisoformat(submitted) if submitted else None
         place, workers = name_of_backend(looks.backend), record.run.workers
-        return cls(record.name, record.function, place, begun, workers, told, record.generation)
+        return cls(record.name, record.function, place, begun, workers, printed_notes, record.generation)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -148,7 +147,7 @@ def panel_of(
         last_step=0.0 if state == "Succeeded" else float(trace.num_steps or 0),
         workers=[_cells(worker) for worker in workers],
         num_more_workers=num_more,
-        facts=[*_facts(trace, subject.told), *_result(result or {})],
+        facts=[*_facts(trace, subject.printed_notes), *_result(result or {})],
         printed=list(trace.printed),
         error=explanation or (str(trace.failure) if trace.failure else ""),
     )
@@ -203,8 +202,8 @@ def _charts(trace: Trace) -> list[list[Line]]:
     by_metric: dict[str, list[Line]] = {}
     for name, points in trace.curves().items():
         if name not in NO_METRICS:
-            line = Line(name, points, has_dots=name.startswith("eval"))
-            by_metric.setdefault(name.removeprefix(PREFIX), []).append(line)
+            line = Line(name, points, has_dots=name.startswith(EVAL_PREFIX))
+            by_metric.setdefault(name.removeprefix(EVAL_PREFIX), []).append(line)
     return [lines for _, lines in sorted(by_metric.items(), key=lambda item: item[0] != "loss")]
 
 
@@ -219,7 +218,7 @@ def _lasts(alert: Alert, trace: Trace) -> bool:
     """Returns whether an alert is of the attempt that runs, and no step has ended it, as one ends a stall."""
     if trace.state != "Running" or trace.is_over:
         return False
-    when = datetime.fromisoformat(alert.time).timestamp()
+    when = seconds_of(alert)
     begun = trace.group.time if trace.group else 0.0
     goes_on = alert.kind == "stall" and trace.steps and trace.steps[-1].time > when
     return when >= begun and not goes_on
@@ -245,17 +244,16 @@ def _workers(workers: Sequence[WorkerState]) -> tuple[list[WorkerState], int]:
 
 def _cells(worker: WorkerState) -> tuple[str, ...]:
     phase = f"{SIGNS.get(worker.phase, '–')} {worker.phase}"
-    activity = worker.activity if len(worker.activity) <= LONGEST else f"{worker.activity[:LONGEST]} ..."
     memory = sized(worker.memory) if worker.memory else "–"
     if worker.memory and worker.limit:
         memory += f" of {sized(worker.limit)}"
     restarts = str(worker.restarts or "–")
     if worker.restarts and worker.losses:  # after a loss the ranks of all workers begin again
         restarts += " (the cause)" if worker.losses >= worker.restarts else f" (cause of {worker.losses})"
-    return str(worker.worker), phase, worker.node or "–", restarts, memory, activity
+    return str(worker.worker), phase, worker.node or "–", restarts, memory, cut(worker.activity, LONGEST)
 
 
-def _facts(trace: Trace, told: Collection[str]) -> Iterator[str]:
+def _facts(trace: Trace, printed_notes: Collection[str]) -> Iterator[str]:
     if trace.saves:
         save = trace.saves[-1]
         yield f"▲ newest checkpoint: step {save.step:,}, {sized(save.size)}, saved in {save.seconds:.1f} s"
@@ -266,7 +264,7 @@ def _facts(trace: Trace, told: Collection[str]) -> Iterator[str]:
         yield " ".join(filter(None, words))
     for alert in [alert for alert in trace.alerts if not _lasts(alert, trace)][-MOST_ALERTS:]:
         yield f"! {alert.message}"
-    for note in [note for note in trace.notes if note not in told][-MOST_NOTES:]:
+    for note in [note for note in trace.notes if note not in printed_notes][-MOST_NOTES:]:
         yield f"note: {note}"
     if trace.published:
         yield f"✓ published: {trace.published.model or 'the result'}"
@@ -277,8 +275,7 @@ def _result(result: Mapping[str, Any]) -> Iterator[str]:
     values = {name: value for name, value in result.items() if not isinstance(value, (list, Mapping))}
     words = [f"{name} {value:.4g}" if isinstance(value, float) else f"{name} {value}" for name, value in values.items()]
     if words:
-        cut = [each if len(each) <= LONGEST else f"{each[:LONGEST]} ..." for each in words]
-        yield f"✓ result: {listed(cut, MOST_NUMBERS)}"
+        yield f"✓ result: {listed([cut(each, LONGEST) for each in words], MOST_NUMBERS)}"
 
 
 def _beginning(trace: Trace, attempt: int) -> str:

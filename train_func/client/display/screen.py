@@ -48,10 +48,10 @@ class Canvas(Protocol):
 class PaintedPanel:
     """A panel that is painted again when something is new, and not too often."""
 
-    def __init__(self, looks: JobLooks, told: frozenset[str], canvas: Canvas) -> None:
-        """``told``: notes that the submission has printed."""
+    def __init__(self, looks: JobLooks, printed_notes: frozenset[str], canvas: Canvas) -> None:
+        """``printed_notes``: notes that the submission has printed."""
         self._looks, self._canvas = looks, canvas
-        self._subject = Subject.of(looks, told)
+        self._subject = Subject.of(looks, printed_notes)
         self._trace = Trace()
         self._painted, self._changed = -SHOWN_SECONDS, time.monotonic()
 
@@ -108,19 +108,19 @@ class Notebook:
         """Leaves the last panel where it is."""
 
 
-def screen_of(looks: JobLooks, told: frozenset[str]) -> Screen:
+def screen_of(looks: JobLooks, printed_notes: frozenset[str]) -> Screen:
     """Returns the best there is where this program prints.
 
     Args:
         looks: at the job that is shown.
-        told: notes that the submission has printed.
+        printed_notes: notes that the submission has printed.
     """
     shell: Any = getattr(sys.modules.get("IPython"), "get_ipython", lambda: None)()
     if getattr(shell, "kernel", None) is not None:
-        return PaintedPanel(looks, told, Notebook())
+        return PaintedPanel(looks, printed_notes, Notebook())
     if sys.stdout.isatty():
         from train_func.client.display.terminal import Terminal
 
-        return PaintedPanel(looks, told, Terminal())
-    subject = Subject.of(looks, told)
-    return Lines(subject.name, looks.how_to_look, subject.submitted, subject.told)
+        return PaintedPanel(looks, printed_notes, Terminal())
+    subject = Subject.of(looks, printed_notes)
+    return Lines(subject.name, looks.how_to_look, subject.submitted, subject.printed_notes)

@@ -17,39 +17,16 @@ from train_func.client.logs import AttemptLine
 from train_func.client.status import Pod, Snapshot
 from train_func.client.watch import News
 from train_func.errors import Cause
-from train_func.wire import exits
-from train_func.wire.events import (
-    OF_RANK,
-    Alert,
-    AttemptStarts,
-    CheckpointFailed,
-    CheckpointSaved,
-    Evaluated,
-    Event,
-    Note,
-    Published,
-    RanksRestart,
-    RankStops,
-    Reported,
-    Resumes,
-    RowsAudited,
-    Stage,
-    StepProgress,
-    WaitsForPeers,
-    WaitsForStore,
-    WorkerEnds,
-    WorkersMeasured,
-    WorkerStarts,
-)
+from train_func.wire import events, exits
 
-STARTS = "starts: imports what the function uses"  # what a worker does until one of its ranks says more,
-START_SECONDS = 60.0  # or this time is over: a function may say nothing at all
+STARTS = "starts: imports what the function uses"  # until a rank of the worker says more
+START_SECONDS = 60.0  # after which STARTS is no longer shown: a function may print nothing at all
 IN_FUNCTION = "runs the function"
 MOST_PRINTED = 40  # lines of rank 0 that are kept
-MOST_STEPS = 20_000  # that are kept one by one: of more, every second one is left out
+MOST_STEPS = 2_000  # that are kept one by one, many times what a chart shows: of more, every second one is left out
 LEAST_SHARE = 5  # percent of its time, below which a part of what a worker does is not shown
-RANK_0 = OF_RANK.format(0)
-OF_A_RANK = OF_RANK.partition("{")[0]
+RANK_0 = events.OF_RANK.format(0)
+OF_A_RANK = events.OF_RANK.partition("{")[0]
 BY_CANCEL = (exits.STOPPED, exits.PEER)  # the codes of workers that a cancel ends
 
 
@@ -120,21 +97,21 @@ class Trace:
         self.steps: list[Point] = []
         self.evaluations: list[Point] = []
         self.groups: list[Group] = []
-        self.saves: list[CheckpointSaved] = []
-        self.resumptions: dict[int, Resumes] = {}
+        self.saves: list[events.CheckpointSaved] = []
+        self.resumptions: dict[int, events.Resumes] = {}
         """What attempts have gone on from, by their numbers."""
-        self.progress: StepProgress | None = None
+        self.progress: events.StepProgress | None = None
         """How far the training is, as it was told last."""
-        self.measured: WorkersMeasured | None = None
+        self.measured: events.WorkersMeasured | None = None
         """What the workers of the newest group use, and why they are slow, as it was told last."""
-        self.audits: dict[str, RowsAudited] = {}
+        self.audits: dict[str, events.RowsAudited] = {}
         """The audits, by what was audited, such as an epoch."""
         self.precision = ""
         """In which the training computes; empty where that is not known, as of a loop of one's own."""
-        self.published: Published | None = None
+        self.published: events.Published | None = None
         self.notes: list[str] = []
         """What a person should know, each once though every attempt says it."""
-        self.alerts: list[Alert] = []
+        self.alerts: list[events.Alert] = []
         """Alerts that nothing else tells, as of a rising loss."""
         self.printed: deque[str] = deque(maxlen=MOST_PRINTED)
         """The last lines of rank 0."""
@@ -143,7 +120,6 @@ class Trace:
         self._reasons: dict[int, tuple[int, str]] = {}  # by attempt: the worker with which the one before it ended
         self._rank_restarts: set[tuple[int, int]] = set()  # worker and attempt, of ranks that began again in their pod
         self._activities: dict[int, str] = {}
-        self._stride = 1
 
     @property
     def group(self) -> Group | None:
@@ -219,7 +195,7 @@ class Trace:
         begin, end = begins.get(attempt, math.inf), begins.get(attempt + 2, math.inf)
         snapshot = self.snapshot.of_this_job()
         for incident in incidents(snapshot.pods, snapshot.events, max_attempts=0):  # whatever may follow
-            is_unwritten = worker in (None, incident.worker) and not incident.diagnosis.said
+            is_unwritten = worker in (None, incident.worker) and not incident.diagnosis.worker_message
             if is_unwritten and incident.time and begin <= incident.time.timestamp() < end:
                 return incident.diagnosis
         return None
@@ -278,7 +254,7 @@ class Trace:
             return "all steps are done: evaluates, saves, publishes"
         if any(means):
             rest = 100 - sum(means)
-            return f"trains: {WorkersMeasured.words(means)}{f', {rest} % other' if rest > LEAST_SHARE else ''}"
+            return f"trains: {events.WorkersMeasured.words(means)}{f', {rest} % other' if rest > LEAST_SHARE else ''}"
         return "trains" if self.steps else ""
 
     def _hear(self, line: AttemptLine) -> None:
@@ -293,23 +269,23 @@ class Trace:
         self.last_event = max(self.last_event, when)
         formed = self.group.attempt if self.group else 0  # the log of another worker may have been read before
         match event:
-            case StepProgress():
+            case events.StepProgress():
                 curve = [(step, when - age, loss) for step, age, loss in event.points]
                 for step, ended, loss in curve or [(event.step, when, event.loss)]:
                     self._add(Point(ended, attempt, step, {} if loss is None else {"loss": loss}))
                 self.progress = event
                 self._activities.clear()
-            case Reported():
+            case events.Reported():
                 self._add(Point(when, attempt, event.step, _numbers(event.metrics.items())))
                 self._activities.clear()
-            case Evaluated():
+            case events.Evaluated():
                 named = ((f"{event.prefix}_{name}", value) for name, value in event.metrics.items())
                 self.evaluations.append(Point(when, attempt, event.step, _numbers(named)))
-            case AttemptStarts():
+            case events.AttemptStarts():
                 self.groups.append(Group(when, event.attempt, event.num_workers, event.num_ranks))
                 self._activities = dict.fromkeys(range(event.num_workers), STARTS)
                 self.measured = None
-            case Stage(precision=precision):  # of a session: it is open
+            case events.Stage(precision=precision):  # of a session: it is open
                 self.precision = precision or self.precision
                 loading = {
                     worker: "loads model and data"
@@ -317,34 +293,34 @@ class Trace:
                     if does in (STARTS, IN_FUNCTION)
                 }
                 self._activities |= loading
-            case WorkersMeasured():
+            case events.WorkersMeasured():
                 self.measured = event
-            case Resumes():
+            case events.Resumes():
                 self.resumptions[event.attempt] = event
-            case RanksRestart():
+            case events.RanksRestart():
                 self._reasons[event.attempt] = event.follows, f"worker {event.follows}: {event.message}"
                 self._rank_restarts.add((event.worker, event.attempt))
-            case CheckpointSaved():
+            case events.CheckpointSaved():
                 self.saves.append(event)
-            case RowsAudited():
+            case events.RowsAudited():
                 self.audits[event.what] = event
-            case Published():
+            case events.Published():
                 self.published = event
-            case Alert():
+            case events.Alert():
                 self.alerts += [] if event.repeats else [event]
-            case Note():
+            case events.Note():
                 self.notes += [] if event.text in self.notes else [event.text]
-            case CheckpointFailed() | WaitsForStore():
+            case events.CheckpointFailed() | events.WaitsForStore():
                 self.incidents.append((when, "storage", str(event)))
                 self._activities[line.worker] = str(event)
-            case WorkerStarts() if attempt > formed:
+            case events.WorkerStarts() if attempt > formed:
                 self._activities[line.worker] = "starts"
-            case WaitsForPeers() if attempt > formed:
+            case events.WaitsForPeers() if attempt > formed:
                 self._activities[line.worker] = f"waits for the other workers: {event.why}"
-            case RankStops() | WorkerEnds():
+            case events.RankStops() | events.WorkerEnds():
                 if attempt >= formed:
                     self._activities[line.worker] = str(event).partition("\n")[0]
-                if isinstance(event, WorkerEnds) and event.exit_code:
+                if isinstance(event, events.WorkerEnds) and event.exit_code:
                     root = event.worker if event.follows is None else event.follows
                     self._reasons.setdefault(attempt + 1, (root, event.message))
 
@@ -364,8 +340,8 @@ def unrepeated(points: Iterable[Point], first_steps: Mapping[int, int]) -> Itera
     by_attempt: dict[int, list[Point]] = {}
     for point in points:
         by_attempt.setdefault(point.attempt, []).append(point)
-    own = {attempt: min(point.step for point in of_attempt) for attempt, of_attempt in by_attempt.items()}
-    firsts = [*first_steps.items(), *own.items()]
+    first_points = {attempt: min(point.step for point in of_attempt) for attempt, of_attempt in by_attempt.items()}
+    firsts = [*first_steps.items(), *first_points.items()]
     for attempt in sorted(by_attempt):
         again = min((step for later, step in firsts if later > attempt), default=math.inf)
         yield from sorted((point for point in by_attempt[attempt] if point.step < again), key=lambda point: point.step)
@@ -376,6 +352,6 @@ def _numbers(metrics: Iterable[tuple[str, object]]) -> dict[str, float]:
     return {name: value for name, value in metrics if isinstance(value, (int, float))}
 
 
-def seconds_of(event: Event) -> float:
+def seconds_of(event: events.Event) -> float:
     """Returns when an event happened, in Unix seconds by the clock of the worker."""
     return datetime.fromisoformat(event.time).timestamp()

@@ -93,9 +93,6 @@ class Local(NamedFields):
         make_folder(home(os.environ))  # the folder above a store has to be there
         return (home(os.environ) / "store").as_uri()
 
-    def models_folder(self) -> Path:
-        return home(os.environ) / "models"
-
     def inventory(self) -> "Inventory | None":
         """Returns the packages of this interpreter, if the run brings packages that have to fit them."""
         if not self.packages:

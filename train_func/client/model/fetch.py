@@ -3,6 +3,7 @@
 import contextlib
 import functools
 import hashlib
+import os
 import shutil
 import tempfile
 import time
@@ -11,7 +12,7 @@ from pathlib import Path
 
 from train_func.errors import InvalidInput, StorageFailed
 from train_func.storage import Store
-from train_func.wire.layout import MODEL_MANIFEST, SUMS, RunKeys
+from train_func.wire.layout import MODEL_MANIFEST, SUMS, RunKeys, home
 from train_func.wire.result import Result, read_sums, write_sums
 
 STAGING = ".train_func-fetch-"  # begins the name of the folder that files arrive in
@@ -19,6 +20,11 @@ EXCHANGE = f"{STAGING}exchange"  # a folder that is there while files are rename
 EXCHANGE_SECONDS = 60.0  # longest that files are renamed in one folder
 LOOK_SECONDS = 0.05
 STALE_SECONDS = 24 * 3600  # what a fetch that was killed has left goes after so long
+
+
+def models_folder() -> Path:
+    """Returns the folder of this person's fetched models, a folder for each run or name."""
+    return home(os.environ) / "models"
 
 
 def fetch(store: Store, keys: RunKeys, to: Path) -> Path:

@@ -84,5 +84,5 @@ def predictions_of(record: RunRecord, store: Store, note: Callable[[str], None])
         columns["text"] = [texts.get(row) for row in columns["row"]]
     for name, column in predictions.columns.items():
         is_class = name in ("expected", "predicted") and "confidence" in predictions.columns
-        columns[name] = [predictions.named(value) for value in column] if is_class else column
+        columns[name] = [predictions.with_names(value) for value in column] if is_class else column
     return pd.DataFrame(columns)

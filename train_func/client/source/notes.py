@@ -12,7 +12,7 @@ from train_func.run import Run
 from train_func.wire.layout import RUN, SOURCE
 
 # The fields of Run that a function without a task uses only by what is named here, and how a text shows it.
-_USERS = {
+_USED_BY = {
     "epochs": ("session.plan", r"\.(plan|arguments)\b"),
     "batch_size": ("session.plan", r"\.plan\b"),
     "micro_batch_size": ("session.plan", r"\.plan\b"),
@@ -25,9 +25,8 @@ _WHOLE_RUN = re.compile(rf"\.run\b(?!\.)|TRAIN_FUNC_JOB_DIR|{re.escape(RUN)}")
 
 
 def notes(source: Source, run: Run) -> Iterator[str]:
-    """Yields the notes on a function and its run; none where its text leaves a doubt."""
-    yield from filter(None, (_unused(source, run), _unweighted(source)))
-    yield from filter(None, [unpublished_note(source.function, source.text)])
+    """Yields the notes on a function and its run. A text that can be read in two ways gets none."""
+    yield from filter(None, (_unused(source, run), _unweighted(source), unpublished_note(source.function, source.text)))
 
 
 def _unused(source: Source, run: Run) -> str:
@@ -40,19 +39,19 @@ def _unused(source: Source, run: Run) -> str:
         session = _SESSION.search(text)
         if not session or re.search(rf"(?<!as )\b{session['name']}\b(?!\s*\.)", text):  # others may use it
             return ""
-    given = {field.name: getattr(run, field.name) for field in fields(Run) if field.name in _USERS}
+    values = {field.name: getattr(run, field.name) for field in fields(Run) if field.name in _USED_BY}
     default = Run()
     unused = {
         name: value
-        for name, value in given.items()
-        if value != getattr(default, name) and not (has_session and re.search(rf"{_USERS[name][1]}|\.{name}\b", text))
+        for name, value in values.items()
+        if value != getattr(default, name) and not (has_session and re.search(rf"{_USED_BY[name][1]}|\.{name}\b", text))
     }
     if not unused:
         return ""
     shown = ", ".join(f"{name}={value}" for name, value in unused.items())
-    users = ", ".join(f"{_USERS[name][0]} uses {name}" for name in unused)
+    uses = ", ".join(f"{_USED_BY[name][0]} uses {name}" for name in unused)
     return (
-        f"{source.function} does not use {shown} of the Run. Without a task, {users}. Give a value to the function by "
+        f"{source.function} does not use {shown} of the Run. Without a task, {uses}. Give a value to the function by "
         f"Run(parameters={unused})"
     )
 
@@ -78,8 +77,8 @@ def _unweighted(source: Source) -> str:
                 frames = locate(source.cells, f'File "{SOURCE}", line {loop.lineno}\n')
                 place = "".join(f"{origin}, line {line}: `{text}`: " for origin, line, text in frames)
                 return (
-                    f"{place}nothing reads the weight of a micro-batch, so the gradients of a step are the sum over "
-                    "its micro-batches on all ranks, where the mean over its rows is meant: they grow with the number "
-                    f"of micro-batches. Write `for batch, weight in {step}:` and `(weight * loss).backward()`"
+                    f"{place}nothing reads the weight of a micro-batch: the gradients are summed, not averaged, over "
+                    "micro-batches and ranks, and grow with their number. Write "
+                    f"`for batch, weight in {step}:` and `(weight * loss).backward()`"
                 )
     return ""

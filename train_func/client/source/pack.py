@@ -291,11 +291,6 @@ def locate(cells: Mapping[str, Any], traceback_text: str) -> list[tuple[str, int
     return places
 
 
-def locate_main(cells: Mapping[str, Any], stacks: str) -> list[tuple[str, int, str]]:
-    """Returns the frames of a process's main thread in the packed module, innermost first, from its stacks."""
-    return locate(cells, main_thread(stacks))
-
-
 def main_thread(stacks: str) -> str:
     """Returns the lines of the main thread in what faulthandler has printed, the innermost frame first.
 

@@ -198,6 +198,7 @@ class Publication:
             Stopped: on a signal.
         """
         record, state, waiting = self._record, self._state(), self._patient(stop)
+        state = replace(state, report=masks.mask(state.report))
         report = {name: value for name, value in state.report.items() if (name, value) != ("note", "")}
         if "note" in report:
             reporting.note(report["note"])
@@ -296,7 +297,7 @@ def publish_files(
     """
     files = send_files(store, record, attempt, folder, sent)
     check_lease(store, record, attempt)
-    key, result = record.keys.result, Result.write(attempt, record.generation, masks.mask(report), files)
+    key, result = record.keys.result, Result.write(attempt, record.generation, report, files)
     if not put_new(store, key, result) and store.get(key).data != result:  # the same bytes are this attempt's own
         check_unpublished(store, record, attempt, "has trained to the end")
     reach("result put")
@@ -366,7 +367,7 @@ def delete_checkpoints(store: Store, record: RunRecord, seconds: float) -> None:
         call_with_timeout(seconds, delete)
     except (StorageFailed, TimeoutError) as failure:
         where = f"{store.address}/{record.keys.checkpoints}/"
-        reporting.note(f"checkpoints that the run no longer needs stay in {where}: {failure or 'no answer'}")
+        reporting.note(f"checkpoints that the run no longer needs stay in {where}: {str(failure) or 'no answer'}")
 
 
 def take_source(store: Store, record: RunRecord, folder: Path) -> list[str]:

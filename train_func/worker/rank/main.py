@@ -61,9 +61,11 @@ def main(environ: Mapping[str, str]) -> NoReturn:
     world_size = int(environ.get("WORLD_SIZE", "1"))
     outcome = replace(outcome, separate=process_groups.separate(world_size, has_torch=has_torch))
     outcome.write(Path(environ["TRAIN_FUNC_OUTCOME_FILE"]))
-    logging.shutdown()
-    sys.stdout.flush()
-    sys.stderr.flush()
+    with contextlib.suppress(Exception):  # of a handler of the function's own
+        logging.shutdown()
+    for stream in (sys.stdout, sys.stderr):
+        with contextlib.suppress(Exception):  # it may be the function's own, and closed
+            stream.flush()
     if environ.get("RANK") == "0" and not outcome.exit_code:
         process_groups.wait_until_formed(GROUP_SECONDS)
     os._exit(outcome.exit_code)  # gloo may abort while the interpreter unloads, after everything went well

@@ -140,7 +140,7 @@ class WorkerAttempt:
             reporting.say(WorkerJoins(worker=worker, attempt=number))
         last_step = 0
         if account:  # the whole group needs to hear it once
-            reason, last_step = self._bounded(partial(self._ledger.end_of, number - 1)) or ("", 0)
+            reason, last_step = patiently(partial(self._ledger.end_of, number - 1), self._stop)
             if before:
                 reason = before.reason
             reporting.say(
@@ -305,7 +305,7 @@ class WorkerAttempt:
             return call_with_timeout(max(SHORTEST_SECONDS, self.seconds_left()), call)
         except (TimeoutError, StorageFailed) as failure:
             self._is_silent = self._is_silent or isinstance(failure, TimeoutError)
-            print(f"the store failed at the end of this attempt: {failure or 'no answer'}")
+            print(f"the store failed at the end of this attempt: {str(failure) or 'no answer'}")
             return None
 
     def seconds_left(self) -> float:

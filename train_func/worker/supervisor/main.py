@@ -37,6 +37,7 @@ from train_func.worker.supervisor.verdict import stopped
 
 LOOK_SECONDS = 0.1  # between two looks at the work
 LATE_SECONDS = 2.0  # by which the end of the ranks may be noticed later than it was due
+FAILED = "the supervisor itself failed"
 
 
 def supervise(environ: Mapping[str, str], stop: Stop) -> NoReturn:
@@ -136,7 +137,14 @@ class Supervisor:
         kill_descendants(seconds=LATE_SECONDS)
         if self._verdict:
             return self._verdict
-        return self._close(stopped(self._environment.worker, self._stop.name))
+        verdict = Verdict(exits.CODE, "unknown", f"{FAILED}; its log has the error", self._environment.worker)
+        if self._stop.requested:
+            verdict = stopped(self._environment.worker, self._stop.name)
+        try:
+            return self._close(verdict)
+        except Exception as error:  # as that of the work may be
+            traceback.print_exception(error)
+            return verdict
 
     def _is_given_up(self) -> bool:
         """Returns whether to stop waiting for the work; it may be stuck in an import or a connection."""
@@ -192,7 +200,7 @@ class Supervisor:
             if exit.cause != "code":
                 return self._close(Verdict(exit.code, exit.cause, message, worker, root_cause=exit.cause != "peer"))
             traceback.print_exception(error)
-            return self._close(Verdict(exits.CODE, "unknown", f"the supervisor itself failed: {message}", worker))
+            return self._close(Verdict(exits.CODE, "unknown", f"{FAILED}: {message}", worker))
 
     def _prepare(self) -> Verdict | None:
         """Returns None once the group is complete; a verdict when there is nothing to train."""

@@ -179,6 +179,7 @@ class GroupMeter:
         self._begun = self._since = clock()
         self._next = self._begun + LINE_SECONDS
         self._before: Mapping[int, RankUsage] = {}  # by rank, at the beginning of the interval
+        self._num_steps = 0  # of the interval, at the last line
         self._suspicion: Slowness | None = None
         self._slowness: Slowness | None = None
 
@@ -199,12 +200,16 @@ class GroupMeter:
         self._next = now + min(LONGEST_LINE_SECONDS, max(LINE_SECONDS, LINE_SHARE * (now - self._begun)))
         times = [self._time(worker, rank) for worker, usage in workers.items() for rank in usage.ranks]
         seconds = now - self._since
-        if times and min(rank.num_steps for rank in times) >= LEAST_STEPS:
+        num_steps = min((rank.num_steps for rank in times), default=0)
+        if num_steps >= LEAST_STEPS:
             before, slowness = self._suspicion, slowness_of(times)
             is_same = before and slowness and (before.part, before.worker) == (slowness.part, slowness.worker)
             self._suspicion, self._slowness = slowness, slowness if is_same else None
             self._before = {rank.rank: rank for usage in workers.values() for rank in usage.ranks}
-            self._since = now
+            self._since, num_steps = now, 0
+        elif num_steps == self._num_steps:  # nothing is slow while nothing trains, as in a long evaluation
+            self._slowness = None
+        self._num_steps = num_steps
         return measurement_event(seconds, workers, times, self._slowness)
 
     def _time(self, worker: int, rank: RankUsage) -> RankTime:

@@ -91,14 +91,15 @@ def _of_root(end: RankEnd, worker: int, out_of_memory: bool) -> Verdict:
         code, cause = exits.CODE, "memory"
         message = " was killed: the worker needed more memory than its limit, and another attempt would need as much"
     elif end.exit_code < 0:
-        message = f" was killed by {signal.Signals(-end.exit_code).name}"
+        names = {known.value: known.name for known in signal.Signals}  # most real-time signals have none
+        message = f" was killed by {names.get(-end.exit_code, f'signal {-end.exit_code}')}"
     elif end.exit_code == 0:
         code, cause = exits.CODE, "code"
         message = (
             " left with exit code 0 before train_func had returned (os._exit, or native code that ends the process), "
             "so that nothing tells whether its work was done; let train_func return instead"
         )
-    elif outcome is None:
+    elif outcome is None or outcome.exit_code == exits.DONE:
         code, cause = end.exit_code, "code"
         message = f" left with exit code {code} and no exception (os._exit, or native code)"
     elif outcome.exit_code == exits.STOPPED:

@@ -22,21 +22,18 @@ SEND_SECONDS = 5.0  # for what is posted last, at the end of the worker
 
 
 class Alerter:
-    """Applies the rules to the events of a lead; any thread may call it."""
+    """Applies the rules to the events of a lead; any thread may call it. No error of it reaches the training."""
 
     def __init__(self, environment: Environment) -> None:
         self._rules, self._lock = AlertRules(), threading.Lock()
         self._webhook = Webhook(environment.webhook, environment.run_name) if environment.webhook else None
         self._status = TrainJobStatus(environment.status_server) if environment.status_server else None
+        self._has_failed = False
 
     def hear(self, event: Event) -> None:
         """Takes an event of the log."""
-        if isinstance(event, Alert):
-            return
-        if self._status:
-            with self._lock:
-                self._status.hear(event)
-        self._say(lambda: self._rules.hear(event))
+        if not isinstance(event, Alert):
+            self._say(lambda: self._rules.hear(event), lambda status: status.hear(event))
 
     def look(self, mark: Mark, hang_after: float) -> None:
         """Takes the last sign of progress of rank 0."""
@@ -48,10 +45,7 @@ class Alerter:
 
     def succeed(self, metrics: Mapping[str, Any]) -> None:
         """Takes the numbers of the result."""
-        if self._status:
-            with self._lock:
-                self._status.succeed(masks.mask(metrics))
-        self._say(lambda: self._rules.succeed(metrics))
+        self._say(lambda: self._rules.succeed(metrics), lambda status: status.succeed(masks.mask(metrics)))
 
     def flush(self, seconds: float) -> None:
         """Waits until everything is sent, at most ``seconds``."""
@@ -60,10 +54,21 @@ class Alerter:
             if target:
                 target.flush(max(0.0, until - time.monotonic()))
 
-    def _say(self, apply: Callable[[], list[Alert]]) -> None:
-        with self._lock:
-            alerts = apply()
-        for alert in alerts:
-            reporting.say(alert)
-            if self._webhook:
-                self._webhook.send(masks.mask(alert))
+    def _say(
+        self, apply: Callable[[], list[Alert]], tell: Callable[[TrainJobStatus], object] = lambda status: None
+    ) -> None:
+        try:
+            with self._lock:
+                if self._status:
+                    tell(self._status)
+                alerts = apply()
+            for alert in alerts:
+                reporting.say(alert)
+                if self._webhook:
+                    self._webhook.send(masks.mask(alert))
+        except Exception as error:
+            if not self._has_failed:
+                self._has_failed = True
+                reporting.note(
+                    f"an alert could not be made, and no more is said of such: {type(error).__name__}: {error}"
+                )

@@ -16,6 +16,10 @@ from train_func.worker.rank import reporting
 POST_SECONDS = 4.0  # for the service to answer
 
 
+class NoWebAddress(ValueError):
+    """The address of a service is none of the web."""
+
+
 class Poster(threading.Thread):
     """Makes posts one after the other; reports the first that fails, and no other."""
 
@@ -73,15 +77,27 @@ class Poster(threading.Thread):
 def post_json(
     address: str, body: Mapping[str, Any], headers: Mapping[str, str] | None = None, authority: Path | None = None
 ) -> None:
-    """Posts an object. ``authority``: the file of trusted certificates; None: those of this machine."""
+    """Posts an object. ``authority``: the file of trusted certificates; None: those of this machine.
+
+    It follows no redirect, which would lose the object, and take the headers to another service.
+    """
     import ssl  # most jobs post nothing
-    from urllib.request import Request, urlopen
+    from urllib import request
 
     if not address.startswith(("http://", "https://")):
-        raise ValueError("no address of the web")
+        raise NoWebAddress
     headers = {"Content-Type": "application/json", "User-Agent": "train_func", **(headers or {})}
     trust = ssl.create_default_context(cafile=authority) if authority else None
-    with urlopen(Request(address, json.dumps(body).encode(), headers), timeout=POST_SECONDS, context=trust):
+    opener = request.OpenerDirector()
+    for handler in (
+        request.ProxyHandler(),
+        request.HTTPHandler(),
+        request.HTTPSHandler(context=trust),
+        request.HTTPErrorProcessor(),
+        request.HTTPDefaultErrorHandler(),
+    ):
+        opener.add_handler(handler)
+    with opener.open(request.Request(address, json.dumps(body).encode(), headers), timeout=POST_SECONDS):
         pass
 
 
@@ -91,13 +107,14 @@ def _words(error: Exception) -> str:
 
     if isinstance(error, HTTPError):
         return f"answered {error.code}"
-    cause = getattr(error, "reason", error)
+    reason = getattr(error, "reason", None)  # a text, of some errors
+    cause = reason if isinstance(reason, Exception) else error
     if isinstance(cause, TimeoutError):
         return f"did not answer within {POST_SECONDS:g} s"
     if isinstance(cause, OSError) and cause.filename:
         return f"was not asked: {cause.filename}: {cause.strerror}"
     if isinstance(cause, OSError) and cause.strerror and cause.errno:
         return f"cannot be reached: {type(cause).__name__} {cause.errno}"
-    if isinstance(cause, ValueError):
+    if isinstance(cause, NoWebAddress):
         return "has no address that begins with http:// or https://"
     return f"cannot be reached: {type(cause).__name__}"

@@ -66,8 +66,10 @@ class AlertRules:
         """
         now = self._clock()
         passed, self._looked = min(now - self._looked, LONGEST_LOOK), now
-        self._silent = self._silent + passed if mark.number == self._mark else 0.0
-        self._mark = mark.number
+        self._silent += passed
+        if mark.number != self._mark:
+            self._mark, self._silent = mark.number, 0.0
+            self._occasions.discard(("stall", "rank 0"))
         if not mark.is_watched or self._silent < STALL * hang_after:
             return []
         message = (
@@ -88,7 +90,7 @@ class AlertRules:
         """
         if root.exit_code == exits.STOPPED:
             message = f"worker {root.worker}: {root.message}"
-            remedy = "after an eviction the job goes on by itself; after cancel(), once the run is submitted again"
+            remedy = "an evicted worker is started again; after cancel() or the deadline, submit the run again"
             return [*self._give("stop", "end", message, remedy)]
         if verdict.retryable or verdict.exit_code in (exits.DONE, exits.FENCED):
             return []
@@ -99,7 +101,7 @@ class AlertRules:
     def succeed(self, metrics: Mapping[str, Any]) -> list[Alert]:
         """Returns the alert of a run that has its result."""
         numbers = [
-            f"{name}={value:.4g}"
+            f"{name}={value:.4g}" if isinstance(value, float) else f"{name}={value}"
             for name, value in metrics.items()
             if isinstance(value, (int, float)) and not isinstance(value, bool)
         ]
@@ -131,19 +133,20 @@ class AlertRules:
         """Yields the alerts of a metric. ``rises``: the remedy of a rising loss."""
         if "loss" not in re.split(r"[\W_]+", name.lower()) or not isinstance(value, (int, float)):
             return
-        if not math.isfinite(value):
-            remedy = f"{LEARNING_RATE}; or whether a row holds such a value, or a division by zero makes one"
-            yield from self._give("loss_not_finite", name, f"{name} is {value} at step {step}", remedy)
-            return
         curve = self._curves.get(name)
         if curve is None or step <= curve.step:  # another training, as of the next fold
             curve = self._curves[name] = LossCurve()
-            self._occasions.discard((name, "rises"))
+            self._occasions -= {("loss_rises", name), ("loss_not_finite", name)}
+        if not math.isfinite(value):
+            curve.step = step
+            remedy = f"{LEARNING_RATE}; or whether a row holds such a value, or a division by zero makes one"
+            yield from self._give("loss_not_finite", name, f"{name} is {value} at step {step}", remedy)
+            return
         if not curve.add(step, value):
             return
         if rise := curve.rise(is_warm_up=step < WARM_UP * self._num_steps):
             message = f"{name} rises: {rise.last:.4g} by step {step}, after {rise.lowest:.4g} by step {rise.step}"
-            yield from self._give("loss_rises", (name, "rises"), message, rises)
+            yield from self._give("loss_rises", name, message, rises)
 
     def _wait(self, event: WaitsForPeers | WaitsForStore) -> Iterator[Alert]:
         now, kind = self._clock(), type(event)
@@ -167,7 +170,6 @@ class AlertRules:
 
 
 def _restart(event: AttemptStarts) -> str:
-    lost = "its worker" if event.num_workers == 1 else "each of its workers"
-    why = event.after or f"the one before has left no record, as after SIGKILL to {lost}"
+    why = event.after or "the previous attempt left no record (its workers may have been killed)"
     where = f" after step {event.step}" if event.step else ""
     return f"attempt {event.attempt} starts{where}: {why}; {event.allowed}"
