@@ -30,7 +30,7 @@ from train_func.worker.supervisor.group import Member
 from train_func.worker.supervisor.lead import FixedLead, Way
 from train_func.worker.supervisor.log import LogTee
 from train_func.worker.supervisor.main import Supervisor
-from train_func.worker.supervisor.verdict import stopped
+from train_func.worker.supervisor.verdict import stop_verdict
 
 
 @pytest.fixture
@@ -374,7 +374,7 @@ def test_no_question_to_a_silent_store_makes_a_worker_late_that_was_asked_to_sto
     attempt.launcher.ends = lambda: KILLED
     stop_asked_for(supervisor._stop, seconds=999.0)
     try:
-        assert attempt.close(stopped(0, "SIGTERM")).exit_code == exits.KILLED
+        assert attempt.close(stop_verdict(0, "SIGTERM")).exit_code == exits.KILLED
         assert attempt.seconds_left() == 0  # for the log, which comes last
     finally:
         ended.set()
@@ -395,7 +395,7 @@ def test_a_store_that_is_silent_at_the_end_is_told_as_one_without_an_answer(last
     attempt._ledger._store = SimpleNamespace(list=lambda prefix: ended.wait(), put=lambda *given: ended.wait())
     stop_asked_for(attempt._stop, seconds=999.0)
     try:
-        attempt.close(stopped(0, "SIGTERM"))
+        attempt.close(stop_verdict(0, "SIGTERM"))
         assert unnamed(capsys.readouterr().out, "no answer") == []
     finally:
         ended.set()

@@ -49,7 +49,7 @@ from train_func.worker.supervisor.rank_process import Template
 from train_func.worker.supervisor.ranks import Launcher
 from train_func.worker.supervisor.run_inputs import RunInputs
 from train_func.worker.supervisor.uploads import HistoryUpload
-from train_func.worker.supervisor.verdict import following, left_steps, of_ranks
+from train_func.worker.supervisor.verdict import follower_verdict, left_loop_verdict, worker_verdict
 
 SUPERSEDED_SECONDS = 10.0  # for a record that another client has put in the place of the job's own to be put back
 NEXT_ATTEMPT_SECONDS = 10.0  # before the next attempt in the same pods when two have made no progress
@@ -181,7 +181,7 @@ class WorkerAttempt:
         """
         environment, lease, stop = self._environment, self.lease, WithinGrace(self._stop)
         assert lease is not None  # no rank starts before
-        left = left_steps(ends, worker=environment.worker)
+        left = left_loop_verdict(ends, worker=environment.worker)
         member.hear(GroupPhase.FINISH, GroupPhase.DONE, status=Status.ENDED, left=left)
         self.finishes = True
         if member.is_lead:
@@ -217,14 +217,14 @@ class WorkerAttempt:
     def _close(self, ends: list[RankEnd], reason: Verdict | None, root: Verdict | None) -> Verdict:
         was_near_limit = self.launcher is not None and self.launcher.out_of_memory
         out_of_memory = was_near_limit or num_memory_kills() > self._num_memory_kills
-        verdict = of_ranks(ends, worker=self._environment.worker, out_of_memory=out_of_memory)
+        verdict = worker_verdict(ends, worker=self._environment.worker, out_of_memory=out_of_memory)
         if verdict is None or (reason and not verdict.root_cause):
             assert reason is not None
             verdict = reason
         if verdict.exit_code == exits.DONE:
             return verdict
         if self._member:
-            left = left_steps(ends, worker=verdict.worker)
+            left = left_loop_verdict(ends, worker=verdict.worker)
             self._member.fail(verdict, left, went_on=any(end.went_on for end in ends))
         if verdict.exit_code == exits.PEER and not verdict.root_cause:
             if root is None and self._member and not self._stop.requested:
@@ -233,7 +233,7 @@ class WorkerAttempt:
                     root = self._bounded(partial(self._ledger.root_of, self.lease.attempt))
                 if root is None and self._member.has_gone and not self._member.is_lead:
                     root = lost_verdict(self._member.lead)
-            verdict = following(root, verdict)
+            verdict = follower_verdict(root, verdict)
         is_told = not verdict.retryable or verdict.exit_code in (exits.STOPPED, exits.RENDEZVOUS)
         if self.lease is None and verdict.root_cause and is_told:
             unformed = self._bounded(self._ledger.claim_unformed)
@@ -244,7 +244,7 @@ class WorkerAttempt:
             if verdict.retryable and not was_stopped:  # a stop from outside costs nothing
                 account = self._bounded(partial(self._ledger.account, self.lease.attempt, self._step))
                 if account and account.spent and not self._bounded(self._ledger.is_published):
-                    verdict = following(root, account.verdict(self._environment.worker, root or verdict))
+                    verdict = follower_verdict(root, account.verdict(self._environment.worker, root or verdict))
         self._root = verdict if verdict.root_cause else root
         if self._member.is_lead if self._member else self._environment.worker == 0:
             self._alerter.end(verdict, self._root or verdict)

@@ -45,7 +45,7 @@ from train_func.worker.supervisor.lead import reserved_port
 from train_func.worker.supervisor.log import LogTee
 from train_func.worker.supervisor.rank_process import RankProcess, Template
 from train_func.worker.supervisor.usage import GroupMeter, UsageMeter
-from train_func.worker.supervisor.verdict import of_ranks, stopped
+from train_func.worker.supervisor.verdict import stop_verdict, worker_verdict
 
 RANK_LOOK_SECONDS = 0.1  # between two looks at the ranks
 PATIENCE_SECONDS = 2.0  # in which the first failure may be noticed, and the ranks end when asked to
@@ -165,7 +165,7 @@ class Launcher:
                     self._stop.pause(0.05)
                     self._look()
                 roots = [end for end in self._failed_ends() if not end.follows]
-                verdict = of_ranks(roots, worker=self._environment.worker, out_of_memory=False)
+                verdict = worker_verdict(roots, worker=self._environment.worker, out_of_memory=False)
                 if verdict and all(end.has_own_fault for end in roots):  # each has recorded its own
                     self._member.fail(verdict)
                 return False
@@ -199,7 +199,7 @@ class Launcher:
     def _look_around(self) -> None:
         """Pauses; raises if a signal has come or a peer was lost."""
         if self._stop.requested:
-            self._member.fail(stopped(self._environment.worker, self._stop.name))
+            self._member.fail(stop_verdict(self._environment.worker, self._stop.name))
         self._stop.check()
         try:
             self._member.look()
