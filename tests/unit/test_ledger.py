@@ -11,8 +11,8 @@ from train_func.errors import StorageFailed
 from train_func.run import Run
 from train_func.wire.records import Failure, RunRecord, Verdict
 from train_func.worker import masks
+from train_func.worker.ledger import Ledger
 from train_func.worker.rank.end import Outcome, RankEnd
-from train_func.worker.supervisor.ledger import Ledger
 from train_func.worker.supervisor.verdict import follower_verdict
 
 

@@ -33,6 +33,7 @@ from train_func.wire.events import LAST_STEP, AttemptStarts, RanksRestart, Worke
 from train_func.wire.layout import SOURCE
 from train_func.wire.records import Lease, RunRecord, Verdict
 from train_func.worker.environment import Environment
+from train_func.worker.ledger import Account, Ledger
 from train_func.worker.publish.publication import Publication
 from train_func.worker.rank import reporting
 from train_func.worker.rank.end import RankEnd
@@ -43,7 +44,6 @@ from train_func.worker.supervisor.alerts.alerter import Alerter
 from train_func.worker.supervisor.coordinator import SILENCE_SECONDS, GroupPhase, Status, lost_verdict
 from train_func.worker.supervisor.group import Member
 from train_func.worker.supervisor.lead import Lead
-from train_func.worker.supervisor.ledger import Account, Ledger
 from train_func.worker.supervisor.log import LogTee
 from train_func.worker.supervisor.rank_process import Template
 from train_func.worker.supervisor.ranks import Launcher
