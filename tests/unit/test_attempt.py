@@ -10,10 +10,10 @@ from train_func.errors import StorageFailed
 from train_func.wire import events
 from train_func.wire.records import Verdict
 from train_func.worker import store_wait
+from train_func.worker.ledger import Ledger
 from train_func.worker.rank import reporting
 from train_func.worker.stop import Stop, Stopped
 from train_func.worker.supervisor.attempt import WorkerAttempt
-from train_func.worker.supervisor.ledger import Ledger
 
 
 class AwayOnce:

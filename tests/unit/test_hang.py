@@ -27,7 +27,8 @@ class Watch:
     """A judge, its ranks, and the time."""
 
     def __init__(self, num_ranks=1, limit=LIMIT):
-        self.now, self.judge, self.ranks = 1000.0, Judge(limit), [Rank(number) for number in range(num_ranks)]
+        self.now, self.worked = 1000.0, 0.0
+        self.judge, self.ranks = Judge(limit), [Rank(number) for number in range(num_ranks)]
 
     def step(self, seconds, *, phase=Phase.BETWEEN):
         """All ranks do one step in so many seconds."""
@@ -47,7 +48,7 @@ class Watch:
         while self.now < end:
             self.now = min(self.now + LOOK, end)
             seen = [RankState(rank.number, rank.mark, rank.is_stopped) for rank in self.ranks]
-            if found := self.judge.look(self.now, seen):
+            if found := self.judge.look(self.now, seen, self.worked):
                 return found
         return None
 
@@ -156,3 +157,14 @@ def test_a_machine_that_stood_still_is_no_hang(is_stopped):
         rank.is_stopped = False
     watch.steps()
     assert watch.until_hang()[1] <= LIMIT + LOOK
+
+
+def test_a_supervisor_that_works_for_long_between_two_looks_finds_a_hang_all_the_same():
+    """As one that reads all pages of ranks with hundreds of GB."""
+    watch = Watch().steps()
+    for _ in range(round(LIMIT)):
+        watch.now += 3
+        watch.worked += 3
+        if watch.wait(LOOK):
+            return
+    pytest.fail("no hang was found")

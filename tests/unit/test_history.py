@@ -14,7 +14,7 @@ from train_func.errors import InvalidInput, StorageFailed
 from train_func.wire import events
 from train_func.wire.layout import RunKeys
 from train_func.wire.metrics import Row, from_csv, row_of, to_csv
-from train_func.worker.rank.json_values import reported
+from train_func.worker.rank.json_values import report_arguments
 from train_func.worker.supervisor.uploads import HistoryUpload
 
 KEYS = RunKeys("job-a").attempt(1)
@@ -75,7 +75,7 @@ def test_what_was_reported_is_in_the_store(store):
 
 def test_a_loss_that_diverges_is_shown_and_kept(store):
     diverged = {"loss": torch.tensor(float("nan")), "norm": np.float32("inf"), "low": float("-inf")}
-    step, metrics = reported(3, diverged)
+    step, metrics = report_arguments(3, diverged)
     said = events.line(events.Reported(step=step, metrics=metrics, time=at(3)))
     assert unnamed(events.readable(said), "loss=nan", "norm=inf", "low=-inf") == []
     kept(store, [events.parse(said)])

@@ -31,7 +31,7 @@ print(json.dumps({"steps": step.number, "modules": sorted(sys.modules)}))
 """
 
 TRAINER = """
-import json, sys
+import inspect, json, sys
 import torch
 from train_func.errors import InvalidInput
 from train_func.worker import Session
@@ -55,6 +55,7 @@ with Session() as session:
             except InvalidInput as refusal:
                 told.setdefault(kind.__name__, []).append(str(refusal))
     inside = transformers.Trainer.train
+told["names"] = [inside.__qualname__, *inspect.signature(inside).parameters]
 told["is_restored"] = transformers.Trainer.train is not inside
 print(json.dumps(told))
 """
@@ -89,4 +90,5 @@ def test_transformers_own_trainer_is_refused_though_the_session_was_open_before_
     for kind in ("Trainer", "Derived"):
         assert len(told[kind]) == 2
         assert all("from train_func.worker import Trainer" in refusal for refusal in told[kind])
+    assert told["names"][:3] == ["Trainer.train", "self", "resume_from_checkpoint"]
     assert told["is_restored"]

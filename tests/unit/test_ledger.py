@@ -11,9 +11,9 @@ from train_func.errors import StorageFailed
 from train_func.run import Run
 from train_func.wire.records import Failure, RunRecord, Verdict
 from train_func.worker import masks
+from train_func.worker.ledger import Ledger
 from train_func.worker.rank.end import Outcome, RankEnd
-from train_func.worker.supervisor.ledger import Ledger
-from train_func.worker.supervisor.verdict import following
+from train_func.worker.supervisor.verdict import follower_verdict
 
 
 def record(generation=1, submitted="", max_attempts=3, submission=0):
@@ -246,7 +246,7 @@ def test_who_is_out_of_attempts_follows_the_worker_in_which_the_last_one_ended(s
     lived(attempts, 147, 147, 148)
     hang = Verdict(148, "hang", "rank 1 hangs", worker=1, hangs=1)
     finals = [attempts.account(3).verdict(worker, hang) for worker in (0, 1)]
-    other, own = (following(hang, final) for final in finals)
+    other, own = (follower_verdict(hang, final) for final in finals)
     assert (own.root_cause, own.follows, own.hangs, own.exit_code) == (True, None, 1, 71)
     assert (other.root_cause, other.follows, other.hangs, other.exit_code) == (False, 1, 1, 71)
 

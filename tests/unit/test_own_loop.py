@@ -16,7 +16,7 @@ from tests.distributed.weighing import state_of
 from tests.messages import refuses, unnamed
 from train_func import InvalidInput
 from train_func.worker.rank import reporting
-from train_func.worker.rank.json_values import reported
+from train_func.worker.rank.json_values import report_arguments
 from train_func.worker.training import own_loop
 from train_func.worker.training.own_loop import OwnState
 from train_func.worker.training.plan import ROW_ID, build_plan, facts_of
@@ -176,7 +176,7 @@ def test_numbers_of_any_library_are_reported_as_plain_ones():
         "part": Fraction(1, 2),
         "right": True,
     }
-    number, found = reported(np.int32(3), given)
+    number, found = report_arguments(np.int32(3), given)
     assert (type(number), number) == (int, 3)
     assert found == {"loss": 0.5, "one": 1.0, "numpy": 0.25, "count": 7, "part": 0.5, "right": 1}
     assert {type(of) for of in found.values()} == {float, int}
@@ -195,7 +195,7 @@ def test_numbers_of_any_library_are_reported_as_plain_ones():
 )
 def test_what_is_no_number_is_refused_by_its_name(value, named):
     with pytest.raises(InvalidInput) as refused:
-        reported(1, {"loss": 0.5, "score": value, "other": value})
+        report_arguments(1, {"loss": 0.5, "score": value, "other": value})
     assert refused.value.cause == "code"
     assert len(refused.value.faults) == 2
     assert unnamed(refused.value.faults[0], "score", named) == []
@@ -204,7 +204,7 @@ def test_what_is_no_number_is_refused_by_its_name(value, named):
 @pytest.mark.parametrize("step", ["3", 2.5, None, float("nan")])
 def test_a_step_that_is_no_whole_number_is_refused(step):
     with refuses("step"):
-        reported(step, {"loss": 0.5})
+        report_arguments(step, {"loss": 0.5})
 
 
 @pytest.mark.parametrize(

@@ -13,7 +13,7 @@ from train_func.worker.rank.marks import Phase, SharedMark
 def shared(monkeypatch):
     """Read here, written by this process as if it were a rank."""
     made = SharedMark()
-    monkeypatch.setattr(marks, "_own", own := marks._Marker())
+    monkeypatch.setattr(marks, "_marker", own := marks._Marker())
     monkeypatch.setattr(marks, "mark", own.write)
     marks.open_memory(made.path)
     yield made
@@ -32,7 +32,7 @@ def test_a_phase_within_another_ends_with_a_sign_of_progress_in_the_outer_one(sh
 
 def test_the_seconds_of_each_phase_add_up_to_the_time_that_has_passed(shared, monkeypatch):
     """Also those of the phase that a rank is in, as one that hangs in the loading of a row."""
-    now = marks._own.time
+    now = marks._marker.time
     monkeypatch.setattr(marks, "time", SimpleNamespace(monotonic=lambda: now))
     for phase, seconds in [
         (Phase.LOADING, 1),
@@ -62,5 +62,5 @@ def test_another_thread_is_no_sign_of_life_of_the_one_that_trains(shared):
 def test_a_mark_that_is_being_written_is_not_read_as_none(shared):
     marks.step_done(9)
     assert shared.read().step == 9
-    marks._own.memory[:] = bytes(len(marks._own.memory))  # as struct begins to write
+    marks._marker.memory[:] = bytes(len(marks._marker.memory))  # as struct begins to write
     assert (shared.read().step, shared.read().phase) == (9, Phase.BETWEEN)

@@ -20,6 +20,7 @@ from train_func.worker import masks
 from train_func.worker.environment import Environment
 from train_func.worker.publish.card import TaskPart
 from train_func.worker.publish.publication import Publication
+from train_func.worker.rank import end
 from train_func.worker.rank.end import Outcome, RankEnd
 from train_func.worker.stop import RESERVE_SECONDS, Stop
 from train_func.worker.supervisor.alerts.alerter import Alerter
@@ -29,7 +30,7 @@ from train_func.worker.supervisor.group import Member
 from train_func.worker.supervisor.lead import FixedLead, Way
 from train_func.worker.supervisor.log import LogTee
 from train_func.worker.supervisor.main import Supervisor
-from train_func.worker.supervisor.verdict import stopped
+from train_func.worker.supervisor.verdict import stop_verdict
 
 
 @pytest.fixture
@@ -126,6 +127,23 @@ def test_files_add_up_and_another_model_replaces_all_of_the_one_before(pending, 
     assert result["metrics"] == {"loss": 1.0, "rows": 7}
 
 
+@pytest.mark.parametrize(("before", "after"), [("plot", "plot/loss.png"), ("plot/loss.png", "plot")])
+def test_a_file_and_a_folder_of_one_name_replace_each_other(pending, published, store, record, before, after):
+    def writes_at(name):
+        def write(folder):
+            (folder / name).parent.mkdir(exist_ok=True)
+            (folder / name).write_text(name)
+
+        return write
+
+    pending.add(writes_at(before))
+    store.delete(f"{record.keys.attempt(1).model}/{before}")  # else a folder, unlike S3, has no room for the other
+    pending.add(writes_at(after))
+    pending.report({})
+    result, names = published(pending)
+    assert names - OF_EVERY_RUN == {*result["files"]} - OF_EVERY_RUN == {after}
+
+
 def test_of_a_model_that_another_one_replaces_nothing_that_was_reported_is_published(pending, published):
     pending.add_metrics({"minutes": 3, "rows": 5})
     pending.add(writes(part="old"), is_model=True)
@@ -136,6 +154,17 @@ def test_of_a_model_that_another_one_replaces_nothing_that_was_reported_is_publi
     pending.report({"step": 4, "metrics": {}})
     result, _ = published(pending)
     assert (result["step"], result["metrics"], result["note"]) == (4, {"minutes": 3, "seconds": 4}, "")
+
+
+@pytest.mark.parametrize("is_supervised", [False, True])
+def test_a_metric_that_is_no_json_is_told_of_once(tmp_path, store, record, monkeypatch, capsys, is_supervised):
+    monkeypatch.setattr(end, "here", end.Sessions())
+    publication = Publication(tmp_path, store, record, 1, is_supervised=is_supervised)
+    publication.add_metrics({"loss": 1.0, "plot": object()})
+    publication.conclude(tmp_path / "none", replace(ended(), notes=tuple(end.here.notes)))
+    publication.publish(Stop())
+    told = [line for line in capsys.readouterr().out.splitlines() if not unnamed(line, "plot", "object")]
+    assert len(told) == 1
 
 
 def test_files_of_an_earlier_attempt_in_the_same_pod_are_removed_and_not_published(
@@ -210,7 +239,9 @@ def test_files_of_the_function_named_like_its_source_are_published_as_they_are_a
     for name, text in own.items():
         assert store.get(f"{record.keys.model}/{name}").data == text.encode()
     said = capsys.readouterr().out
-    assert unnamed(said, "source.py", record.keys.source, "cells.json") == []
+    told = {name: "".join(line for line in said.splitlines() if not unnamed(line, name)) for name in own}
+    assert unnamed(told["source.py"], record.keys.source) == []
+    assert unnamed(told["cells.json"], f"{record.keys.submissions}/1.json") == []
 
 
 def test_folders_of_the_function_named_like_files_that_are_added_stay(pending, store, published):
@@ -343,7 +374,7 @@ def test_no_question_to_a_silent_store_makes_a_worker_late_that_was_asked_to_sto
     attempt.launcher.ends = lambda: KILLED
     stop_asked_for(supervisor._stop, seconds=999.0)
     try:
-        assert attempt.close(stopped(0, "SIGTERM")).exit_code == exits.KILLED
+        assert attempt.close(stop_verdict(0, "SIGTERM")).exit_code == exits.KILLED
         assert attempt.seconds_left() == 0  # for the log, which comes last
     finally:
         ended.set()
@@ -364,7 +395,7 @@ def test_a_store_that_is_silent_at_the_end_is_told_as_one_without_an_answer(last
     attempt._ledger._store = SimpleNamespace(list=lambda prefix: ended.wait(), put=lambda *given: ended.wait())
     stop_asked_for(attempt._stop, seconds=999.0)
     try:
-        attempt.close(stopped(0, "SIGTERM"))
+        attempt.close(stop_verdict(0, "SIGTERM"))
         assert unnamed(capsys.readouterr().out, "no answer") == []
     finally:
         ended.set()

@@ -6,7 +6,7 @@ from train_func.wire import events
 from train_func.worker.rank.marks import Phase
 from train_func.worker.supervisor.usage import (
     LEAST_STEPS,
-    PAUSE_SECONDS,
+    LINE_SECONDS,
     GroupMeter,
     RankTime,
     RankUsage,
@@ -90,7 +90,7 @@ class Group:
 
 def test_a_rank_is_named_once_it_was_slow_for_two_intervals_and_no_more_when_it_is_not():
     group = Group()
-    said = [group.train(PAUSE_SECONDS, slow=slow) for slow in (0, 0.6, 0, 0.6, 0.6, 0.6, 0)]
+    said = [group.train(LINE_SECONDS, slow=slow) for slow in (0, 0.6, 0, 0.6, 0.6, 0.6, 0)]
     assert [event.slow_rank for event in said] == [None, None, None, None, 1, 1, None]
     assert (said[4].slow_worker, said[4].slow_part) == (1, "data")
     assert said[4].workers["1"]["ranks"] == {"1": [60, 40, 0, 0, 0, 0]}
@@ -98,15 +98,15 @@ def test_a_rank_is_named_once_it_was_slow_for_two_intervals_and_no_more_when_it_
 
 def test_an_interval_of_few_steps_goes_on_until_there_are_more():
     group = Group()
-    said = [group.train(PAUSE_SECONDS, slow=0.6, num_steps=LEAST_STEPS // 2) for _ in range(4)]
-    assert [event.seconds for event in said] == [PAUSE_SECONDS, 2 * PAUSE_SECONDS, PAUSE_SECONDS, 2 * PAUSE_SECONDS]
+    said = [group.train(LINE_SECONDS, slow=0.6, num_steps=LEAST_STEPS // 2) for _ in range(4)]
+    assert [event.seconds for event in said] == [LINE_SECONDS, 2 * LINE_SECONDS, LINE_SECONDS, 2 * LINE_SECONDS]
     assert [event.slow_rank for event in said] == [None, None, None, 1]
 
 
 def test_a_rank_stays_named_while_steps_are_slow_and_not_while_there_are_none_as_in_a_long_evaluation():
     group = Group()
     steps = [LEAST_STEPS, LEAST_STEPS, LEAST_STEPS // 2, 1, 0, 0, 1, LEAST_STEPS]
-    said = [group.train(PAUSE_SECONDS, slow=0.6, num_steps=num_steps) for num_steps in steps]
+    said = [group.train(LINE_SECONDS, slow=0.6, num_steps=num_steps) for num_steps in steps]
     assert [event.slow_rank for event in said] == [None, 1, 1, 1, None, None, None, 1]
 
 
@@ -121,7 +121,7 @@ def test_a_day_of_training_says_it_less_often_than_its_first_minutes():
 def test_a_line_is_short_however_many_workers_and_has_those_that_need_a_look(num_workers):
     group = Group(num_workers)
     for _ in range(3):
-        said = group.train(PAUSE_SECONDS, slow=0.6, memory=lambda worker: 10**11 + worker)
+        said = group.train(LINE_SECONDS, slow=0.6, memory=lambda worker: 10**11 + worker)
     assert len(events.line(said).encode()) < events.LONGEST
     assert "left_out" not in events.line(said)
     assert (said.num_workers, len(said.workers)) == (num_workers, min(16, num_workers))

@@ -2,6 +2,8 @@
 
 import re
 import sys
+import threading
+import time
 from dataclasses import replace
 from types import ModuleType, SimpleNamespace
 
@@ -304,6 +306,25 @@ def test_a_job_whose_run_was_submitted_again_gives_no_sign_of_life(store, newer,
     heartbeat.flush(60)
     heartbeat.finish(60, is_over=True)
     assert bool(store.list(record.keys.alive)) is beats
+
+
+def test_the_last_sign_of_life_shares_its_time_with_one_that_is_on_its_way(store, monkeypatch):
+    record = put_run(store, Run(name="a"), code=None)
+    first, released = threading.Event(), threading.Event()
+    waits = iter([2, 60])  # seconds for which the store does not answer
+
+    def put(*_):
+        first.set()
+        released.wait(next(waits))
+
+    monkeypatch.setattr(type(store), "put", put)
+    heartbeat = Heartbeat(store, record, "a-worker-0")
+    heartbeat.start()
+    assert first.wait(60)
+    begun = time.monotonic()
+    heartbeat.finish(3, is_over=True)
+    assert time.monotonic() - begun < 4
+    released.set()
 
 
 def test_the_mark_of_a_cancelled_submission_says_nothing_of_the_next(store):

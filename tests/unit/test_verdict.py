@@ -6,8 +6,8 @@ import pytest
 
 from tests.messages import unnamed
 from train_func.wire.records import Failure, Verdict
-from train_func.worker.rank.end import Outcome, RankEnd, running
-from train_func.worker.supervisor.verdict import following, of_ranks
+from train_func.worker.rank.end import Outcome, RankEnd, running_file
+from train_func.worker.supervisor.verdict import follower_verdict, worker_verdict
 
 
 def ended(rank, code=70, *, follows=False, time=0, was_signalled=False, order=0):
@@ -59,7 +59,7 @@ VERDICTS = {
 
 @pytest.mark.parametrize(("ends", "verdict", "facts"), VERDICTS.values(), ids=VERDICTS)
 def test_the_root_of_a_failure_is(ends, verdict, facts):
-    found = of_ranks(ends, worker=0, out_of_memory=False)
+    found = worker_verdict(ends, worker=0, out_of_memory=False)
     assert (found.exit_code, found.cause, found.root_cause) == verdict
     assert unnamed(found.message, *facts) == []
 
@@ -70,30 +70,30 @@ def test_the_root_of_a_failure_is(ends, verdict, facts):
     ids=["well", "left", "asked to end"],
 )
 def test_there_is_no_verdict_where_no_rank_failed_by_itself(ends):
-    assert of_ranks(ends, worker=0, out_of_memory=False) is None
+    assert worker_verdict(ends, worker=0, out_of_memory=False) is None
 
 
 def test_where_memory_ran_out_a_kill_is_of_that_and_another_signal_is_not():
-    killed, crashed = (of_ranks([ended(1, code)], worker=0, out_of_memory=True) for code in (-9, -11))
+    killed, crashed = (worker_verdict([ended(1, code)], worker=0, out_of_memory=True) for code in (-9, -11))
     assert (killed.exit_code, killed.cause) == (70, "memory")
     assert unnamed(crashed.message, "rank 1", "SIGSEGV") == []
 
 
 def test_ranks_that_only_follow_make_a_worker_that_follows():
-    own = of_ranks([LOST], worker=0, out_of_memory=False)
-    assert following(None, own) == own
-    killed = following(Verdict(147, "killed", "why", 1), own)
+    own = worker_verdict([LOST], worker=0, out_of_memory=False)
+    assert follower_verdict(None, own) == own
+    killed = follower_verdict(Verdict(147, "killed", "why", 1), own)
     assert (killed.exit_code, killed.cause) == (145, "peer")
-    typo = following(Verdict(70, "code", "a typo", 1), own)
+    typo = follower_verdict(Verdict(70, "code", "a typo", 1), own)
     assert (typo.exit_code, typo.cause) == (70, "peer")
     assert unnamed(typo.message, "worker 1", "a typo") == []
-    assert following(Verdict(71, "killed", "why", 1), own).cause == "killed"
+    assert follower_verdict(Verdict(71, "killed", "why", 1), own).cause == "killed"
 
 
 def test_a_rank_that_came_to_its_end_says_so_even_where_it_can_write_nothing(tmp_path):
     path = tmp_path / "0.json"
-    running(path).touch()
+    running_file(path).touch()
     path.with_suffix(".unfinished").mkdir()
     Outcome(0, None, False, False, None).write(path)
     assert not path.is_file()
-    assert not running(path).exists()
+    assert not running_file(path).exists()

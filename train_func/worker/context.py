@@ -27,7 +27,7 @@ class Context:
 
     task: WorkerTask | None = None
     checkpoints: Callable[[Mapping[str, Any]], Checkpointing] | None = None
-    """Begins the checkpoints of one training, told what it is made of."""
+    """Returns the checkpoints of a training; takes the values of its fingerprint."""
     checks: Callable[[], Checks] | None = None
 
 

@@ -7,6 +7,7 @@ ranks. The guard imports no transformers, which takes seconds: it waits for the 
 import sys
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
+from functools import wraps
 from typing import Any
 
 from train_func.errors import InvalidInput
@@ -30,6 +31,7 @@ def guard() -> Iterator[None]:
         def install(module: Any) -> None:
             train = module.Trainer.train
 
+            @wraps(train)
             def checked_train(trainer: Any, *args: Any, **kwargs: Any) -> Any:
                 check_trainer(trainer)
                 return train(trainer, *args, **kwargs)
@@ -45,12 +47,13 @@ def check_trainer(trainer: Any) -> None:
     """Raises InvalidInput (cause "code") where it is not ours."""
     from train_func.worker.training.trainer import Trainer
 
-    kind, own = type(trainer), sys.modules[_MODULE].Trainer
+    kind, hf_trainer = type(trainer), sys.modules[_MODULE].Trainer
     if isinstance(trainer, Trainer):
         return
-    is_derived = kind is not own
-    name = f"{kind.__name__}, which is derived from transformers.Trainer," if is_derived else "transformers.Trainer"
-    derive = f", derive {kind.__name__} from it," if is_derived else ""
+    name, derive = "transformers.Trainer", ""
+    if kind is not hf_trainer:
+        name = f"{kind.__name__}, which is derived from transformers.Trainer,"
+        derive = f", derive {kind.__name__} from it,"
     raise InvalidInput(
         f"{name} cannot be used within a Session: it deals its rows over the ranks by itself and saves into a folder "
         f"of the pod. Write `from train_func.worker import Trainer` in the place of transformers' Trainer{derive} and "

@@ -35,13 +35,13 @@ from train_func.worker.checkpoint.checkpointing import Checkpointing
 from train_func.worker.context import Context
 from train_func.worker.hf_trainer_guard import guard, is_trainer
 from train_func.worker.inputs.cache import machine_cache
+from train_func.worker.ledger import Ledger
 from train_func.worker.loading import Loading
 from train_func.worker.publish import module
 from train_func.worker.publish.publication import Publication, complete
 from train_func.worker.rank import end, folders, marks, reporting, world
-from train_func.worker.rank.json_values import reported
+from train_func.worker.rank.json_values import report_arguments
 from train_func.worker.rank.marks import Phase
-from train_func.worker.supervisor.ledger import Ledger
 from train_func.worker.training import audit, own_loop
 from train_func.worker.training.loader import seed_all
 from train_func.worker.training.own_loop import OwnState
@@ -349,7 +349,7 @@ class Session:
         Raises:
             InvalidInput: (cause "code") naming all that are no numbers.
         """
-        number, found = reported(step, metrics)
+        number, found = report_arguments(step, metrics)
         world.log_rank0(Reported(step=number, metrics=found))
 
     def arguments(self, **own: Any) -> dict[str, Any]:

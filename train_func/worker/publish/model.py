@@ -17,14 +17,13 @@ from datasets import Dataset
 
 from train_func.errors import InvalidInput, TrainFuncError
 from train_func.storage import Store
-from train_func.text import listed
 from train_func.wire.layout import CARD
 from train_func.wire.records import RunRecord
 from train_func.worker.inputs.model_loading import without_progress_bars
 from train_func.worker.publish import module, reloading
 from train_func.worker.publish.publication import take_source
 from train_func.worker.rank import world
-from train_func.worker.rank.json_values import plain_result
+from train_func.worker.rank.json_values import left_out_note, plain_result
 from train_func.worker.tasks.streaming_metrics import Accuracy, NumberErrors
 from train_func.worker.training import audit, evaluation, weights
 from train_func.worker.training.plan import rows_of
@@ -192,10 +191,8 @@ def _measured(trainer: Trainer, sets: dict[str, Any], audited: dict[str, Any]) -
     metrics = {f"{prefix}{name}": value for prefix, result in results.items() for name, value in result.metrics.items()}
     counts = [result.coverage.counts("in_metric_once") for result in results.values()]
     held_out = {name: sum(count[name] for count in counts) for name in counts[0]} if counts else None
-    notes = []
-    plain, losses = plain_result(metrics)
-    if losses:
-        notes.append(f"metrics are stored as JSON, and these are no JSON: {listed(losses)}")
+    plain, left_out = plain_result(metrics)
+    notes = [left_out_note(left_out)]
     train = rows_of(trainer.train_dataset)
     for name, result in results.items():
         known = _metrics_of(trainer.metric, result.predictions) if trainer.compute_metrics else result.metrics

@@ -33,7 +33,7 @@ from train_func.worker.publish.card import TaskPart, render
 from train_func.worker.rank import end, reporting
 from train_func.worker.rank.end import Outcome
 from train_func.worker.rank.folders import files_of, links_to_no_file, take
-from train_func.worker.rank.json_values import plain_result
+from train_func.worker.rank.json_values import left_out_note, plain_result
 from train_func.worker.stop import Stop
 from train_func.worker.store_wait import RECORD_SECONDS, patient
 
@@ -108,11 +108,13 @@ class Publication:
         reach("publication written")
         names = files_of(new)
         replaced = {*names, *(state.model_files if is_model else ())}
-        remaining = [name for name in files_of(self.folder) if name not in replaced]
-        for name in remaining:
+        remaining = []
+        for name in files_of(self.folder):
             with contextlib.suppress(OSError):  # a file where the other has a folder
-                (new / name).parent.mkdir(parents=True, exist_ok=True)
-                (self.folder / name).rename(new / name)
+                if name not in replaced:
+                    (new / name).parent.mkdir(parents=True, exist_ok=True)
+                    (self.folder / name).rename(new / name)
+                    remaining.append(name)
         shutil.rmtree(self.folder, ignore_errors=True)
         new.rename(self.folder)
         if is_model:
@@ -129,9 +131,10 @@ class Publication:
         self.report({"metrics": values})
         state = self._state()
         self._write(replace(state, own_metrics=(*state.own_metrics, *values)))
-        if left_out:
-            note = f"metrics are stored as JSON, and these are no JSON: {', '.join(left_out)}"
-            end.here.notes.append(note)  # which a supervisor tells with the result
+        note = left_out_note(left_out)
+        if note and self._is_supervised:
+            end.here.notes.append(note)  # which the supervisor tells with the result
+        elif note:
             reporting.note(note)
 
     def report(self, report: Mapping[str, Any]) -> None:
@@ -154,7 +157,7 @@ class Publication:
             output: the folder for files of rank 0.
             outcome: the outcome of rank 0.
         """
-        returned, left_out = (outcome.returned, outcome.left_out) if outcome else ({}, ())
+        returned = outcome.returned if outcome else {}
         self.report({"returned": dict(returned)})
         report = self._state().report
         refused: list[str] = []
@@ -163,10 +166,7 @@ class Publication:
         notes = [report.get("note", ""), *(outcome.notes if outcome else ())]
         if self._record.run.task and not files_of(self.folder):
             notes.append(NO_MODEL)
-        if left_out:
-            notes.append(
-                f"{', '.join(left_out)}, because the result is JSON; session.publish, or a file, keeps a model"
-            )
+        notes.append(left_out_note(outcome.left_out) if outcome else "")
         for message, items in (
             ("returned, in place of the published metric of that name", sorted({*returned} & {*report["metrics"]})),
             ("not published, because the name is taken or kept for other use", refused),
@@ -379,13 +379,16 @@ def take_source(store: Store, record: RunRecord, folder: Path) -> list[str]:
     source, key = find(store, record.keys.source), record.keys.submission(record.submission)
     submitted = find(store, key) if source else None
     cells = SubmissionRecord.from_json(submitted.data, key).cells if submitted else None
-    for name, text in {SOURCE: source and source.data, CELLS: cells and json.dumps(cells, indent=1).encode()}.items():
+    for name, text, origin in (
+        (SOURCE, source and source.data, record.keys.source),
+        (CELLS, cells and json.dumps(cells, indent=1).encode(), key),
+    ):
         path = folder / name
         if not text:
             notes.append(f"{name} is not published: the run was started without submit, so it is not in the store")
         elif not path.exists():
             path.write_bytes(text)
         elif path.is_dir() or path.read_bytes() != text:
-            address = f"{store.address}/{record.keys.source}"
-            reporting.note(f"{name} is a file that the function has published; its own source is {address}")
+            address = f"{store.address}/{origin}"
+            reporting.note(f"{name} is a file that the function has published; what submit has kept is in {address}")
     return notes

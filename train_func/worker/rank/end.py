@@ -77,7 +77,7 @@ class Sessions:
         if os.environ.get("WORLD_SIZE") == "1":  # no other rank waits for it
             return
         with contextlib.suppress(KeyError, OSError):  # no supervisor
-            left(Path(os.environ["TRAIN_FUNC_OUTCOME_FILE"])).write_text(f"{loop}")
+            left_file(Path(os.environ["TRAIN_FUNC_OUTCOME_FILE"])).write_text(f"{loop}")
 
     def left_steps(self, error: BaseException | None = None) -> str:
         """Returns in words after how many steps the function left a loop early; ``error``: the error that ended it."""
@@ -90,7 +90,7 @@ class Sessions:
         """
         with contextlib.suppress(KeyError, OSError):  # no supervisor, or it was said before
             path = Path(os.environ["TRAIN_FUNC_OUTCOME_FILE"])
-            running(path).rename(_leaving(path))
+            running_file(path).rename(_leaving_file(path))
 
 
 here = Sessions()
@@ -127,11 +127,11 @@ class Outcome(Record):
         except OSError as error:
             lost = "only this log has its error" if self.exit_code else "the function's result is lost"
             reporting.note(f"the end of this rank could not be recorded, so {lost}: {error}")
-            for mark in (running(path), _leaving(path)):
+            for mark in (running_file(path), _leaving_file(path)):
                 with contextlib.suppress(OSError):
-                    mark.rename(_lost(path))  # which needs no room
+                    mark.rename(_lost_file(path))  # which needs no room
         with contextlib.suppress(OSError):
-            running(path).unlink()
+            running_file(path).unlink()
 
 
 @dataclass(frozen=True)
@@ -162,13 +162,13 @@ class RankEnd:
         with contextlib.suppress(FileNotFoundError):  # it had no time to write one
             outcome = Outcome.from_json(path.read_bytes(), str(path))
             left_steps = outcome.left_steps
-        unfinished = running(path).exists()
-        if outcome is None and exit_code and exit_code > 0 and _lost(path).exists():
+        unfinished = running_file(path).exists()
+        if outcome is None and exit_code and exit_code > 0 and _lost_file(path).exists():
             cause = cause_of(exit_code)
             outcome = Outcome(exit_code, cause, follows=cause == "peer", failure=None)
         if outcome is None and exit_code == -signal.SIGABRT:  # gloo aborts where two exchanges do not match
             with contextlib.suppress(OSError):
-                left_steps = left(path).read_text()
+                left_steps = left_file(path).read_text()
         return cls(rank, exit_code, outcome, was_signalled, order, unfinished, stacks, left_steps)
 
     @property
@@ -209,22 +209,22 @@ def records_of(ends: Sequence[RankEnd]) -> tuple[RankRecord, ...]:
     )
 
 
-def running(path: Path) -> Path:
+def running_file(path: Path) -> Path:
     """Returns the path of the file that the supervisor makes, and that exists until the function has ended."""
     return path.with_suffix(".running")
 
 
-def _leaving(path: Path) -> Path:
+def _leaving_file(path: Path) -> Path:
     """Returns its path once any exit with code 0 is the end of the function."""
     return path.with_suffix(".leaving")
 
 
-def _lost(path: Path) -> Path:
+def _lost_file(path: Path) -> Path:
     """Returns its path once the outcome could not be written."""
     return path.with_suffix(".lost")
 
 
-def left(path: Path) -> Path:
+def left_file(path: Path) -> Path:
     """Returns the path of the file that says after how many steps break or return has left a loop over the steps."""
     return path.with_suffix(".left")
 

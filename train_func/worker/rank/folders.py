@@ -28,13 +28,13 @@ FOLDERS = (RUNS, TRACKERS)  # where a Session leads TensorBoard, and where the o
 
 def begin(work_dir: Path, rank: int) -> Path:
     """Makes an empty folder for the rank, and returns it."""
-    folder = of_rank(work_dir, rank)
+    folder = rank_folder(work_dir, rank)
     shutil.rmtree(folder, ignore_errors=True)
     folder.mkdir(parents=True)
     return folder
 
 
-def of_rank(work_dir: Path, rank: int) -> Path:
+def rank_folder(work_dir: Path, rank: int) -> Path:
     """Returns the folder for files of the rank."""
     return work_dir / "outputs" / str(rank)
 

@@ -7,13 +7,14 @@ Converting never raises, so the end of a training does not depend on the return 
 
 import datetime
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import fields, is_dataclass
 from numbers import Integral, Real
 from pathlib import PurePath
 from typing import Any
 
 from train_func.errors import InvalidInput
+from train_func.text import listed
 
 LARGEST_ARRAY = 1_000_000  # values of one array or tensor; what is larger is a file
 LARGEST_INTEGER = 10**4_000  # Python writes and reads no longer ones as JSON
@@ -24,13 +25,19 @@ _LEFT_OUT = object()
 
 def plain_result(value: object) -> tuple[dict[str, Any], list[str]]:
     """Returns the result for a return value, and a note on each value that is not JSON."""
-    losses: list[str] = []
+    left_out: list[str] = []
     mapping = value if isinstance(value, Mapping) else {} if value is None else {RETURNED: value}
-    plain = _plain(mapping, "", losses)
-    return (plain if isinstance(plain, dict) else {}), losses
+    plain = _plain(mapping, "", left_out)
+    return (plain if isinstance(plain, dict) else {}), left_out
 
 
-def _plain(value: Any, name: str, losses: list[str], level: int = 0, instead: object = _LEFT_OUT) -> Any:
+def left_out_note(left_out: Sequence[str]) -> str:
+    """Returns one note on the values that are not JSON, from the notes on each; empty if there are none."""
+    reason = "because metrics and results are stored as JSON; session.publish, or a file, keeps other values"
+    return f"{listed(left_out)}, {reason}" if left_out else ""
+
+
+def _plain(value: Any, name: str, left_out: list[str], level: int = 0, instead: object = _LEFT_OUT) -> Any:
     """Converts one value; ``name``: its place in messages; ``instead``: its replacement if it is not JSON."""
     kind = type(value).__name__
     try:
@@ -39,14 +46,14 @@ def _plain(value: Any, name: str, losses: list[str], level: int = 0, instead: ob
         elif isinstance(value, float) and not math.isfinite(value):
             kind, instead = str(float(value)), None
         elif level <= DEEPEST:
-            return _convert(value, name, losses, level, instead)
+            return _convert(value, name, left_out, level, instead)
     except Exception:
         pass  # a foreign object may raise whatever it likes
-    losses.append(f"{name or 'the result'} ({kind}) is {'left out' if instead is _LEFT_OUT else None}")
+    left_out.append(f"{name or 'the result'} ({kind}) is {'left out' if instead is _LEFT_OUT else None}")
     return instead
 
 
-def _convert(value: Any, name: str, losses: list[str], level: int, instead: object) -> Any:
+def _convert(value: Any, name: str, left_out: list[str], level: int, instead: object) -> Any:
     match value:
         case None | bool():
             return value
@@ -59,20 +66,20 @@ def _convert(value: Any, name: str, losses: list[str], level: int, instead: obje
         case datetime.date() | datetime.time():
             return value.isoformat()
         case list() | tuple():
-            return [_plain(part, f"{name}[{i}]", losses, level + 1, None) for i, part in enumerate(value)]
+            return [_plain(part, f"{name}[{i}]", left_out, level + 1, None) for i, part in enumerate(value)]
     if is_dataclass(value) and not isinstance(value, type):
         value = {item.name: getattr(value, item.name) for item in fields(value)}
     if not isinstance(value, Mapping):  # an array, tensor or scalar of numpy, torch or pandas
         if not hasattr(value, "tolist") or math.prod(value.shape) > LARGEST_ARRAY:
             raise TypeError
-        return _plain(value.tolist(), name, losses, level + 1, instead)
+        return _plain(value.tolist(), name, left_out, level + 1, instead)
     plain = {}
     for key, part in value.items():
         inner = f"{name}.{key}" if name else str(key)
         if not isinstance(key, str | int | float):
-            losses.append(f"{inner} (its name is of {type(key).__name__}) is left out")
+            left_out.append(f"{inner} (its name is of {type(key).__name__}) is left out")
             continue
-        converted = _plain(part, inner, losses, level + 1)
+        converted = _plain(part, inner, left_out, level + 1)
         if converted is not _LEFT_OUT:
             plain[str(key)] = converted
     return plain
@@ -87,7 +94,7 @@ def to_python(value: Any) -> Any:
     return [to_python(part) for part in value] if isinstance(value, list | tuple) else value
 
 
-def reported(step: Any, metrics: Mapping[str, Any]) -> tuple[int, dict[str, float | int]]:
+def report_arguments(step: Any, metrics: Mapping[str, Any]) -> tuple[int, dict[str, float | int]]:
     """Returns the arguments of ``session.report`` as plain numbers; nan and inf stay, because they show divergence.
 
     Raises:

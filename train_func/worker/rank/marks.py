@@ -140,8 +140,8 @@ class _Marker:
         self.memory = None
 
 
-_own = _Marker()
-mark = _own.write
+_marker = _Marker()
+mark = _marker.write
 """Says that this process has come to a phase, or gets on within it."""
 
 
@@ -149,44 +149,44 @@ def open_memory(path: str) -> None:
     """Makes this process mark its progress in the memory at ``path`` from now on. Raises OSError."""
     file = os.open(path, os.O_RDWR)
     try:
-        _own.memory = mmap.mmap(file, _PLAIN.size)
+        _marker.memory = mmap.mmap(file, _PLAIN.size)
     finally:
         os.close(file)
-    os.register_at_fork(after_in_child=_own.forget)
-    _own.time = time.monotonic()
+    os.register_at_fork(after_in_child=_marker.forget)
+    _marker.time = time.monotonic()
     mark(Phase.OUTSIDE)
 
 
 def begin(step: int = 0) -> None:
     """Marks that a training begins after ``step``; its first steps compile, load and allocate."""
-    _own.step = step
-    _own.num_steps = _own.num_batches = 0
+    _marker.step = step
+    _marker.num_steps = _marker.num_batches = 0
     mark(Phase.OUTSIDE)
 
 
 def step_done(step: int) -> None:
     """Marks that step number ``step``, from 1, is done."""
-    _own.step = step
-    _own.num_steps += 1
+    _marker.step = step
+    _marker.num_steps += 1
     mark(Phase.BETWEEN)
 
 
 def batch_evaluated() -> None:
     """Marks that a batch of an evaluation is done."""
-    _own.num_batches += 1
-    mark(_own.phase)
+    _marker.num_batches += 1
+    mark(_marker.phase)
 
 
 def touch() -> None:
     """Marks that the last phase goes on; does nothing in threads other than the training one."""
-    if threading.get_ident() == _own.thread:
-        mark(_own.phase)
+    if threading.get_ident() == _marker.thread:
+        mark(_marker.phase)
 
 
 @contextlib.contextmanager
 def within(phase: Phase) -> Iterator[None]:
     """Marks ``phase`` for the block, and then the phase before it again."""
-    before = _own.phase
+    before = _marker.phase
     mark(phase)
     try:
         yield
@@ -197,7 +197,7 @@ def within(phase: Phase) -> Iterator[None]:
 @contextlib.contextmanager
 def exchange() -> Iterator[None]:
     """Marks EXCHANGE while this process may wait for others; does nothing within a phase that is not watched."""
-    if not _own.phase.is_watched:
+    if not _marker.phase.is_watched:
         yield
         return
     with within(Phase.EXCHANGE):
@@ -208,11 +208,11 @@ class Loading:
     """Marks LOADING between two steps. It is a class, because a generator would cost two more marks per step."""
 
     def __enter__(self) -> None:
-        if _own.phase is Phase.BETWEEN:
+        if _marker.phase is Phase.BETWEEN:
             mark(Phase.LOADING)
 
     def __exit__(self, *raised: object) -> None:
-        if _own.phase is Phase.LOADING:
+        if _marker.phase is Phase.LOADING:
             mark(Phase.BETWEEN)
 
 

@@ -61,8 +61,8 @@ def main(environ: Mapping[str, str]) -> int:
         if not data:
             return 0
         reason, request = why_not(), json.loads(data)
-        answer = {"refused": reason} if reason else {"pid": _fork(request, descriptors, supervisor, connection)}
-        connection.send(json.dumps(answer).encode())
+        answer = _refusal(reason) if reason else _fork(request, descriptors, supervisor, connection)
+        connection.send(answer)
         for descriptor in descriptors:
             os.close(descriptor)
 
@@ -81,8 +81,12 @@ def why_not() -> str:
     return "CUDA is initialized" if torch is not None and torch.cuda.is_initialized() else ""
 
 
-def _fork(request: Mapping[str, Any], descriptors: list[int], supervisor: int, connection: socket.socket) -> int:
-    """Makes a rank, a child of the supervisor; returns its process id, or 0 if it has died at once."""
+def _refusal(reason: str) -> bytes:
+    return json.dumps({"refused": reason}).encode()
+
+
+def _fork(request: Mapping[str, Any], descriptors: list[int], supervisor: int, connection: socket.socket) -> bytes:
+    """Makes a rank, a child of the supervisor; returns its answer with its process id, or that it cannot be a rank."""
     heard, tell = os.pipe()
     between = os.fork()
     if between == 0:
@@ -99,7 +103,7 @@ def _fork(request: Mapping[str, Any], descriptors: list[int], supervisor: int, c
     os.close(tell)
     os.waitpid(between, 0)
     with os.fdopen(heard, "rb") as answer:
-        return int(answer.read() or b"0")
+        return answer.read() or b"{}"  # it has died at once
 
 
 def _be_rank(request: Mapping[str, Any], descriptors: list[int], supervisor: int, tell: int) -> NoReturn:
@@ -109,13 +113,14 @@ def _be_rank(request: Mapping[str, Any], descriptors: list[int], supervisor: int
         os.sched_yield()
     die_with(supervisor)
     if is_forked_from_cuda():
+        os.write(tell, _refusal("an import has used the CUDA runtime"))
         os._exit(os.EX_SOFTWARE)
     stop_flag.hold()
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
     for standard in (1, 2):
         os.dup2(descriptors[0], standard)
     os.close(descriptors[0])
-    os.write(tell, str(os.getpid()).encode())
+    os.write(tell, json.dumps({"pid": os.getpid()}).encode())
     os.close(tell)
     os.environ.update(request["variables"])
     tell_accelerate()

@@ -33,26 +33,26 @@ from train_func.wire.events import LAST_STEP, AttemptStarts, RanksRestart, Worke
 from train_func.wire.layout import SOURCE
 from train_func.wire.records import Lease, RunRecord, Verdict
 from train_func.worker.environment import Environment
+from train_func.worker.ledger import Account, Ledger
 from train_func.worker.publish.publication import Publication
 from train_func.worker.rank import reporting
 from train_func.worker.rank.end import RankEnd
-from train_func.worker.rank.folders import FOLDERS, keep, of_rank
+from train_func.worker.rank.folders import FOLDERS, keep, rank_folder
 from train_func.worker.stop import Stop, WithinGrace
 from train_func.worker.store_wait import RECORD_SECONDS, patient, patiently
 from train_func.worker.supervisor.alerts.alerter import Alerter
-from train_func.worker.supervisor.coordinator import SILENCE_SECONDS, GroupPhase, Status
+from train_func.worker.supervisor.coordinator import SILENCE_SECONDS, GroupPhase, Status, lost_verdict
 from train_func.worker.supervisor.group import Member
 from train_func.worker.supervisor.lead import Lead
-from train_func.worker.supervisor.ledger import Account, Ledger
 from train_func.worker.supervisor.log import LogTee
 from train_func.worker.supervisor.rank_process import Template
 from train_func.worker.supervisor.ranks import Launcher
 from train_func.worker.supervisor.run_inputs import RunInputs
 from train_func.worker.supervisor.uploads import HistoryUpload
-from train_func.worker.supervisor.verdict import following, left_steps, of_ranks
+from train_func.worker.supervisor.verdict import follower_verdict, left_loop_verdict, worker_verdict
 
 SUPERSEDED_SECONDS = 10.0  # for a record that another client has put in the place of the job's own to be put back
-PAUSE_SECONDS = 10.0  # before the next attempt in the same pods when two have made no progress
+NEXT_ATTEMPT_SECONDS = 10.0  # before the next attempt in the same pods when two have made no progress
 SHORTEST_SECONDS = 0.5  # for each question to the store, even when the time is up
 LINGER_SECONDS = 5.0  # for which the lead stays for those who still read the reason
 
@@ -121,7 +121,7 @@ class WorkerAttempt:
             patiently(lambda: self._ledger.check_wanted(SUPERSEDED_SECONDS), self._stop)
             account = patiently(self._ledger.account, self._stop)
             if self._before and account.num_charged > 1:  # what was in the way of the last two may need a moment to go
-                self._stop.pause(PAUSE_SECONDS)
+                self._stop.pause(NEXT_ATTEMPT_SECONDS)
             member.look()  # a group that has ended needs no number
             lease = patiently(self._ledger.claim, self._stop)
             self._begin(lease)  # its end is on record also where the others never hear of it
@@ -181,19 +181,19 @@ class WorkerAttempt:
         """
         environment, lease, stop = self._environment, self.lease, WithinGrace(self._stop)
         assert lease is not None  # no rank starts before
-        left = left_steps(ends, worker=environment.worker)
+        left = left_loop_verdict(ends, worker=environment.worker)
         member.hear(GroupPhase.FINISH, GroupPhase.DONE, status=Status.ENDED, left=left)
         self.finishes = True
         if member.is_lead:
             first = next((end.outcome for end in ends if end.rank == 0), None)
             publication = Publication(environment.work_dir, self._store, self._record, lease.attempt)
-            publication.conclude(of_rank(environment.work_dir, 0), first)
+            publication.conclude(rank_folder(environment.work_dir, 0), first)
             self._alerter.succeed(publication.publish(stop))  # before what may be lost
             member.tell(status=Status.PUBLISHED)
         waiting = patient(self._store, stop, RECORD_SECONDS, "keep the files of ranks")
         prefix = self._record.keys.attempt(lease.attempt).output
         for rank in (end.rank for end in ends):
-            keep(waiting, f"{prefix}/rank-{rank}", of_rank(environment.work_dir, rank), f"rank {rank}")
+            keep(waiting, f"{prefix}/rank-{rank}", rank_folder(environment.work_dir, rank), f"rank {rank}")
         self._keep_trackers(waiting)
         if any(end.outcome and end.outcome.separate for end in ends):
             print("the ranks never formed one process group: each has trained by itself")
@@ -217,14 +217,14 @@ class WorkerAttempt:
     def _close(self, ends: list[RankEnd], reason: Verdict | None, root: Verdict | None) -> Verdict:
         was_near_limit = self.launcher is not None and self.launcher.out_of_memory
         out_of_memory = was_near_limit or num_memory_kills() > self._num_memory_kills
-        verdict = of_ranks(ends, worker=self._environment.worker, out_of_memory=out_of_memory)
+        verdict = worker_verdict(ends, worker=self._environment.worker, out_of_memory=out_of_memory)
         if verdict is None or (reason and not verdict.root_cause):
             assert reason is not None
             verdict = reason
         if verdict.exit_code == exits.DONE:
             return verdict
         if self._member:
-            left = left_steps(ends, worker=verdict.worker)
+            left = left_loop_verdict(ends, worker=verdict.worker)
             self._member.fail(verdict, left, went_on=any(end.went_on for end in ends))
         if verdict.exit_code == exits.PEER and not verdict.root_cause:
             if root is None and self._member and not self._stop.requested:
@@ -232,8 +232,8 @@ class WorkerAttempt:
                 if root is None and self.lease:  # the coordinator has gone, and may have put it on record
                     root = self._bounded(partial(self._ledger.root_of, self.lease.attempt))
                 if root is None and self._member.has_gone and not self._member.is_lead:
-                    root = self._member.gone
-            verdict = following(root, verdict)
+                    root = lost_verdict(self._member.lead)
+            verdict = follower_verdict(root, verdict)
         is_told = not verdict.retryable or verdict.exit_code in (exits.STOPPED, exits.RENDEZVOUS)
         if self.lease is None and verdict.root_cause and is_told:
             unformed = self._bounded(self._ledger.claim_unformed)
@@ -244,7 +244,7 @@ class WorkerAttempt:
             if verdict.retryable and not was_stopped:  # a stop from outside costs nothing
                 account = self._bounded(partial(self._ledger.account, self.lease.attempt, self._step))
                 if account and account.spent and not self._bounded(self._ledger.is_published):
-                    verdict = following(root, account.verdict(self._environment.worker, root or verdict))
+                    verdict = follower_verdict(root, account.verdict(self._environment.worker, root or verdict))
         self._root = verdict if verdict.root_cause else root
         if self._member.is_lead if self._member else self._environment.worker == 0:
             self._alerter.end(verdict, self._root or verdict)

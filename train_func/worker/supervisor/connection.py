@@ -1,4 +1,4 @@
-"""Connections between the supervisors of one job: a worker reports to the host, in worker 0, and gets an order.
+"""Connections between the supervisors of one job: a worker reports to the host, in the lead, and gets an order.
 
 On each connection both sides first send 32 random bytes, and prove that they know the key of the group. Then reports
 and orders take turns; each has its length before it.
@@ -70,7 +70,7 @@ class Connection:
     """The connection of another worker to the host; if it breaks and both sides live, it is made again."""
 
     def __init__(self, host: str, port: int, key: bytes) -> None:
-        """Raises OSError if nothing listens there yet, the name is unknown, or the listener is not worker 0."""
+        """Raises OSError if nothing listens there yet, the name is unknown, or the listener is not the lead."""
         self._address, self._key = (host, port), key
         self._connect()
 
@@ -88,7 +88,7 @@ class Connection:
                 length = int.from_bytes(self._file.read(LENGTH))
                 answer = self._file.read(length)
                 if not length or len(answer) < length:
-                    raise ConnectionError("worker 0 has closed the connection")
+                    raise ConnectionError("the lead has closed the connection")
                 return Order.from_json(answer)
             except OSError as error:
                 self.close()

@@ -16,7 +16,7 @@ is a pure function of the state, the report and the time; ``tests/unit/test_coor
     EXIT                                                         ends its ranks, and leaves
 
 A round is one attempt of the group, and an order holds for the workers of its round. The lead of a group of a fixed
-size is worker 0 (``group.py``).
+size is worker 0 (``lead.py``).
 
 The first worker that failed by itself ends the round for all. A worker that only lost its peers may have to wait for
 ROOT_SECONDS, because another worker may still be recording why it failed. A rank that has left its loop over the steps
@@ -348,11 +348,16 @@ def _verdict(state: GroupState, now: float) -> Verdict | None:
             return left
     for lost in (report.worker for report in reports if report.status is Status.LEFT):
         if all(failure.worker != lost for failure in state.failures):
-            message = f"worker {lost} left no record (killed?), or cannot be reached"
-            return Verdict(exits.PEER, "peer", message, lost, root_cause=False)
+            return lost_verdict(lost)
     has_left = any(report.status is Status.LEFT for report in reports)
     waits = len(verdicts) < len(reports) and state.since is not None and now - state.since < ROOT_SECONDS
     return None if not verdicts or (waits and not has_left) else verdicts[0]
+
+
+def lost_verdict(worker: int) -> Verdict:
+    """Returns the verdict on a worker that has gone or does not answer."""
+    message = f"worker {worker} left no record (killed?), or cannot be reached"
+    return Verdict(exits.PEER, "peer", message, worker, root_cause=False)
 
 
 class Coordinator:

@@ -14,20 +14,20 @@ from dataclasses import replace
 from typing import Any
 
 from train_func.process.timeout import begin
-from train_func.wire import exits
+from train_func.text import counted
 from train_func.wire.events import WaitsForPeers
 from train_func.wire.records import Verdict
 from train_func.worker.environment import Environment
 from train_func.worker.rank import reporting
 from train_func.worker.stop import Stop, Stopped
 from train_func.worker.store_wait import NOTICE_SECONDS
-from train_func.worker.supervisor.coordinator import GroupPhase, Order, Report, Status
+from train_func.worker.supervisor.coordinator import GroupPhase, Order, Report, Status, lost_verdict
 from train_func.worker.supervisor.lead import Lead, Way
 from train_func.worker.supervisor.usage import Usage
 
 REPORT_SECONDS = 1.0  # between two reports while nothing changes
 RETRY_SECONDS = 0.3  # between two tries to reach the lead
-POLL_SECONDS, LONGEST_POLL_SECONDS = 0.02, 0.25  # the same while an order is waited for: rarely, where the wait is long
+POLL_SECONDS, LONGEST_POLL_SECONDS = 0.02, 0.25  # between two reports that wait for an order: at first, and at most
 
 
 class NotFormed(Exception):
@@ -56,12 +56,6 @@ class Member:
         self._verdict: Verdict | None = None
         self.has_gone = False
         """Whether the coordinator has gone."""
-
-    @property
-    def gone(self) -> Verdict:
-        """Returns the verdict on a lead that has gone or does not answer."""
-        message = f"worker {self.lead} left no record (killed?), or cannot be reached"
-        return Verdict(exits.PEER, "peer", message, self.lead, root_cause=False)
 
     @property
     def num_left(self) -> int:
@@ -94,7 +88,7 @@ class Member:
         if self._verdict:
             raise PeersLost(f"worker {self._verdict.worker} has ended", self._verdict)
         if self.has_gone:
-            raise PeersLost(self.gone.message)
+            raise PeersLost(lost_verdict(self.lead).message)
 
     def hear(self, *phases: GroupPhase, stop: Stop | None = None, **changes: Any) -> Order:
         """Reports these changes, and returns the order once the group is in one of these phases.
@@ -199,8 +193,8 @@ def meet(
                 report = replace(report, status=Status.PREPARED)
         if time.monotonic() > until:
             raise NotFormed(
-                f"the {environment.num_workers} workers did not come together at {lead.where} "
-                f"within {seconds:.0f} s ({order.why}); see whether every pod was started and can reach the first"
+                f"the group of {counted(environment.num_workers, 'worker')} did not form within {seconds:.0f} s "
+                f"({order.why}); check that every pod runs and can reach {lead.where}"
             )
         if time.monotonic() > notice:
             notice = time.monotonic() + NOTICE_SECONDS

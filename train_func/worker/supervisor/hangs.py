@@ -19,7 +19,7 @@ from train_func.worker.rank import marks, stacks
 from train_func.worker.rank.marks import Mark, Phase, SharedMark
 from train_func.worker.supervisor.group import Member
 
-STANDSTILL_SECONDS = 2.0  # between two looks after which this machine, or all of the pod, stood still
+STANDSTILL_SECONDS = 2.0  # between two looks without work of this process: this machine, or all of the pod, stood still
 STOPPED_SHARE = 0.8  # of the limit: a process that a signal has stopped is judged before those that wait for it
 LONGEST_STACKS = 1000  # lines of a rank that are kept: the last ones, which are of its main thread
 _WAITING = (Phase.EXCHANGE, Phase.OWN)  # a rank in these may wait for another rank
@@ -62,18 +62,21 @@ class Judge:
 
     def __init__(self, limit: float) -> None:
         self._limit = limit
-        self._looked = 0.0
+        self._looked = self._worked = 0.0
         self._went_on = 0.0  # when this machine did, the last time that it stood still
         self._stopped: dict[int, float] = {}  # since when, by rank
         self.waiting: Hang | None = None
         """The longest wait, if every rank of this worker waits for others; else None."""
 
-    def look(self, now: float, states: Sequence[RankState]) -> Hang | None:
-        """Returns the hang at monotonic second ``now``, if any; called several times a second."""
-        if now - self._looked > STANDSTILL_SECONDS:
+    def look(self, now: float, states: Sequence[RankState], worked: float) -> Hang | None:
+        """Returns the hang at monotonic second ``now``, if any; called several times a second.
+
+        ``worked``: CPU seconds of this process so far; measuring the memory of large ranks may take seconds.
+        """
+        if now - self._looked - (worked - self._worked) > STANDSTILL_SECONDS:
             self._went_on = now
             self._stopped = {}
-        self._looked = now
+        self._looked, self._worked = now, worked
         self._stopped = {state.rank: self._stopped.get(state.rank, now) for state in states if state.is_stopped}
         silent = []
         for state in states:
@@ -111,7 +114,7 @@ class HangWatch:
         ``pids``: process ids of the living ranks, by rank. ``world_size``: number of ranks of the whole group.
         """
         states = [RankState(rank, self._marks[rank].read(), _state(pid) == "T") for rank, pid in pids.items()]
-        if hang := self._judge.look(time.monotonic(), states):
+        if hang := self._judge.look(time.monotonic(), states, time.process_time()):
             return hang
         waiting = self._judge.waiting if len(pids) == len(self._marks) else None
         if not group.wait(waiting is not None) or waiting is None:

@@ -33,7 +33,7 @@ from train_func.worker.supervisor.coordinator import (
 )
 from train_func.worker.supervisor.usage import Usage
 
-PATIENCE_SECONDS, SECONDS_PER_WORKER = 1.0, 0.5  # without an answer, and more for each lower worker
+LEAD_SILENCE_SECONDS, SECONDS_PER_WORKER = 1.0, 0.5  # without an answer, and more for each lower worker
 NEWCOMER_SECONDS = 6.0  # more for a worker that was in no group, while those that are left may find a lead
 
 Ask = Callable[[Report], Order]
@@ -120,8 +120,8 @@ class ElectedLead:
         self._environment, self._store, self._record = environment, store, record
         self._folder = record.keys.leads(record.submission)
         self._number, self._since = -1, 0.0  # of the newest record, and when it was seen first
-        self._own = 0
-        self.where = "the address of the lead in the store"
+        self._own_number = 0
+        self.where = "the lead"
 
     def find(self, *, is_left: bool) -> Way:
         """Returns the way to the newest lead that answers, or makes this worker the lead.
@@ -134,24 +134,24 @@ class ElectedLead:
         environment, number, now = self._environment, self._newest(), time.monotonic()
         if number != self._number:
             self._number, self._since = number, now
-        why = OSError("no worker leads the group yet")
+        error = OSError("no worker leads the group yet")
         if number:
             lead = LeadRecord.from_json(self._store.get(self._key(number)).data, self._key(number))
             host, port = _split(lead.address)
             try:
                 ask = Connection(host, port, environment.group_key).report
                 way = Way(ask, own_address(lead.address), lead.worker)
-            except OSError as error:
-                why = error
+            except OSError as failure:
+                error = failure
             else:
                 self._number = -1  # from now on its silence counts
                 return way
         is_first = not number and environment.worker == 0
-        patience = PATIENCE_SECONDS + SECONDS_PER_WORKER * environment.worker
+        patience = LEAD_SILENCE_SECONDS + SECONDS_PER_WORKER * environment.worker
         if number and not is_left:
             patience += NEWCOMER_SECONDS
         if not is_first and now - self._since < patience:
-            raise why
+            raise error
         if complete(self._store, self._record):
             raise Finished
         try:
@@ -166,12 +166,12 @@ class ElectedLead:
             state = GroupState(environment.num_workers, environment.min_workers, environment.worker, gather, is_left)
             coordinator = Coordinator(state)
             Host(coordinator, environment.group_key, port)
-        self._own = number + 1
+        self._own_number = number + 1
         return Way(coordinator.report, address, environment.worker, usages=coordinator.usages)
 
     def check(self) -> None:
         """Raises Replaced if a record is newer than this worker's, StorageFailed if the store does not answer."""
-        if (newest := self._newest()) > self._own:
+        if (newest := self._newest()) > self._own_number:
             raise Replaced(f"{self._store.address}/{self._key(newest)} names another lead of the group")
 
     def _newest(self) -> int:

@@ -129,10 +129,10 @@ class LogTee:
         self._upload: LogUpload | None = None
         self._history: HistoryUpload | None = None
         self._listener: Callable[[Event], object] | None = None
-        self._own = self._output(b"")
+        self._supervisor_output = self._output(b"")
         self._ranks: list[_Stream] = []
         sys.stdout.reconfigure(line_buffering=True)  # type: ignore[union-attr]  # a text file, as Python starts it
-        self._own.replace(1, 2)
+        self._supervisor_output.replace(1, 2)
 
     def rank_output(self, rank: int) -> str:
         """Returns a path; lines written to it appear as output of this rank."""
@@ -204,7 +204,7 @@ class LogTee:
     def flush(self, seconds: float) -> None:
         """Stores log and history now, with all whole lines that were printed, within ``seconds``."""
         until = time.monotonic() + seconds
-        for stream in (*self._ranks, self._own):
+        for stream in (*self._ranks, self._supervisor_output):
             stream.settle(max(0.0, until - time.monotonic()) / 2)
         self._keep(until)
 
@@ -216,7 +216,7 @@ class LogTee:
         until = time.monotonic() + seconds
         os.dup2(self._real.fileno(), 1)
         os.dup2(self._real.fileno(), 2)
-        self._own.end(SETTLE_SECONDS)
+        self._supervisor_output.end(SETTLE_SECONDS)
         self.say(last)
         self._keep(until)
 

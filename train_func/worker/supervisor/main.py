@@ -33,7 +33,7 @@ from train_func.worker.supervisor.lead import ElectedLead, Finished, FixedLead, 
 from train_func.worker.supervisor.log import LogTee
 from train_func.worker.supervisor.rank_process import Template
 from train_func.worker.supervisor.uploads import Heartbeat, share_packages
-from train_func.worker.supervisor.verdict import stopped
+from train_func.worker.supervisor.verdict import stop_verdict
 
 LOOK_SECONDS = 0.1  # between two looks at the work
 LATE_SECONDS = 2.0  # by which the end of the ranks may be noticed later than it was due
@@ -139,7 +139,7 @@ class Supervisor:
             return self._verdict
         verdict = Verdict(exits.CODE, "unknown", f"{FAILED}; its log has the error", self._environment.worker)
         if self._stop.requested:
-            verdict = stopped(self._environment.worker, self._stop.name)
+            verdict = stop_verdict(self._environment.worker, self._stop.name)
         try:
             return self._close(verdict)
         except Exception as error:  # as that of the work may be
@@ -180,10 +180,10 @@ class Supervisor:
         try:
             return work()
         except Stopped as error:
-            return self._close(stopped(worker, str(error)))
+            return self._close(stop_verdict(worker, str(error)))
         except PeersLost as error:
             if self._stop.requested and error.verdict and error.verdict.exit_code == exits.STOPPED:  # all were told to
-                return self._close(stopped(worker, self._stop.name))
+                return self._close(stop_verdict(worker, self._stop.name))
             return self._close(Verdict(exits.PEER, "peer", str(error), worker, root_cause=False), error.verdict)
         except Replaced as error:
             if self._member:

@@ -65,6 +65,7 @@ class Template:
         self._asks: socket.socket | None = None
         self._until = 0.0  # it says that it is ready
         self._is_ready = False
+        self._is_refused = False  # to fork, for a reason that its imports would bring about again
 
     @property
     def pid(self) -> int | None:
@@ -72,11 +73,11 @@ class Template:
         return self._process.pid if self._process else None
 
     def start(self, source: Path, *, has_task: bool) -> None:
-        """Starts the template, unless it runs already or has nothing to import for the function in ``source``.
+        """Starts the template, unless it runs, has refused, or has nothing to import for the function in ``source``.
 
         ``has_task``: whether the run of that function has a task.
         """
-        if self._process and self._process.poll() is None:
+        if self._is_refused or (self._process and self._process.poll() is None):
             return
         modules = SourceNeeds.of(source).of_template(has_task=has_task)
         if not modules:
@@ -132,15 +133,17 @@ class Template:
         users = {name: os.environ[name] for name in QUIET if name in os.environ}
         request = json.dumps({"variables": users | dict(variables)}).encode()
         descriptor = os.open(output, os.O_WRONLY)
+        answer, reason = {}, "it has ended"
         try:
             socket.send_fds(self._asks, [request], [descriptor])
             answer = json.loads(self._asks.recv(LONGEST) or b"{}")
         except (OSError, ValueError) as error:
-            answer = {"refused": f"{type(error).__name__}: {error}"}
+            reason = f"{type(error).__name__}: {error}"
         finally:
             os.close(descriptor)
         if not (pid := int(answer.get("pid", 0))):
-            self._give_up(answer.get("refused", "it has ended"), earlier)
+            self._is_refused = "refused" in answer
+            self._give_up(answer.get("refused", reason), earlier)
         return pid
 
     def _give_up(self, reason: str, earlier: Collection[int]) -> None:

@@ -35,7 +35,7 @@ from train_func.process.process_tree import FamilyMemory, descendants, kill_desc
 from train_func.wire import exits
 from train_func.worker.environment import Environment
 from train_func.worker.rank import folders, reporting, stacks
-from train_func.worker.rank.end import RankEnd, running
+from train_func.worker.rank.end import RankEnd, running_file
 from train_func.worker.rank.marks import Mark
 from train_func.worker.stop import Stop, work_seconds
 from train_func.worker.supervisor.coordinator import GroupPhase, Order, Status
@@ -45,10 +45,10 @@ from train_func.worker.supervisor.lead import reserved_port
 from train_func.worker.supervisor.log import LogTee
 from train_func.worker.supervisor.rank_process import RankProcess, Template
 from train_func.worker.supervisor.usage import GroupMeter, UsageMeter
-from train_func.worker.supervisor.verdict import of_ranks, stopped
+from train_func.worker.supervisor.verdict import stop_verdict, worker_verdict
 
-LOOK_SECONDS = 0.1  # between two looks at the ranks
-PATIENCE_SECONDS = 2.0  # for the root of a failure to show itself, and for the ranks to end when asked to
+RANK_LOOK_SECONDS = 0.1  # between two looks at the ranks
+PATIENCE_SECONDS = 2.0  # in which the first failure may be noticed, and the ranks end when asked to
 EXIT_SECONDS = 30.0  # for a process whose rank has failed: to free the memory of a GPU takes a while
 SHARE, AT_MOST = 0.05, 512 * 2**20  # of the memory limit, and bytes, that are left when a rank is killed
 
@@ -96,8 +96,8 @@ class Launcher:
         """Whether a rank was killed because this worker came too near to its memory limit."""
         self.hang: Hang | None = None
         """The hang for which ``run`` has returned False, if it was one."""
-        self._seen: list[int] = []  # local ranks in the order in which they were seen dead
-        self._asked: set[int] = set()
+        self._end_order: list[int] = []  # local ranks, in the order in which their ends were noticed
+        self._signalled: set[int] = set()  # local ranks that were asked to stop
         self.has_ranks = False
         """Whether there may be ranks."""
         self.step = 0
@@ -142,8 +142,8 @@ class Launcher:
                 self._outcome(local_rank),
                 rank=self._rank(local_rank),
                 exit_code=process.poll(),  # asked for before its files are read
-                was_signalled=local_rank in self._asked,
-                order=self._seen.index(local_rank) if local_rank in self._seen else len(self._seen),
+                was_signalled=local_rank in self._signalled,
+                order=self._end_order.index(local_rank) if local_rank in self._end_order else len(self._end_order),
                 stacks=self._hangs.stacks_of(self._rank(local_rank)),
             )
             for local_rank, process in self._processes.items()
@@ -158,15 +158,15 @@ class Launcher:
         while True:
             self._look_around()
             self._look()
-            alive = self._alive()  # before the ends: a rank that ends meanwhile is looked at once more
+            alive = self._alive()  # read before the ends: the next pass finds the end of a rank that ends meanwhile
             if self._failed_ends():
-                until = time.monotonic() + self._patience  # for the root of the failure to show itself
+                until = time.monotonic() + self._patience  # in which the first failure may be noticed
                 while self._alive() and all(end.follows for end in self._failed_ends()) and time.monotonic() < until:
                     self._stop.pause(0.05)
                     self._look()
                 roots = [end for end in self._failed_ends() if not end.follows]
-                verdict = of_ranks(roots, worker=self._environment.worker, out_of_memory=False)
-                if verdict and all(end.has_own_fault for end in roots):  # a rank has said it
+                verdict = worker_verdict(roots, worker=self._environment.worker, out_of_memory=False)
+                if verdict and all(end.has_own_fault for end in roots):  # each has recorded its own
                     self._member.fail(verdict)
                 return False
             if not alive:
@@ -191,7 +191,7 @@ class Launcher:
                 if first and first.worker != worker:
                     continue  # the next look finds that end
                 if self._num_workers > 1:
-                    self._stop.pause(REPORT_SECONDS + 3 * LOOK_SECONDS)  # in which the others print their stacks
+                    self._stop.pause(REPORT_SECONDS + 3 * RANK_LOOK_SECONDS)  # in which the others print their stacks
                 self.hang = hang
                 self._hangs.print_stacks(pids)
                 return False
@@ -199,7 +199,7 @@ class Launcher:
     def _look_around(self) -> None:
         """Pauses; raises if a signal has come or a peer was lost."""
         if self._stop.requested:
-            self._member.fail(stopped(self._environment.worker, self._stop.name))
+            self._member.fail(stop_verdict(self._environment.worker, self._stop.name))
         self._stop.check()
         try:
             self._member.look()
@@ -211,7 +211,7 @@ class Launcher:
             if lost.verdict and lost.verdict.exit_code == exits.HANG:
                 self._hangs.print_stacks({self._rank(local): rank.pid for local, rank in self._alive().items()})
             raise
-        time.sleep(LOOK_SECONDS)
+        time.sleep(RANK_LOOK_SECONDS)
 
     def _who(self, local_rank: int, order: Order) -> dict[str, str]:
         """Returns the variables of torchrun that identify the rank for torch, Accelerate and Lightning.
@@ -254,7 +254,7 @@ class Launcher:
             stacks.VARIABLE: self._log_tee.rank_trace(rank, partial(self._hangs.hear, rank)),
             "TRAIN_FUNC_EVENTS": self._log_tee.rank_events(rank),
         }
-        running(self._outcome(local_rank)).touch()
+        running_file(self._outcome(local_rank)).touch()
         return variables
 
     @property
@@ -269,8 +269,8 @@ class Launcher:
 
     def _look(self) -> None:
         for local_rank, process in self._processes.items():
-            if local_rank not in self._seen and process.poll() is not None:
-                self._seen.append(local_rank)
+            if local_rank not in self._end_order and process.poll() is not None:
+                self._end_order.append(local_rank)
 
     def _alive(self) -> dict[int, RankProcess]:
         return {rank: process for rank, process in self._processes.items() if process.poll() is None}
@@ -282,7 +282,7 @@ class Launcher:
         """Asks the ranks to stop; kills those that do not in time, and all processes that they have started."""
         failed = {rank for rank, end in zip(self._processes, self.ends(), strict=True) if end.has_own_fault}
         begun = time.monotonic()
-        self._asked |= set(self._alive()) - failed
+        self._signalled |= set(self._alive()) - failed
         for process in self._alive().values():
             with contextlib.suppress(ProcessLookupError):
                 process.send_signal(signal.SIGTERM)

@@ -7,6 +7,7 @@ no failure of the run: the next round uploads everything again.
 import contextlib
 import queue
 import threading
+import time
 from collections import deque
 from collections.abc import Callable
 
@@ -152,10 +153,11 @@ class Heartbeat(Periodic):
         self.end()
         if not is_over:
             return
+        until = time.monotonic() + seconds
         self.join(seconds)  # else a sign that is on its way would take the place of the last one
         if not self.is_alive():
             with contextlib.suppress(StorageFailed, TimeoutError):  # a client notices by waiting, too
-                call_with_timeout(seconds, lambda: self._keep(is_over=True))
+                call_with_timeout(until - time.monotonic(), lambda: self._keep(is_over=True))
 
     def _pause(self) -> float:
         return BEAT_SECONDS

@@ -20,8 +20,8 @@ from train_func.worker.rank.marks import Mark, Phase
 
 MEASURE_SECONDS = 5.0  # seconds between two measurements of a worker
 MEMORY_SHARE = 0.01  # of the time at most is spent on the measuring of memory, which reads all pages of the processes
-PAUSE_SECONDS, LONGEST_PAUSE_SECONDS = 10.0, 60.0  # between two lines: more of them would fill the log of a long job
-PAUSE_SHARE = 1 / 60  # of the time that has passed
+LINE_SECONDS, LONGEST_LINE_SECONDS = 10.0, 60.0  # between two lines: more of them would fill the log of a long job
+LINE_SHARE = 1 / 60  # of the time that has passed
 LEAST_STEPS = 10  # of each rank in an interval, so that parts of steps at its ends count little
 MOST_WORKERS, MOST_RANKS = 16, 96  # in a line
 SLOWER = 1.25  # times the work of the others
@@ -177,7 +177,7 @@ class GroupMeter:
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock
         self._begun = self._since = clock()
-        self._next = self._begun + PAUSE_SECONDS
+        self._next = self._begun + LINE_SECONDS
         self._before: Mapping[int, RankUsage] = {}  # by rank, at the beginning of the interval
         self._num_steps = 0  # of the interval, at the last line
         self._suspicion: Slowness | None = None
@@ -197,7 +197,7 @@ class GroupMeter:
         workers = usages()
         if not workers:
             return None
-        self._next = now + min(LONGEST_PAUSE_SECONDS, max(PAUSE_SECONDS, PAUSE_SHARE * (now - self._begun)))
+        self._next = now + min(LONGEST_LINE_SECONDS, max(LINE_SECONDS, LINE_SHARE * (now - self._begun)))
         times = [self._time(worker, rank) for worker, usage in workers.items() for rank in usage.ranks]
         seconds = now - self._since
         num_steps = min((rank.num_steps for rank in times), default=0)
@@ -210,7 +210,7 @@ class GroupMeter:
         elif num_steps == self._num_steps:  # nothing is slow while nothing trains, as in a long evaluation
             self._slowness = None
         self._num_steps = num_steps
-        return measured(seconds, workers, times, self._slowness)
+        return measurement_event(seconds, workers, times, self._slowness)
 
     def _time(self, worker: int, rank: RankUsage) -> RankTime:
         """Returns the time of a rank in the interval; its steps count from 0 after it has begun another training."""
@@ -222,7 +222,7 @@ class GroupMeter:
         return RankTime(rank.rank, worker, num_steps, **seconds)
 
 
-def measured(
+def measurement_event(
     seconds: float, workers: Mapping[int, Usage], times: Sequence[RankTime], slowness: Slowness | None
 ) -> WorkersMeasured:
     """Returns the event of an interval; of many workers it lists those that wait least and hold most memory."""

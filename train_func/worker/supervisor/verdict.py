@@ -10,7 +10,7 @@ from train_func.wire.records import Verdict
 from train_func.worker.rank.end import RankEnd
 
 
-def of_ranks(ends: Sequence[RankEnd], *, worker: int, out_of_memory: bool) -> Verdict | None:
+def worker_verdict(ends: Sequence[RankEnd], *, worker: int, out_of_memory: bool) -> Verdict | None:
     """Returns the verdict on a worker from the ends of its ranks; None if no rank failed by itself.
 
     ``out_of_memory``: whether processes of this worker were killed for lack of memory, by the kernel or before it.
@@ -26,7 +26,7 @@ def of_ranks(ends: Sequence[RankEnd], *, worker: int, out_of_memory: bool) -> Ve
         return None
     roots = [end for end in failed if not end.follows]
     is_aborted = bool(roots) and all(end.outcome is None and end.left_steps for end in roots)
-    left = left_steps(ends, worker=worker)
+    left = left_loop_verdict(ends, worker=worker)
     if left and any(end.went_on for end in ends) and (is_aborted or not roots):
         return left
     if is_aborted:  # whether other workers' ranks went on, is theirs to say
@@ -39,7 +39,7 @@ def of_ranks(ends: Sequence[RankEnd], *, worker: int, out_of_memory: bool) -> Ve
     return Verdict(exits.PEER, "peer", f"rank {first.rank} lost its peers: {_words(first)}", worker, root_cause=False)
 
 
-def left_steps(ends: Sequence[RankEnd], *, worker: int) -> Verdict | None:
+def left_loop_verdict(ends: Sequence[RankEnd], *, worker: int) -> Verdict | None:
     """Returns the verdict on a worker with a rank that left its loop over session.steps while other ranks went on."""
     end = next((end for end in ends if end.left_steps), None)
     if end is None:
@@ -53,12 +53,12 @@ def left_steps(ends: Sequence[RankEnd], *, worker: int) -> Verdict | None:
     return Verdict(exits.CODE, "code", message, worker)
 
 
-def stopped(worker: int, signal_name: str) -> Verdict:
+def stop_verdict(worker: int, signal_name: str) -> Verdict:
     """Returns the verdict on a worker that got a signal to stop."""
     return Verdict(exits.STOPPED, "preemption", f"the worker was asked to stop by {signal_name}", worker)
 
 
-def following(root: Verdict | None, verdict: Verdict) -> Verdict:
+def follower_verdict(root: Verdict | None, verdict: Verdict) -> Verdict:
     """Returns the verdict on a worker that only lost its peer; it names the peer's verdict if that is known.
 
     After a final verdict it is final too, because a restarted worker would wait for a group that never forms.

@@ -21,7 +21,7 @@ from train_func.worker.rank.end import RankEnd, records_of
 from train_func.worker.submission import newest_submission
 
 Record = TypeVar("Record", bound=Lease)
-LOOK_SECONDS = 0.5
+SUBMISSION_LOOK_SECONDS = 0.5  # between two looks at the newest submission
 
 
 @dataclass(frozen=True)
@@ -94,7 +94,7 @@ class Ledger:
                     "one is",
                     reason="conflict",
                 )
-            time.sleep(LOOK_SECONDS)
+            time.sleep(SUBMISSION_LOOK_SECONDS)
 
     def claim(self) -> Lease:
         """Takes the next free number; several claimants at once get different numbers.
