@@ -103,7 +103,7 @@ def test_the_probe_is_kept_for_all_attempts(a_record, store):
 
 
 @pytest.mark.parametrize(("has_gpu", "rows"), [(False, 4), (True, 8)])
-def test_without_a_size_micro_batches_are_small_on_a_cpu_and_later_attempts_keep_what_the_first_had(
+def test_without_a_size_micro_batches_of_texts_are_small_on_a_cpu_and_later_attempts_keep_what_the_first_had(
     a_record, store, monkeypatch, has_gpu, rows
 ):
     monkeypatch.setattr(torch.cuda, "is_available", lambda: has_gpu)

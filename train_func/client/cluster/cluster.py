@@ -75,7 +75,7 @@ class Cluster(NamedFields):
     queue: str | None = None
     """Kueue's local queue."""
     service_account: str | None = None
-    """Service account of the workers, whose token is not mounted; default: that of the namespace."""
+    """Service account of the workers; a PyTorchJob does not mount its token. Default: that of the namespace."""
     priority_class: str | None = None
     """Name of a PriorityClass."""
     store_secret: str | None = None
