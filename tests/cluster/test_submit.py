@@ -232,8 +232,8 @@ def test_an_interrupt_at_its_creation_names_the_job(run, jobs, monkeypatch, caps
         patched.setattr(objects, "create", interrupted)
         submit(says_good_bye, run, on=Cluster(**SMALL), fresh=True)
     said = capsys.readouterr().out
-    assert ".cancel() stops it" in said
     job = attach(said.split(": interrupted while")[0].split()[-1], on=Cluster())
+    assert unnamed(said, f"python -m train_func cancel {job.name} --on Cluster") == []
     jobs.append(job)
     assert job.state in ("Created", "Running", "Succeeded")
 
