@@ -5,6 +5,9 @@ import pytest
 from transformers import AutoTokenizer
 
 from tests.tiny_model import write_tiny_tokenizer
+from train_func.errors import StorageFailed
+from train_func.storage import open_store
+from train_func.worker.tasks import tokens
 from train_func.worker.tasks.tokens import tokenise
 
 COLUMNS = ["input_ids", "token_type_ids", "attention_mask", "label", "row_id"]
@@ -73,3 +76,58 @@ def test_a_file_cut_short_is_made_again(tokenizer, tmp_path):
     path = tmp_path / "tokens" / name
     path.write_bytes(path.read_bytes()[:-100])
     assert tokenise(rows(), tokenizer, 512, tmp_path).to_list() == expected
+
+
+class Counting:
+    """A tokenizer that counts its texts, and fails after so many."""
+
+    def __init__(self, tokenizer, most=10**9):
+        self._tokenizer, self.num_texts, self._most = tokenizer, 0, most
+
+    def __getattr__(self, name):
+        return getattr(self._tokenizer, name)
+
+    def __call__(self, texts, **options):
+        if self.num_texts + len(texts) > self._most:
+            raise KeyboardInterrupt
+        self.num_texts += len(texts)
+        return self._tokenizer(texts, **options)
+
+
+@pytest.fixture
+def store(tmp_path, monkeypatch):
+    """One that workers on several machines have, whose caches are folders; they share parts of 20 rows."""
+    monkeypatch.setattr(tokens, "PART", 20)
+    return open_store((tmp_path / "store").as_uri())
+
+
+def test_a_worker_goes_on_where_a_lost_one_was_and_a_third_encodes_nothing(tokenizer, tmp_path, store):
+    expected = tokenise(rows(), tokenizer, 512, tmp_path / "alone").to_list()
+    lost, second, third = Counting(tokenizer, most=50), Counting(tokenizer), Counting(tokenizer)
+    with pytest.raises(KeyboardInterrupt):
+        tokenise(rows(), lost, 512, tmp_path / "lost", store)
+    assert tokenise(rows(), second, 512, tmp_path / "second", store).to_list() == expected
+    assert 0 < lost.num_texts == 101 - second.num_texts
+    assert tokenise(rows(), third, 512, tmp_path / "third", store).to_list() == expected
+    assert third.num_texts == 0
+    assert len(files(tmp_path / "third")) == 1
+
+
+@pytest.mark.parametrize("fails", ["get", "put"])
+def test_a_store_that_is_away_or_denies_leaves_a_worker_to_itself(tokenizer, tmp_path, store, monkeypatch, fails):
+    calls = []
+
+    def away(*_, **__):
+        calls.append(fails)
+        raise StorageFailed("away", reason="unreachable")
+
+    monkeypatch.setattr(store, fails, away)
+    alone = Counting(tokenizer)
+    expected = tokenise(rows(), tokenizer, 512, tmp_path / "alone").to_list()
+    assert tokenise(rows(), alone, 512, tmp_path / "cache", store).to_list() == expected
+    assert (alone.num_texts, bool(calls)) == (101, True)
+
+
+def test_few_rows_are_not_carried_to_the_store(tokenizer, tmp_path, store):
+    tokenise(rows(20), tokenizer, 512, tmp_path / "cache", store)
+    assert list(store.list("")) == []

@@ -24,6 +24,7 @@ inputs/<sha256>/...             files that runs were given, and wheels, each und
 <name>/model/                   the published files of the newest generation that succeeded; manifest.json last
 models/<name>/promotions/<n>.json  which run's model was put in place under that name; the highest number counts
               <n>-<job>/        its files, of the job of that generation; manifest.json last, and then the record
+tokens/<sha256>/<part>.arrow    token ids of some rows of a large data set, as the first worker has encoded them
 images/<image>.json             the packages that the workers of an image have, as one of them has listed them
 probes/                         objects that a check of the store has just put, and deletes
 """
@@ -37,8 +38,9 @@ INPUTS = "inputs"
 PROBES = "probes"
 MODELS = "models"
 IMAGES = "images"
+TOKENS = "tokens"
 PACKAGES = Path("/opt/train_func/packages.json")  # in an image of workers
-SHARED = (INPUTS, PROBES, MODELS, IMAGES)  # folders beside those of runs
+SHARED = (INPUTS, PROBES, MODELS, IMAGES, TOKENS)  # folders beside those of runs
 MODEL_MANIFEST, SUMS = "manifest.json", "SHA256SUMS"
 CHECKPOINT_MANIFEST = "manifest.json"
 PIPELINE, LABELS, CARD = "pipeline.json", "labels.json", "README.md"  # of a published model

@@ -85,7 +85,9 @@ class CausalLMTuner(WorkerHalf[CausalLM]):
         from train_func.worker.tasks.chat_tokens import tokenise_chats
 
         first = self.loaded.first_held_out if self.loaded else None
-        return tokenise_chats(rows, processor, self.task.max_length, self.cache, first_held_out=first)
+        return tokenise_chats(
+            rows, processor, self.task.max_length, self.cache, self.common_store, first_held_out=first
+        )
 
     def collator(self, processor: Any, *, training: bool) -> Any:
         from transformers import DataCollatorForSeq2Seq

@@ -14,6 +14,7 @@ from datasets import Dataset
 from jinja2 import TemplateError
 
 from train_func.errors import Cause, InvalidInput
+from train_func.storage import Store
 from train_func.text import counted, in_rows
 from train_func.worker.tasks.conversations import ASSISTANT, USER
 from train_func.worker.tasks.tokens import BATCH, cached, id_columns, key_of
@@ -37,7 +38,13 @@ QUESTION, ANSWER = "How many are there?", "Seventeen"
 
 
 def tokenise_chats(
-    dataset: Dataset, tokenizer: Any, max_length: int, cache: Path, *, first_held_out: int | None = None
+    dataset: Dataset,
+    tokenizer: Any,
+    max_length: int,
+    cache: Path,
+    store: Store | None = None,
+    *,
+    first_held_out: int | None = None,
 ) -> Dataset:
     """Returns conversations as token ids, with ``labels``, the id of an answer's token or NO_LABEL, and ``row_id``.
 
@@ -45,6 +52,8 @@ def tokenise_chats(
         dataset: columns roles, contents, learnt, row_id, as ``split_conversations`` makes them.
         tokenizer: a fast tokenizer of transformers with a chat template.
         max_length: tokens after which a conversation is cut.
+        cache: of this machine.
+        store: as ``tokenise`` takes it.
         first_held_out: row_id of the first held-out row, if the held-out rows have a file or split of their own.
 
     Raises:
@@ -71,7 +80,7 @@ def tokenise_chats(
     table = dataset.data.table.select(["roles", "contents", "learnt", "row_id"])
     written_by = f"{tokenizer.chat_template} {tokenizer.special_tokens_map} {DAY}"
     key = hashlib.sha256(f"{key_of(dataset, tokenizer, max_length)} {written_by}".encode()).hexdigest()
-    tokenised = cached(table, encoded, key, cache)
+    tokenised = cached(table, encoded, key, cache, store)
     _refuse_unlabelled(tokenised, max_length, first_held_out)
     return tokenised
 

@@ -19,7 +19,7 @@ import pyarrow as pa
 
 from train_func.errors import InvalidInput
 from train_func.run import Run
-from train_func.storage import Store
+from train_func.storage import Store, scheme_of
 from train_func.tasks import RowsTask
 from train_func.worker import inputs
 from train_func.worker.inputs.cache import load_entry, machine_cache
@@ -169,6 +169,12 @@ class WorkerHalf(Generic[AnyRowsTask]):
         """The model that ``fetch`` has brought."""
         self.loaded: Rows | None = None
         """The result of ``rows``."""
+
+    @property
+    def common_store(self) -> Store | None:
+        """The store, if workers on other machines have it too; a folder is of this machine."""
+        is_folder = self.store is None or scheme_of(self.store.address).local_path(self.store.address) is not None
+        return None if is_folder else self.store
 
     def split(self, sources: Sources, findings: Findings) -> TrainEvalSplit:
         """Judges the rows of ``sources`` and divides them; does not import `datasets`, which takes seconds.

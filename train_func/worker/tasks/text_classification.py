@@ -83,7 +83,7 @@ class TextClassifier(WorkerHalf[TextClassification]):
     def encode(self, rows: "Dataset", processor: Any) -> "Dataset":
         from train_func.worker.tasks.tokens import tokenise
 
-        return tokenise(rows, processor, self.task.max_length, self.cache)
+        return tokenise(rows, processor, self.task.max_length, self.cache, self.common_store)
 
     def metric(self) -> StreamingMetric:
         return METRICS[self.task.problem_type]()

@@ -96,7 +96,7 @@ class TokenClassifier(WorkerHalf[TokenClassification]):
     def encode(self, rows: "Dataset", processor: Any) -> "Dataset":
         from train_func.worker.tasks.tokens import tokenise_words
 
-        return tokenise_words(rows, processor, self.task.max_length, self.cache)
+        return tokenise_words(rows, processor, self.task.max_length, self.cache, self.common_store)
 
     def collator(self, processor: Any, *, training: bool) -> Any:
         from transformers import DataCollatorForTokenClassification

@@ -1,13 +1,19 @@
 """Tokenises a data set once per machine; the cache holds it by content, and every process maps it into memory.
 
 Ids are stored without padding, cut at the run's length; a batch adds its own padding.
+
+The workers of a run share the work on a large data set by the store that they have in common, without waiting for one
+another: each goes through the parts of the rows in an order of its own, and fetches a part, or encodes and puts it
+there. So a worker that takes the place of a lost one encodes nothing.
 """
 
+import contextlib
 import hashlib
 import itertools
 import json
-from collections.abc import Callable
-from functools import partial
+import random
+import tempfile
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -15,12 +21,17 @@ import pyarrow as pa
 import tokenizers
 from datasets import Dataset
 
+from train_func.errors import StorageFailed
+from train_func.storage import Store, find, put_new
+from train_func.wire.layout import TOKENS
 from train_func.worker.inputs.cache import load_entry
 from train_func.worker.tasks.columns import TEXTS
 
 VERSION = 3  # of what is stored; to be raised when the same input gives something else
 BATCH = 1000  # rows
+PART = 5_000  # rows that one worker encodes for all, in a second or two
 KEPT = ("label", "row_id")
+Encode = Callable[[pa.RecordBatch], pa.RecordBatch]
 _TYPES = {
     "input_ids": pa.list_(pa.int32()),
     "token_type_ids": pa.list_(pa.int8()),
@@ -29,13 +40,15 @@ _TYPES = {
 NO_TAG = -100  # of special tokens, and of all but the first token of a word: the loss leaves them out
 
 
-def tokenise(dataset: Dataset, tokenizer: Any, max_length: int, cache: Path) -> Dataset:
+def tokenise(dataset: Dataset, tokenizer: Any, max_length: int, cache: Path, store: Store | None = None) -> Dataset:
     """Returns ``text``, or pairs with ``text_pair``, as token ids, with ``label`` and ``row_id``.
 
     Args:
         dataset: columns text, text_pair for pairs, label and row_id, as TextClassifier divides them.
         tokenizer: a tokenizer of transformers.
         max_length: tokens after which a text is cut, special ones included; of a pair the longer text is cut first.
+        cache: of this machine.
+        store: by which workers on several machines share the work; None: there is none that they have in common.
 
     Returns:
         Columns input_ids, attention_mask and, if the model has them, token_type_ids (lists of integers as long as
@@ -51,7 +64,7 @@ def tokenise(dataset: Dataset, tokenizer: Any, max_length: int, cache: Path) -> 
         return pa.record_batch({**id_columns(tokens), **{name: rows[name] for name in KEPT}})
 
     table = dataset.data.table.select([*texts, *KEPT])
-    return cached(table, encoded, key_of(dataset, tokenizer, max_length), cache)
+    return cached(table, encoded, key_of(dataset, tokenizer, max_length), cache, store)
 
 
 def id_columns(encoded: Any) -> dict[str, pa.Array]:
@@ -59,16 +72,53 @@ def id_columns(encoded: Any) -> dict[str, pa.Array]:
     return {name: pa.array(encoded[name], type=kind) for name, kind in _TYPES.items() if name in encoded}
 
 
-def cached(table: pa.Table, encoded: Callable[[pa.RecordBatch], pa.RecordBatch], key: str, cache: Path) -> Dataset:
+def cached(table: pa.Table, encoded: Encode, key: str, cache: Path, store: Store | None) -> Dataset:
     """Returns the rows of ``table`` as ``encoded`` makes them; one process of a machine works, the others wait."""
-    make = partial(_write, table, encoded)
-    return load_entry(cache, f"tokens/{key}.arrow", make, lambda path: Dataset.from_file(str(path)))
+
+    def make(path: Path) -> None:
+        if store is None or table.num_rows <= PART:
+            _write(_encode(table, encoded), str(path))
+            return
+        with tempfile.TemporaryDirectory(dir=path.parent) as folder:
+            files = _parts(table, encoded, f"{TOKENS}/{key}", store, Path(folder))
+            _write(itertools.chain.from_iterable(map(pa.ipc.open_stream, files)), str(path))
+
+    return load_entry(cache, f"{TOKENS}/{key}.arrow", make, lambda path: Dataset.from_file(str(path)))
 
 
-def _write(table: pa.Table, encoded: Callable[[pa.RecordBatch], pa.RecordBatch], path: Path) -> None:
-    batches = map(encoded, table.combine_chunks().to_batches(max_chunksize=BATCH))
+def _encode(table: pa.Table, encoded: Encode) -> Iterator[pa.RecordBatch]:
+    return map(encoded, table.combine_chunks().to_batches(max_chunksize=BATCH))
+
+
+def _parts(table: pa.Table, encoded: Encode, prefix: str, store: Store, folder: Path) -> list[Path]:
+    """Writes the parts of the rows to files, in their order: those below ``prefix``, and what is not there yet."""
+    starts = range(0, table.num_rows, PART)
+    files = [folder / f"{number}.arrow" for number in range(len(starts))]
+    is_reachable = True
+    for number in random.SystemRandom().sample(range(len(starts)), len(starts)):  # the training's generator stays
+        key, stored = f"{prefix}/{number}.arrow", None
+        if is_reachable:
+            try:
+                stored = find(store, key)
+            except StorageFailed:  # the training says so, where it needs the store
+                is_reachable = False
+        if stored:
+            files[number].write_bytes(stored.data)
+            continue
+        part = pa.BufferOutputStream()
+        _write(_encode(table.slice(starts[number], PART), encoded), part, compression="zstd")
+        files[number].write_bytes(part.getvalue())
+        if is_reachable:
+            with contextlib.suppress(StorageFailed):
+                put_new(store, key, files[number].read_bytes())
+    return files
+
+
+def _write(batches: Iterable[pa.RecordBatch], sink: Any, compression: str | None = None) -> None:
+    batches = iter(batches)
     first = next(batches)
-    with pa.ipc.new_stream(str(path), first.schema) as writer:
+    options = pa.ipc.IpcWriteOptions(compression=compression)
+    with pa.ipc.new_stream(sink, first.schema, options=options) as writer:
         for batch in itertools.chain([first], batches):
             writer.write_batch(batch)
 
@@ -90,13 +140,17 @@ def _state(tokenizer: Any) -> str:
     return text[text.index('"added_tokens"') :]
 
 
-def tokenise_words(dataset: Dataset, tokenizer: Any, max_length: int, cache: Path) -> Dataset:
+def tokenise_words(
+    dataset: Dataset, tokenizer: Any, max_length: int, cache: Path, store: Store | None = None
+) -> Dataset:
     """Returns ``tokens`` as token ids, with ``labels``, a tag or NO_TAG for each id, and ``row_id``.
 
     Args:
         dataset: columns tokens, tags and row_id, as TokenClassifier divides them.
         tokenizer: a fast tokenizer of transformers.
         max_length: tokens after which a sentence is cut, special ones included.
+        cache: of this machine.
+        store: as ``tokenise`` takes it.
     """
 
     def encoded(rows: pa.RecordBatch) -> pa.RecordBatch:
@@ -118,4 +172,4 @@ def tokenise_words(dataset: Dataset, tokenizer: Any, max_length: int, cache: Pat
         )
 
     table = dataset.data.table.select(["tokens", "tags", "row_id"])
-    return cached(table, encoded, key_of(dataset, tokenizer, max_length), cache)
+    return cached(table, encoded, key_of(dataset, tokenizer, max_length), cache, store)
