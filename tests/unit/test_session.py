@@ -21,6 +21,7 @@ from tests.stored_runs import put_submission
 from tests.tiny_session import result_of, trainer_of
 from train_func.errors import InvalidInput, StorageFailed
 from train_func.run import Run
+from train_func.tasks import CausalLM
 from train_func.wire.events import LAST_STEP, RowsAudited
 from train_func.wire.exits import FENCED, MODEL, Exit, exit_of
 from train_func.wire.records import Lease, Numerics, RunRecord
@@ -102,16 +103,22 @@ def test_the_probe_is_kept_for_all_attempts(a_record, store):
     assert setup["machine"]["cpus"] == str(os.cpu_count())
 
 
-@pytest.mark.parametrize(("has_gpu", "rows"), [(False, 4), (True, 8)])
-def test_without_a_size_micro_batches_of_texts_are_small_on_a_cpu_and_later_attempts_keep_what_the_first_had(
-    a_record, store, monkeypatch, has_gpu, rows
+CHAT = CausalLM(model="package://any/model", dataset="any.jsonl")
+
+
+@pytest.mark.parametrize(("task", "has_gpu", "rows"), [(None, False, 8), (CHAT, True, 8), (CHAT, False, 4)])
+def test_without_a_size_micro_batches_of_long_rows_are_small_on_a_cpu_and_later_attempts_keep_what_the_first_had(
+    a_record, store, monkeypatch, task, has_gpu, rows
 ):
+    record = a_record()
+    if task:
+        record = dataclasses.replace(record, run=dataclasses.replace(record.run, task=task))
     monkeypatch.setattr(torch.cuda, "is_available", lambda: has_gpu)
     monkeypatch.setattr(torch.cuda, "is_bf16_supported", lambda **_: True)
     monkeypatch.setattr(torch.cuda, "get_device_name", lambda *_: "a GPU")
-    first = numerics_of(a_record(), store, 1, ["x"], 2)
+    first = numerics_of(record, store, 1, ["x"], 2)
     monkeypatch.setattr(torch.cuda, "is_available", lambda: not has_gpu)
-    later = numerics_of(a_record(), store, 2, ["x"], 2)
+    later = numerics_of(record, store, 2, ["x"], 2)
     assert (first.micro_batch_size, later.micro_batch_size) == (rows, rows)
 
 

@@ -12,7 +12,7 @@ import torch
 from train_func.errors import InvalidInput
 from train_func.run import ranks_fault
 from train_func.storage import Store, find, put_new
-from train_func.tasks import TextTask
+from train_func.tasks import CausalLM
 from train_func.text import counted, listed
 from train_func.wire.records import Numerics, RunRecord
 from train_func.worker.attempt_records import processor, write_setup
@@ -20,7 +20,7 @@ from train_func.worker.rank import reporting
 from train_func.worker.training.plan import num_micro_batches
 
 MICRO_BATCH_SIZE = 8  # by default
-OF_TEXTS_ON_CPU = 4  # fewer of them need less padding and memory, and their products are as fast
+OF_LANGUAGE_MODEL_ON_CPU = 4  # long rows: fewer of them need less memory and padding, and are as fast
 BFLOAT16 = ("avx512_bf16", "amx_bf16", "bf16", "sve_bf16")  # flags of CPUs that multiply it themselves
 
 
@@ -77,8 +77,8 @@ def numerics_of(record: RunRecord, store: Store, attempt: int, devices: Sequence
     run = record.run
     if run.task:  # without one a plan may never be asked for
         check_ranks(record, len(devices))
-    has_texts_on_cpu = isinstance(run.task, TextTask) and not torch.cuda.is_available()
-    size = run.micro_batch_size or (OF_TEXTS_ON_CPU if has_texts_on_cpu else MICRO_BATCH_SIZE)
+    has_long_rows = isinstance(run.task, CausalLM) and not torch.cuda.is_available()
+    size = run.micro_batch_size or (OF_LANGUAGE_MODEL_ON_CPU if has_long_rows else MICRO_BATCH_SIZE)
     here = numerics_here(num_micro_batches(run.batch_size, size, num_ranks), size, devices)
     numerics = record_first(store, record.keys.numerics, here)
     if len({*numerics.devices, *here.devices}) > 1:
