@@ -6,7 +6,9 @@ import pytest
 
 from tests.jobs import any_functions as of_users
 from tests.notebooks.executing import execute, pictures
-from train_func import Cluster, Run, submit
+from tests.tiny_model import write_tiny_model
+from train_func import Cluster, Run, TextClassification, submit
+from train_func.storage import open_store
 
 LIMIT_SECONDS = 300.0
 NOTEBOOK = Path(__file__).parents[2] / "notebooks/02_any_function.ipynb"
@@ -31,6 +33,32 @@ def test_a_function_trains_on_the_operator_and_comes_back(namespace, tmp_path, f
         seen = [line for line in job.logs() if "seen rank=" in line]
         assert len(seen) == workers
         assert all(f"world={workers} " in line for line in seen)
+    finally:
+        job.delete()
+
+
+def counts_tokens(parameters):
+    from train_func.worker import Session
+
+    with Session(parameters) as session:
+        model, tokenizer = session.model()
+        train, _ = session.data(tokenizer)
+        session.publish(model)
+        return {"rows": train.num_rows, "tokens": sum(map(len, train["input_ids"][:]))}
+
+
+def test_pods_share_the_tokenising_of_many_rows_by_the_store(namespace, tmp_path):
+    rows = [f"{'good ' * (number % 7)}food {number},{number % 2}" for number in range(7_001)]
+    (tmp_path / "rows.csv").write_text("\n".join(["text,label", *rows]))
+    task = TextClassification(model=str(write_tiny_model(tmp_path / "tiny")), dataset=str(tmp_path / "rows.csv"))
+    backend = Cluster(**SMALL)
+    job = submit(counts_tokens, Run(task=task, workers=2), on=backend, fresh=True)
+    try:
+        result = job.result(LIMIT_SECONDS)
+        assert result["rows"] == 5_601
+        parts = [entry.key for entry in open_store(backend.store_address()).list("tokens/")]
+        assert sorted(key.rpartition("/")[2] for key in parts) == ["0.arrow", "1.arrow"]
+        assert result["tokens"] > 5_601
     finally:
         job.delete()
 
