@@ -47,9 +47,9 @@ def call_of(function: Callable[..., object], parameters: Mapping[str, Any], *, i
 
 def _unfit(signature: Signature, parameters: Mapping[str, Any]) -> str:
     """Returns the names that do not fit: arguments without a value first, then values without an argument."""
-    given = ", ".join(map(repr, parameters))
+    names = ", ".join(map(repr, parameters))
     if not signature.parameters:
-        return f"has no arguments, and Run(parameters=...) has {given}: add an argument for each, or leave them out"
+        return f"has no arguments, and Run(parameters=...) has {names}: add an argument for each, or leave them out"
     arguments = {name: each for name, each in signature.parameters.items() if each.kind not in VARIABLE}
     required = [name for name, each in arguments.items() if each.default is Parameter.empty]
     missing = [name for name in required if name not in parameters]

@@ -116,10 +116,11 @@ def stored_runs(begin: str, backend: Backend, state: str | Collection[str] = ())
     if not isinstance(begin, str):
         raise InvalidInput(f"name={begin!r}: how the names of the runs begin is expected, such as 'reviews'")
     states = {name.lower(): name for name in (*STATES, UNKNOWN)}
-    given = [state] if isinstance(state, str) else state
-    if strange := [name for name in given if str(name).lower() not in states]:
-        raise InvalidInput(f"state={strange[0]!r}: one or several of {', '.join(states.values())} are expected")
-    chosen = {states[name.lower()] for name in given}
+    names = [state] if isinstance(state, str) else state
+    unknown = [name for name in names if str(name).lower() not in states]
+    if unknown:
+        raise InvalidInput(f"state={unknown[0]!r}: one or several of {', '.join(states.values())} are expected")
+    chosen = {states[name.lower()] for name in names}
     store = open_store(backend.store_address())
     jobs = {job.name: job for job in backend.jobs()}
     damaged: list[str] = []
@@ -139,10 +140,11 @@ def stored_runs(begin: str, backend: Backend, state: str | Collection[str] = ())
         ]
         run.row.update(in_place=", ".join(places) or None, **cells)
     notes = [*damaged, *(f"{run.row['name']}: {run.problem}" for run in stored if run.problem)]
-    if called := [run.row["name"] for run in stored if not run.record and not run.problem]:
+    unsubmitted = [run.row["name"] for run in stored if not run.record and not run.problem]
+    if unsubmitted:
         notes.append(
-            f"no submission in {listed(called)}: these functions were called without submit, or a part of the run is "
-            "lost; removing them frees what they keep"
+            f"no submission in {listed(unsubmitted)}: these functions were called without submit, or a part of the run "
+            "is lost; removing them frees what they keep"
         )
     foreign = [name for name in folders if not NAME.fullmatch(name) and name not in SHARED]
     if foreign and not begin:
@@ -219,21 +221,21 @@ def _read_run(store: Store, name: str, backend: Backend, jobs: Mapping[str, Boun
 
 def differences(records: Sequence[RunRecord | None]) -> list[dict[str, Any]]:
     """For each run the cells of the columns in which those differ that have the column."""
-    asked = [_asked(record) if record else {} for record in records]
+    columns_of_runs = [_columns_of(record) if record else {} for record in records]
     values: dict[str, list[str]] = {}
-    for cells in asked:
+    for cells in columns_of_runs:
         for column, value in cells.items():
             values.setdefault(column, []).append(repr(value))
-    num_known = sum(map(bool, asked))
+    num_known = sum(map(bool, columns_of_runs))
     different = [
         column
         for column, texts in values.items()
         if len(set(texts)) > 1 or (column.startswith(_OPTIONAL) and len(texts) < num_known)
     ]
-    return [{column: cells[column] for column in different if column in cells} for cells in asked]
+    return [{column: cells[column] for column in different if column in cells} for cells in columns_of_runs]
 
 
-def _asked(record: RunRecord) -> dict[str, Any]:
+def _columns_of(record: RunRecord) -> dict[str, Any]:
     """Returns what was asked for, by the column that shows it."""
     run = record.run
     task = run.task.to_dict() if run.task else {}

@@ -162,11 +162,11 @@ class Request:
 
 def variables_note(source: Source, backend: Backend) -> Sequence[str]:
     """Notes which variables the function reads that are set here and reach no worker."""
-    given = getattr(backend, "environment", {})
+    environment = getattr(backend, "environment", {})
     names = [
         name
         for name in source.variables
-        if name in os.environ and name not in given and not OF_A_WORKER.fullmatch(name)
+        if name in os.environ and name not in environment and not OF_A_WORKER.fullmatch(name)
     ]
     if not names:
         return ()

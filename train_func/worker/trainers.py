@@ -191,9 +191,11 @@ class _Rehearsal(TrainerCallback):
             return
         known = ", ".join(sorted(name.removeprefix("eval_") for name in names))
         fault = f"TrainingArguments(metric_for_best_model={best!r}): the metrics are {known}"
-        own = [of for of in trainer.callback_handler.callbacks if not type(of).__module__.startswith("transformers.")]
-        told = [getattr(of.on_evaluate, "__func__", None) is not TrainerCallback.on_evaluate for of in own]
-        if any(told) or getattr(trainer.evaluate, "__func__", None) is not Trainer.evaluate:
+        callbacks = trainer.callback_handler.callbacks
+        by_users = [callback for callback in callbacks if not type(callback).__module__.startswith("transformers.")]
+        hooks = [getattr(callback.on_evaluate, "__func__", None) for callback in by_users]
+        adds_metrics = any(hook is not TrainerCallback.on_evaluate for hook in hooks)
+        if adds_metrics or getattr(trainer.evaluate, "__func__", None) is not Trainer.evaluate:
             world.note(f"{fault}, unless the training's own evaluate or on_evaluate adds it")
         else:
             compute = ", or give Trainer compute_metrics" if trainer.compute_metrics is None else ""

@@ -44,13 +44,13 @@ def campaign_of(kill: str | Path, **fields: object) -> Campaign:
         kill: the name of a fault, or the path of a file that ends in .json.
         fields: of the fault; None where they are not given.
     """
-    given = {name: value for name, value in fields.items() if value is not None}
+    arguments = {name: value for name, value in fields.items() if value is not None}
     if isinstance(kill, Path) or str(kill).endswith(".json"):
-        if given:
-            names = ", ".join(f"{name}=" for name in given)
+        if arguments:
+            names = ", ".join(f"{name}=" for name in arguments)
             raise InvalidInput(f"{names} belongs to one fault; the faults of a campaign have theirs in {kill}")
         return Campaign.read(Path(kill).expanduser())
-    return Campaign(faults=(Fault(**{"kill": kill, **given}),))  # type: ignore[arg-type]
+    return Campaign(faults=(Fault(**{"kill": kill, **arguments}),))  # type: ignore[arg-type]
 
 
 def drill(target: Target, campaign: Campaign, *, is_compared: bool = False) -> DrillReport:

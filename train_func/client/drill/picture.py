@@ -119,12 +119,12 @@ def _curves(steps: Sequence[Point]) -> tuple[list[Points], list[Points]]:
     curves, repeats = list[Points](), list[Points]()
     again = math.inf  # the first step of any later attempt
     for number in sorted({step.attempt for step in steps}, reverse=True):
-        own = sorted((step for step in steps if step.attempt == number), key=lambda step: step.time)
-        numbers = [step for step in own if step.loss is not None and math.isfinite(step.loss)]
+        steps_of_attempt = sorted((step for step in steps if step.attempt == number), key=lambda step: step.time)
+        numbers = [step for step in steps_of_attempt if step.loss is not None and math.isfinite(step.loss)]
         for lines, is_repeat in ((curves, False), (repeats, True)):
             points = [(step.time, step.loss or 0.0) for step in numbers if (step.step >= again) is is_repeat]
             lines[:0] = [points] if points else []
-        again = min([again, *(step.step for step in own)])
+        again = min([again, *(step.step for step in steps_of_attempt)])
     return curves, repeats
 
 

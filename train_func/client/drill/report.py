@@ -66,8 +66,8 @@ class Recovery:
         """All of it as plain JSON values."""
         facts = {name: value for name, value in vars(self).items() if name != "fault"}
         when = datetime.fromtimestamp(self.time).astimezone().isoformat(timespec="milliseconds")
-        told = {"steps_lost": self.steps_lost, "expected_causes": list(self.fault.causes)}
-        return {"fault": self.fault.to_dict(), **facts, "time": when, **told, "has_right_cause": self.has_right_cause}
+        judged = {"steps_lost": self.steps_lost, "expected_causes": list(self.fault.causes)}
+        return {"fault": self.fault.to_dict(), **facts, "time": when, **judged, "has_right_cause": self.has_right_cause}
 
     def __str__(self) -> str:
         when = datetime.fromtimestamp(self.time).astimezone()
@@ -83,14 +83,14 @@ class Recovery:
             cost = f"{lost}; {what} came after {self.seconds:.1f} s"
         expected = " or ".join(self.fault.causes)
         verdict = "as it was" if self.has_right_cause else f"and it was {expected}"
-        told = f"{self.cause}, {verdict}: {self.message.partition(chr(10))[0]}"
+        cause = f"{self.cause}, {verdict}: {self.message.partition(chr(10))[0]}"
         if self.cause is None:
-            told = f"nothing ({expected} is what was done)"
+            cause = f"nothing ({expected} is what was done)"
         lines = [
             ("did", f"at {when:%H:%M:%S}, in attempt {self.attempt}{behind}: {self.what}"),
             ("then", then),
             ("cost", cost),
-            ("told", told),
+            ("told", cause),
         ]
         return "\n".join(f"  {name}  {words}" for name, words in lines)
 
