@@ -104,7 +104,7 @@ class Run(NamedFields):
     batch_size: int = field(default=16, metadata={"judge": whole(1, 10**7)})
     """Rows per optimizer step over all workers together."""
     micro_batch_size: int | None = field(default=None, metadata={"judge": whole(1, 10**6)})
-    """Most rows one rank holds at once; None: 8, or 4 of a language model on a CPU."""
+    """Most rows one rank holds at once; None: 640 tokens of texts on a CPU, on average, and 8 rows else."""
     learning_rate: float = field(default=5e-5, metadata={"judge": _learning_rate_fault})
     """Peak learning rate."""
     seed: int = field(default=42, metadata={"judge": whole(0, 2**32 - 1)})

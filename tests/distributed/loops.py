@@ -12,7 +12,7 @@ from train_func.errors import InvalidInput
 from train_func.wire.events import Note
 from train_func.worker.rank import reporting
 from train_func.worker.training import own_loop
-from train_func.worker.training.plan import build_plan
+from train_func.worker.training.plan import build_plan, lengths_of
 
 SIZES = {"101-rows": (101, 16, 4, 4), "40-rows": (40, 12, 2, 6), "7-rows": (7, 16, 8, 2)}
 RATE = 0.1
@@ -68,7 +68,9 @@ def plan_of(name, size, rank):
     draw = torch.Generator().manual_seed(0)
     rows = Dataset.from_dict({"x": torch.randn(num_rows, 3, generator=draw).numpy(), "y": list(range(num_rows))})
     cut = {"batch_size": batch_size, "micro_batch_size": micro_batch_size, "num_micro_batches": num_micro_batches}
-    return split_dataset_by_node(build_plan(rows, seed=1, num_epochs=2, world_size=size, **cut), rank, size)
+    return split_dataset_by_node(
+        build_plan(rows, lengths_of(rows), seed=1, num_epochs=2, world_size=size, **cut), rank, size
+    )
 
 
 def loss_of(model, batch):

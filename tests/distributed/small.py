@@ -8,7 +8,7 @@ from datasets import Dataset
 from datasets.distributed import split_dataset_by_node
 from transformers import BertConfig, BertForSequenceClassification, TrainingArguments
 
-from train_func.worker.training.plan import build_plan, plan_of, positions_of, row_ids_of
+from train_func.worker.training.plan import build_plan, lengths_of, plan_of, positions_of, row_ids_of
 
 VOCABULARY = 50
 
@@ -42,7 +42,7 @@ def model(dropout=0.0, vocabulary=VOCABULARY):
 
 def plan(rows, batch_size, micro_batch_size, num_micro_batches, world_size=1, *, seed=5, num_epochs=1):
     cut = {"micro_batch_size": micro_batch_size, "num_micro_batches": num_micro_batches, "world_size": world_size}
-    return build_plan(rows, seed=seed, num_epochs=num_epochs, batch_size=batch_size, **cut)
+    return build_plan(rows, lengths_of(rows), seed=seed, num_epochs=num_epochs, batch_size=batch_size, **cut)
 
 
 def micro_batches(plan):

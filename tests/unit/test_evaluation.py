@@ -72,6 +72,17 @@ def test_logits_are_sent_where_compute_metrics_asks_for_them_and_padded_alike(tm
     assert (seen[0][shortest, -1] == -100).all()
 
 
+@pytest.mark.skipif(torch.cuda.is_available(), reason="asks the CPU")
+def test_on_a_cpu_batches_of_long_rows_are_small(tmp_path):
+    model, shapes = Tokens(), []
+    model.register_forward_pre_hook(
+        lambda _, __, given: shapes.append(tuple(given["input_ids"].shape)), with_kwargs=True
+    )
+    rows = small.Dataset.from_dict({"input_ids": [[1] * length for length in (3000, 800, 700, 600, *range(1, 9))]})
+    trainer_of(tmp_path, model).predict(rows.add_column("label", [0] * len(rows)))
+    assert shapes == [(1, 3000), (3, 800), (7, 8), (1, 1)]
+
+
 @pytest.mark.parametrize("kind", [torch.uint8, torch.int32, torch.bool, torch.float16])
 def test_predictions_keep_their_type_where_nothing_has_to_be_padded(tmp_path, kind):
     trainer = trainer_of(tmp_path, small.model(), compute_metrics=lambda prediction: {})

@@ -132,7 +132,8 @@ def test_a_report_says_when_the_run_was_and_of_its_precision_only_what_is_known(
     times = [f"2026-01-02T03:05:{second}+00:00" for second in ("06", "07")]
     told = [replace(begins, time=times[0]), events.Stage(text="training", precision=precision, time=times[1])]
     store.put(record.keys.attempt(1).log(0), "".join(f"{events.line(event)}\n" for event in told).encode())
-    numerics = Numerics(precision="bf16", num_micro_batches=2, micro_batch_size=8, devices=("cpu",))
+    cut = {"micro_batch_tokens": None, "micro_batch_size": 8, "num_ranks": 1}
+    numerics = Numerics(precision="bf16", devices=("cpu",), **cut)
     setup = AttemptSetup(workers=1, world_size=1, versions={}, machine={}, numerics=numerics)
     store.put(record.keys.attempt(1).setup, setup.to_json())
     page = Job(record, jobs.backend, store).report(tmp_path).read_text()

@@ -19,7 +19,7 @@ from train_func.worker.rank import reporting
 from train_func.worker.rank.json_values import report_arguments
 from train_func.worker.training import own_loop
 from train_func.worker.training.own_loop import OwnState
-from train_func.worker.training.plan import ROW_ID, build_plan, facts_of
+from train_func.worker.training.plan import ROW_ID, build_plan, facts_of, lengths_of
 
 NUM_ROWS = 7
 COLUMNS = {
@@ -85,7 +85,8 @@ def facts_with(rows=SAVED["rows"], micro=2, world_size=1, lengths=None, **given)
     columns = {ROW_ID: rows} | ({"input_ids": [[0] * length for length in lengths]} if lengths else {})
     settings = {**{name: SAVED[name] for name in ("seed", "num_epochs", "batch_size")}, **given}
     cut = {"micro_batch_size": micro, "num_micro_batches": max(2, world_size), "world_size": world_size}
-    return facts_of(build_plan(Dataset.from_dict(columns), **cut, **settings))
+    rows = Dataset.from_dict(columns)
+    return facts_of(build_plan(rows, lengths_of(rows), **cut, **settings))
 
 
 @pytest.mark.parametrize("now", [{}, {"micro": 1}, {"world_size": 3}], ids=str)

@@ -18,7 +18,6 @@ from train_func.worker.training.plan import (
     cut_epochs,
     facts_of,
     lengths_of,
-    num_micro_batches,
     row_ids_of,
     rows_of,
 )
@@ -97,16 +96,6 @@ def test_ranks_have_like_work(world_size):
     assigned = assign_to_ranks(cut, tokens, world_size, 12 // world_size)
     work = np.where(assigned >= 0, costs_of(cut, tokens)[assigned], 0).sum(axis=2)
     assert (work.max(axis=0) / work.mean(axis=0)).mean() < 1.1
-
-
-@pytest.mark.parametrize(
-    "batch_size, micro_batch_size, num_ranks, expected",
-    [(16, 8, 1, 2), (16, 8, 2, 2), (16, 8, 3, 3), (16, 8, 4, 4), (64, 8, 3, 9), (2, 8, 4, 2), (1, 1, 5, 1)],
-)
-def test_every_rank_the_run_asks_for_gets_a_micro_batch_while_rows_last(
-    batch_size, micro_batch_size, num_ranks, expected
-):
-    assert num_micro_batches(batch_size, micro_batch_size, num_ranks) == expected
 
 
 @pytest.mark.parametrize("world_size", [1, 2, 3, 4, 6])

@@ -23,7 +23,8 @@ def losses(a_record, store, monkeypatch):
     """Of every step of a tiny run on one rank, in float32, and of its evaluation."""
     monkeypatch.setenv("OMP_NUM_THREADS", "1")
     record = a_record(learning_rate=0.03, batch_size=8)
-    numerics = Numerics(precision="fp32", num_micro_batches=2, micro_batch_size=8, devices=("any",))
+    cut = {"micro_batch_tokens": None, "micro_batch_size": 8, "num_ranks": 2}
+    numerics = Numerics(precision="fp32", devices=("any",), **cut)
     store.put(record.keys.numerics, numerics.to_json())
     with opened(record, logging_strategy="steps", logging_steps=1, eval_strategy="epoch") as (_, trainer):
         trainer.train()

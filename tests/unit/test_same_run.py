@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.messages import refuses, unnamed
+from tests.messages import refuses
 from tests.runs import a_run
 from tests.stored_runs import put_submission
 from tests.tiny_model import write_tiny_model
@@ -19,11 +19,8 @@ from train_func.client.packages.requirements import Resolution, Wheel
 from train_func.client.preflight import Facts, with_absolute_paths
 from train_func.client.source import Source, pack
 from train_func.client.submit import attach_to, check_ranks, record_of
-from train_func.errors import InvalidInput
 from train_func.run import NAME, Run, replace_inputs
-from train_func.wire.records import Numerics
 from train_func.worker.check import report_of
-from train_func.worker.numerics import record_first
 
 ROWS = "text,label\n" + "".join(f"the food was number {number},{number % 2}\n" for number in range(40))
 SAME_RUN = {"deadline": 60, "max_attempts": 9, "hang_after": 600, "micro_batch_size": 2}
@@ -182,21 +179,10 @@ def test_a_moved_branch_of_the_hub_is_another_run_and_its_name_no_part(store):
     assert record_for(store, run, model="0ff", dataset="beef").name != name
 
 
-def test_ranks_that_would_have_nothing_to_do_are_refused(record, store):
-    """The run has cut its batches of 16 rows into 2 micro-batches."""
-    of_task = record["with a task"]
-    cut = Numerics(precision="fp32", num_micro_batches=2, micro_batch_size=8, devices=("x",))
-    record_first(store, of_task().keys.numerics, cut)
-    check_ranks(store, of_task(workers=2), 1)
-    check_ranks(store, dataclasses.replace(of_task(workers=3), generation=2), 1)  # which has cut nothing yet
-    for workers, gpus, words in [(3, 1, ["3 ranks"]), (1, 3, ["workers=1 with 3 GPUs", "3 ranks"])]:
-        with refuses(*words, "2 micro-batches", "fresh=True"):
-            check_ranks(store, of_task(workers=workers), gpus)
-    for asked in (of_task(), of_task(epochs=7)):  # more ranks than rows in a batch, where fresh does not help
-        with pytest.raises(InvalidInput) as refused:
-            check_ranks(store, asked, Local(gpu=9).request(asked).ranks_per_worker)
-        assert unnamed(refused.value, "workers=2", "9 GPUs", "18 ranks", "batch_size=16") == []
-        assert "fresh" not in str(refused.value)
+def test_more_ranks_than_rows_of_a_global_batch_are_refused(record):
+    asked = record["with a task"]()
+    with refuses("workers=2", "9 GPUs", "18 ranks", "batch_size=16"):
+        check_ranks(asked, Local(gpu=9).request(asked).ranks_per_worker)
 
 
 def test_the_version_of_the_installed_package_of_a_task_is_part_of_the_name_and_of_one_that_travels_not(

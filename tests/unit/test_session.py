@@ -15,13 +15,13 @@ from datasets import Dataset
 from datasets.distributed import split_dataset_by_node
 from transformers import TrainingArguments
 
+from tests.distributed import small
 from tests.halves import find_text_model
 from tests.messages import refuses, unnamed
 from tests.stored_runs import put_submission
 from tests.tiny_session import result_of, trainer_of
 from train_func.errors import InvalidInput, StorageFailed
 from train_func.run import Run
-from train_func.tasks import CausalLM
 from train_func.wire.events import LAST_STEP, RowsAudited
 from train_func.wire.exits import FENCED, MODEL, Exit, exit_of
 from train_func.wire.records import Lease, Numerics, RunRecord
@@ -29,6 +29,7 @@ from train_func.worker import Session
 from train_func.worker.numerics import numerics_of
 from train_func.worker.rank import end, world
 from train_func.worker.training.arguments import logging_steps_of
+from train_func.worker.training.plan import facts_of
 
 ROWS = Dataset.from_dict({"x": [0.0] * 40})
 
@@ -91,35 +92,33 @@ def test_without_a_supervisor_a_session_takes_the_next_attempt(a_record):
 
 def test_the_probe_is_kept_for_all_attempts(a_record, store):
     key = "tiny-reviews-0123/numerics.json"
-    kept = Numerics(precision="bf16", num_micro_batches=5, micro_batch_size=4, devices=("another",))
-    store.put(key, kept.to_json())
+    cut = {"micro_batch_tokens": None, "micro_batch_size": 4, "num_ranks": 5}
+    store.put(key, Numerics(precision="bf16", devices=("another",), **cut).to_json())
     with Session(a_record(micro_batch_size=8).parameters()) as session:
         assert session.arguments()["bf16"] is True
-        assert session.arguments()["gradient_accumulation_steps"] == 5
-        assert session.arguments()["per_device_train_batch_size"] == 4
+        facts = facts_of(small.part_of(session))
+        assert (facts.batch_size, facts.num_micro_batches, facts.micro_batch_size) == (16, 5, 4)
     setup = json.loads(store.get("tiny-reviews-0123/attempts/1/setup.json").data)
-    assert (setup["workers"], setup["world_size"], setup["numerics"]["num_micro_batches"]) == (2, 1, 5)
+    assert (setup["workers"], setup["world_size"]) == (2, 1)
+    assert {name: setup["numerics"][name] for name in cut} == cut
     assert {"python", "torch", "transformers", "datasets", "train_func"} <= set(setup["versions"])
     assert setup["machine"]["cpus"] == str(os.cpu_count())
 
 
-CHAT = CausalLM(model="package://any/model", dataset="any.jsonl")
-
-
-@pytest.mark.parametrize(("task", "has_gpu", "rows"), [(None, False, 8), (CHAT, True, 8), (CHAT, False, 4)])
-def test_without_a_size_micro_batches_of_long_rows_are_small_on_a_cpu_and_later_attempts_keep_what_the_first_had(
-    a_record, store, monkeypatch, task, has_gpu, rows
+@pytest.mark.parametrize("has_gpu", [False, True])
+def test_without_a_size_rows_count_on_a_gpu_and_tokens_on_a_cpu_and_later_attempts_keep_what_the_first_had(
+    a_record, store, monkeypatch, has_gpu
 ):
     record = a_record()
-    if task:
-        record = dataclasses.replace(record, run=dataclasses.replace(record.run, task=task))
     monkeypatch.setattr(torch.cuda, "is_available", lambda: has_gpu)
     monkeypatch.setattr(torch.cuda, "is_bf16_supported", lambda **_: True)
     monkeypatch.setattr(torch.cuda, "get_device_name", lambda *_: "a GPU")
     first = numerics_of(record, store, 1, ["x"], 2)
     monkeypatch.setattr(torch.cuda, "is_available", lambda: not has_gpu)
     later = numerics_of(record, store, 2, ["x"], 2)
-    assert (first.micro_batch_size, later.micro_batch_size) == (rows, rows)
+    for numerics in (first, later):
+        cut = numerics.micro_batch_tokens, numerics.micro_batch_size, numerics.num_ranks
+        assert cut == ((None, 8, 2) if has_gpu else (640, None, 2))
 
 
 def test_an_attempt_that_computes_on_what_the_first_did_not_says_so_and_records_it(a_record, store, capsys):
@@ -136,14 +135,6 @@ def test_an_attempt_that_computes_on_what_the_first_did_not_says_so_and_records_
     assert unnamed(note, *first.devices, "another") == []
     setups = [json.loads(store.get(f"tiny-reviews-0123/attempts/{attempt}/setup.json").data) for attempt in (1, 3)]
     assert [tuple(setup["numerics"]["devices"]) for setup in setups] == [first.devices] * 2
-
-
-def test_more_ranks_than_micro_batches_are_refused_with_the_remedy(a_record, store, monkeypatch):
-    kept = Numerics(precision="fp32", num_micro_batches=1, micro_batch_size=16, devices=("another",))
-    store.put("tiny-reviews-0123/numerics.json", kept.to_json())
-    ranks_of(monkeypatch, 2)
-    with pytest.raises(InvalidInput, match="2 ranks.* 1 micro-batches"):
-        Session(a_record(micro_batch_size=16).parameters()).__enter__()
 
 
 def ranks_of(monkeypatch, num):

@@ -28,11 +28,11 @@ from train_func.client.stored_run import (
 from train_func.errors import InvalidInput, JobNotFound, TrainFuncError
 from train_func.fields import named_arguments
 from train_func.run import Run, name_of, ranks_fault, recorded_only, replace_inputs
-from train_func.storage import Store, find
+from train_func.storage import Store
 from train_func.text import counted, listed, shown
 from train_func.wire import events
 from train_func.wire.layout import RunKeys, newest_number
-from train_func.wire.records import Numerics, RunRecord
+from train_func.wire.records import RunRecord
 
 if TYPE_CHECKING:
     from train_func.client.packages.requirements import Resolution
@@ -132,7 +132,7 @@ class Request:
         record = replace(record, run=replace_inputs(run, facts.commits), submission=number + 1, submitted=events.now())
         goes_on = goes_on_in(store, record)
         request = backend.request(record)
-        check_ranks(store, record, request.ranks_per_worker)
+        check_ranks(record, request.ranks_per_worker)
         if self.packages:
             self.packages.upload(store)
         for note in (*facts.notes, *variables_note(self.source, backend), *notes(self.source, record.run)):
@@ -321,13 +321,9 @@ def resume_from(name: str, record: RunRecord, backend: Backend, store: Store) ->
     return resumed
 
 
-def check_ranks(store: Store, record: RunRecord, ranks_per_worker: int) -> None:
-    """Raises InvalidInput where there are more ranks than rows, or micro-batches, of a global batch."""
+def check_ranks(record: RunRecord, ranks_per_worker: int) -> None:
+    """Raises InvalidInput where there are more ranks than rows of a global batch."""
     workers = record.run.workers
-    num_ranks = workers * ranks_per_worker
-    fault = ranks_fault(record.run, num_ranks) if record.run.task else None
-    if cut := find(store, record.keys.numerics):  # by its first attempt
-        fault = fault or Numerics.from_json(cut.data, record.keys.numerics).idle_ranks_fault(num_ranks)
-    if fault:
+    if record.run.task and (fault := ranks_fault(record.run, workers * ranks_per_worker)):
         gpus = f"workers={workers} with {counted(ranks_per_worker, 'GPU')} each: " if ranks_per_worker > 1 else ""
         raise InvalidInput(f"{gpus}{fault}")

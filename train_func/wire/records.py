@@ -125,22 +125,14 @@ class Numerics(Record):
     """How a generation computes: decided by its first attempt, kept by every later one, in ``numerics.json``."""
 
     precision: Literal["bf16", "fp32"]
-    num_micro_batches: int
-    """Into which every global batch is cut."""
-    micro_batch_size: int
-    """Most rows of one of them."""
+    micro_batch_tokens: int | None
+    """How many tokens a micro-batch has on average, at most; None: any number."""
+    micro_batch_size: int | None
+    """Most rows of a micro-batch; None: any number."""
+    num_ranks: int
+    """Ranks that the first attempt was to have: the number of micro-batches of a global batch is a multiple of it."""
     devices: tuple[str, ...]
     """What the ranks compute on, each kind once: of the first attempt, and in a ``setup.json`` of that attempt."""
-
-    def idle_ranks_fault(self, num_ranks: int) -> str | None:
-        """Returns what is said of more ranks than there are micro-batches: some would never have work."""
-        if num_ranks <= self.num_micro_batches:
-            return None
-        return (
-            f"{num_ranks} ranks: every global batch of this run was cut into {self.num_micro_batches} micro-batches by "
-            f"its first attempt, and a rank takes at least one: use at most {self.num_micro_batches} ranks in all "
-            "workers together, or submit with fresh=True, which trains from the beginning and cuts anew"
-        )
 
 
 @dataclass(frozen=True, kw_only=True)

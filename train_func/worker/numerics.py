@@ -1,9 +1,12 @@
 """Numerics: precision and the cut into micro-batches, decided by the first attempt and kept by every later one.
 
-Only a submission that asks for a lower ``micro_batch_size``, as after one that ran out of memory, cuts the same batches
-into smaller parts and goes on from where the run was.
+The numbers of a step depend on both in their last bits. How many micro-batches a global batch is cut into follows from
+the lengths of the rows, when they are known: on a CPU, more than some hundred tokens at once are no faster, and need
+more memory. Two submissions cut the same batches into smaller parts and go on from where the run was: one with a lower
+``micro_batch_size``, as after one that ran out of memory, and one with more ranks than there are micro-batches.
 """
 
+import math
 from collections.abc import Sequence
 from dataclasses import replace
 
@@ -12,15 +15,15 @@ import torch
 from train_func.errors import InvalidInput
 from train_func.run import ranks_fault
 from train_func.storage import Store, find, put_new
-from train_func.tasks import CausalLM
 from train_func.text import counted, listed
+from train_func.wire.events import Note
 from train_func.wire.records import Numerics, RunRecord
 from train_func.worker.attempt_records import processor, write_setup
-from train_func.worker.rank import reporting
-from train_func.worker.training.plan import num_micro_batches
+from train_func.worker.rank import reporting, world
+from train_func.worker.training.plan import Ints
 
-MICRO_BATCH_SIZE = 8  # by default
-OF_LANGUAGE_MODEL_ON_CPU = 4  # long rows: fewer of them need less memory and padding, and are as fast
+ROWS_ON_GPU = 8  # of a micro-batch, at most
+TOKENS_ON_CPU = 640  # of a micro-batch, on average; the products of fewer are slower, of more not faster
 BFLOAT16 = ("avx512_bf16", "amx_bf16", "bf16", "sve_bf16")  # flags of CPUs that multiply it themselves
 
 
@@ -34,18 +37,44 @@ def device_here() -> str:
     return f"torch {torch.__version__} on {kind}"
 
 
-def numerics_here(num_micro_batches: int, micro_batch_size: int, devices: Sequence[str]) -> Numerics:
+def numerics_here(micro_batch_size: int | None, num_ranks: int, devices: Sequence[str]) -> Numerics:
     """Returns the numerics of this machine: bfloat16 where its GPU or CPU has instructions for it."""
-    if torch.cuda.is_available():
+    has_gpu = torch.cuda.is_available()
+    if has_gpu:
         is_able = torch.cuda.is_bf16_supported(including_emulation=False)
     else:
         is_able = any(map(torch.cpu.get_capabilities().get, BFLOAT16))
     return Numerics(
         precision="bf16" if is_able else "fp32",
-        num_micro_batches=num_micro_batches,
-        micro_batch_size=micro_batch_size,
+        micro_batch_tokens=None if has_gpu or micro_batch_size else TOKENS_ON_CPU,
+        micro_batch_size=micro_batch_size or (ROWS_ON_GPU if has_gpu else None),
+        num_ranks=num_ranks,
         devices=tuple(sorted({*devices})),
     )
+
+
+def num_micro_batches(numerics: Numerics, lengths: Ints, batch_size: int, world_size: int) -> int:
+    """Counts the micro-batches that each global batch of rows of these ``lengths`` is cut into, at least one a rank."""
+    rows, tokens = numerics.micro_batch_size or batch_size, numerics.micro_batch_tokens or math.inf
+    num_parts = _shared(math.ceil(batch_size * max(1 / rows, lengths.mean() / tokens)), numerics.num_ranks, batch_size)
+    if world_size <= num_parts:
+        return num_parts
+    num_finer = _shared(num_parts, world_size, batch_size)
+    world.log_rank0(
+        Note(
+            text=f"each global batch is cut into {num_finer} micro-batches, for {world_size} ranks, instead of the "
+            f"{num_parts} of the first attempt: {ROUNDS_OTHERWISE}"
+        )
+    )
+    return num_finer
+
+
+def _shared(num_parts: int, num_ranks: int, batch_size: int) -> int:
+    """Returns how many parts, and no fewer, give each rank as many as any other, while rows last."""
+    return min(batch_size, math.ceil(num_parts / num_ranks) * num_ranks)
+
+
+ROUNDS_OTHERWISE = "the global batches are the same, and sums of floating-point numbers are rounded otherwise"
 
 
 def record_first(store: Store, key: str, numerics: Numerics) -> Numerics:
@@ -55,12 +84,9 @@ def record_first(store: Store, key: str, numerics: Numerics) -> Numerics:
     return Numerics.from_json(first.data, key) if first else numerics
 
 
-def check_ranks(record: RunRecord, world_size: int, numerics: Numerics | None = None) -> None:
-    """Raises InvalidInput when there are more ranks than rows, or, where ``numerics`` tell it, than micro-batches."""
-    fault = ranks_fault(record.run, world_size)
-    if numerics and not fault:
-        fault = numerics.idle_ranks_fault(world_size)
-    if fault:
+def check_ranks(record: RunRecord, world_size: int) -> None:
+    """Raises InvalidInput when there are more ranks than rows of a global batch."""
+    if fault := ranks_fault(record.run, world_size):
         raise InvalidInput(fault)
 
 
@@ -77,9 +103,7 @@ def numerics_of(record: RunRecord, store: Store, attempt: int, devices: Sequence
     run = record.run
     if run.task:  # without one a plan may never be asked for
         check_ranks(record, len(devices))
-    has_long_rows = isinstance(run.task, CausalLM) and not torch.cuda.is_available()
-    size = run.micro_batch_size or (OF_LANGUAGE_MODEL_ON_CPU if has_long_rows else MICRO_BATCH_SIZE)
-    here = numerics_here(num_micro_batches(run.batch_size, size, num_ranks), size, devices)
+    here = numerics_here(run.micro_batch_size, num_ranks, devices)
     numerics = record_first(store, record.keys.numerics, here)
     if len({*numerics.devices, *here.devices}) > 1:
         reporting.note(
@@ -87,13 +111,9 @@ def numerics_of(record: RunRecord, store: Store, attempt: int, devices: Sequence
             f"{listed(numerics.devices)}: they round differently, so the weights of this run may differ in their last "
             "bits from those that one kind alone gives. For the same bits, train all of it on one kind"
         )
-    size = run.micro_batch_size or numerics.micro_batch_size
-    if size < numerics.micro_batch_size:
-        reporting.note(
-            f"micro_batch_size is {size} instead of {numerics.micro_batch_size}: the global batches are the same, and "
-            "sums of floating-point numbers are rounded otherwise"
-        )
-        num_parts = num_micro_batches(run.batch_size, size, numerics.num_micro_batches)
-        numerics = replace(numerics, micro_batch_size=size, num_micro_batches=num_parts)
+    size, first_size = run.micro_batch_size, numerics.micro_batch_size
+    if size and size < (first_size or math.inf):
+        reporting.note(f"micro_batch_size is {size}, and was {first_size} in the first attempt: {ROUNDS_OTHERWISE}")
+        numerics = replace(numerics, micro_batch_size=size)
     write_setup(store, record, attempt, len(devices), replace(numerics, devices=here.devices))
     return numerics

@@ -45,7 +45,7 @@ from train_func.worker.rank.marks import Phase
 from train_func.worker.training import audit, own_loop
 from train_func.worker.training.loader import seed_all
 from train_func.worker.training.own_loop import OwnState
-from train_func.worker.training.plan import build_plan
+from train_func.worker.training.plan import build_plan, lengths_of
 from train_func.worker.training.steps import Step
 
 if TYPE_CHECKING:
@@ -166,8 +166,6 @@ class Session:
         self.numerics: Numerics = world.on_rank_zero(
             lambda: numerics.numerics_of(self.record, self.store, self.attempt, devices, num_ranks)
         )
-        if self.run.task:  # without one a plan may never be asked for
-            numerics.check_ranks(self.record, self.world_size, self.numerics)
         context.here = Context(
             world.on_all_ranks(lambda: self._loading.task if self.run.task else None),
             None if self._is_call else self._begin_training,  # of a call none would be found again
@@ -248,15 +246,17 @@ class Session:
             InvalidInput: (cause "code", on every rank) when the ranks hold different rows, or none by number, or a
                 global batch has too few for all ranks.
         """
-        numerics.check_ranks(self.record, self.world_size, self.numerics)
+        numerics.check_ranks(self.record, self.world_size)
         audit.check_rows_alike(train, self._loading.train_ids, "training")
+        lengths, batch_size = lengths_of(train), self.run.batch_size
         return build_plan(
             train,
+            lengths,
             seed=self.run.seed,
             num_epochs=self.run.epochs,
-            batch_size=self.run.batch_size,
-            micro_batch_size=self.numerics.micro_batch_size,
-            num_micro_batches=self.numerics.num_micro_batches,
+            batch_size=batch_size,
+            micro_batch_size=self.numerics.micro_batch_size or batch_size,
+            num_micro_batches=numerics.num_micro_batches(self.numerics, lengths, batch_size, self.world_size),
             world_size=self.world_size,
         )
 

@@ -6,7 +6,8 @@ transformers: what is new there fails until it is decided.
 
 import dataclasses
 import math
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -27,10 +28,11 @@ DECIDED = {
     "use_cpu": "the machine decides it",
     "ddp_backend": "the machine decides it",
     "per_device_train_batch_size": "the plan fixes the batches: set micro_batch_size of the Run",
-    "gradient_accumulation_steps": "it follows from batch_size and micro_batch_size",
+    "gradient_accumulation_steps": "it follows from the plan: set batch_size and micro_batch_size of the Run",
     "num_train_epochs": "the Run and its plan have that number: set epochs of the Run, and pass "
     "TrainingArguments(**session.arguments()), which carries it",
 }
+OF_PLAN = ("per_device_train_batch_size", "gradient_accumulation_steps")
 # With a tracker, the training loss is logged about a hundred times.
 TRACKED = {"logging_strategy": "steps", "logging_steps": 0.01}
 
@@ -60,15 +62,15 @@ def session_arguments(
         "bf16": numerics.precision == "bf16",
         "ddp_backend": torch.distributed.get_backend() if has_gpu and is_launched else None,
         "dataloader_pin_memory": has_gpu,
-        "per_device_train_batch_size": numerics.micro_batch_size,
-        "per_device_eval_batch_size": 4 * numerics.micro_batch_size,
-        "gradient_accumulation_steps": math.ceil(numerics.num_micro_batches / world.size()),
+        "per_device_eval_batch_size": 4 * numerics.micro_batch_size if numerics.micro_batch_size else 32,
         "report_to": "none",
         "logging_strategy": "no",
         "save_strategy": "no",
         "disable_tqdm": True,
     }
-    if faults := _decided_faults(choices, defaults) + refused_argument_faults(choices):
+    given = [name for name in OF_PLAN if name in choices]
+    faults = [f"TrainingArguments({name}={choices[name]!r}): leave it out, because {DECIDED[name]}" for name in given]
+    if faults := faults + _decided_faults(choices, defaults) + refused_argument_faults(choices):
         raise InvalidInput(faults, cause="code")
     if choices.get("report_to", "none") not in ("none", [], ["none"]):
         defaults |= TRACKED
@@ -114,11 +116,24 @@ def leave_to_plan(args: transformers.TrainingArguments | None) -> transformers.T
     return args
 
 
+@contextmanager
+def cut_of(facts: PlanFacts, args: transformers.TrainingArguments) -> Iterator[None]:
+    """Lets ``args`` say within the block how the plan cuts its batches, as transformers counts steps by it."""
+    before = args.per_device_train_batch_size, args.gradient_accumulation_steps
+    args.gradient_accumulation_steps = facts.accumulation
+    args.per_device_train_batch_size = math.ceil(facts.batch_size / (facts.accumulation * facts.world_size))
+    try:
+        yield
+    finally:
+        args.per_device_train_batch_size, args.gradient_accumulation_steps = before
+
+
 def plan_faults(args: transformers.TrainingArguments, facts: PlanFacts) -> list[str]:
     """Returns what in ``args`` does not fit the plan that is to be trained on."""
-    expected = {"num_train_epochs": facts.num_epochs, "gradient_accumulation_steps": facts.accumulation}
+    expected = {"num_train_epochs": facts.num_epochs}
     defaults = {field.name: field.default for field in dataclasses.fields(args)}
-    for name, value in (("seed", facts.seed), ("per_device_train_batch_size", facts.micro_batch_size)):
+    of_plan = {"seed": facts.seed, **dict(zip(OF_PLAN, (facts.micro_batch_size, facts.accumulation), strict=True))}
+    for name, value in of_plan.items():
         if getattr(args, name) != defaults[name]:  # a default was not chosen by the user
             expected[name] = value
     faults = _decided_faults({name: getattr(args, name) for name in expected}, expected)

@@ -22,6 +22,7 @@ were saved or not; the weights that it loads at the end are of ``best_model_chec
 saved.
 """
 
+import math
 import re
 import traceback
 from collections.abc import Iterator, Mapping, Sequence
@@ -32,6 +33,7 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
+import torch
 import transformers
 from datasets import Dataset
 from transformers import EvalPrediction
@@ -52,6 +54,7 @@ from train_func.worker.training.loader import seed_for, take_row_ids
 from train_func.worker.training.plan import ROW_ID, features_of, lengths_of, row_ids_of
 
 Ints = npt.NDArray[np.int64]
+TOKENS_ON_CPU = 2560  # of a batch, which needs no memory for gradients; more are no faster
 PADDING = -100  # as transformers pads predictions of different lengths
 # Words in the names of metrics, by the direction in which models become better.
 _GROW = {"accuracy", "acc", "auc", "bleu", "exact", "f1", "map", "mcc", "precision", "r2", "recall", "rouge"}
@@ -144,7 +147,7 @@ def names(trainer: transformers.Trainer, rows: Dataset, prefix: str) -> set[str]
 def longest_batch(trainer: transformers.Trainer, rows: Dataset) -> Dataset:
     """Returns the rows that are evaluated first, in their order."""
     audit.check_rows_alike(rows, None, "held-out")
-    batches = _batches_of(rows, trainer.args.per_device_eval_batch_size)
+    batches = _batches_of(rows, trainer.args)
     return rows.select(np.sort(batches[0])) if batches else rows
 
 
@@ -184,9 +187,16 @@ def _with_prefix(metrics: Mapping[str, Any], prefix: str) -> dict[str, Any]:
     return {f"{prefix}_{name.removeprefix(f'{prefix}_')}": value for name, value in metrics.items()}
 
 
-def _batches_of(rows: Dataset, batch_size: int) -> list[Ints]:
-    order = np.argsort(-lengths_of(rows), kind="stable")
-    return [order[start : start + batch_size] for start in range(0, len(order), batch_size)]
+def _batches_of(rows: Dataset, args: transformers.TrainingArguments) -> list[Ints]:
+    lengths = lengths_of(rows)
+    order, most = np.argsort(-lengths, kind="stable"), math.inf if torch.cuda.is_available() else TOKENS_ON_CPU
+    batches: list[Ints] = []
+    start = 0
+    while start < len(order):
+        size = max(1, min(args.per_device_eval_batch_size, most // lengths[order[start]]))
+        batches.append(order[start : start + size])
+        start += size
+    return batches
 
 
 def _evaluate(
@@ -196,7 +206,7 @@ def _evaluate(
     rank 0 what was predicted of each."""
     if not len(rows):
         raise InvalidInput(f"The {what.replace('_', '-')} rows are none: give at least one", cause="code")
-    batches = _batches_of(rows, trainer.args.per_device_eval_batch_size)
+    batches = _batches_of(rows, trainer.args)
     mine = list(enumerate(batches))[world.rank() :: world.size()]
     collator = trainer.collator("evaluation")
     trainer.model.eval()

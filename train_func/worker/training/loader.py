@@ -15,9 +15,10 @@ from datasets import Dataset
 from torch.utils.data import DataLoader, Sampler
 
 from train_func.errors import TrainFuncError
-from train_func.worker.training.plan import PAD_TO, ROW_ID, Place, plan_of, positions_of
+from train_func.worker.training.plan import ROW_ID, Place, plan_of, positions_of
 
 Purpose = Literal["collate", "forward", "evaluate"]
+PAD_TO = 8  # tokens: lengths of a micro-batch are rounded up to this in half precision
 _PURPOSES: dict[Purpose, int] = {"collate": 0, "forward": 1, "evaluate": 2}
 
 
@@ -153,8 +154,8 @@ def take_row_ids(features: list[dict[str, Any]]) -> tuple[Any, ...]:
     return tuple(feature.pop(ROW_ID) for feature in features)
 
 
-def padded(collator: Any) -> Any:
-    """Lets a collator of transformers pad to lengths that the matrix kernels like, and returns it."""
-    if getattr(collator, "pad_to_multiple_of", PAD_TO) is None:
+def padded(collator: Any, *, is_half: bool) -> Any:
+    """Lets a collator of transformers pad to lengths that matrix kernels of half precision like, and returns it."""
+    if is_half and getattr(collator, "pad_to_multiple_of", PAD_TO) is None:
         collator.pad_to_multiple_of = PAD_TO
     return collator

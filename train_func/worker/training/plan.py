@@ -37,9 +37,9 @@ from train_func.errors import InvalidInput
 Ints = npt.NDArray[np.int64]
 Starts = npt.NDArray[np.bool_]
 
-PAD_TO = 8  # tokens: lengths of a micro-batch are rounded up to this, which the matrix kernels like
 WINDOW = (8, 32)  # global batches whose rows are sorted by length together, at least and at most
 NUM_WINDOWS = 4  # of an epoch, between these bounds: in fewer the same rows would meet in every epoch
+NO_TOKENS = 80  # what the work of a row without tokens counts, as of an image: micro-batches have 8 of them
 EMPTY = -1
 CUT_AT_ONCE = 1 << 16  # rows: short epochs are cut several at a time, because the calls cost more than the work
 
@@ -103,9 +103,8 @@ def _starts(lengths: Ints, micro_batch_size: int, num_parts: int) -> Starts:
 
     Every batch is cut into exactly ``num_parts`` parts, the costliest of which is as cheap as can be.
     """
-    padded = _padded(lengths)
-    within = partial(_cut_within, padded, micro_batch_size=micro_batch_size, num_parts=num_parts)
-    one_row = padded[:, 0]  # the cost of a part of the longest row alone
+    within = partial(_cut_within, lengths, micro_batch_size=micro_batch_size, num_parts=num_parts)
+    one_row = lengths[:, 0]  # the cost of a part of the longest row alone
     return _cheapest(within, num_parts, one_row, one_row * micro_batch_size)
 
 
@@ -118,27 +117,23 @@ def _cheapest(within: Callable[[Ints], Starts], num_parts: int, low: Ints, high:
     return within(high)
 
 
-def _cut_within(padded: Ints, limit: Ints, micro_batch_size: int, num_parts: int) -> Starts:
-    num_batches, num_rows = padded.shape
+def _cut_within(lengths: Ints, limit: Ints, micro_batch_size: int, num_parts: int) -> Starts:
+    num_batches, num_rows = lengths.shape
     starts = np.zeros((num_batches, num_rows), dtype=bool)
     starts[:, 0] = True
-    longest, size, used = padded[:, 0], np.ones(num_batches, dtype=np.int64), np.ones(num_batches, dtype=np.int64)
+    longest, size, used = lengths[:, 0], np.ones(num_batches, dtype=np.int64), np.ones(num_batches, dtype=np.int64)
     for row in range(1, num_rows):
         too_much = (size == micro_batch_size) | ((size + 1) * longest > limit)
         opens = too_much | (num_rows - row == num_parts - used)  # as many rows left as parts: one each
         starts[:, row] = opens
-        longest, size, used = np.where(opens, padded[:, row], longest), np.where(opens, 1, size + 1), used + opens
+        longest, size, used = np.where(opens, lengths[:, row], longest), np.where(opens, 1, size + 1), used + opens
     return starts
-
-
-def _padded(lengths: Ints) -> Ints:
-    return -(-lengths // PAD_TO) * PAD_TO
 
 
 def costs_of(cut: EpochBatches, lengths: Ints) -> Ints:
     """Counts the tokens of every micro-batch after padding."""
     longest = np.maximum.reduceat(lengths[cut.rows], cut.bounds[:-1])
-    return _padded(longest) * np.diff(cut.bounds)
+    return longest * np.diff(cut.bounds)
 
 
 def assign_to_ranks(cut: EpochBatches, lengths: Ints, world_size: int, accumulation: int) -> Ints:
@@ -197,7 +192,10 @@ class PlanFacts:
     world_size: int
     seed: int
     batch_size: int
+    num_micro_batches: int
+    """Into which a global batch is cut."""
     micro_batch_size: int
+    """Most rows of one of them."""
     rows_sha256: str
     """Hash of the row ids, in the order of the rows, and of the rows' lengths."""
 
@@ -219,19 +217,10 @@ class PlanFacts:
         }
 
 
-def num_micro_batches(batch_size: int, micro_batch_size: int, num_ranks: int) -> int:
-    """Counts the micro-batches that every global batch is cut into, so that each of ``num_ranks`` ranks has work.
-
-    ``num_ranks`` is what the run asked for, never what it has at the moment.
-    """
-    needed = math.ceil(batch_size / micro_batch_size)
-    return min(batch_size, math.ceil(needed / num_ranks) * num_ranks)
-
-
 def lengths_of(rows: Dataset) -> Ints:
-    """Counts the tokens of every row, in the order of the rows; all 1 where rows have no tokens."""
+    """Counts the tokens of every row, in the order of the rows; all ``NO_TOKENS`` where rows have none."""
     if LENGTH_COLUMN not in rows.column_names:
-        return np.ones(len(rows), dtype=np.int64)
+        return np.full(len(rows), NO_TOKENS, dtype=np.int64)
     tables = rows.with_format("arrow").select_columns([LENGTH_COLUMN]).iter(batch_size=10_000)
     lengths = [np.asarray(pc.list_value_length(table[LENGTH_COLUMN]), dtype=np.int64) for table in tables]
     return np.concatenate([np.empty(0, dtype=np.int64), *lengths])
@@ -261,9 +250,9 @@ class Place:
 class Plan:
     """The plan of a run over its rows, and what each of its entries holds in an epoch."""
 
-    def __init__(self, rows: Dataset, lengths: Ints, facts: PlanFacts, num_micro_batches: int) -> None:
+    def __init__(self, rows: Dataset, lengths: Ints, facts: PlanFacts) -> None:
         self.rows, self.facts = rows, facts
-        self._row_ids, self._lengths, self._num_micro_batches = row_ids_of(rows), lengths, num_micro_batches
+        self._row_ids, self._lengths = row_ids_of(rows), lengths
         self._filler = int(np.argmin(lengths))
         self._epochs: dict[int, tuple[EpochBatches, Ints]] = {}
         """The epochs that were cut last, and the micro-batch of each entry in them."""
@@ -279,7 +268,7 @@ class Plan:
         facts = self.facts
         if epoch not in self._epochs:
             end = min(facts.num_epochs, epoch + max(1, CUT_AT_ONCE // facts.num_rows))
-            given = (self._lengths, facts.batch_size, facts.micro_batch_size, self._num_micro_batches)
+            given = (self._lengths, facts.batch_size, facts.micro_batch_size, facts.num_micro_batches)
             self._epochs = {
                 number: (of, assign_to_ranks(of, self._lengths, facts.world_size, facts.accumulation).ravel())
                 for number, of in enumerate(cut_epochs(facts.seed, range(epoch, end), *given), start=epoch)
@@ -309,6 +298,7 @@ def _name_plan(pickler: Any, plan: Plan) -> None:
 
 def build_plan(
     rows: Dataset,
+    lengths: Ints,
     *,
     seed: int,
     num_epochs: int,
@@ -321,7 +311,7 @@ def build_plan(
 
     ``split_dataset_by_node`` gives rank r of a map-style data set its r-th block: exactly what that rank works on.
     """
-    lengths, row_ids = lengths_of(rows), row_ids_of(rows)
+    row_ids = row_ids_of(rows)
     ids = row_ids.astype(np.int64).tobytes() if row_ids.dtype.kind in "iu" else repr(row_ids.tolist()).encode()
     facts = PlanFacts(
         num_rows=len(rows),
@@ -331,13 +321,14 @@ def build_plan(
         world_size=world_size,
         seed=seed,
         batch_size=batch_size,
+        num_micro_batches=num_micro_batches,
         micro_batch_size=micro_batch_size,
         rows_sha256=hashlib.sha256(ids + lengths.tobytes()).hexdigest(),
     )
     table = pa.table({POSITION: np.arange(facts.num_entries)})
     fingerprint = hashlib.sha256(f"{rows._fingerprint} {facts}".encode()).hexdigest()
     entries = Dataset(InMemoryTable(table), fingerprint=fingerprint)
-    return entries.with_transform(Plan(rows, lengths, facts, num_micro_batches))
+    return entries.with_transform(Plan(rows, lengths, facts))
 
 
 def features_of(rows: Dataset, positions: list[int]) -> list[dict[str, Any]]:

@@ -70,7 +70,8 @@ class Trainer(transformers.Trainer):
         task = context.here.task
         if others.get("data_collator") is None:
             made = [task and task.collator(self.processing_class, training=is_on) for is_on in (True, False)]
-            training, held_out = (padded(of or self.data_collator) for of in made)
+            is_half = self.args.bf16 or self.args.fp16
+            training, held_out = (padded(of or self.data_collator, is_half=is_half) for of in made)
             self.data_collator, self._of_task = training, (training, held_out)
         posting = (KubeflowCallback,) if reporting.is_heard() else ()  # the supervisor posts what it hears
         for callback in (PrinterCallback, ProgressCallback, *posting):
@@ -153,7 +154,8 @@ class Trainer(transformers.Trainer):
                 world.on_all_ranks(partial(check_same_plan, self._restored, facts))
             if checks:
                 checks.before_training(self)
-            result = super().train(None, None, ignore_keys_for_eval)
+            with arguments.cut_of(facts, self.args):
+                result = super().train(None, None, ignore_keys_for_eval)
             if checks:
                 checks.after_training(self)
             if self._checkpointing:
