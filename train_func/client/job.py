@@ -53,6 +53,7 @@ class Job:
     ) -> None:
         """``promoted_as``: the name of its model in place, if attached to by it. ``printed_notes``: at submission."""
         self.record, self._printed_notes = record, frozenset(printed_notes)
+        self._shown_notes: set[str] = set()  # by the last screen: result() does not repeat them
         self._backend, self._store, self._promoted_as = backend, store, promoted_as
         self._job = backend.job(record.job_name)
 
@@ -138,8 +139,10 @@ class Job:
             self._looks.refuse_absent(state)
             failure = self._looks.failure(state) or failure
             screen.finish(failure)
+            self._shown_notes = set(screen.notes)
             if state == "Succeeded" and (words := separate(self.record, self._store)):
                 self._note(words)
+                self._shown_notes.add(words)
         except KeyboardInterrupt:
             screen.finish()
             raise self._left_running("watching", "watch", "shows it again") from None
@@ -245,8 +248,9 @@ class Job:
         published = published_result(self._store, self.record.keys)
         if published is None:
             return {}
-        for words in filter(None, (separate(self.record, self._store), published.note)):
-            self._note(words)
+        for words in (separate(self.record, self._store), published.note):
+            if words and words not in self._shown_notes:
+                self._note(words)
         return published.values
 
     def cancel(self) -> None:

@@ -79,6 +79,8 @@ class EventLines:
         self._is_over = False
         self.state = ""
         """The state that was shown last."""
+        self.notes = ()
+        """A program reads them with the result."""
 
     def take(self, news: News) -> None:
         """Prints what a look has brought."""

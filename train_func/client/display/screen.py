@@ -2,6 +2,7 @@
 
 import sys
 import time
+from collections.abc import Collection
 from typing import Any, Protocol
 
 from train_func.client.display.lines import Lines
@@ -22,6 +23,11 @@ class Screen(Protocol):
     @property
     def state(self) -> str:
         """The state of the job that was shown last."""
+        ...
+
+    @property
+    def notes(self) -> Collection[str]:
+        """The notes of workers that were shown."""
         ...
 
     def take(self, news: News) -> None:
@@ -63,6 +69,11 @@ class PaintedPanel:
     def state(self) -> str:
         """The state of the job that was shown last."""
         return self._trace.state
+
+    @property
+    def notes(self) -> Collection[str]:
+        """The notes of workers that were shown."""
+        return self._trace.notes
 
     def take(self, news: News) -> None:
         """Paints what a look has brought."""
