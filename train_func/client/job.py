@@ -21,7 +21,7 @@ from train_func.errors import InvalidInput, JobFailed, JobNotFound, StorageFaile
 from train_func.fields import whole_fault
 from train_func.process.timeout import call_with_timeout
 from train_func.storage import Store, open_store
-from train_func.text import in_ipython, shown
+from train_func.text import in_ipython, numbered_workers, shown
 from train_func.wire.events import Alert
 from train_func.wire.layout import RunKeys
 from train_func.wire.records import RunRecord
@@ -186,13 +186,12 @@ class Job:
             InvalidInput: no attempt had such a worker.
             JobNotFound: there is no such attempt.
         """
-        from train_func.client.diagnose.diagnosis import workers
         from train_func.client.logs import LogText, of_attempt
 
         if worker is not None:
             known = workers_of(self._store, self.record)
             if worker not in known:
-                raise InvalidInput(f"worker={worker!r}: {self.name} has {workers(known)}")
+                raise InvalidInput(f"worker={worker!r}: {self.name} has {numbered_workers(known)}")
         if attempt is not None and (fault := whole_fault("attempt", attempt, 1)):
             raise InvalidInput(fault)
         read = partial(self._looks.lines, self._note, worker, is_followed=follow)

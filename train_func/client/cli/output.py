@@ -12,10 +12,9 @@ from dataclasses import fields
 from typing import Any, TextIO
 
 from train_func.client.cli.exit_codes import code_of
-from train_func.client.diagnose import Diagnosis
 from train_func.client.logs import AttemptLine
 from train_func.client.runs import METRIC
-from train_func.client.status import JobEvent
+from train_func.client.status import Diagnosis, JobEvent
 from train_func.client.watch import News
 from train_func.errors import JobFailed
 from train_func.text import cut, listed, sized

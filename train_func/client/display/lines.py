@@ -10,11 +10,10 @@ from collections.abc import Callable, Hashable, Iterable
 from dataclasses import replace
 from datetime import datetime
 
-from train_func.client.diagnose import Diagnosis
 from train_func.client.display.panel import audits_in_words, is_exact
 from train_func.client.display.trace import Trace, seconds_of
 from train_func.client.logs import Attempt, AttemptLine
-from train_func.client.status import Snapshot
+from train_func.client.status import Diagnosis, Snapshot
 from train_func.client.stored_run import ENDED
 from train_func.client.watch import News
 from train_func.errors import JobFailed

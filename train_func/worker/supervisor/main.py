@@ -24,7 +24,6 @@ from train_func.worker.publish.publication import complete, delete_checkpoints
 from train_func.worker.rank import reporting
 from train_func.worker.stop import Stop, Stopped, WithinGrace
 from train_func.worker.store_wait import RECORD_SECONDS, patiently
-from train_func.worker.submission import bring_submission
 from train_func.worker.supervisor import packages
 from train_func.worker.supervisor.alerts.alerter import SEND_SECONDS, Alerter
 from train_func.worker.supervisor.attempt import WorkerAttempt
@@ -32,7 +31,7 @@ from train_func.worker.supervisor.group import Member, NotFormed, PeersLost, mee
 from train_func.worker.supervisor.lead import ElectedLead, Finished, FixedLead, Lead, Replaced
 from train_func.worker.supervisor.log import LogTee
 from train_func.worker.supervisor.rank_process import Template
-from train_func.worker.supervisor.run_inputs import RunInputs
+from train_func.worker.supervisor.run_inputs import RunInputs, bring_submission
 from train_func.worker.supervisor.uploads import Heartbeat
 from train_func.worker.supervisor.verdict import stop_verdict
 

@@ -1,5 +1,10 @@
-"""Brings the inputs of a run to local paths, once for all ranks of a worker, while the worker's peers are watched."""
+"""Brings what was submitted to local paths, once for all ranks of a worker: the source, which is verified, and inputs.
 
+Inputs are brought while the worker's peers are watched.
+"""
+
+import hashlib
+import json
 import shutil
 import time
 from collections.abc import Callable
@@ -10,13 +15,38 @@ from train_func.errors import InvalidInput
 from train_func.inputs import claim_of, key_of, variable_of
 from train_func.process.timeout import begin
 from train_func.storage import Store
-from train_func.wire.records import RunRecord
+from train_func.wire.layout import CELLS, RUN, SOURCE
+from train_func.wire.records import RunRecord, SubmissionRecord
 from train_func.worker.environment import Environment
 from train_func.worker.inputs.named import bring, link
 from train_func.worker.stop import Stop
 from train_func.worker.store_wait import NOTICE_SECONDS, patient, patiently
 
 INPUT_SECONDS = 900.0  # for a store that is away while an input is brought
+
+
+def bring_submission(store: Store, key: str, folder: Path) -> RunRecord:
+    """Writes the run, the source and its cells into ``folder``; returns the record of the run.
+
+    Raises:
+        InvalidInput: cause "source": the source is not the one that was submitted.
+        StorageFailed: the store cannot be read, or has no such submission, or one of another format.
+    """
+    submission = SubmissionRecord.from_json(store.get(key).data, f"{store.address}/{key}")
+    record = submission.run
+    source = store.get(record.keys.source).data
+    sha256 = hashlib.sha256(source).hexdigest()
+    if sha256 != record.source_sha256:
+        raise InvalidInput(
+            f"{store.address}/{record.keys.source} has SHA-256 {sha256}, and {record.source_sha256} was submitted: the "
+            "text was changed or cut short. Submit again with fresh=True, and see who writes to the store",
+            cause="source",
+        )
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / SOURCE).write_bytes(source)
+    (folder / CELLS).write_text(json.dumps(submission.cells))
+    (folder / RUN).write_bytes(record.to_json())
+    return record
 
 
 class RunInputs:

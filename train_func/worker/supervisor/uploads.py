@@ -18,7 +18,7 @@ from train_func.wire.events import CheckpointSaved, Event, now
 from train_func.wire.layout import AttemptKeys
 from train_func.wire.metrics import Row, row_of, to_csv
 from train_func.wire.records import BEAT_SECONDS, RunRecord, SignOfLife
-from train_func.worker.submission import newest_submission
+from train_func.worker.ledger import newest_submission
 
 LOG_SECONDS = 3.0  # between two uploads of a short log; twice that of one of a MiB, because each carries all of it
 HISTORY_SECONDS = 10.0  # between two uploads of a short file; longer for longer ones, as each carries all of it
