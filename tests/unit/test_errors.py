@@ -45,3 +45,10 @@ def test_an_error_of_this_package_is_printed_below_the_lines_of_the_script_alone
 def test_of_a_mistake_in_this_package_all_frames_are_printed(tmp_path):
     text = printed(tmp_path, "sys.modules['train_func.client.job'].backend_or_default = None; attach('absent')")
     assert "client/job.py" in text and "TypeError" in text
+
+
+def test_an_interrupted_watching_prints_nothing_behind_its_own_words(tmp_path):
+    assert (
+        printed(tmp_path, "from train_func.errors import WatchInterrupted; attach; raise WatchInterrupted('words')")
+        == ""
+    )
