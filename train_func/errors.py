@@ -10,10 +10,12 @@
 Every message says what was given, what is allowed, where, and what to do next.
 """
 
+import copy
 import copyreg
 import sys
 import traceback
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from types import TracebackType
 from typing import Any, Literal, get_args
 
 from train_func.text import shown
@@ -82,6 +84,31 @@ class WatchInterrupted(KeyboardInterrupt):
     def _render_traceback_(self) -> list[str]:
         """Returns what IPython shows of it: one sentence."""
         return [str(self)]
+
+
+def print_above_package(
+    print_error: Callable[[type[BaseException], BaseException, TracebackType | None], object],
+    kind: type[BaseException],
+    error: BaseException,
+    frames: TracebackType | None,
+) -> None:
+    """Prints what ended a program as IPython shows it: an error of this package needs only the frames of its caller.
+
+    ``print_error``, the ``sys.excepthook`` before, prints all frames of any other error.
+    """
+    if isinstance(error, WatchInterrupted):  # which was printed when it was raised
+        return
+    if isinstance(error, TrainFuncError):
+        error = copy.copy(error)  # without what it was raised from; a debugger has the whole one
+        above: list[TracebackType] = []
+        while frames and frames.tb_frame.f_globals.get("__name__", "").partition(".")[0] != "train_func":
+            above.append(frames)
+            frames = frames.tb_next
+        frames = None
+        for each in reversed(above):
+            frames = TracebackType(frames, each.tb_frame, each.tb_lasti, each.tb_lineno)
+        error.__traceback__ = frames
+    print_error(kind, error, frames)
 
 
 def rendered(error: Exception) -> list[str]:

@@ -3,7 +3,7 @@
 Equal rows, in the same order and of the same types, make the same file: ``inputs/<SHA-256>/table.parquet`` below
 TRAIN_FUNC_HOME. Each run that was submitted with the table has a file beside it. A table is removed with the last run
 that needs it; without a run, a week after it was saved, when another table is saved. A Run that is submitted after that
-saves it again, if the notebook still holds it.
+is to be made again.
 """
 
 import contextlib
@@ -12,11 +12,9 @@ import os
 import shutil
 import tempfile
 import time
-from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
-from weakref import ref
 
 from train_func.errors import InvalidInput
 from train_func.plain import is_a
@@ -28,8 +26,6 @@ if TYPE_CHECKING:
 
 
 UNUSED_SECONDS = 7 * 24 * 3600.0  # that a table stays for a Run that may still be submitted
-_saved_tables: defaultdict[str, list[ref[Any]]] = defaultdict(list)
-"""The tables that this process has saved, by file; equal tables have one file."""
 
 
 def tables_folder() -> Path:
@@ -121,25 +117,19 @@ def saved(table: Any, field: str) -> str:
             f"{field}: the table cannot be saved in {inputs}: {error}; TRAIN_FUNC_HOME may name another folder",
             cause="storage",
         ) from None
-    _saved_tables[str(target)] += [ref(table)]
     return str(target)
 
 
-def save_again(addresses: Mapping[str, str]) -> None:
-    """Saves tables of a Run, by its fields, again, if they were removed with another run.
-
-    Raises:
-        InvalidInput: this process does not hold such a table any more, or its rows have changed.
-    """
-    for field, address in addresses.items():
-        if is_one(address) and not Path(address).exists():
-            tables = (table for table_of in [*_saved_tables[address]] if (table := table_of()) is not None)
-            if not any(saved(table, field) == address for table in tables):
-                raise InvalidInput(
-                    f"{field}: the DataFrame or Dataset was saved as {address}; that was removed with the last run "
-                    "that needed it, and this process does not hold the same rows any more: make the Run again",
-                    cause="data",
-                )
+def check_there(addresses: Mapping[str, str]) -> None:
+    """Raises InvalidInput if tables of a Run, by its fields, were removed since."""
+    faults = [
+        f"{field}: the DataFrame or Dataset was saved as {address}, which was removed when no run needed it: make the "
+        "Run again"
+        for field, address in addresses.items()
+        if is_one(address) and not Path(address).exists()
+    ]
+    if faults:
+        raise InvalidInput(faults, cause="data")
 
 
 def _of_frame(frame: Any, field: str) -> "pa.Table":

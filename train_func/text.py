@@ -31,6 +31,17 @@ def listed(values: Sequence[Any], at_most: int = 5, *, separator: str = ", ", sh
     return separator.join(map(show, values[:at_most])) + more
 
 
+def numbered_workers(numbers: Iterable[int]) -> str:
+    """Returns ``worker 0``, ``workers 0, 2`` or ``workers 0 to 199``."""
+    numbers = sorted(set(numbers))
+    if len(numbers) == 1:
+        return f"worker {numbers[0]}"
+    if len(numbers) > 2 and numbers == list(range(numbers[0], numbers[-1] + 1)):
+        return f"workers {numbers[0]} to {numbers[-1]}"
+    shown = ", ".join(map(str, numbers[:6]))
+    return f"workers {shown}" + (f" and {len(numbers) - 6} more" if len(numbers) > 6 else "")
+
+
 def cut(words: str, most: int) -> str:
     """Returns the words; of more than ``most`` characters the first ones and an ellipsis."""
     return words if len(words) <= most else f"{words[:most]} ..."

@@ -10,8 +10,9 @@ from typing import Any
 from tests.cluster.following import Followed, by_attempt
 from tests.cluster.kubectl import Kubectl, until
 from train_func import Cluster, Run, submit
-from train_func.client.diagnose import Diagnosis, JobMonitor
+from train_func.client.diagnose import JobMonitor
 from train_func.client.job import Job
+from train_func.client.status import Diagnosis
 from train_func.client.stored_attempts import all_ends
 from train_func.client.watch import looks
 from train_func.wire.records import EndRecord

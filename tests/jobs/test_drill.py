@@ -89,7 +89,7 @@ def test_of_an_elastic_group_the_others_go_on_without_the_worker_that_is_killed(
 
 
 def test_a_function_that_tells_no_steps_is_drilled_by_its_attempts(home, tmp_path, monkeypatch):
-    monkeypatch.setattr("train_func.client.drill.observer.SILENT_SECONDS", 1.0)  # for a step that never comes
+    monkeypatch.setattr("train_func.client.drill.course.SILENT_SECONDS", 1.0)  # for a step that never comes
     job = submit(waits_for_a_file, Run(workers=2, parameters={"file": str(tmp_path / "never")}), on=Local())
     try:
         with refuses("store", job.name, "session.report"):

@@ -15,8 +15,8 @@ from tests.tiny_llama import write_tiny_llama
 from train_func.errors import InvalidInput
 from train_func.storage import open_store
 from train_func.tasks import CausalLM
+from train_func.worker.publish import adapters
 from train_func.worker.publish import model as model_module
-from train_func.worker.publish import module
 from train_func.worker.tasks.causal_lm import CausalLMTuner
 
 
@@ -44,7 +44,7 @@ def record(task, tmp_path):
 
 
 def saved(model, folder, record):
-    module.save_adapters(model, folder, record)
+    adapters.save_adapters(model, folder, record)
     with safe_open(folder / "adapter_model.safetensors", framework="pt") as file:
         return json.loads((folder / "adapter_config.json").read_text()), set(file.keys())
 
@@ -73,7 +73,7 @@ def test_a_vocabulary_is_compared_with_the_files_that_were_loaded_and_never_with
     asked = []
     monkeypatch.setattr("peft.utils.save_and_load.check_file_exists_on_hf_hub", lambda *of: asked.append(of))
     model.peft_config["default"].base_model_name_or_path = "owner/llama"
-    module.check_all_published(model)
+    adapters.check_all_published(model)
     _, names = saved(model, tmp_path / "as it was", record)
     assert all("lora_" in name for name in names)
     model.resize_token_embeddings(model.config.vocab_size + 3)
@@ -106,7 +106,7 @@ def test_all_that_peft_publishes_with_adapters_may_be_trained(model, settings):
     adapted = get_peft_model(
         base, LoraConfig(task_type="CAUSAL_LM", target_modules=["q_proj", "down_proj"], **settings)
     )
-    module.check_all_published(adapted)
+    adapters.check_all_published(adapted)
 
 
 @pytest.mark.parametrize(("layers", "is_published"), [(["lm_head"], False), (["lm_head", "embed_tokens"], True)])
@@ -115,4 +115,4 @@ def test_new_tokens_whose_weights_would_be_lost_are_refused(model, layers, is_pu
     base.resize_token_embeddings(base.config.vocab_size + 3)
     adapted = get_peft_model(base, LoraConfig(task_type="CAUSAL_LM", target_modules=layers))
     with nullcontext() if is_published else pytest.raises(InvalidInput, match="embed_tokens"):
-        module.check_all_published(adapted)
+        adapters.check_all_published(adapted)

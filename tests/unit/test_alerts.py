@@ -19,7 +19,7 @@ from train_func.worker.rank import reporting
 from train_func.worker.rank.marks import Mark, Phase
 from train_func.worker.supervisor.alerts.alerter import SEND_SECONDS, Alerter
 from train_func.worker.supervisor.alerts.poster import POST_SECONDS
-from train_func.worker.supervisor.alerts.rules import PAUSE_SECONDS, WAIT_SECONDS, AlertRules
+from train_func.worker.supervisor.alerts.rules import SAME_KIND_SECONDS, WAIT_SECONDS, AlertRules
 
 NUM_STEPS = 1000
 
@@ -81,7 +81,7 @@ def test_a_loss_that_rises_plainly_makes_one_alert_and_noise_makes_none(loss, no
         clock = Clock()
         rules, alerts = AlertRules(clock), []
         for step in range(1, NUM_STEPS * per_step + 1):
-            clock.seconds += PAUSE_SECONDS
+            clock.seconds += SAME_KIND_SECONDS
             value = loss(step // per_step) * math.exp(drawn.gauss(0, math.log(noise)))
             alerts += rules.hear(progress(step, value, num_steps=NUM_STEPS * per_step))
         assert [alert.kind for alert in alerts] == ["loss_rises"] * (expected is not None)
@@ -184,7 +184,7 @@ def test_each_occasion_makes_one_alert_that_names_it(heard, expected):
     clock = Clock()
     rules, alerts = AlertRules(clock), []
     for event in heard:
-        clock.seconds += PAUSE_SECONDS
+        clock.seconds += SAME_KIND_SECONDS
         alerts += rules.hear(event)
     assert [alert.kind for alert in alerts] == [kind for kind, *_ in expected]
     for alert, (_, *facts) in zip(alerts, expected, strict=True):
@@ -197,7 +197,7 @@ def test_each_training_of_a_function_has_the_alerts_of_its_own_loss():
     rising = [1.2**step for step in range(60)]
     for losses in (rising, rising, [NAN, NAN], [NAN]):
         for step, loss in enumerate(losses, 1):
-            clock.seconds += PAUSE_SECONDS
+            clock.seconds += SAME_KIND_SECONDS
             alerts += rules.hear(progress(step, loss))
     assert [alert.kind for alert in alerts] == ["loss_rises"] * 2 + ["loss_not_finite"] * 2
 
@@ -307,8 +307,8 @@ def test_a_job_that_starts_again_and_again_makes_an_alert_a_minute():
         clock.seconds += 5
         alerts += [*rules.hear(begins(attempt)), *rules.hear(progress(1, NAN))]
     per_kind = [[alert.kind for alert in alerts].count(kind) for kind in ("restart", "loss_not_finite")]
-    assert per_kind == [600 // PAUSE_SECONDS] * 2
-    assert WAIT_SECONDS > PAUSE_SECONDS
+    assert per_kind == [600 // SAME_KIND_SECONDS] * 2
+    assert WAIT_SECONDS > SAME_KIND_SECONDS
 
 
 @pytest.fixture

@@ -23,10 +23,9 @@ from train_func.client.cli import main
 from train_func.client.cli.exit_codes import CODES, code_of
 from train_func.client.cli.output import EventLines, Output
 from train_func.client.control.move import Move
-from train_func.client.diagnose import Diagnosis
 from train_func.client.job import Job
 from train_func.client.local.local_job import LocalJob
-from train_func.client.status import Condition, JobEvent, Snapshot
+from train_func.client.status import Condition, Diagnosis, JobEvent, Snapshot
 from train_func.client.status import JobStatus as Status
 from train_func.client.watch import News
 from train_func.errors import CAUSES, StorageFailed

@@ -69,6 +69,17 @@ def test_each_picture_names_its_metric_and_a_run_has_the_same_colour_in_all_of_t
     assert len({*colours[0], *colours[1]}) == 3
 
 
+@pytest.mark.parametrize("width", [80, 300])
+def test_the_table_fits_into_the_terminal_and_leaves_out_no_value(store, monkeypatch, width):
+    monkeypatch.setenv("COLUMNS", str(width))
+    words = [letter * 60 for letter in "xy"]
+    names = [put_run(store, Run(name="own", parameters={"words": each}), metrics={"rows": 7}).name for each in words]
+    text = str(compare(*names))
+    assert max(map(len, text.splitlines())) <= width
+    assert unnamed(text, *names, *words, "parameters.words") == []
+    assert re.search(r"^rows +7 +7$", text, re.MULTILINE)
+
+
 def test_a_run_that_has_reported_nothing_is_compared_by_what_was_asked(store, two):
     bare = put_run(store, Run(name="own", epochs=7)).name
     compared = compare(*two, bare)
@@ -134,7 +145,7 @@ def test_rows_are_not_compared_where_one_run_has_predicted_classes_and_another_t
 
 
 def test_rows_that_changed_are_shown_with_the_beginnings_of_their_texts_where_the_data_are(
-    store, tiny_bert, tmp_path, capsys
+    store, tiny_bert, tmp_path, capsys, monkeypatch
 ):
     path = tmp_path / "reviews.csv"
     path.write_text("text,label\n" + "".join(f'"dish {i}\nwas {"very " * 20}good",{i % 2}\n' for i in range(9)))
@@ -145,6 +156,7 @@ def test_rows_that_changed_are_shown_with_the_beginnings_of_their_texts_where_th
         columns = {"row": ids, "expected": [0] * 4, "predicted": [0, number, 0, 0], "confidence": [0.75] * 4}
         put_predictions(store, record, Predictions(step=1, num_rows=4, held_out_sha256="7", columns=columns))
     names = [record.name for record in records]
+    monkeypatch.setenv("COLUMNS", "200")
     text = f"dish {ids[1]} was {'very ' * 20}"[:80]
     (line,) = [line for line in str(compare(*names)).splitlines() if line.startswith(f"row {ids[1]}, 0")]
     assert line.endswith(f"  {text} ...")

@@ -9,13 +9,12 @@ import pytest
 
 from tests.messages import unnamed
 from tests.recorded_jobs import Clock, RecordedBackend, RecordedJob, a_record
-from train_func.client.diagnose import Diagnosis
 from train_func.client.display.lines import LONGEST_REASON, MOST_PRINTED, PROGRESS_SECONDS, Lines
 from train_func.client.display.screen import PaintedPanel
 from train_func.client.display.terminal import Terminal
 from train_func.client.job import Job
 from train_func.client.logs import Attempt, AttemptLine
-from train_func.client.status import Condition, JobStatus, LogLine, LogPosition, Pod, Snapshot
+from train_func.client.status import Condition, Diagnosis, JobStatus, LogLine, LogPosition, Pod, Snapshot
 from train_func.client.watch import JobLooks, News
 from train_func.errors import StorageFailed
 from train_func.storage import open_store

@@ -3,6 +3,7 @@
 import json
 from dataclasses import replace
 from datetime import datetime
+from types import SimpleNamespace
 
 import pytest
 
@@ -223,6 +224,15 @@ def test_a_result_says_why_it_has_no_metrics(job, capsys):
     job._store.put(job.record.keys.result, b'{"format": 1, "attempt": 1, "files": {}, "note": "not measured: why"}')
     assert job.result() == {}
     assert "not measured: why" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("is_shown", [True, False])
+def test_a_result_repeats_no_note_that_the_watching_has_shown(job, capsys, is_shown):
+    job._store.put(job.record.keys.result, b'{"format": 1, "attempt": 1, "files": {}, "note": "not measured: why"}')
+    screen = SimpleNamespace(notes=["not measured: why"] if is_shown else [], take=str, finish=str, close=str)
+    job.show(screen)
+    job.result()
+    assert ("not measured: why" in capsys.readouterr().out) is not is_shown
 
 
 def test_a_history_that_is_read_before_anything_was_reported_is_empty_and_prints_nothing(job, capsys):

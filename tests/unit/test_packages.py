@@ -17,7 +17,7 @@ from train_func.client.packages.requirements import requirement_faults, resolve
 from train_func.client.source import pack
 from train_func.storage import open_store
 from train_func.wire.layout import image_key
-from train_func.worker.supervisor.uploads import share_packages
+from train_func.worker.supervisor.packages import share_packages
 
 
 @pytest.fixture
@@ -282,7 +282,7 @@ def test_workers_list_the_packages_of_their_image_for_later_submissions(cluster,
     assert backend.inventory() is None
     assert "lab/image:listed-by-workers" in capsys.readouterr().out
     lists(tmp_path / "list.json", inventory(pies="1.4"))
-    monkeypatch.setattr("train_func.worker.supervisor.uploads.PACKAGES", tmp_path / "list.json")
+    monkeypatch.setattr("train_func.worker.supervisor.packages.PACKAGES", tmp_path / "list.json")
     share_packages(open_store((tmp_path / "store").as_uri()), "lab/image:listed-by-workers")
     assert backend.inventory().packages["pies"] == "1.4"
     assert cluster("lab/image:other").inventory() is None

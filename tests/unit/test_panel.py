@@ -9,13 +9,12 @@ from xml.dom import minidom
 import pytest
 
 from tests.messages import unnamed
-from train_func.client.diagnose import Diagnosis
 from train_func.client.display.chart import LEFT
 from train_func.client.display.html import draw
 from train_func.client.display.panel import Subject, panel_of
 from train_func.client.display.trace import Trace
 from train_func.client.logs import Attempt, AttemptLine
-from train_func.client.status import Condition, ContainerEnd, JobEvent, JobStatus, Pod, Snapshot
+from train_func.client.status import Condition, ContainerEnd, Diagnosis, JobEvent, JobStatus, Pod, Snapshot
 from train_func.client.watch import News
 from train_func.errors import JobFailed
 from train_func.wire import events

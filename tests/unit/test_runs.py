@@ -2,6 +2,7 @@
 
 import json
 import re
+import sys
 from dataclasses import replace
 from types import SimpleNamespace
 
@@ -100,6 +101,31 @@ def test_fields_of_a_task_are_compared_among_runs_with_a_task(store):
     put_run(store, Run(parameters={"lr": 0.1}))
     shown = {column for column in table(store).columns if column.startswith(("task.", "parameters."))}
     assert shown == {"task.dataset", "parameters.lr"}
+
+
+def test_a_run_without_a_task_has_no_value_in_a_field_that_no_such_run_has_set(store):
+    for epochs in (2, 5):
+        put_run(store, a_run(model="tiny", dataset="stars.csv", epochs=epochs, batch_size=8))
+    own = put_run(store, Run(name="own"))
+    columns = table(store)
+    assert (columns["epochs"].dropna().tolist(), "batch_size" in columns) == ([5, 2], False)
+    assert columns["epochs"].isna()[own.name]
+    put_run(store, Run(name="own", epochs=7))
+    assert table(store)["epochs"][own.name] == 3
+
+
+def test_a_command_in_a_terminal_folds_the_rows_that_are_wider(store, capsys, monkeypatch):
+    record = put_run(store, Run(name="own", parameters={"words": "x" * 30}), metrics={"loss": 0.5, "accuracy": 0.25})
+    put_run(store, Run(name="own", parameters={"words": "y"}), code=65)
+    monkeypatch.setenv("COLUMNS", "80")
+    monkeypatch.setattr(sys.stdout, "isatty", lambda: True, raising=False)
+    assert main(["runs", "--store", store.address]) == 0
+    text = capsys.readouterr().out
+    assert max(map(len, text.splitlines())) <= 80
+    assert unnamed(text, record.name, "x" * 30, "loss=0.5", "accuracy=0.25") == []
+    monkeypatch.setattr(sys.stdout, "isatty", lambda: False, raising=False)
+    assert main(["runs", "--store", store.address]) == 0
+    assert len(capsys.readouterr().out.splitlines()) == 3
 
 
 def test_runs_of_one_function_that_differ_in_their_source_or_packages_differ_in_the_table(store):

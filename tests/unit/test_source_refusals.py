@@ -161,14 +161,6 @@ REFUSED = {
         5,
         "'W', which it uses, has changed since",
     ),
-    "a counter of a decorator": (
-        (
-            "def count(f):\n  n = 0\n  def w(x):\n    nonlocal n\n    n += 1\n    return f(x)\n  return w\n"
-            "@count\ndef f(x): return x\nf(1)\ndef train_func(p): return f(1)\n"
-        ),
-        8,
-        "calls have changed 'n'",
-    ),
     "a fact of this machine set on a class": (
         "import os\nclass A: n = 1\nA.m = os.cpu_count()\ndef train_func(p): return A.m\n",
         3,

@@ -213,6 +213,10 @@ OF_DEFINITIONS = {
         "        self.n += 1\n        return self.f(x)\n@count\ndef f(x): return x\n@Count\ndef g(x): return x\n"
         "f(1), g(2)\ndef X(): return f.calls, g.n"
     ),
+    "what a decorator remembers of calls, which a worker makes anew": (
+        "def memo(f):\n    known = {}\n    n = 0\n    def w(x):\n        nonlocal n\n        n += 1\n"
+        "        return known.setdefault(x, f(x))\n    return w\n@memo\ndef f(x): return x\nf(1)\ndef X(): return f(1)"
+    ),
     "a class of the branch that was taken": (
         "flag = True\nif flag:\n    class A(dict): x = 1\nelse:\n    class A: y = 2\ndef X(): return A.x, A()"
     ),

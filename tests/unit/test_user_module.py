@@ -14,7 +14,7 @@ from train_func.storage import open_store
 from train_func.wire.records import SubmissionRecord
 from train_func.wire.source_file import Module, fold, split_lines, unfold
 from train_func.worker.rank import source as source_module
-from train_func.worker.submission import bring_submission
+from train_func.worker.supervisor.run_inputs import bring_submission
 
 TEXT = "class Box:\n    x = 1\ndef train_func(p):\n    if p:\n        raise KeyError(p)\n    return Box\n"
 

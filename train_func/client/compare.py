@@ -1,6 +1,7 @@
 """Runs side by side: what was asked for differently, their curves in one picture, their results, and the held-out rows
 that they predict differently."""
 
+import shutil
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
@@ -75,10 +76,23 @@ class SideBySide:
     """None where the runs have not predicted the same held-out rows."""
 
     def __str__(self) -> str:
-        lines = [["", *(f"{letter}: {name}" for letter, name in self._letters()), ""]]
-        lines += [[column, *cells] for column, cells in self._table()]
-        widths = [max(len(line[place]) for line in lines) for place in range(len(lines[0]))]
-        rows = ("  ".join(cell.ljust(width) for cell, width in zip(line, widths, strict=True)) for line in lines)
+        """Returns a table with a column for each run; what is too wide for the terminal stands below its name."""
+        letters = ascii_uppercase[: len(self.names)]
+        lines = [("", [*letters, ""]), *self._table()]
+        first = max(len(name) for name, _ in lines)
+        columns = shutil.get_terminal_size().columns
+        most = (columns - first) // len(letters) - 2  # characters of a cell
+        is_narrow = [max(map(len, cells[:-1])) <= most for _, cells in lines]
+        narrow = [cells for (_, cells), fits in zip(lines, is_narrow, strict=True) if fits]
+        widths = [max((len(cells[place]) for cells in narrow), default=0) for place in range(len(letters))]
+        room = columns - first - sum(width + 2 for width in widths) - len("   ...")
+        rows = [f"{letter}: {name}" for letter, name in self._letters()]
+        for (name, (*cells, text)), fits in zip(lines, is_narrow, strict=True):
+            if fits:
+                padded = [cell.ljust(width) for cell, width in zip(cells, widths, strict=True)]
+                rows.append("  ".join([name.ljust(first), *padded, cut(text, max(room, 0))]).rstrip())
+            else:
+                rows += [f"{name}  {text}", *map("  {}  {}".format, letters, cells)]
         return shown("\n".join(row.rstrip() for row in rows))
 
     __repr__ = __str__

@@ -21,7 +21,7 @@ from train_func.errors import InvalidInput, JobFailed, JobNotFound, StorageFaile
 from train_func.fields import whole_fault
 from train_func.process.timeout import call_with_timeout
 from train_func.storage import Store, open_store
-from train_func.text import in_ipython, shown
+from train_func.text import in_ipython, numbered_workers, shown
 from train_func.wire.events import Alert
 from train_func.wire.layout import RunKeys
 from train_func.wire.records import RunRecord
@@ -53,6 +53,7 @@ class Job:
     ) -> None:
         """``promoted_as``: the name of its model in place, if attached to by it. ``printed_notes``: at submission."""
         self.record, self._printed_notes = record, frozenset(printed_notes)
+        self._shown_notes: set[str] = set()  # by the last screen: result() does not repeat them
         self._backend, self._store, self._promoted_as = backend, store, promoted_as
         self._job = backend.job(record.job_name)
 
@@ -138,8 +139,10 @@ class Job:
             self._looks.refuse_absent(state)
             failure = self._looks.failure(state) or failure
             screen.finish(failure)
+            self._shown_notes = set(screen.notes)
             if state == "Succeeded" and (words := separate(self.record, self._store)):
                 self._note(words)
+                self._shown_notes.add(words)
         except KeyboardInterrupt:
             screen.finish()
             raise self._left_running("watching", "watch", "shows it again") from None
@@ -183,13 +186,12 @@ class Job:
             InvalidInput: no attempt had such a worker.
             JobNotFound: there is no such attempt.
         """
-        from train_func.client.diagnose.diagnosis import workers
         from train_func.client.logs import LogText, of_attempt
 
         if worker is not None:
             known = workers_of(self._store, self.record)
             if worker not in known:
-                raise InvalidInput(f"worker={worker!r}: {self.name} has {workers(known)}")
+                raise InvalidInput(f"worker={worker!r}: {self.name} has {numbered_workers(known)}")
         if attempt is not None and (fault := whole_fault("attempt", attempt, 1)):
             raise InvalidInput(fault)
         read = partial(self._looks.lines, self._note, worker, is_followed=follow)
@@ -245,8 +247,9 @@ class Job:
         published = published_result(self._store, self.record.keys)
         if published is None:
             return {}
-        for words in filter(None, (separate(self.record, self._store), published.note)):
-            self._note(words)
+        for words in (separate(self.record, self._store), published.note):
+            if words and words not in self._shown_notes:
+                self._note(words)
         return published.values
 
     def cancel(self) -> None:

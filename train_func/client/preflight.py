@@ -164,7 +164,7 @@ def pack_function(
 
 def check_inputs(backend: Backend, run: Run) -> tuple[Store, Facts]:
     """The store, and what is known of data and model; raises what ``submit`` raises, and creates nothing."""
-    tables.save_again(input_addresses(run))
+    tables.check_there(input_addresses(run))
     fault = None
     try:
         address = backend.store_address()

@@ -220,8 +220,19 @@ def _read_run(store: Store, name: str, backend: Backend, jobs: Mapping[str, Boun
 
 
 def differences(records: Sequence[RunRecord | None]) -> list[dict[str, Any]]:
-    """For each run the cells of the columns in which those differ that have the column."""
-    columns_of_runs = [_columns_of(record) if record else {} for record in records]
+    """For each run the cells of the columns in which those differ that have the column.
+
+    A run without a task has only those fields of Run that one such run has set: most functions never use the others.
+    """
+    default = Run()
+    set_without_task = {
+        name
+        for record in records
+        if record and record.run.task is None
+        for name in field_names(Run)
+        if getattr(record.run, name) != getattr(default, name)
+    }
+    columns_of_runs = [_columns_of(record, set_without_task) if record else {} for record in records]
     values: dict[str, list[str]] = {}
     for cells in columns_of_runs:
         for column, value in cells.items():
@@ -235,8 +246,8 @@ def differences(records: Sequence[RunRecord | None]) -> list[dict[str, Any]]:
     return [{column: cells[column] for column in different if column in cells} for cells in columns_of_runs]
 
 
-def _columns_of(record: RunRecord) -> dict[str, Any]:
-    """Returns what was asked for, by the column that shows it."""
+def _columns_of(record: RunRecord, set_without_task: Collection[str]) -> dict[str, Any]:
+    """Returns what was asked for, by the column that shows it; without a task only the fields that one such run set."""
     run = record.run
     task = run.task.to_dict() if run.task else {}
     flat = {f"task.{name}": value for name, value in task.items() if name != KIND}
@@ -244,7 +255,7 @@ def _columns_of(record: RunRecord) -> dict[str, Any]:
         value = getattr(run, name)
         if isinstance(value, Mapping):
             flat |= {f"{name}.{key}": part for key, part in value.items()}
-        elif name not in ("task", "workers", "name"):
+        elif name not in ("task", "workers", "name") and (task or name in set_without_task):
             flat[name] = value
     if record.wheels:
         flat["packages"] = ", ".join("==".join(wheel.split("-")[:2]) for wheel in sorted(record.wheels))

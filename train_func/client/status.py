@@ -1,11 +1,13 @@
-"""What a backend reports of a job: its conditions, pods, events and lines, in one shape for every kind of backend."""
+"""What a backend reports of a job, in one shape for every kind of backend: its conditions, pods, events and lines.
+
+A diagnosis is what these mean: what hinders the job."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from datetime import datetime
 from typing import Literal
 
-from train_func.errors import InvalidInput
+from train_func.errors import Cause, InvalidInput
 from train_func.text import shown
 
 
@@ -186,3 +188,26 @@ class Snapshot:
             return self
         pods = tuple(pod for pod in self.pods if not (pod.deleted and pod.ended and pod.ended < created))
         return replace(self, pods=pods, events=tuple(event for event in self.events if event.time >= created))
+
+
+@dataclass(frozen=True)
+class Diagnosis:
+    """Something that stops a job from continuing, or that happened to one of its workers."""
+
+    cause: Cause
+    message: str
+    """One or a few lines, with the cluster's own words."""
+    remedy: str = ""
+    """What to do about it."""
+    permanent: bool = False
+    """Whether only a change can help, once it has lasted."""
+    worker_message: str = ""
+    """For the end of a worker: what the worker itself wrote about it."""
+
+    @property
+    def kind(self) -> object:
+        """What stays the same while numbers and workers in the message change."""
+        return self.cause, self.permanent, self.remedy
+
+    def __str__(self) -> str:
+        return f"{self.message}\n  next: {self.remedy}" if self.remedy else self.message

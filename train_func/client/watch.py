@@ -8,10 +8,10 @@ from dataclasses import dataclass
 from typing import Any
 
 from train_func.client.backend import Backend, BoundJob
-from train_func.client.diagnose import Diagnosis, JobMonitor, explain
+from train_func.client.diagnose import JobMonitor, explain
 from train_func.client.elsewhere import whereabouts
 from train_func.client.logs import AttemptLine, RunLogs, is_read
-from train_func.client.status import Snapshot
+from train_func.client.status import Diagnosis, Snapshot
 from train_func.client.stored_attempts import job_state
 from train_func.client.stored_run import (
     ENDED,

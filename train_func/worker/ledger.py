@@ -14,14 +14,18 @@ from train_func.storage import Store, find, put_new
 from train_func.text import counted
 from train_func.wire import exits
 from train_func.wire.events import now
-from train_func.wire.layout import RunKeys
+from train_func.wire.layout import RunKeys, newest_number
 from train_func.wire.records import EndRecord, Lease, RunRecord, Verdict
 from train_func.worker import masks
 from train_func.worker.rank.end import RankEnd, records_of
-from train_func.worker.submission import newest_submission
 
 Record = TypeVar("Record", bound=Lease)
 SUBMISSION_LOOK_SECONDS = 0.5  # between two looks at the newest submission
+
+
+def newest_submission(store: Store, record: RunRecord) -> int:
+    """Returns the number of the newest submission of the run."""
+    return newest_number(store.names(record.keys.submissions)) or record.submission
 
 
 @dataclass(frozen=True)

@@ -7,8 +7,9 @@ and raises the errors of the library, whose causes have theirs.
 import argparse
 import contextlib
 import os
+import shutil
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import asdict
 from functools import partial
 from operator import methodcaller
@@ -18,22 +19,26 @@ from typing import Any, NoReturn
 from train_func.client.backend import DEFAULT, Backend, backend_or_default, make_backend, name_of_backend
 from train_func.client.cli import exit_codes
 from train_func.client.cli.options import OPTIONS, add_run_options, function_of, mapping, run_of
-from train_func.client.cli.output import EventLines, Output, error_fields, incident_fields, log_fields
+from train_func.client.cli.output import (
+    EventLines,
+    Output,
+    error_fields,
+    incident_fields,
+    log_fields,
+    run_fields,
+    run_lines,
+)
 from train_func.client.control.remove import Removal
 from train_func.client.job import Job, attach
 from train_func.client.model.promote import withdraw
-from train_func.client.runs import METRIC, stored_runs
+from train_func.client.runs import stored_runs
 from train_func.errors import InvalidInput, TrainFuncError
 from train_func.run import Run
 from train_func.storage import open_store
-from train_func.text import counted, cut, json_shown, listed, nearest, shown, sized
+from train_func.text import counted, json_shown, nearest, shown, sized
 from train_func.version import VERSION
 from train_func.wire.layout import PROBES
 
-HEADINGS = ("NAME", "TASK", "SUBMITTED", "STATE", "CAUSE", "IN PLACE", "SIZE", "DIFFERENCES", "METRICS", "NOTE")
-MOST_DIFFERENCES, MOST_METRICS = 8, 4
-MOST_LETTERS = 48  # of one of them
-RARE = ("CAUSE", "IN PLACE", "DIFFERENCES", "NOTE")  # columns that are shown only where a run has something in them
 MEANT = {  # what other programs call a command
     **dict.fromkeys(("list", "ls", "ps", "status", "jobs"), ("runs",)),
     **dict.fromkeys(("stop", "kill"), ("cancel",)),
@@ -44,7 +49,6 @@ MEANT = {  # what other programs call a command
     **dict.fromkeys(("download", "pull", "get"), ("fetch",)),
     **dict.fromkeys(("metrics", "show", "describe"), ("result",)),
 }
-OF_EVERY_RUN = ("name", "task", "submitted", "state", "workers", "cause", "in_place", "num_bytes", "note")
 
 
 class WrongUsage(Exception):
@@ -309,56 +313,13 @@ def _end(end: Callable[[Job], None], arguments: argparse.Namespace, output: Outp
 def _runs(arguments: argparse.Namespace, output: Output) -> None:
     runs, notes = stored_runs(arguments.beginning, _backend(arguments), arguments.state)
     if output.is_json:
-        return output.document({"runs": [_run_fields(row) for row in runs], "notes": notes})
-    rows = [HEADINGS, *map(_cells, runs)]
-    columns = [
-        column
-        for column, heading in zip(zip(*rows, strict=True), HEADINGS, strict=True)
-        if heading not in RARE or any(column[1:])
-    ]
-    widths = [max(map(len, column)) for column in columns]
-    for row in zip(*columns, strict=True):
-        print(shown("  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip()))
+        return output.document({"runs": [run_fields(row) for row in runs], "notes": notes})
+    for line in run_lines(runs, shutil.get_terminal_size().columns if sys.stdout.isatty() else sys.maxsize):
+        print(shown(line))
     print(f"{counted(len(runs), 'run')}, {sized(sum(row['num_bytes'] for row in runs))}", file=sys.stderr)
     for note in notes:
         print(f"note: {note}", file=sys.stderr)
     return None
-
-
-def _run_fields(row: Mapping[str, Any]) -> dict[str, Any]:
-    """Returns a run as a program reads it: its metrics, and the fields in which it differs from other runs, by name."""
-    rest = {name: value for name, value in row.items() if name not in OF_EVERY_RUN}
-    return {
-        **{name: row.get(name) for name in OF_EVERY_RUN},
-        "metrics": {name.removeprefix(METRIC): value for name, value in rest.items() if name.startswith(METRIC)},
-        "differences": {name: value for name, value in rest.items() if not name.startswith(METRIC)},
-    }
-
-
-def _cells(row: Mapping[str, Any]) -> tuple[str, ...]:
-    """The cells of a run, in the order of the headings."""
-    fields = _run_fields(row)
-    return (
-        row["name"],
-        row["task"],
-        (row["submitted"] or "")[:16].replace("T", " "),
-        row["state"],
-        row["cause"] or "",
-        row["in_place"] or "",
-        sized(row["num_bytes"]),
-        _pairs(fields["differences"], MOST_DIFFERENCES),
-        _pairs(fields["metrics"], MOST_METRICS),
-        row["note"],
-    )
-
-
-def _pairs(values: Mapping[str, Any], at_most: int) -> str:
-    words = [
-        f"{name}={f'{value:.4g}' if isinstance(value, float) else value}"
-        for name, value in values.items()
-        if value is not None
-    ]
-    return listed([cut(each, MOST_LETTERS) for each in words], at_most)
 
 
 def _remove(arguments: argparse.Namespace, output: Output) -> int:

@@ -7,18 +7,25 @@ stderr. A number that is not finite is the text NaN, Infinity or -Infinity, beca
 import json
 import math
 import sys
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import fields
 from typing import Any, TextIO
 
 from train_func.client.cli.exit_codes import code_of
-from train_func.client.diagnose import Diagnosis
 from train_func.client.logs import AttemptLine
-from train_func.client.status import JobEvent
+from train_func.client.runs import METRIC
+from train_func.client.status import Diagnosis, JobEvent
 from train_func.client.watch import News
 from train_func.errors import JobFailed
+from train_func.text import cut, listed, sized
 from train_func.wire.events import Event, now
 
+HEADINGS = ("NAME", "TASK", "SUBMITTED", "STATE", "CAUSE", "IN PLACE", "SIZE", "DIFFERENCES", "METRICS", "NOTE")
+MOST_DIFFERENCES, MOST_METRICS = 8, 4
+MOST_LETTERS = 48  # of one of them
+INDENT = "    "  # of the further lines of a run
+RARE = ("CAUSE", "IN PLACE", "DIFFERENCES", "NOTE")  # columns that are shown only where a run has something in them
+OF_EVERY_RUN = ("name", "task", "submitted", "state", "workers", "cause", "in_place", "num_bytes", "note")
 Fields = Mapping[str, Any]
 
 
@@ -79,6 +86,8 @@ class EventLines:
         self._is_over = False
         self.state = ""
         """The state that was shown last."""
+        self.notes = ()
+        """A program reads them with the result."""
 
     def take(self, news: News) -> None:
         """Prints what a look has brought."""
@@ -152,3 +161,58 @@ def incident_fields(event: JobEvent) -> Fields:
         "count": event.count,
         "worker": event.worker if event.pod else None,
     }
+
+
+def run_lines(runs: Sequence[Mapping[str, Any]], width: int) -> Iterator[str]:
+    """Returns the table of runs; columns for which the terminal has no room stand in further lines of each run."""
+    rows = [HEADINGS, *map(_cells, runs)]
+    parts: list[list[list[str]]] = [[]]
+    room = width
+    for column in zip(*rows, strict=True):
+        if column[0] in RARE and not any(column[1:]):
+            continue
+        if parts[-1] and max(map(len, column)) > room:
+            parts.append([])
+            room = width - len(INDENT)
+        cells = [cut(cell, room - len(" ...")) if len(cell) > room else cell for cell in column]
+        longest = max(map(len, cells))
+        parts[-1].append([cell.ljust(longest) for cell in cells])
+        room -= longest + 2
+    for texts in zip(*(("  ".join(row).rstrip() for row in zip(*part, strict=True)) for part in parts), strict=True):
+        yield from (f"{INDENT if number else ''}{text}" for number, text in enumerate(texts) if text)
+
+
+def run_fields(row: Mapping[str, Any]) -> dict[str, Any]:
+    """Returns a run as a program reads it: its metrics, and the fields in which it differs from other runs, by name."""
+    rest = {name: value for name, value in row.items() if name not in OF_EVERY_RUN}
+    return {
+        **{name: row.get(name) for name in OF_EVERY_RUN},
+        "metrics": {name.removeprefix(METRIC): value for name, value in rest.items() if name.startswith(METRIC)},
+        "differences": {name: value for name, value in rest.items() if not name.startswith(METRIC)},
+    }
+
+
+def _cells(row: Mapping[str, Any]) -> tuple[str, ...]:
+    """The cells of a run, in the order of the headings."""
+    fields = run_fields(row)
+    return (
+        row["name"],
+        row["task"],
+        (row["submitted"] or "")[:16].replace("T", " "),
+        row["state"],
+        row["cause"] or "",
+        row["in_place"] or "",
+        sized(row["num_bytes"]),
+        _pairs(fields["differences"], MOST_DIFFERENCES),
+        _pairs(fields["metrics"], MOST_METRICS),
+        row["note"],
+    )
+
+
+def _pairs(values: Mapping[str, Any], at_most: int) -> str:
+    words = [
+        f"{name}={f'{value:.4g}' if isinstance(value, float) else value}"
+        for name, value in values.items()
+        if value is not None
+    ]
+    return listed([cut(each, MOST_LETTERS) for each in words], at_most)

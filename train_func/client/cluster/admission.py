@@ -11,11 +11,11 @@ from typing import Any
 
 from train_func.client.cluster import api_errors
 from train_func.client.cluster.access import Access
-from train_func.client.diagnose.diagnosis import Diagnosis
 from train_func.client.diagnose.reasons import judge
 from train_func.client.job_spec import JobSpec, SecretKey, parse_quantity
 from train_func.client.kinds import KINDS
 from train_func.client.kinds.pod import pod_spec, resources
+from train_func.client.status import Diagnosis
 from train_func.errors import InvalidInput
 from train_func.text import counted
 

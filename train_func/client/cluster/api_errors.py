@@ -6,9 +6,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from train_func.client.diagnose.diagnosis import Diagnosis
 from train_func.client.diagnose.reasons import DENIED, judge
 from train_func.client.kinds import Kind
+from train_func.client.status import Diagnosis
 from train_func.errors import InvalidInput
 
 _LOG_IN = (

@@ -11,14 +11,13 @@ from itertools import pairwise
 
 from train_func.client.backend import Backend, BoundJob
 from train_func.client.diagnose import JobMonitor
-from train_func.client.diagnose.diagnosis import workers as named
 from train_func.client.elsewhere import whereabouts
 from train_func.client.status import Pod, Snapshot
 from train_func.client.stored_attempts import all_ends, attempt_numbers, attempt_rows
 from train_func.errors import InvalidInput, JobNotFound
 from train_func.fields import brief, whole_fault
 from train_func.storage import Store, find
-from train_func.text import counted, shown
+from train_func.text import counted, numbered_workers, shown
 from train_func.wire import events
 from train_func.wire.metrics import Row
 from train_func.wire.records import RunRecord
@@ -163,7 +162,7 @@ class Workers:
                 self._note(str(diagnosis))
             if failure := monitor.failure():
                 raise failure
-            self._pause(f"{named(list(workers))} {'has' if len(workers) == 1 else 'have'} not joined")
+            self._pause(f"{numbered_workers(workers)} {'has' if len(workers) == 1 else 'have'} not joined")
         pause, repeated = self._cost(before.attempt, joined) if steps else (None, None)
         moves = [
             Move(

@@ -11,7 +11,6 @@ from pathlib import Path
 from typing import Any
 
 from train_func.client.backend import BoundJob
-from train_func.client.diagnose.diagnosis import Diagnosis
 from train_func.client.diagnose.incidents import (
     EVICTION_REASONS,
     ending,
@@ -21,7 +20,7 @@ from train_func.client.diagnose.incidents import (
 )
 from train_func.client.diagnose.reasons import LESS_ON_DISK, OTHER_IMAGE, refusals, waits
 from train_func.client.source import locate, main_thread
-from train_func.client.status import Pod, Snapshot
+from train_func.client.status import Diagnosis, Pod, Snapshot
 from train_func.client.stored_attempts import all_ends, own_failures, refused_checkpoints
 from train_func.client.stored_run import Submission, goes_on_in, is_cancelled
 from train_func.errors import CAUSES, Cause, JobFailed, StorageFailed

@@ -10,9 +10,8 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 
-from train_func.client.diagnose.diagnosis import Diagnosis
 from train_func.client.diagnose.reasons import EVICTED, look_up
-from train_func.client.status import JobEvent, Pod
+from train_func.client.status import Diagnosis, JobEvent, Pod
 from train_func.errors import Cause
 from train_func.wire import exits
 from train_func.wire.records import Termination

@@ -8,10 +8,10 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
 
-from train_func.client.diagnose.diagnosis import Diagnosis, workers
 from train_func.client.kinds.reading import DELETED
-from train_func.client.status import JobEvent, Pod
+from train_func.client.status import Diagnosis, JobEvent, Pod
 from train_func.errors import Cause
+from train_func.text import numbered_workers
 
 DENIED = re.compile(r'admission webhook "[^"]+" denied the request|ValidatingAdmissionPolicy .* denied request')
 _TRIED_AGAIN = "it is tried again"
@@ -165,7 +165,7 @@ def _together(hindered: Mapping[int, Diagnosis], what: str = "") -> list[Diagnos
     for worker, diagnosis in hindered.items():
         numbers.setdefault(diagnosis, []).append(worker)
     return [
-        replace(diagnosis, message=f"{workers(those)}{what}: {diagnosis.message}")
+        replace(diagnosis, message=f"{numbered_workers(those)}{what}: {diagnosis.message}")
         for diagnosis, those in numbers.items()
     ]
 
@@ -179,7 +179,7 @@ def dead_nodes(pods: Iterable[Pod], now: datetime) -> list[Diagnosis]:
     return [
         Diagnosis(
             "cluster",
-            f"{workers([pod.worker for pod in lost])}: node {node} does not answer, silent for "
+            f"{numbered_workers([pod.worker for pod in lost])}: node {node} does not answer, silent for "
             f"{max((now - (pod.unheard_since or now)).total_seconds() for pod in lost):.0f} s",
             "nothing, if the node comes back; else, once its machine is known to be off, an administrator of the "
             f"cluster runs `kubectl taint nodes {node} node.kubernetes.io/out-of-service=nodeshutdown:NoExecute`, or "

@@ -10,11 +10,10 @@ from collections.abc import Callable, Hashable, Iterable
 from dataclasses import replace
 from datetime import datetime
 
-from train_func.client.diagnose import Diagnosis
 from train_func.client.display.panel import audits_in_words, is_exact
 from train_func.client.display.trace import Trace, seconds_of
 from train_func.client.logs import Attempt, AttemptLine
-from train_func.client.status import Snapshot
+from train_func.client.status import Diagnosis, Snapshot
 from train_func.client.stored_run import ENDED
 from train_func.client.watch import News
 from train_func.errors import JobFailed
@@ -69,10 +68,12 @@ class Lines:
         self._pause = SILENT_SECONDS
         self.state = ""
         """The state that was shown last."""
+        self.notes = set(printed_notes)
+        """The notes that were shown; none is shown twice."""
         self._size = ""
         self._past: Trace | None = None
         self._attempt: Attempt | None = None
-        self._shown_keys: set[Hashable] = {(events.Note, text) for text in printed_notes}  # what is not shown twice
+        self._shown_keys: set[Hashable] = set()  # of what else is not shown twice
         self._audits: dict[str, events.RowsAudited] = {}  # in which each row was used once
         # The newest of each kind that is not shown yet.
         self._progress: dict[Hashable, events.StepProgress | events.Reported] = {}
@@ -138,7 +139,7 @@ class Lines:
                 pass  # what only follows from an end is left to the logs
             case events.Alert(repeats=True):
                 pass
-            case events.Note(text=text) if not self._is_new((events.Note, text)):
+            case events.Note(text=text) if text in self.notes:
                 pass
             case events.WaitsForStore() | events.WaitsForPeers() if line.worker != 0:
                 pass  # what one waits for, all wait for
@@ -168,6 +169,8 @@ class Lines:
                 if self._is_new(str(audit)):
                     self.say(audit)
             case events.Event() as event:
+                if isinstance(event, events.Note):
+                    self.notes.add(event.text)
                 step = getattr(event, "step", None)
                 before = self._progress.get(events.StepProgress)
                 is_due = self._is_progress_due

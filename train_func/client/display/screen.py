@@ -2,9 +2,10 @@
 
 import sys
 import time
+from collections.abc import Collection
 from typing import Any, Protocol
 
-from train_func.client.display.lines import Lines
+from train_func.client.display.lines import SILENT_SECONDS, Lines
 from train_func.client.display.panel import Panel, Subject, duration, panel_of
 from train_func.client.display.trace import Trace
 from train_func.client.stored_run import ENDED
@@ -13,7 +14,6 @@ from train_func.errors import JobFailed
 
 PAUSE_SECONDS = 0.5  # between two repaints
 SHOWN_SECONDS = 5.0  # after which a panel is painted again though nothing has changed: it shows a time
-SILENT_SECONDS = 60.0  # after which it says that nothing is new
 
 
 class Screen(Protocol):
@@ -22,6 +22,11 @@ class Screen(Protocol):
     @property
     def state(self) -> str:
         """The state of the job that was shown last."""
+        ...
+
+    @property
+    def notes(self) -> Collection[str]:
+        """The notes of workers that were shown."""
         ...
 
     def take(self, news: News) -> None:
@@ -63,6 +68,11 @@ class PaintedPanel:
     def state(self) -> str:
         """The state of the job that was shown last."""
         return self._trace.state
+
+    @property
+    def notes(self) -> Collection[str]:
+        """The notes of workers that were shown."""
+        return self._trace.notes
 
     def take(self, news: News) -> None:
         """Paints what a look has brought."""

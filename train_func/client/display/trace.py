@@ -10,11 +10,10 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 
-from train_func.client.diagnose import Diagnosis
 from train_func.client.diagnose.incidents import ending, incidents
 from train_func.client.display.chart import Curve
 from train_func.client.logs import AttemptLine
-from train_func.client.status import Pod, Snapshot
+from train_func.client.status import Diagnosis, Pod, Snapshot
 from train_func.client.watch import News
 from train_func.errors import Cause
 from train_func.wire import events, exits

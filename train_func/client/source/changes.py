@@ -6,10 +6,10 @@ import dis
 import enum
 import inspect
 from collections.abc import Iterable, Iterator, Mapping
-from types import CellType, CodeType, FunctionType, GetSetDescriptorType, MemberDescriptorType, ModuleType
+from types import CodeType, FunctionType, GetSetDescriptorType, MemberDescriptorType, ModuleType
 from typing import NamedTuple, cast
 
-from train_func.client.source.cells import ABSENT, ATOMS, Space, Statement, is_same_literal, layers, literal
+from train_func.client.source.cells import ABSENT, Space, Statement, is_same_literal, layers, literal
 from train_func.client.source.definitions import (
     belongs_to_class,
     bindings,
@@ -32,7 +32,7 @@ class Change(NamedTuple):
     path: str
     """Its path in the module, as ``Net.forward``."""
     value: object
-    """ABSENT if it was deleted; a cell of a closure if calls have changed the state of a decorator."""
+    """ABSENT if it was deleted."""
     node: ast.stmt | None
     """Its node in the text."""
     is_made: bool
@@ -66,26 +66,6 @@ def _changes_of_function(node: _Function, value: object, path: str, space: Space
     for name, attribute in getattr(function if is_bare else value, "__dict__", {}).items():
         if not name.startswith("__") and function not in functions(attribute):
             yield Change(f"{path}.{name}", attribute, None, is_made)
-    for wrapper in functions(value) if is_made else ():
-        made_by = space.definition_at(wrapper.__code__) if wrapper is not function else None
-        for name, cell in zip(wrapper.__code__.co_freevars, wrapper.__closure__ or (), strict=True):
-            assigned = _literals_around(made_by, name) if made_by and cell != CellType() else []
-            is_state = bool(assigned) and type(cell.cell_contents) in (*ATOMS, list, dict, set)
-            if is_state and not any(is_same_literal(constant, cell.cell_contents) for constant in assigned):
-                yield Change(f"{path}.{name}", cell, node, is_made=False)
-
-
-def _literals_around(statement: Statement, name: str) -> list[object]:
-    """Returns the literals that the functions around the statement assign to a name; empty if one is no literal."""
-    inside, all_of_text = {*ast.walk(statement.node)}, statement.text.definitions.values()
-    around = [other.node for other in all_of_text if other.first < statement.first and other.last >= statement.last]
-    nodes = (inner for outer in around for inner in ast.walk(outer) if inner not in inside)
-    assigned = [
-        literal(assignment.value)
-        for assignment in nodes
-        if isinstance(assignment, ast.Assign) and target(assignment) == name
-    ]
-    return [] if ABSENT in assigned else assigned
 
 
 def _changes_of_class(node: ast.ClassDef, kind: type, path: str, space: Space) -> Iterator[Change]:

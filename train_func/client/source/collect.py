@@ -6,7 +6,7 @@ import functools
 import re
 import sys
 from collections.abc import Callable, Iterable, MutableMapping, MutableSequence, MutableSet
-from types import BuiltinFunctionType, CellType, FunctionType, MethodType, ModuleType
+from types import BuiltinFunctionType, FunctionType, MethodType, ModuleType
 
 from train_func.client.source.cells import (
     ABSENT,
@@ -306,12 +306,7 @@ class Collection:
             return
         inner = [Statement(statement.text, change.node)] if change.node else []
         by = (setters or inner or [use for use in uses if use.comes_after(statement)] or [statement])[-1]
-        if isinstance(value, CellType):
-            self.faults.append(
-                f"{statement.place()}: calls have changed {attribute!r} in a decorator of this, and a worker has it as "
-                "it was. Run this cell again, or hold it in an attribute of what the decorator returns"
-            )
-        elif value is ABSENT:
+        if value is ABSENT:
             self._add(Piece(by.text, by.first, by.source, f"del {path}\n", statement=by, names=[piece]))
         else:
             num_faults = len(self.faults)

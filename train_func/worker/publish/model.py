@@ -20,7 +20,7 @@ from train_func.storage import Store
 from train_func.wire.layout import CARD
 from train_func.wire.records import RunRecord
 from train_func.worker.inputs.model_loading import without_progress_bars
-from train_func.worker.publish import module, reloading
+from train_func.worker.publish import adapters, reloading
 from train_func.worker.publish.publication import take_source
 from train_func.worker.rank import world
 from train_func.worker.rank.json_values import left_out_note, plain_result
@@ -83,7 +83,7 @@ def write_publication(
     ``use``: the files of the task for the use of the model, by name. Raises OSError if the disk is full.
     """
     with without_progress_bars():
-        module.save_adapters(trainer.accelerator.unwrap_model(trainer.model), folder, record)
+        adapters.save_adapters(trainer.accelerator.unwrap_model(trainer.model), folder, record)
     (folder / CARD).unlink(missing_ok=True)  # a form that peft and the Hub's mixin write; the card has what it asks for
     notes = []
     if tokenizer is None:
@@ -121,8 +121,8 @@ def rehearse(
         folder.mkdir(parents=True)
         model = trainer.accelerator.unwrap_model(trainer.model)
         weights.check_finite([model], "Before the first step, ", whole=True)
-        module.check_all_published(model)
-        module.take_start(model, folder.with_name("adapters_at_first"))
+        adapters.check_all_published(model)
+        adapters.take_start(model, folder.with_name("adapters_at_first"))
         with reloading.trial_adapters(model):
             notes = [*write_publication(folder, trainer, tokenizer, record, use), *take_source(store, record, folder)]
             try:

@@ -24,15 +24,15 @@ from train_func.worker.publish.publication import complete, delete_checkpoints
 from train_func.worker.rank import reporting
 from train_func.worker.stop import Stop, Stopped, WithinGrace
 from train_func.worker.store_wait import RECORD_SECONDS, patiently
-from train_func.worker.submission import bring_submission
-from train_func.worker.supervisor import run_inputs
+from train_func.worker.supervisor import packages
 from train_func.worker.supervisor.alerts.alerter import SEND_SECONDS, Alerter
 from train_func.worker.supervisor.attempt import WorkerAttempt
 from train_func.worker.supervisor.group import Member, NotFormed, PeersLost, meet
 from train_func.worker.supervisor.lead import ElectedLead, Finished, FixedLead, Lead, Replaced
 from train_func.worker.supervisor.log import LogTee
 from train_func.worker.supervisor.rank_process import Template
-from train_func.worker.supervisor.uploads import Heartbeat, share_packages
+from train_func.worker.supervisor.run_inputs import RunInputs, bring_submission
+from train_func.worker.supervisor.uploads import Heartbeat
 from train_func.worker.supervisor.verdict import stop_verdict
 
 LOOK_SECONDS = 0.1  # between two looks at the work
@@ -102,7 +102,7 @@ class Supervisor:
         self._member: Member | None = None
         self._verdict: Verdict | None = None
         self._heartbeat: Heartbeat | None = None
-        self._inputs: run_inputs.RunInputs | None = None
+        self._inputs: RunInputs | None = None
 
     @property
     def attempt_number(self) -> int | None:
@@ -218,16 +218,16 @@ class Supervisor:
         self._heartbeat = Heartbeat(store, record, environment.pod)
         if environment.worker == 0:
             self._heartbeat.start()
-            begin(partial(share_packages, store, environment.image))
+            begin(partial(packages.share_packages, store, environment.image))
         if patiently(lambda: complete(store, record), stop):
             delete_checkpoints(store, record, RECORD_SECONDS)  # who has published may have died before it
             return Verdict(exits.DONE, None, "the run was finished before", environment.worker)
         wheels = environment.work_dir / "packages"
-        run_inputs.put_first(
-            patiently(lambda: run_inputs.unpack_packages(store, record, environment.cache_dir, wheels), stop)
+        packages.put_first(
+            patiently(lambda: packages.unpack_packages(store, record, environment.cache_dir, wheels), stop)
         )
         self._template.start(environment.job_dir / SOURCE, has_task=record.run.task is not None)
-        self._inputs = run_inputs.RunInputs(environment, record, store, stop)
+        self._inputs = RunInputs(environment, record, store, stop)
         return self._meet()
 
     def _meet(self) -> Verdict | None:

@@ -13,26 +13,17 @@ from collections.abc import Callable
 
 from train_func.errors import StorageFailed
 from train_func.process.timeout import call_with_timeout
-from train_func.storage import Store, find
+from train_func.storage import Store
 from train_func.wire.events import CheckpointSaved, Event, now
-from train_func.wire.layout import PACKAGES, AttemptKeys, image_key
+from train_func.wire.layout import AttemptKeys
 from train_func.wire.metrics import Row, row_of, to_csv
 from train_func.wire.records import BEAT_SECONDS, RunRecord, SignOfLife
-from train_func.worker.submission import newest_submission
+from train_func.worker.ledger import newest_submission
 
 LOG_SECONDS = 3.0  # between two uploads of a short log; twice that of one of a MiB, because each carries all of it
 HISTORY_SECONDS = 10.0  # between two uploads of a short file; longer for longer ones, as each carries all of it
 LONGEST_FILE = 2**20  # bytes of a file of a history, after which the next one begins
 MOST_ROWS = 20_000  # kept while the store is away: more than a day; the oldest go first
-
-
-def share_packages(store: Store, image: str) -> None:
-    """Puts the list of packages of this worker's image into the store, where submit reads it."""
-    with contextlib.suppress(OSError, StorageFailed):  # this machine has none, and a run needs none
-        packages, key = PACKAGES.read_bytes(), image_key(image)
-        entry = find(store, key)
-        if image and (entry is None or entry.data != packages):
-            store.put(key, packages)
 
 
 class Periodic(threading.Thread):

@@ -11,13 +11,14 @@ from typing import Any
 from train_func.wire.events import Alert, Event
 from train_func.wire.records import Verdict
 from train_func.worker import masks
-from train_func.worker.environment import Environment
+from train_func.worker.environment import WEBHOOK, Environment
 from train_func.worker.rank import reporting
 from train_func.worker.rank.marks import Mark
+from train_func.worker.supervisor.alerts.poster import Poster, post_json
 from train_func.worker.supervisor.alerts.rules import AlertRules
 from train_func.worker.supervisor.alerts.trainjob_status import TrainJobStatus
-from train_func.worker.supervisor.alerts.webhook import Webhook
 
+MOST_ALERTS = 100  # that wait to be posted
 SEND_SECONDS = 5.0  # for what is posted last, at the end of the worker
 
 
@@ -72,3 +73,36 @@ class Alerter:
                 reporting.note(
                     f"an alert could not be made, and no more is said of such: {type(error).__name__}: {error}"
                 )
+
+
+class Webhook:
+    """Posts each alert to an address that only the workers know."""
+
+    def __init__(self, address: str, run: str) -> None:
+        self._address, self._run = address, run
+        self._poster = Poster("an alert", WEBHOOK, most=MOST_ALERTS)
+        self.flush = self._poster.flush
+
+    def send(self, alert: Alert) -> None:
+        """Queues an alert; returns at once."""
+        body = {
+            "text": _text_of(self._run, alert),
+            "run": self._run,
+            "alert": alert.kind,
+            "message": alert.message,
+            "remedy": alert.remedy,
+            "step": alert.step,
+            "time": alert.time,
+        }
+        self._poster.send(lambda: post_json(self._address, body))
+
+
+def _text_of(run: str, alert: Alert) -> str:
+    """Returns the alert as one line for a person."""
+    first, _, more = alert.message.partition("\n")
+    parts = [f"{first} ..." if more else first]
+    if alert.step and f"step {alert.step}" not in first:
+        parts.append(f"after step {alert.step}")
+    if alert.remedy:
+        parts.append(f"next: {alert.remedy}")
+    return f"{run}: {'; '.join(parts)}"

@@ -1,7 +1,7 @@
 """The rules of alerts: takes events, and returns alerts. Has no side effects, and loads no torch.
 
-Each occasion makes one alert, and alerts of one kind are at least PAUSE_SECONDS apart, so that a job that starts again
-and again does not fill a channel. A new attempt has no occasions.
+Each occasion makes one alert, and alerts of one kind are at least SAME_KIND_SECONDS apart, so that a job that starts
+again and again does not fill a channel. A new attempt has no occasions.
 
 A stall is rank 0 without a sign of progress for STALL of the time after which that is a hang, in the phases in which a
 hang is judged; or a wait for the store or for other workers of WAIT_SECONDS.
@@ -30,10 +30,10 @@ from train_func.wire.records import Verdict
 from train_func.worker.rank.marks import Mark
 from train_func.worker.supervisor.alerts.curve import WARM_UP, LossCurve
 
-PAUSE_SECONDS = 60.0  # between two alerts of one kind
+SAME_KIND_SECONDS = 60.0  # between two alerts of one kind
 STALL = 0.5  # of the time after which a rank without progress hangs
 WAIT_SECONDS = 300.0  # for the store or the others, before it is a stall
-NOTICE_SECONDS = 60.0  # after which a wait that was not told again is over
+WAIT_OVER_SECONDS = 60.0  # after which a wait that was not told again is over
 LONGEST_LOOK = 1.0  # seconds that count between two looks: for more, this machine stood still
 MOST_METRICS = 8  # of a success
 LEARNING_RATE = "see whether the learning rate is too high: a third of it is a common try"
@@ -151,7 +151,7 @@ class AlertRules:
     def _wait(self, event: WaitsForPeers | WaitsForStore) -> Iterator[Alert]:
         now, kind = self._clock(), type(event)
         first, last = self._waits.get(kind, (now, now))
-        if now - last > NOTICE_SECONDS:
+        if now - last > WAIT_OVER_SECONDS:
             first = now
         self._waits[kind] = first, now
         if now - first >= WAIT_SECONDS:
@@ -160,9 +160,9 @@ class AlertRules:
             yield from self._give("stall", (kind, first), message, remedy)
 
     def _give(self, kind: AlertKind, occasion: Hashable, message: str, remedy: str = "") -> Iterator[Alert]:
-        """Yields the alert, unless the occasion had one, or the kind had one less than PAUSE_SECONDS ago."""
+        """Yields the alert, unless the occasion had one, or the kind had one less than SAME_KIND_SECONDS ago."""
         now = self._clock()
-        if (kind, occasion) in self._occasions or now - self._times.get(kind, -math.inf) < PAUSE_SECONDS:
+        if (kind, occasion) in self._occasions or now - self._times.get(kind, -math.inf) < SAME_KIND_SECONDS:
             return
         self._occasions.add((kind, occasion))
         self._times[kind] = now
