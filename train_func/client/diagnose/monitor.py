@@ -11,8 +11,7 @@ from train_func.client.diagnose.diagnosis import Diagnosis
 from train_func.client.diagnose.incidents import SHORT_LIFE_SECONDS, Incident, incidents
 from train_func.client.diagnose.reasons import dead_nodes, refusals, waits
 from train_func.client.kinds.kind import Operator
-from train_func.client.kinds.reading import DELETED
-from train_func.client.status import Pod, Snapshot
+from train_func.client.status import DELETED, Pod, Snapshot
 from train_func.errors import JobFailed
 from train_func.text import counted
 from train_func.wire.records import RunRecord

@@ -9,8 +9,7 @@ from dataclasses import dataclass, replace
 from datetime import datetime
 
 from train_func.client.diagnose.diagnosis import Diagnosis, workers
-from train_func.client.kinds.reading import DELETED
-from train_func.client.status import JobEvent, Pod
+from train_func.client.status import DELETED, JobEvent, Pod
 from train_func.errors import Cause
 
 DENIED = re.compile(r'admission webhook "[^"]+" denied the request|ValidatingAdmissionPolicy .* denied request')
