@@ -237,8 +237,8 @@ class Supervisor:
 
         def get_ready() -> None:
             inputs.bring(stop.check)
-            while not self._template.is_ready():
-                stop.pause(LOOK_SECONDS)
+            while not self._template.is_ready(LOOK_SECONDS):
+                stop.check()
 
         self._member = patiently(lambda: meet(self._environment, stop, self._lead, get_ready, self._member), stop)
         if self._member.is_lead:
