@@ -10,6 +10,8 @@ from typing import Literal
 from train_func.errors import Cause, InvalidInput
 from train_func.text import shown
 
+DELETED = "Deleted"  # the reason of a pod that a user or a controller has deleted, where no event tells of its end
+
 
 @dataclass(frozen=True)
 class Condition:

@@ -10,8 +10,7 @@ from datetime import UTC, datetime, timedelta
 from train_func.client.diagnose.incidents import SHORT_LIFE_SECONDS, Incident, incidents
 from train_func.client.diagnose.reasons import dead_nodes, refusals, waits
 from train_func.client.kinds.kind import Operator
-from train_func.client.kinds.reading import DELETED
-from train_func.client.status import Diagnosis, Pod, Snapshot
+from train_func.client.status import DELETED, Diagnosis, Pod, Snapshot
 from train_func.errors import JobFailed
 from train_func.text import counted
 from train_func.wire.records import RunRecord

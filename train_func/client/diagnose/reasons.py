@@ -8,8 +8,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
 
-from train_func.client.kinds.reading import DELETED
-from train_func.client.status import Diagnosis, JobEvent, Pod
+from train_func.client.status import DELETED, Diagnosis, JobEvent, Pod
 from train_func.errors import Cause
 from train_func.text import numbered_workers
 

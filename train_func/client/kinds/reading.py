@@ -6,7 +6,6 @@ from typing import Any
 
 from train_func.client.status import Condition, JobEvent, JobStatus, Pod
 
-DELETED = "Deleted"  # the reason of a pod that a user or a controller has deleted, where no event tells of its end
 NEVER = datetime.min.replace(tzinfo=UTC)
 
 Json = Mapping[str, Any]

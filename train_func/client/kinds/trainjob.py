@@ -14,7 +14,7 @@ from train_func.client.job_spec import JOIN_SECONDS, JobSpec
 from train_func.client.kinds import reading
 from train_func.client.kinds.kind import Json, Kind, Operator
 from train_func.client.placement import Placement
-from train_func.client.status import Condition, JobStatus, Pod
+from train_func.client.status import DELETED, Condition, JobStatus, Pod
 from train_func.wire.exits import STOPPED
 
 RUNTIME = "torch-distributed"
@@ -88,7 +88,7 @@ class TrainJob(Kind):
         """No event tells how a pod ends: its deletion is the news. A container that has ended starts again in it."""
         pod = super().pod(item)
         if pod.deleted and pod.exit_code in (None, STOPPED) and pod.reason in ("", "Error"):
-            return replace(pod, reason=reading.DELETED, message=f"pod {pod.name}")
+            return replace(pod, reason=DELETED, message=f"pod {pod.name}")
         return replace(pod, ended=None) if pod.phase == "Running" and not pod.deleted else pod
 
     def num_objects(self, num_workers: int) -> Mapping[str, int]:

@@ -22,10 +22,9 @@ from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
 
-from train_func.client.kinds.reading import DELETED
 from train_func.client.local.job_folder import JobFolder
 from train_func.client.local.worker import Node, Worker
-from train_func.client.status import Condition, ContainerEnd, JobEvent, JobStatus, Pod
+from train_func.client.status import DELETED, Condition, ContainerEnd, JobEvent, JobStatus, Pod
 from train_func.process import lock, process_tree
 from train_func.wire import exits
 

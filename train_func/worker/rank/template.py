@@ -21,7 +21,7 @@ import signal
 import socket
 import sys
 import traceback
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, NoReturn
 
 from train_func.process.process_tree import die_with
@@ -54,6 +54,7 @@ def main(environ: Mapping[str, str]) -> int:
             importlib.import_module(module)
     for name in QUIET:
         os.environ.pop(name, None)  # not meant for the ranks
+    generators = generators_of_modules()
     gc.freeze()  # else each collection of a rank would copy the memory that it shares with the template
     connection.send(b"ready")
     while True:
@@ -61,7 +62,7 @@ def main(environ: Mapping[str, str]) -> int:
         if not data:
             return 0
         reason, request = why_not(), json.loads(data)
-        answer = _refusal(reason) if reason else _fork(request, descriptors, supervisor, connection)
+        answer = _refusal(reason) if reason else _fork(request, descriptors, supervisor, connection, generators)
         connection.send(answer)
         for descriptor in descriptors:
             os.close(descriptor)
@@ -85,7 +86,13 @@ def _refusal(reason: str) -> bytes:
     return json.dumps({"refused": reason}).encode()
 
 
-def _fork(request: Mapping[str, Any], descriptors: list[int], supervisor: int, connection: socket.socket) -> bytes:
+def _fork(
+    request: Mapping[str, Any],
+    descriptors: list[int],
+    supervisor: int,
+    connection: socket.socket,
+    generators: Sequence[Any],
+) -> bytes:
     """Makes a rank, a child of the supervisor; returns its answer with its process id, or that it cannot be a rank."""
     heard, tell = os.pipe()
     between = os.fork()
@@ -95,7 +102,7 @@ def _fork(request: Mapping[str, Any], descriptors: list[int], supervisor: int, c
             os._exit(0)  # the rank is an orphan now, which the supervisor adopts
         try:
             connection.close()
-            _be_rank(request, descriptors, supervisor, tell)
+            _be_rank(request, descriptors, supervisor, tell, generators)
         except BaseException:
             traceback.print_exc()
         finally:
@@ -106,7 +113,9 @@ def _fork(request: Mapping[str, Any], descriptors: list[int], supervisor: int, c
         return answer.read() or b"{}"  # it has died at once
 
 
-def _be_rank(request: Mapping[str, Any], descriptors: list[int], supervisor: int, tell: int) -> NoReturn:
+def _be_rank(
+    request: Mapping[str, Any], descriptors: list[int], supervisor: int, tell: int, generators: Sequence[Any]
+) -> NoReturn:
     os.setsid()
     while os.getppid() != supervisor:
         os.kill(supervisor, 0)  # raises where it is gone, and another process adopts this one
@@ -124,7 +133,7 @@ def _be_rank(request: Mapping[str, Any], descriptors: list[int], supervisor: int
     os.close(tell)
     os.environ.update(request["variables"])
     tell_accelerate()
-    _seed_anew()
+    _seed_anew(generators)
     with contextlib.suppress(ImportError, ValueError):  # slower at worst
         num_threads = int(os.environ.get("OPENBLAS_NUM_THREADS") or os.environ["OMP_NUM_THREADS"])
         if num_threads > 1 and "numpy" in sys.modules:
@@ -147,17 +156,29 @@ def tell_accelerate() -> None:
         os.environ.setdefault("ACCELERATE_USE_CPU", "1")
 
 
-def _seed_anew() -> None:
+def generators_of_modules() -> list[Any]:
+    """Returns all generators of random numbers that the imported modules hold.
+
+    The template looks for them, not each rank: a look at every object of every module writes to its count of
+    references, and so copies 90 MB of the memory that a rank shares with the template.
+    """
+    numpy: Any = sys.modules.get("numpy")
+    kinds = (random.Random, numpy.random.RandomState) if numpy else (random.Random,)
+    return [
+        value
+        for module in list(sys.modules.values())
+        for value in list(getattr(module, "__dict__", {}).values())
+        # isinstance asks the value, and what torch has deprecated warns when it is asked
+        if issubclass(type(value), kinds) and not issubclass(type(value), random.SystemRandom)
+    ]
+
+
+def _seed_anew(generators: Sequence[Any]) -> None:
     """Seeds all generators of the imported modules, so that no two ranks draw the same numbers.
 
     datasets, for one, names the files of its cache by a generator of its own.
     """
-    numpy: Any = sys.modules.get("numpy")
-    kinds = (random.Random, numpy.random.RandomState) if numpy else (random.Random,)
-    for module in list(sys.modules.values()):
-        for value in list(getattr(module, "__dict__", {}).values()):
-            kind = type(value)  # isinstance asks the value, and what torch has deprecated warns when it is asked
-            if issubclass(kind, kinds) and not issubclass(kind, random.SystemRandom):
-                value.seed()
-    if numpy:
+    for generator in generators:
+        generator.seed()
+    if numpy := sys.modules.get("numpy"):
         numpy.random.seed()

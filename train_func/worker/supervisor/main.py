@@ -17,7 +17,7 @@ from train_func.storage import open_store
 from train_func.wire import exits
 from train_func.wire.events import WorkerEnds, WorkerStarts
 from train_func.wire.layout import SOURCE
-from train_func.wire.records import Termination, Verdict
+from train_func.wire.records import RunRecord, Termination, Verdict
 from train_func.worker import masks
 from train_func.worker.environment import GROUP_SECRET, WEBHOOK, Environment, read_environment
 from train_func.worker.publish.publication import complete, delete_checkpoints
@@ -214,6 +214,8 @@ class Supervisor:
             self._lead = ElectedLead(environment, store, record)
         self._attempt = WorkerAttempt(environment, record, store, self._log_tee, stop, self._lead, self._alerter)
         stop.check()
+        if not record.wheels:  # else the template imports what these bring
+            self._start_template(record)  # its imports take longest: the store is asked meanwhile
         patiently(lambda: store.probe(record.keys.prefix), stop)  # first: it says within seconds why it cannot be used
         self._heartbeat = Heartbeat(store, record, environment.pod)
         if environment.worker == 0:
@@ -222,13 +224,17 @@ class Supervisor:
         if patiently(lambda: complete(store, record), stop):
             delete_checkpoints(store, record, RECORD_SECONDS)  # who has published may have died before it
             return Verdict(exits.DONE, None, "the run was finished before", environment.worker)
-        wheels = environment.work_dir / "packages"
-        packages.put_first(
-            patiently(lambda: packages.unpack_packages(store, record, environment.cache_dir, wheels), stop)
-        )
-        self._template.start(environment.job_dir / SOURCE, has_task=record.run.task is not None)
+        if record.wheels:
+            wheels = environment.work_dir / "packages"
+            packages.put_first(
+                patiently(lambda: packages.unpack_packages(store, record, environment.cache_dir, wheels), stop)
+            )
+            self._start_template(record)
         self._inputs = RunInputs(environment, record, store, stop)
         return self._meet()
+
+    def _start_template(self, record: RunRecord) -> None:
+        self._template.start(self._environment.job_dir / SOURCE, has_task=record.run.task is not None)
 
     def _meet(self) -> Verdict | None:
         """Returns None once this worker is in a group."""
@@ -237,8 +243,8 @@ class Supervisor:
 
         def get_ready() -> None:
             inputs.bring(stop.check)
-            while not self._template.is_ready():
-                stop.pause(LOOK_SECONDS)
+            while not self._template.is_ready(LOOK_SECONDS):
+                stop.check()
 
         self._member = patiently(lambda: meet(self._environment, stop, self._lead, get_ready, self._member), stop)
         if self._member.is_lead:

@@ -99,14 +99,14 @@ class Template:
         template_end.close()
         self._asks, self._is_ready = asks, False
 
-    def is_ready(self) -> bool:
-        """Returns, at once, whether ranks can be started."""
+    def is_ready(self, seconds: float = 0.0) -> bool:
+        """Returns whether ranks can be started; waits for that at most ``seconds``."""
         if self._asks is None or self._is_ready:
             return True
         if time.monotonic() > self._until:
             self._give_up("its imports take too long", [])
             return True
-        readable, _, _ = select.select([self._asks], [], [], 0)
+        readable, _, _ = select.select([self._asks], [], [], seconds)
         if readable:
             self._is_ready = bool(self._asks.recv(LONGEST))
         return bool(readable)

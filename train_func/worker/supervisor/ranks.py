@@ -120,7 +120,7 @@ class Launcher:
                 address = ""
                 if self._member.is_lead:
                     address = f"{self._member.address}:{ports.enter_context(reserved_port())}"
-                while not self._template.is_ready():  # first: else ranks of others would wait for these
+                while not self._template.is_ready(RANK_LOOK_SECONDS):  # first: else ranks of others wait for these
                     self._look_around()
                 order = self._member.hear(GroupPhase.START, status=Status.PREPARED, address=address)
                 self._position = order.members.index(self._environment.worker)
@@ -157,6 +157,7 @@ class Launcher:
         usage_meter, group_meter = UsageMeter(self._environment.memory or 0), GroupMeter()
         while True:
             self._look_around()
+            time.sleep(RANK_LOOK_SECONDS)
             self._look()
             alive = self._alive()  # read before the ends: the next pass finds the end of a rank that ends meanwhile
             if self._failed_ends():
@@ -197,7 +198,7 @@ class Launcher:
                 return False
 
     def _look_around(self) -> None:
-        """Pauses; raises if a signal has come or a peer was lost."""
+        """Raises if a signal has come or a peer was lost."""
         if self._stop.requested:
             self._member.fail(stop_verdict(self._environment.worker, self._stop.name))
         self._stop.check()
@@ -211,7 +212,6 @@ class Launcher:
             if lost.verdict and lost.verdict.exit_code == exits.HANG:
                 self._hangs.print_stacks({self._rank(local): rank.pid for local, rank in self._alive().items()})
             raise
-        time.sleep(RANK_LOOK_SECONDS)
 
     def _who(self, local_rank: int, order: Order) -> dict[str, str]:
         """Returns the variables of torchrun that identify the rank for torch, Accelerate and Lightning.
