@@ -35,7 +35,8 @@ def pytest_collection_finish() -> None:
 
 
 # Files that look at one launch of four ranks: in one process they share it.
-OF_ONE_LAUNCH = {f"tests/distributed/test_{name}.py" for name in ("parity", "splits", "weighing", "lora", "images")}
+LAUNCHED = ("parity", "splits", "weighing", "loops", "lora", "images")
+OF_ONE_LAUNCH = {f"tests/distributed/test_{name}.py" for name in LAUNCHED}
 
 
 @pytest.hookimpl(optionalhook=True)
