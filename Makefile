@@ -50,6 +50,9 @@ known:
 setup:
 	infra/environment.sh 2> >(grep --line-buffered -v '^ [+~-] ' >&2)
 
+# Where it is set, each process of the tests and each worker of their jobs would compile the package and the tests anew.
+test test-all: export PYTHONDONTWRITEBYTECODE =
+
 test: setup
 	$(PYTEST) -m "not slow" $(TESTS)
 

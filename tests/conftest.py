@@ -11,6 +11,9 @@ import pytest
 # Of the servers that stand in for others here. With the default of 5, a client that asks several things at once, as the
 # preflight does, sees its connections cut off now and then.
 socketserver.TCPServer.request_queue_size = 128
+# Threads of torch that wait for one another would spin on cores that other tests need: with ten processes on two cores
+# they took six times the processor time. Read when torch is loaded, here and in the processes that are started here.
+os.environ.setdefault("OMP_WAIT_POLICY", "passive")
 collect_ignore = ["cluster", "install"]  # unless named: they need a cluster; `make test-cluster`
 SENTENCES = (
     Path(os.environ.get("TRAIN_FUNC_TEST_DATA", Path(__file__).parents[2] / "shared/data")) / "yelp_sentences.tsv"
@@ -32,7 +35,8 @@ def pytest_collection_finish() -> None:
 
 
 # Files that look at one launch of four ranks: in one process they share it.
-OF_ONE_LAUNCH = {f"tests/distributed/test_{name}.py" for name in ("parity", "splits", "weighing", "lora", "images")}
+LAUNCHED = ("parity", "splits", "weighing", "loops", "lora", "images")
+OF_ONE_LAUNCH = {f"tests/distributed/test_{name}.py" for name in LAUNCHED}
 
 
 @pytest.hookimpl(optionalhook=True)

@@ -83,7 +83,7 @@ ENVIRONMENT = [
     Variable("TRAIN_FUNC_GRACE_SECONDS", r"\d+", r"\d+", "where it is given in paces", always=False),
     Variable(
         r"PATH|PYTHONPATH|LANG|LANGUAGE|LC_\w+|TZ|\w+_CA_BUNDLE|SSL_CERT_\w+|PIP_CERT|GPG_KEY|PYTHON_\w+|"
-        r"HF_ENDPOINT|HF_HUB_OFFLINE|NVIDIA_\w+|CUDA_\w+|LD_LIBRARY_PATH|(?i:\w+_proxy)",
+        r"HF_ENDPOINT|HF_HUB_OFFLINE|OMP_WAIT_POLICY|NVIDIA_\w+|CUDA_\w+|LD_LIBRARY_PATH|(?i:\w+_proxy)",
         ANYTHING,
         ANYTHING,
         "brought along by the image or by this machine",

@@ -1,4 +1,4 @@
-"""Runs the programs of this folder under torchrun, and shows what all ranks said when one fails."""
+"""Runs the programs of this folder on several ranks, and shows what all of them said when one fails."""
 
 import fcntl
 import os
@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from tests.distributed.pods import Job
+from train_func.worker.rank.template import QUIET
 
 ROOT = Path(__file__).parents[2]
 HANG = 1800  # seconds; on a quiet machine it is one minute
@@ -30,16 +31,15 @@ def job(tmp_path):
 
 
 @pytest.fixture(scope="session")
-def torchrun(tmp_path_factory):
+def on_ranks(tmp_path_factory):
     """Runs a module with so many ranks; returns the folder it was given, with what was said in ``output``."""
 
     def run(module, *, num_ranks):
-        launch = [sys.executable, "-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={num_ranks}"]
         folder = tmp_path_factory.mktemp(module.rsplit(".", 1)[-1])
         done = subprocess.run(
-            [*launch, "-m", module, str(folder)],
+            [sys.executable, "-u", "-m", "tests.distributed.ranks", module, str(num_ranks), str(folder)],
             cwd=ROOT,
-            env={**os.environ, "OMP_NUM_THREADS": "1"},
+            env={**os.environ, "OMP_NUM_THREADS": "1", **QUIET},
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
             text=True,
@@ -53,7 +53,7 @@ def torchrun(tmp_path_factory):
 
 
 @pytest.fixture(scope="session")
-def in_worlds(torchrun, tmp_path_factory):
+def in_worlds(on_ranks, tmp_path_factory):
     """What every rank of every world found, by (world size, rank); one launch for all processes of a test run."""
     import torch
 
@@ -64,7 +64,7 @@ def in_worlds(torchrun, tmp_path_factory):
     with shared.with_suffix(".lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         if not shared.exists():
-            shared.symlink_to(torchrun("tests.distributed.worlds", num_ranks=max(WORLD_SIZES)))
+            shared.symlink_to(on_ranks("tests.distributed.worlds", num_ranks=max(WORLD_SIZES)))
     return {
         (size, rank): torch.load(shared / f"world-{size}-rank-{rank}.pt", weights_only=False)
         for size in WORLD_SIZES

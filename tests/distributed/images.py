@@ -24,7 +24,7 @@ RATE, EPOCHS, SEED = 0.05, 2, 5
 CASES = {
     "101-rows": (101, 16, 4, 4, False),
     "40-rows": (40, 12, 2, 6, False),
-    "7-rows": (7, 16, 8, 2, False),  # with four ranks two of them only fill a place
+    "7-rows": (7, 16, 8, 2, False),  # with three ranks one of them only fills a place
     "7-rows-one-by-one": (7, 3, 1, 3, True),  # of one value no BatchNorm1d has a variance
     "40-rows-own-module": (40, 16, 4, 4, True),
 }

@@ -1,4 +1,4 @@
-"""python -m torch.distributed.run --standalone --nproc-per-node 2 -m tests.distributed.sessions FOLDER
+"""python -m tests.distributed.ranks tests.distributed.sessions 2 FOLDER
 
 Two ranks in a Session: what one of them meets, both are told; what is published is published once.
 """
@@ -6,9 +6,7 @@ Two ranks in a Session: what one of them meets, both are told; what is published
 import csv
 import json
 import os
-import sys
 import time
-from pathlib import Path
 
 import torch.distributed as dist
 from datasets.distributed import split_dataset_by_node
@@ -160,8 +158,7 @@ SCENES = (
 )
 
 
-def main():
-    folder, rank = Path(sys.argv[1]), int(os.environ["RANK"])
+def main(folder, rank):
     os.environ["TRAIN_FUNC_HOME"] = str(folder / "home")
     os.environ.pop("TRAIN_FUNC_ATTEMPT", None)
     if rank == 0:
@@ -176,8 +173,3 @@ def main():
         dist.destroy_process_group()
     found["dies_on_one_rank"] = dies_on_one_rank(folder)  # the only one in which the session forms the group itself
     (folder / f"rank-{rank}.json").write_text(json.dumps(found))
-    os._exit(0)
-
-
-if __name__ == "__main__":
-    main()

@@ -1,4 +1,4 @@
-"""What the programs under torchrun train on: a tiny random BERT, rows of ugly lengths."""
+"""What the programs on several ranks train on: a tiny random BERT, rows of ugly lengths."""
 
 import random
 

@@ -48,8 +48,8 @@ def leave(job, how, *ranks, **fields):
 @pytest.mark.parametrize(
     ("how", "rank", "workers"),
     [
-        ("break", 1, 2),
-        pytest.param("caught", 0, 1, marks=pytest.mark.slow),
+        ("break", 1, 1),
+        pytest.param("caught", 0, 2, marks=pytest.mark.slow),
         pytest.param("reduces", 1, 2, marks=pytest.mark.slow),
     ],
 )

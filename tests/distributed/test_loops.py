@@ -40,7 +40,7 @@ def test_a_loop_that_averages_the_sums_once_more_has_what_it_had(loops, name):
 
 def test_hooks_that_may_exchange_gradients_too_are_told_of_before_the_first_step(loops):
     for size in WORLD_SIZES:
-        notes = loops[size, 0]["by_hook"]["40-rows"]["notes"]
+        notes = loops[size, 0]["notes of hooks"]
         assert len(notes) == (size > 1)
         assert all(unnamed(note, "4 parameters", "hooks on their gradients") == [] for note in notes)
 

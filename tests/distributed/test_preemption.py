@@ -119,29 +119,39 @@ def test_an_evaluation_longer_than_the_grace_period_is_made_again_and_no_step_be
 
 @pytest.fixture
 def own_loop(job):
-    """One that measures behind its last step, on both workers."""
-    fields = {"epochs": 1, "batch_size": 16, "micro_batch_size": 4, "checkpoint_every": 3600}
-    made = job(OWN_LOOP, workers=2, grace=60, **fields).start()
-    for worker in (0, 1):
-        made.pods[worker].says(rf"^\[rank {worker}\] measures")
-    return made
+    """Starts one that measures behind its last step on so many workers, each with so many ranks."""
+
+    def start(workers, ranks):
+        fields = {"epochs": 1, "batch_size": 16, "micro_batch_size": 4, "checkpoint_every": 3600}
+        made = job(OWN_LOOP, workers=workers, ranks=ranks, grace=60, **fields).start()
+        for rank in (0, 1):
+            made.pods[rank // ranks].says(rf"^\[rank {rank}\] measures")
+        return made
+
+    return start
 
 
 def result_of(job):
     return json.loads(open_store(job.record.store).get(job.record.keys.result).data)
 
 
-@pytest.mark.parametrize("told", [*(pytest.param([of], marks=pytest.mark.slow) for of in (0, 1)), [0, 1]])
-def test_after_a_signal_behind_the_last_step_the_next_attempt_publishes_without_another_step(own_loop, told):
+@pytest.mark.parametrize(
+    ("told", "workers", "ranks"),
+    [([0], 1, 2), *(pytest.param(told, 2, 1, marks=pytest.mark.slow) for told in ([0], [1], [0, 1]))],
+)
+def test_after_a_signal_behind_the_last_step_the_next_attempt_publishes_without_another_step(
+    own_loop, told, workers, ranks
+):
+    made = own_loop(workers, ranks)
     for worker in told:
-        own_loop.pods[worker].signal(signal.SIGTERM)
-    assert {*own_loop.exit_codes()} <= {143, 145}
-    assert not open_store(own_loop.record.store).list(own_loop.record.keys.result)
-    own_loop.environment["FINISHES"] = "1"
-    assert own_loop.start().exit_codes() == [0, 0]
-    assert result_of(own_loop)["returned"] == {"steps": 0}
-    assert "model.safetensors" in result_of(own_loop)["files"]
-    assert [own_loop.end_record(2, worker)["exit_code"] for worker in (0, 1)] == [0, 0]
+        made.pods[worker].signal(signal.SIGTERM)
+    assert {*made.exit_codes()} <= {143, 145}
+    assert not open_store(made.record.store).list(made.record.keys.result)
+    made.environment["FINISHES"] = "1"
+    assert made.start().exit_codes() == [0] * workers
+    assert result_of(made)["returned"] == {"steps": 0}
+    assert "model.safetensors" in result_of(made)["files"]
+    assert [made.end_record(2, worker)["exit_code"] for worker in range(workers)] == [0] * workers
 
 
 @pytest.mark.parametrize(
@@ -165,19 +175,22 @@ def train_func(parameters):
     assert not open_store(made.record.store).list(made.record.keys.result)
 
 
-@pytest.mark.parametrize("forms", ["dist.init_process_group('gloo')", "Session(parameters).__enter__()"])
-def test_a_worker_whose_ranks_wait_for_others_ends_at_once_and_not_with_its_grace_period(job, forms):
-    source = f"""
+def test_a_worker_whose_ranks_wait_for_others_ends_at_once_and_not_with_its_grace_period(job):
+    """Rank 0 waits in torch, rank 1 in a Session, for rank 2."""
+    source = """
         def train_func(parameters):
             import os, threading
             import torch.distributed as dist
             from train_func.worker import Session
-            if os.environ["RANK"] == "1":
+            if os.environ["RANK"] == "2":
                 threading.Event().wait()
             print("waits", flush=True)
-            {forms}
+            if os.environ["RANK"] == "0":
+                dist.init_process_group("gloo")
+            Session(parameters).__enter__()
         """
-    made = job(textwrap.dedent(source), ranks=2, grace=1200).start()
-    made.pods[0].says("waits$")
+    made = job(textwrap.dedent(source), ranks=3, grace=1200).start()
+    for rank in (0, 1):
+        made.pods[0].says(rf"^\[rank {rank}\] waits$")
     made.pods[0].signal(signal.SIGTERM)
     assert made.exit_codes() == [143]

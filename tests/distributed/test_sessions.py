@@ -16,8 +16,8 @@ pytestmark = pytest.mark.timeout(HANG)
 
 
 @pytest.fixture(scope="module")
-def folder(torchrun):
-    return torchrun("tests.distributed.sessions", num_ranks=2)
+def folder(on_ranks):
+    return on_ranks("tests.distributed.sessions", num_ranks=2)
 
 
 @pytest.fixture(scope="module")

@@ -129,14 +129,20 @@ def train_func(parameters):
 def test_a_peer_that_waits_in_vain_is_told_that_the_other_failed(job):
     source = """
 import os, sys, time
+from pathlib import Path
 
 def train_func(parameters):
+    waits = Path(os.environ["RANK_1_WAITS"])
     if os.environ["RANK"] == "0":
+        while not waits.exists():
+            time.sleep(0.02)
         sys.exit(9)
+    waits.touch()
     time.sleep(600)
 """
-    made = job(source, workers=2).start()
-    assert made.exit_codes() == [9, 9]
+    made = job(source, workers=2)
+    made.environment["RANK_1_WAITS"] = str(made.folder / "waits")
+    assert made.start().exit_codes() == [9, 9]
     record = made.end_record(1, 1)
     assert record["cause"] == "peer"
     assert "sys.exit(9)" in record["message"]

@@ -1,15 +1,12 @@
-"""python -m torch.distributed.run --standalone --nproc-per-node 4 -m tests.distributed.worlds FOLDER
+"""python -m tests.distributed.ranks tests.distributed.worlds 4 FOLDER
 
-What is to be seen in worlds of 1 to 4 ranks, in one launch: importing takes longer than training here. Trainings are
-looked at in all of them; what is only said of data is the same in each, and is looked at alone and in the one that
-nothing divides.
+What is to be seen in worlds of 1 to 4 ranks, in one launch: importing takes longer than training here. The steps of
+Trainer and of loops of one's own are looked at in all of them; kinds of models, of losses and of data, which take the
+same steps, alone and in the one that nothing divides.
 """
 
 import contextlib
-import gc
 import os
-import sys
-from pathlib import Path
 
 import torch
 import torch.distributed as dist
@@ -34,19 +31,13 @@ def world_of(size, rank, folder):
         dist.destroy_process_group()
 
 
-def main():
-    folder, rank = Path(sys.argv[1]), int(os.environ["RANK"])
+def main(folder, rank):
     torch.set_num_threads(1)
-    gc.freeze()  # transformers' Trainer collects after each training: a third of a second for what was imported
     for size in WORLD_SIZES:
         with world_of(size, rank, folder) as belongs:
             if belongs:
-                programs = {"parity": parity, "loops": loops, "lora": lora, "images": images}
+                programs = {"parity": parity, "loops": loops}
                 if size in ALONE_AND_UGLY:
-                    programs |= {"splits": splits, "weighing": weighing}
+                    programs |= {"lora": lora, "images": images, "splits": splits, "weighing": weighing}
                 found = {name: program.run(size, rank, folder) for name, program in programs.items()}
                 torch.save(found, folder / f"world-{size}-rank-{rank}.pt")
-
-
-if __name__ == "__main__":
-    main()

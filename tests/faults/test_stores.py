@@ -67,7 +67,7 @@ def check_went_on(folder, undisturbed):
 
 
 @needs_mount
-@pytest.mark.parametrize("how", sorted(SPOILS))
+@pytest.mark.parametrize("how", ["full", pytest.param("read-only", marks=pytest.mark.slow)])
 def test_a_disk_that_cannot_be_written_for_a_while_costs_only_the_saves_meanwhile(tmp_path, undisturbed, how):
     spoil, heal, _ = (of if isinstance(of, int) else of.format(store=tmp_path / "store") for of in SPOILS[how])
     assert on_a_disk(tmp_path, {"spoils": {SPOILED: spoil, HEALED: heal}, "waits": True}) == [[0, 0]]
@@ -76,7 +76,7 @@ def test_a_disk_that_cannot_be_written_for_a_while_costs_only_the_saves_meanwhil
 
 @pytest.mark.slow
 @needs_mount
-@pytest.mark.parametrize("how", ["full", pytest.param("read-only", marks=pytest.mark.slow)])
+@pytest.mark.parametrize("how", SPOILS)
 def test_a_training_that_cannot_publish_is_gone_on_with_from_its_last_checkpoint(tmp_path, undisturbed, how):
     spoil, heal, code = (of if isinstance(of, int) else of.format(store=tmp_path / "store") for of in SPOILS[how])
     codes = on_a_disk(tmp_path, {"spoils": {SPOILED: spoil}, "waits": True}, {"before": heal})

@@ -84,11 +84,12 @@ def waits_in_each_attempt(parameters):
 
 def misspells(parameters):
     import os
+    import signal
 
     rank = int(os.environ["RANK"])
     if rank == 1:
         [].apend(rank)
-    only_meets(parameters)
+    signal.pause()
 
 
 def kills_itself(parameters):

@@ -29,11 +29,13 @@ def training(home):
         job.delete()
 
 
-def test_a_rank_that_is_killed_costs_the_steps_since_the_checkpoint_and_changes_no_weight(training):
+def test_a_rank_that_is_killed_costs_the_steps_since_the_checkpoint(training):
+    """Notebook 07 compares the weights with those of an undisturbed training."""
     job = training(30, workers=1)
-    report = job.drill("rank", at_step=30, compare=True)
+    report = job.drill("rank", at_step=30)
+    assert job.wait() == "Succeeded"
     (recovery,) = report.recoveries
-    assert (report.name, report.state) == (job.name, "Succeeded")
+    assert report.name == job.name
     assert 30 <= recovery.last_step < 150
     assert (recovery.attempt, recovery.next_attempt, recovery.workers) == (1, 2, 1)
     assert recovery.steps_lost == recovery.last_step - recovery.resumed_step >= 0
@@ -41,8 +43,6 @@ def test_a_rank_that_is_killed_costs_the_steps_since_the_checkpoint_and_changes_
     assert (recovery.cause, recovery.has_right_cause) == ("killed", True)
     assert "rank 0" in recovery.message
     assert recovery.checkpoint
-    assert report.comparison.is_same is True
-    assert job.name.rpartition("-")[2] in report.comparison.run
     with refuses(job.name, "Succeeded", "fresh=True"):
         job.drill("rank")
 

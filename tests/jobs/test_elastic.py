@@ -10,7 +10,7 @@ from safetensors.torch import load_file
 from tests.jobs.functions import tells_its_steps
 from tests.local_jobs import until
 from tests.messages import unnamed
-from train_func import InvalidInput, JobNotFound, Run, submit
+from train_func import InvalidInput, Run, submit
 from train_func.client.cli import main
 
 HERE = socket.gethostname()
@@ -48,23 +48,6 @@ def assert_whole(job, quiet):
     theirs, ours = (load_file(next(each.fetch().glob("*.safetensors"))) for each in (quiet, job))
     for name in theirs:
         torch.testing.assert_close(ours[name], theirs[name], rtol=0, atol=1e-5)
-
-
-def test_a_job_is_scaled_from_the_notebook_and_from_a_terminal(train, capsys):
-    """Notebook 07 compares what comes of it with a quiet training."""
-    job = train(2, min_workers=1)
-    for refused in (0, 3, "2"):
-        with pytest.raises(InvalidInput, match="from 1 to 2 is expected"):
-            job.scale(refused)
-    until(lambda: sizes(job) == [2], "two workers")
-    job.scale(1)
-    until(lambda: sizes(job) == [2, 1], "one worker")
-    assert main(["scale", job.name, "2"]) == 0
-    until(lambda: sizes(job) == [2, 1, 2], "two workers again")
-    job.cancel()
-    assert job.wait() == "Cancelled"
-    with pytest.raises(JobNotFound, match="does not run"):
-        job.scale(1)
 
 
 @pytest.mark.slow

@@ -49,7 +49,7 @@ def test_a_typo_fails_once_and_is_shown_with_its_line(home, a_run):
 
 
 def test_each_line_on_the_way_to_a_metric_that_fails_is_shown_once(home, a_run):
-    error = failure(submit(functions.measures_wrongly, a_run(), on=Local()))
+    error = failure(submit(functions.measures_wrongly, a_run(workers=1), on=Local()))
     assert error.cause == "code"
     assert unnamed(error, "AttributeError", "'no_such_field'", "next:") == []
     places = [line.partition("functions.py, ")[2] for line in str(error).splitlines() if "functions.py, line" in line]

@@ -6,7 +6,8 @@ import pytest
 
 from tests.contracts.test_notebooks import ROOT, parameters
 from tests.notebooks.executing import errors, execute, home_in, outputs
-from train_func import attach
+from train_func import InvalidInput, JobNotFound, attach
+from train_func.client.cli import main
 
 NOTEBOOK = ROOT / "notebooks/07_spot.ipynb"
 GIVEN = parameters(NOTEBOOK)
@@ -18,8 +19,12 @@ def executed(tmp_path_factory):
     folder = tmp_path_factory.mktemp("notebook")
     with home_in(folder):
         shown = execute(NOTEBOOK, folder / "executed.ipynb")
-        (name,) = re.findall(r"^(spot-[0-9a-f]{12}): submitted", shown, re.M)
-        yield folder / "executed.ipynb", shown, "\n".join(attach(name).logs())
+        yield folder / "executed.ipynb", shown, "\n".join(job_in(shown).logs())
+
+
+def job_in(shown):
+    (name,) = re.findall(r"^(spot-[0-9a-f]{12}): submitted", shown, re.M)
+    return attach(name)
 
 
 def test_workers_leave_move_and_are_evicted_and_all_of_them_come_back(executed):
@@ -60,6 +65,17 @@ def test_it_draws_the_curve_with_the_workers_and_the_faults(executed):
     texts = re.findall(r"<text[^>]*>([^<]*)</text>", "".join(data["image/svg+xml"]))
     assert {"loss", "workers"} <= {*texts}
     assert [text[:6] for text in texts if text.startswith("pod")] == ["pod 2:", "pod 1:"]
+
+
+def test_a_size_that_the_run_cannot_have_is_refused_and_any_size_when_it_is_over(executed, capsys):
+    job = job_in(executed[1])
+    for refused in (0, 4, "2"):
+        with pytest.raises(InvalidInput, match="from 1 to 3 is expected"):
+            job.scale(refused)
+    with pytest.raises(JobNotFound, match="does not run"):
+        job.scale(1)
+    assert main(["scale", job.name, "4"]) == 10
+    assert "from 1 to 3 is expected" in capsys.readouterr().err
 
 
 def test_it_shows_nothing_red(executed):

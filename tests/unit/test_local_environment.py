@@ -33,11 +33,13 @@ def test_the_hub_cache_is_that_of_the_submitting_person(jobs, monkeypatch, tmp_p
 def test_variables_are_the_machine_s_and_not_the_person_s(jobs, monkeypatch):
     monkeypatch.setenv("https_proxy", "http://proxy.example:3128")
     monkeypatch.setenv("LC_ALL", "C.UTF-8")
+    monkeypatch.setenv("OMP_WAIT_POLICY", "active")  # how its cores are waited on
     monkeypatch.setenv("GITHUB_TOKEN", CANARY)
     monkeypatch.setenv("HF_TOKEN_PATH", CANARY)
     (environment,) = seen(jobs, "dict(os.environ)")
     assert environment["https_proxy"] == "http://proxy.example:3128"
     assert environment["LC_ALL"] == "C.UTF-8"
+    assert environment["OMP_WAIT_POLICY"] == "active"
     assert CANARY not in environment.values()
 
 

@@ -28,6 +28,7 @@ LOG_TAIL_BYTES = 2048
 # What describes this machine, not the person: credentials in the submitting process go to no worker by themselves.
 _OF_THE_MACHINE = re.compile(
     r"PATH|LD_LIBRARY_PATH|PYTHONPATH|LANG|LANGUAGE|LC_\w+|TZ|TRAIN_FUNC_HOME|CUDA_\w+|NVIDIA_\w+|HF_ENDPOINT"
+    r"|OMP_WAIT_POLICY"
     r"|HF_HUB_OFFLINE|SSL_CERT_FILE|SSL_CERT_DIR|REQUESTS_CA_BUNDLE|CURL_CA_BUNDLE|AWS_CA_BUNDLE"
     r"|(?i:https?_proxy|no_proxy|all_proxy)"
 )
