@@ -28,7 +28,7 @@ from train_func.plain import plain
 from train_func.tasks import TASKS, Task
 from train_func.text import nearest
 
-RESULT_VERSION = 4  # part of every name: raise it when the same Run would train to other numbers
+RESULT_VERSION = 5  # part of every name: raise it when the same Run would train to other numbers
 RECORD_KEY = "train_func"  # beside the fields of a Run in what a function is called with
 # Characters of a name before its hash. The hash, "-g999" of a generation and "-node-0-999-abcde" of a pod make 63, the
 # most that Kubernetes allows.

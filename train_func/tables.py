@@ -2,8 +2,8 @@
 
 Equal rows, in the same order and of the same types, make the same file: ``inputs/<SHA-256>/table.parquet`` below
 TRAIN_FUNC_HOME. Each run that was submitted with the table has a file beside it. A table is removed with the last run
-that needs it; without a run, a week after it was saved, when another table is saved. A Run that is submitted after that
-is to be made again.
+that needs it; without a run, a week after it was saved, when another table is saved. Make the Run
+again to submit it after that.
 """
 
 import contextlib

@@ -31,6 +31,12 @@ def test_on_a_cpu_a_micro_batch_has_640_tokens_on_average_at_most_and_every_rank
     assert num_micro_batches(numerics_here(None, num_ranks, ["x"]), lengths, batch_size, 1) == expected
 
 
+@pytest.mark.skipif(torch.cuda.is_available(), reason="asks the CPU")
+def test_the_longest_rows_of_a_cpu_decide_where_most_rows_are_short():
+    lengths = np.array([10] * 1000 + [500] * 64)
+    assert num_micro_batches(numerics_here(None, 1, ["x"]), lengths, 64, 1) == 9  # of 3840 tokens or less
+
+
 @pytest.mark.parametrize(
     "batch_size, micro_batch_size, num_ranks, expected",
     [(16, 8, 1, 2), (16, 8, 2, 2), (16, 8, 3, 3), (16, 8, 4, 4), (64, 8, 3, 9), (2, 8, 4, 2), (1, 1, 5, 1)],

@@ -3,6 +3,7 @@
 TRAIN_FUNC_REWRITE_GOLDEN=1 writes the losses of now, once RESULT_VERSION is raised.
 """
 
+import dataclasses
 import json
 import os
 from pathlib import Path
@@ -11,7 +12,7 @@ import pytest
 
 from tests.tiny_session import opened
 from train_func.run import RESULT_VERSION
-from train_func.wire.records import Numerics
+from train_func.worker.numerics import numerics_here
 
 GOLDEN = Path(__file__).parents[1] / "golden/losses.json"
 TOLERANCE = 1e-3  # relative; kernels of different processors differ by less, another order of rows by more
@@ -23,8 +24,7 @@ def losses(a_record, store, monkeypatch):
     """Of every step of a tiny run on one rank, in float32, and of its evaluation."""
     monkeypatch.setenv("OMP_NUM_THREADS", "1")
     record = a_record(learning_rate=0.03, batch_size=8)
-    cut = {"micro_batch_tokens": None, "micro_batch_size": 8, "num_ranks": 2}
-    numerics = Numerics(precision="fp32", devices=("any",), **cut)
+    numerics = dataclasses.replace(numerics_here(None, 2, ["any"]), precision="fp32")
     store.put(record.keys.numerics, numerics.to_json())
     with opened(record, logging_strategy="steps", logging_steps=1, eval_strategy="epoch") as (_, trainer):
         trainer.train()

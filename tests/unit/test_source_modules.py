@@ -18,6 +18,8 @@ def project(tmp_path, monkeypatch):
     before, finders = set(sys.modules), sys.meta_path[:]
     monkeypatch.syspath_prepend(tmp_path)
     monkeypatch.chdir(tmp_path)
+    # A reload takes the bytecode of a file that was edited within a second and is as long as before.
+    monkeypatch.setattr(sys, "dont_write_bytecode", True)
 
     def write(files, function="train_func"):
         for name, text in files.items():

@@ -2,6 +2,7 @@
 that they predict differently."""
 
 import shutil
+import sys
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
@@ -80,8 +81,8 @@ class SideBySide:
         letters = ascii_uppercase[: len(self.names)]
         lines = [("", [*letters, ""]), *self._table()]
         first = max(len(name) for name, _ in lines)
-        columns = shutil.get_terminal_size().columns
-        most = (columns - first) // len(letters) - 2  # characters of a cell
+        columns = shutil.get_terminal_size((sys.maxsize, 24)).columns  # a file is as wide as needed
+        most = max((columns - first) // len(letters) - 2, 1)  # characters of a cell
         is_narrow = [max(map(len, cells[:-1])) <= most for _, cells in lines]
         narrow = [cells for (_, cells), fits in zip(lines, is_narrow, strict=True) if fits]
         widths = [max((len(cells[place]) for cells in narrow), default=0) for place in range(len(letters))]

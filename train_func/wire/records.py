@@ -126,11 +126,11 @@ class Numerics(Record):
 
     precision: Literal["bf16", "fp32"]
     micro_batch_tokens: int | None
-    """How many tokens a micro-batch has on average, at most; None: any number."""
+    """How many tokens a micro-batch has, on average over all rows; None: any number."""
     micro_batch_size: int | None
     """Most rows of a micro-batch; None: any number."""
     num_ranks: int
-    """Ranks that the first attempt was to have: the number of micro-batches of a global batch is a multiple of it."""
+    """Ranks that the first attempt was to have: each has as many micro-batches of a global batch, while rows last."""
     devices: tuple[str, ...]
     """What the ranks compute on, each kind once: of the first attempt, and in a ``setup.json`` of that attempt."""
 

@@ -1,15 +1,16 @@
 """Numerics: precision and the cut into micro-batches, decided by the first attempt and kept by every later one.
 
-The numbers of a step depend on both in their last bits. How many micro-batches a global batch is cut into follows from
-the lengths of the rows, when they are known: on a CPU, more than some hundred tokens at once are no faster, and need
-more memory. Two submissions cut the same batches into smaller parts and go on from where the run was: one with a lower
-``micro_batch_size``, as after one that ran out of memory, and one with more ranks than there are micro-batches.
+How many micro-batches a global batch is cut into follows from the lengths of the rows, when they are known: on a CPU,
+more than some hundred tokens at once are no faster, and need more memory. A submission with a lower
+``micro_batch_size``, as after one that ran out of memory, or with more ranks than there are micro-batches cuts the same
+batches into smaller parts, and goes on from where the run was.
 """
 
 import math
 from collections.abc import Sequence
 from dataclasses import replace
 
+import numpy as np
 import torch
 
 from train_func.errors import InvalidInput
@@ -24,6 +25,7 @@ from train_func.worker.training.plan import Ints
 
 ROWS_ON_GPU = 8  # of a micro-batch, at most
 TOKENS_ON_CPU = 640  # of a micro-batch, on average; the products of fewer are slower, of more not faster
+LONGEST = 6  # times so many tokens has a micro-batch of the longest rows, at most
 BFLOAT16 = ("avx512_bf16", "amx_bf16", "bf16", "sve_bf16")  # flags of CPUs that multiply it themselves
 
 
@@ -55,26 +57,27 @@ def numerics_here(micro_batch_size: int | None, num_ranks: int, devices: Sequenc
 
 def num_micro_batches(numerics: Numerics, lengths: Ints, batch_size: int, world_size: int) -> int:
     """Counts the micro-batches that each global batch of rows of these ``lengths`` is cut into, at least one a rank."""
-    rows, tokens = numerics.micro_batch_size or batch_size, numerics.micro_batch_tokens or math.inf
-    num_parts = _shared(math.ceil(batch_size * max(1 / rows, lengths.mean() / tokens)), numerics.num_ranks, batch_size)
+    least = [batch_size / (numerics.micro_batch_size or batch_size)]
+    if tokens := numerics.micro_batch_tokens:
+        least += [batch_size * lengths.mean() / tokens, np.sort(lengths)[-batch_size:].sum() / (LONGEST * tokens)]
+    num_parts = _for_ranks(numerics.num_ranks, math.ceil(max(least)), batch_size)
     if world_size <= num_parts:
         return num_parts
-    num_finer = _shared(num_parts, world_size, batch_size)
-    world.log_rank0(
-        Note(
-            text=f"each global batch is cut into {num_finer} micro-batches, for {world_size} ranks, instead of the "
-            f"{num_parts} of the first attempt: {ROUNDS_OTHERWISE}"
-        )
-    )
+    num_finer = _for_ranks(world_size, num_parts, batch_size)
+    cut = f"{num_finer} micro-batches instead of {num_parts}, at least one for each of {world_size} ranks"
+    world.log_rank0(Note(text=f"each global batch is cut into {cut}: {CUT_OTHERWISE}"))
     return num_finer
 
 
-def _shared(num_parts: int, num_ranks: int, batch_size: int) -> int:
-    """Returns how many parts, and no fewer, give each rank as many as any other, while rows last."""
+def _for_ranks(num_ranks: int, num_parts: int, batch_size: int) -> int:
+    """Returns the least number, not below ``num_parts``, that gives each rank as many parts, while rows last."""
     return min(batch_size, math.ceil(num_parts / num_ranks) * num_ranks)
 
 
-ROUNDS_OTHERWISE = "the global batches are the same, and sums of floating-point numbers are rounded otherwise"
+CUT_OTHERWISE = (
+    "the global batches are the same, dropout draws otherwise, BatchNorm normalises smaller groups, and sums are "
+    "rounded otherwise"
+)
 
 
 def record_first(store: Store, key: str, numerics: Numerics) -> Numerics:
@@ -112,8 +115,8 @@ def numerics_of(record: RunRecord, store: Store, attempt: int, devices: Sequence
             "bits from those that one kind alone gives. For the same bits, train all of it on one kind"
         )
     size, first_size = run.micro_batch_size, numerics.micro_batch_size
-    if size and size < (first_size or math.inf):
-        reporting.note(f"micro_batch_size is {size}, and was {first_size} in the first attempt: {ROUNDS_OTHERWISE}")
+    if size and size < (first_size or run.batch_size):
+        reporting.note(f"micro_batch_size is {size}, lower than in the first attempt: {CUT_OTHERWISE}")
         numerics = replace(numerics, micro_batch_size=size)
     write_setup(store, record, attempt, len(devices), replace(numerics, devices=here.devices))
     return numerics

@@ -182,7 +182,7 @@ def _environment(attempts: Sequence[_Attempt], trace: Trace) -> Rows:
     numerics = setup.get("numerics") or {}  # a function without a Session has none
     if not trace.progress:  # a loop of one's own that follows no plan does not cut batches as the run would
         numerics = {"devices": numerics.get("devices")}
-    numerics = {**numerics, "precision": trace.precision}
+    numerics = {**numerics, "precision": trace.precision, "num_ranks": None}  # which were those of the first attempt
     for part in (setup.get("machine") or {}, numerics, setup.get("versions") or {}):
         for name, value in part.items():
             if value:

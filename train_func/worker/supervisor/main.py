@@ -214,9 +214,9 @@ class Supervisor:
             self._lead = ElectedLead(environment, store, record)
         self._attempt = WorkerAttempt(environment, record, store, self._log_tee, stop, self._lead, self._alerter)
         stop.check()
-        if not record.wheels:  # else the template imports what these bring
-            self._start_template(record)  # its imports take longest: the store is asked meanwhile
-        patiently(lambda: store.probe(record.keys.prefix), stop)  # first: it says within seconds why it cannot be used
+        if not record.wheels:  # which are to be unpacked before
+            self._start_template(record)  # its imports take longest, so they begin before the store is probed
+        patiently(lambda: store.probe(record.keys.prefix), stop)  # which says within seconds why it cannot be used
         self._heartbeat = Heartbeat(store, record, environment.pod)
         if environment.worker == 0:
             self._heartbeat.start()

@@ -103,12 +103,12 @@ class Template:
         """Returns whether ranks can be started; waits for that at most ``seconds``."""
         if self._asks is None or self._is_ready:
             return True
-        if time.monotonic() > self._until:
-            self._give_up("its imports take too long", [])
-            return True
         readable, _, _ = select.select([self._asks], [], [], seconds)
         if readable:
             self._is_ready = bool(self._asks.recv(LONGEST))
+        elif time.monotonic() > self._until:
+            self._give_up("its imports take too long", [])
+            return True
         return bool(readable)
 
     def rank(self, variables: Mapping[str, str], output: str, earlier: Collection[int]) -> RankProcess:

@@ -21,7 +21,7 @@ from train_func.wire.records import Numerics
 from train_func.worker.rank import world
 from train_func.worker.training.plan import PlanFacts
 
-# Decided elsewhere, and why; a value that says the same is no fault.
+# Decided elsewhere, and why; in TrainingArguments, a value that says the same is no fault.
 DECIDED = {
     "output_dir": "it is a folder of this rank, which the session makes and removes; what is published is kept",
     "seed": "the Run has that seed: set seed of the Run",
@@ -62,16 +62,17 @@ def session_arguments(
         "bf16": numerics.precision == "bf16",
         "ddp_backend": torch.distributed.get_backend() if has_gpu and is_launched else None,
         "dataloader_pin_memory": has_gpu,
-        "per_device_eval_batch_size": 4 * numerics.micro_batch_size if numerics.micro_batch_size else 32,
         "report_to": "none",
         "logging_strategy": "no",
         "save_strategy": "no",
         "disable_tqdm": True,
     }
-    given = [name for name in OF_PLAN if name in choices]
-    faults = [f"TrainingArguments({name}={choices[name]!r}): leave it out, because {DECIDED[name]}" for name in given]
+    of_plan = [name for name in OF_PLAN if name in choices]
+    faults = [f"TrainingArguments({name}={choices[name]!r}): leave it out, because {DECIDED[name]}" for name in of_plan]
     if faults := faults + _decided_faults(choices, defaults) + refused_argument_faults(choices):
         raise InvalidInput(faults, cause="code")
+    if run.micro_batch_size:
+        defaults["per_device_eval_batch_size"] = 4 * run.micro_batch_size
     if choices.get("report_to", "none") not in ("none", [], ["none"]):
         defaults |= TRACKED
     if "logging_steps" in choices:
@@ -119,21 +120,24 @@ def leave_to_plan(args: transformers.TrainingArguments | None) -> transformers.T
 @contextmanager
 def cut_of(facts: PlanFacts, args: transformers.TrainingArguments) -> Iterator[None]:
     """Lets ``args`` say within the block how the plan cuts its batches, as transformers counts steps by it."""
-    before = args.per_device_train_batch_size, args.gradient_accumulation_steps
-    args.gradient_accumulation_steps = facts.accumulation
-    args.per_device_train_batch_size = math.ceil(facts.batch_size / (facts.accumulation * facts.world_size))
+    before = {name: getattr(args, name) for name in OF_PLAN}
+    vars(args).update(_cut(facts))
     try:
         yield
     finally:
-        args.per_device_train_batch_size, args.gradient_accumulation_steps = before
+        vars(args).update(before)
+
+
+def _cut(facts: PlanFacts) -> dict[str, int]:
+    rows = math.ceil(facts.batch_size / (facts.accumulation * facts.world_size))
+    return dict(zip(OF_PLAN, (rows, facts.accumulation), strict=True))
 
 
 def plan_faults(args: transformers.TrainingArguments, facts: PlanFacts) -> list[str]:
     """Returns what in ``args`` does not fit the plan that is to be trained on."""
     expected = {"num_train_epochs": facts.num_epochs}
     defaults = {field.name: field.default for field in dataclasses.fields(args)}
-    of_plan = {"seed": facts.seed, **dict(zip(OF_PLAN, (facts.micro_batch_size, facts.accumulation), strict=True))}
-    for name, value in of_plan.items():
+    for name, value in {"seed": facts.seed, **_cut(facts)}.items():
         if getattr(args, name) != defaults[name]:  # a default was not chosen by the user
             expected[name] = value
     faults = _decided_faults({name: getattr(args, name) for name in expected}, expected)

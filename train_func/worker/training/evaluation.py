@@ -22,7 +22,6 @@ were saved or not; the weights that it loads at the end are of ``best_model_chec
 saved.
 """
 
-import math
 import re
 import traceback
 from collections.abc import Iterator, Mapping, Sequence
@@ -36,7 +35,7 @@ import numpy.typing as npt
 import torch
 import transformers
 from datasets import Dataset
-from transformers import EvalPrediction
+from transformers import EvalPrediction, TrainingArguments
 from transformers.trainer_pt_utils import nested_numpify
 from transformers.trainer_utils import PredictionOutput
 
@@ -54,7 +53,7 @@ from train_func.worker.training.loader import seed_for, take_row_ids
 from train_func.worker.training.plan import ROW_ID, features_of, lengths_of, row_ids_of
 
 Ints = npt.NDArray[np.int64]
-TOKENS_ON_CPU = 2560  # of a batch, which needs no memory for gradients; more are no faster
+ROWS_ON_GPU, TOKENS_ON_CPU = 32, 2560  # of a batch, where the function chooses no size; more are no faster
 PADDING = -100  # as transformers pads predictions of different lengths
 # Words in the names of metrics, by the direction in which models become better.
 _GROW = {"accuracy", "acc", "auc", "bleu", "exact", "f1", "map", "mcc", "precision", "r2", "recall", "rouge"}
@@ -189,11 +188,15 @@ def _with_prefix(metrics: Mapping[str, Any], prefix: str) -> dict[str, Any]:
 
 def _batches_of(rows: Dataset, args: transformers.TrainingArguments) -> list[Ints]:
     lengths = lengths_of(rows)
-    order, most = np.argsort(-lengths, kind="stable"), math.inf if torch.cuda.is_available() else TOKENS_ON_CPU
+    order, size = np.argsort(-lengths, kind="stable"), args.per_device_eval_batch_size
+    has_default = size == TrainingArguments.per_device_eval_batch_size
+    if has_default and torch.cuda.is_available():
+        size = ROWS_ON_GPU
     batches: list[Ints] = []
     start = 0
     while start < len(order):
-        size = max(1, min(args.per_device_eval_batch_size, most // lengths[order[start]]))
+        if has_default and not torch.cuda.is_available():
+            size = max(1, TOKENS_ON_CPU // max(1, int(lengths[order[start]])))
         batches.append(order[start : start + size])
         start += size
     return batches
@@ -205,7 +208,7 @@ def _evaluate(
     """Returns logits, labels and inputs of all rows where they are kept, the metrics, how the rows were used, and on
     rank 0 what was predicted of each."""
     if not len(rows):
-        raise InvalidInput(f"The {what.replace('_', '-')} rows are none: give at least one", cause="code")
+        raise InvalidInput(f"There are no {what.replace('_', '-')} rows: give at least one", cause="code")
     batches = _batches_of(rows, trainer.args)
     mine = list(enumerate(batches))[world.rank() :: world.size()]
     collator = trainer.collator("evaluation")
