@@ -17,7 +17,6 @@ from train_func.errors import InvalidInput
 from train_func.run import ranks_fault
 from train_func.storage import Store, find, put_new
 from train_func.text import counted, listed
-from train_func.wire.events import Note
 from train_func.wire.records import Numerics, RunRecord
 from train_func.worker.attempt_records import processor, write_setup
 from train_func.worker.rank import reporting, world
@@ -65,7 +64,7 @@ def num_micro_batches(numerics: Numerics, lengths: Ints, batch_size: int, world_
         return num_parts
     num_finer = _for_ranks(world_size, num_parts, batch_size)
     cut = f"{num_finer} micro-batches instead of {num_parts}, at least one for each of {world_size} ranks"
-    world.log_rank0(Note(text=f"each global batch is cut into {cut}: {CUT_OTHERWISE}"))
+    world.note(f"each global batch is cut into {cut}: {CUT_OTHERWISE}")
     return num_finer
 
 

@@ -189,14 +189,12 @@ def _with_prefix(metrics: Mapping[str, Any], prefix: str) -> dict[str, Any]:
 def _batches_of(rows: Dataset, args: transformers.TrainingArguments) -> list[Ints]:
     lengths = lengths_of(rows)
     order, size = np.argsort(-lengths, kind="stable"), args.per_device_eval_batch_size
-    has_default = size == TrainingArguments.per_device_eval_batch_size
-    if has_default and torch.cuda.is_available():
-        size = ROWS_ON_GPU
+    has_default, has_gpu = size == TrainingArguments.per_device_eval_batch_size, torch.cuda.is_available()
     batches: list[Ints] = []
     start = 0
     while start < len(order):
-        if has_default and not torch.cuda.is_available():
-            size = max(1, TOKENS_ON_CPU // max(1, int(lengths[order[start]])))
+        if has_default:
+            size = ROWS_ON_GPU if has_gpu else max(1, TOKENS_ON_CPU // max(1, int(lengths[order[start]])))
         batches.append(order[start : start + size])
         start += size
     return batches
