@@ -20,10 +20,9 @@ from train_func.text import counted, listed
 from train_func.wire.records import Numerics, RunRecord
 from train_func.worker.attempt_records import processor, write_setup
 from train_func.worker.rank import reporting, world
-from train_func.worker.training.plan import Ints
+from train_func.worker.training.plan import TOKENS_ON_CPU, Ints
 
 ROWS_ON_GPU = 8  # of a micro-batch, at most
-TOKENS_ON_CPU = 640  # of a micro-batch, on average; the products of fewer are slower, of more not faster
 LONGEST = 6  # times so many tokens has a micro-batch of the longest rows, at most
 BFLOAT16 = ("avx512_bf16", "amx_bf16", "bf16", "sve_bf16")  # flags of CPUs that multiply it themselves
 

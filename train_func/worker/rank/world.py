@@ -4,6 +4,8 @@ Without a launcher there is one rank, no process group, and every call here retu
 """
 
 import os
+import socket
+import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from datetime import timedelta
@@ -23,6 +25,7 @@ Result = TypeVar("Result")
 
 # Others wait this long while one of them downloads, tokenises or publishes. A peer that dies is noticed at once.
 PATIENCE = timedelta(hours=1)
+HEAD_START = 10  # seconds in which rank 0 listens, wherever ranks begin together
 
 
 @dataclass(frozen=True)
@@ -55,6 +58,8 @@ class World:
             torch.cuda.set_device(self.local_rank % torch.cuda.device_count())
         if not self.launched or dist.is_initialized():
             return None
+        if self.rank:
+            _wait_for_listener(environment())
         if not torch.cuda.is_available():
             dist.init_process_group("gloo", timeout=PATIENCE)
             return "gloo"
@@ -66,6 +71,25 @@ class World:
         group_store = PrefixStore("train_func", store)
         dist.init_process_group(backend, store=group_store, rank=rank, world_size=size, timeout=PATIENCE)
         return backend
+
+
+def _wait_for_listener(variables: Mapping[str, str]) -> None:
+    """Waits until rank 0 listens, for ``HEAD_START`` seconds at most; torch itself waits for the rest, and says so.
+
+    A rank that comes first would else stand still for half a second: torch's TCPStore tries a refused connection again
+    after 0.25 to 0.75 s (ExponentialBackoffWithJitter in torch/csrc/distributed/c10d/Backoff.hpp).
+    """
+    address = variables.get("MASTER_ADDR", ""), int(variables.get("MASTER_PORT", 0))
+    end = time.monotonic() + HEAD_START
+    while time.monotonic() < end:
+        try:
+            socket.create_connection(address, timeout=HEAD_START).close()
+        except ConnectionRefusedError:
+            time.sleep(0.01)
+        except OSError:
+            return
+        else:
+            return
 
 
 def environment() -> Mapping[str, str]:

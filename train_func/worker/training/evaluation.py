@@ -50,10 +50,10 @@ from train_func.worker.tasks.protocol import PredictsRows
 from train_func.worker.training import audit, weights
 from train_func.worker.training.audit import Coverage, RowIds, count
 from train_func.worker.training.loader import seed_for, take_row_ids
-from train_func.worker.training.plan import ROW_ID, features_of, lengths_of, row_ids_of
+from train_func.worker.training.plan import ROW_ID, TOKENS_ON_CPU, features_of, lengths_of, row_ids_of
 
 Ints = npt.NDArray[np.int64]
-ROWS_ON_GPU, TOKENS_ON_CPU = 32, 2560  # of a batch, where the function chooses no size; more are no faster
+ROWS_ON_GPU = 32  # of a batch, where the function chooses no size; on a CPU it has the tokens of a micro-batch
 PADDING = -100  # as transformers pads predictions of different lengths
 # Words in the names of metrics, by the direction in which models become better.
 _GROW = {"accuracy", "acc", "auc", "bleu", "exact", "f1", "map", "mcc", "precision", "r2", "recall", "rouge"}

@@ -39,6 +39,7 @@ Starts = npt.NDArray[np.bool_]
 
 WINDOW = (8, 32)  # global batches whose rows are sorted by length together, at least and at most
 NUM_WINDOWS = 4  # of an epoch, between these bounds: in fewer the same rows would meet in every epoch
+TOKENS_ON_CPU = 640  # of a micro-batch, on average; the products of fewer are slower, of more not faster
 NO_TOKENS = 80  # what the work of a row without tokens counts, as of an image: micro-batches have 8 of them
 EMPTY = -1
 CUT_AT_ONCE = 1 << 16  # rows: short epochs are cut several at a time, because the calls cost more than the work
