@@ -17,6 +17,8 @@ KUBECTL = """#!/usr/bin/env bash
 case "$*" in
     *"get-contexts"*) echo here ;;
     *"get configmap train-func-install"*) printf 'profile=generic\\ns3=seaweedfs\\nstorage=none\\n' ;;
+    *"get customresourcedefinitions --no-headers"*) echo "$KIND_OF_JOBS" ;;
+    *"get $KIND_OF_JOBS "*) printf '%s\\n' "$JOBS_THERE" ;;
     *"get deployments,persistentvolumeclaims --namespace $HUB_IS_IN "*) echo deployment.apps/hub ;;
     *"get ${IS_NOT_TOLD:-nothing} "*) exit 1 ;;
     *"get "*"/"*) printf '01/1 image:1' ;;
@@ -42,6 +44,24 @@ def test_a_hub_is_found_where_it_is_and_otherwise_gets_a_namespace_of_its_own(tm
 def test_status_and_credentials_say_that_its_users_are_one_circle_of_trust(tmp_path):
     for command in ("status", "credentials"):
         assert "circle of trust" in said(tmp_path, command, OWN)
+
+
+@pytest.mark.parametrize(
+    ("kind", "condition", "code"),
+    [
+        ("PyTorchJob kubeflow.org", "Running,", MISSING_PREREQUISITE),
+        ("PyTorchJob kubeflow.org", "Created,Succeeded,", 0),
+        ("TrainJob trainer.kubeflow.org", "", MISSING_PREREQUISITE),
+        ("TrainJob trainer.kubeflow.org", "Complete,", 0),
+        ("TrainJob trainer.kubeflow.org", "Failed,", 0),
+    ],
+)
+def test_uninstalling_is_refused_while_a_job_of_any_kind_has_not_ended(tmp_path, kind, condition, code):
+    name, group = kind.split()
+    cluster = {"KIND_OF_JOBS": f"{name.lower()}s.{group}", "JOBS_THERE": f"{name} alice/reviews {condition}"}
+    done = install("uninstall", "--dry-run", folder=tmp_path, programs={"kubectl": KUBECTL}, **cluster)
+    assert done.returncode == code, done.stderr
+    assert (f"{name} alice/reviews" in done.stderr) is (code != 0)
 
 
 def test_nothing_of_the_hub_is_in_a_namespace_of_the_others():
