@@ -30,7 +30,8 @@
 #                                            Of eight writers at once, seaweedfs (1,700 rounds) and minio (200) let one
 #                                            win a conditional put.
 #                                            external: AWS_ENDPOINT_URL_S3, AWS_ACCESS_KEY_ID, AWS_SECRET_ACCESS_KEY,
-#                                            AWS_REGION; jobs get the same key
+#                                            AWS_REGION; jobs get the same key. Notebooks reach its address; of a name,
+#                                            whose addresses change, its port at every address
 #   --bundle DIR   take charts and manifests from there (made by: install.sh bundle --bundle DIR, which needs git, helm
 #                  and skopeo and says what to do next)
 #   --context NAME   required when the kubeconfig has several

@@ -150,10 +150,11 @@ api_addresses_or_placeholder() {
     fi
 }
 
-# The port of the store's pods. One outside by its addresses as they are seen from here, one elsewhere in the cluster by
-# its namespace.
+# The port of the store's pods. One outside by its address, one elsewhere in the cluster by its namespace. A policy knows
+# no names, and the addresses behind the name of an S3 endpoint change: for a name, the port is open to all addresses but
+# those that tell machines their keys.
 egress_to_store() {
-    local rest host port address
+    local rest host port
     if [[ $S3 != external ]]; then
         printf '      - to: [{namespaceSelector: {matchLabels: {kubernetes.io/metadata.name: kubeflow}}, '
         printf 'podSelector: {matchLabels: {app: myminio}}}]\n        ports: [{port: 9000, protocol: TCP}]\n'
@@ -168,9 +169,13 @@ egress_to_store() {
         printf '      - {to: [{namespaceSelector: {matchLabels: {kubernetes.io/metadata.name: %s}}}]}\n' "${rest%%.*}"
         return
     fi
-    { getent ahosts "$host" || true; } | awk '{ print $1 }' | sort -u | while read -r address; do
-        egress_to_address "$address" "$port"
-    done
+    if [[ $host =~ ^[0-9.]+$ ]]; then
+        egress_to_address "$host" "$port"
+        return
+    fi
+    printf '      - to:\n          - ipBlock: {cidr: 0.0.0.0/0, except: [169.254.0.0/16]}\n'
+    printf '          - ipBlock: {cidr: "::/0", except: ["fd00:ec2::/32"]}\n'
+    printf '        ports: [{port: %s, protocol: TCP}]\n' "$port"
 }
 
 # Where every node has a DNS cache, it listens on an address of this kind; the one left out tells machines their keys.
