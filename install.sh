@@ -48,7 +48,8 @@
 #   NOTEBOOK_EGRESS    internet: notebooks reach more than the API server, the store and DNS, as the Hugging Face Hub
 #   KUBECONFIG         as for kubectl
 #
-# Exit codes: 0 done, 2 wrong usage, 3 a prerequisite is missing (nothing was changed), 4 failed, 5 timed out.
+# Exit codes: 0 done, 2 wrong usage, 3 a prerequisite is missing (nothing was changed), 4 failed, 5 timed out,
+# 130 interrupted.
 # Needs bash 4.4, kubectl 1.30, diff, curl, and for the charts helm 3.18 or 4.
 # From a notebook: python -m train_func doctor looks at all that a notebook may see.
 set -Eeuo pipefail
