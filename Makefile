@@ -36,7 +36,8 @@ help:
 run: known setup
 	exec $(BIN)/python infra/run_notebook.py run $(GIVEN)
 
-cancel: known setup
+# With the environment that is there, if there is one: another one is refused while jobs train from it.
+cancel: known $(if $(wildcard .venv/.made-of),,setup)
 	exec $(BIN)/python infra/run_notebook.py cancel $(GIVEN)
 
 clean:

@@ -30,7 +30,8 @@
 #                                            Of eight writers at once, seaweedfs (1,700 rounds) and minio (200) let one
 #                                            win a conditional put.
 #                                            external: AWS_ENDPOINT_URL_S3, AWS_ACCESS_KEY_ID, AWS_SECRET_ACCESS_KEY,
-#                                            AWS_REGION; jobs get the same key
+#                                            AWS_REGION; jobs get the same key. Notebooks reach its address; of a name,
+#                                            whose addresses change, its port at every address
 #   --bundle DIR   take charts and manifests from there (made by: install.sh bundle --bundle DIR, which needs git, helm
 #                  and skopeo and says what to do next)
 #   --context NAME   required when the kubeconfig has several
@@ -47,7 +48,8 @@
 #   NOTEBOOK_EGRESS    internet: notebooks reach more than the API server, the store and DNS, as the Hugging Face Hub
 #   KUBECONFIG         as for kubectl
 #
-# Exit codes: 0 done, 2 wrong usage, 3 a prerequisite is missing (nothing was changed), 4 failed, 5 timed out.
+# Exit codes: 0 done, 2 wrong usage, 3 a prerequisite is missing (nothing was changed), 4 failed, 5 timed out,
+# 130 interrupted.
 # Needs bash 4.4, kubectl 1.30, diff, curl, and for the charts helm 3.18 or 4.
 # From a notebook: python -m train_func doctor looks at all that a notebook may see.
 set -Eeuo pipefail

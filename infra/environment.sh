@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
 # Makes .venv from requirements.lock: infra/environment.sh
-# Safe to run twice: does nothing when .venv already holds exactly this lock file.
+# Safe to run twice: does nothing when .venv already holds exactly this lock file. One that holds another is changed in
+# place, once everything is downloaded, and not while jobs train from it.
 # Needs Python 3.11 or newer with venv (PYTHON=... names one), and PyPI.
 set -Eeuo pipefail
 shopt -s inherit_errexit # a failing line ends a $(...) too
@@ -32,24 +33,38 @@ find_python() {
 
 free_gb() { df -Pk "$ROOT" | awk 'NR == 2 { print int($4 / 1048576) }'; }
 
-# What the environment was made of: when this changes, it is made anew.
+# What the environment was made of: when this changes, so does the environment.
 fingerprint() { cat "$LOCK" "$ROOT/pyproject.toml" "${BASH_SOURCE[0]}" | sha256sum | cut -d' ' -f1; }
 
 # The lock file's own entry of uv, so that the installer is pinned by hash like everything else.
 lock_entry_of_uv() { awk '/^[a-zA-Z0-9]/ { wanted = /^uv==/ } wanted' "$LOCK"; }
 
+version_of() { "$1" -c 'import sys; print(sys.version)' 2>/dev/null || true; } # version_of PYTHON
+
+# A rank that starts again, or imports late, would mix the packages of before with those of now.
+refuse_while_jobs_run() {
+    local found
+    found=$(pgrep -f "^$VENV/bin/python[0-9.]* .*-m train_func\\." 2>/dev/null | paste -sd' ') || true
+    [[ -z $found ]] || die "jobs train from $VENV (processes $found), and other packages are expected in it:" \
+        "wait for them or cancel them (make cancel JOB=NAME; .venv/bin/python -m train_func runs lists them), then try again"
+}
+
 install() {
     local python=$1 entry
-    say "about $DOWNLOAD_GB GB to download and $DISK_GB GB on disk, once; $(free_gb) GB are free here"
+    refuse_while_jobs_run
+    say "up to $DOWNLOAD_GB GB to download and $DISK_GB GB on disk, once; $(free_gb) GB are free here"
     (($(free_gb) >= DISK_GB)) || die "not enough room in $ROOT: $DISK_GB GB are needed"
-    "$python" -m venv --clear "$VENV" || die "'$python -m venv' failed; on Debian and Ubuntu: apt install python3-venv"
+    rm -f "$VENV/.made-of" # from here on it may hold a part of each
+    if [[ $(version_of "$VENV/bin/python") != "$(version_of "$python")" ]]; then
+        "$python" -m venv --clear "$VENV" || die "'$python -m venv' failed; on Debian and Ubuntu: apt install python3-venv"
+    fi
     entry=$(mktemp)
     lock_entry_of_uv >"$entry"
     "$VENV/bin/python" -m pip install --quiet --disable-pip-version-check --no-deps --require-hashes -r "$entry"
     rm -f "$entry"
     # Compiled once here: where PYTHONDONTWRITEBYTECODE is set, every worker would otherwise compile torch for 15 s.
     # A busy machine takes its time for that: only what fails ends the set-up.
-    UV_COMPILE_BYTECODE_TIMEOUT=0 "$VENV/bin/uv" pip install --python "$VENV/bin/python" --compile-bytecode --no-deps --require-hashes -r "$LOCK"
+    UV_COMPILE_BYTECODE_TIMEOUT=0 "$VENV/bin/uv" pip sync --python "$VENV/bin/python" --compile-bytecode --require-hashes "$LOCK"
     "$VENV/bin/uv" pip install --quiet --python "$VENV/bin/python" --no-deps --no-build-isolation -e "$ROOT"
 }
 

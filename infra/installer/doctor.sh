@@ -92,7 +92,9 @@ check_tools() {
     if [[ -z $BUNDLE ]] && ! not_wanted operator >/dev/null && ! command -v git >/dev/null; then
         finding FAIL git "not installed" "install git: it fetches the operator's manifests; or --bundle DIR"
     fi
-    charts_wanted || return 0
+    if not_wanted openebs >/dev/null && not_wanted jupyterhub >/dev/null; then
+        return
+    fi
     found=$(helm version --template '{{.Version}}' 2>/dev/null) || found=""
     if [[ -z $found ]]; then
         finding FAIL helm "not installed" "install $HELM_AT_LEAST or newer, or --skip openebs,jupyterhub"
@@ -101,16 +103,6 @@ check_tools() {
     else
         finding FAIL helm "$found" "install $HELM_AT_LEAST or newer"
     fi
-}
-
-charts_wanted() {
-    local component
-    for component in openebs jupyterhub; do
-        if ! not_wanted "$component" >/dev/null; then
-            return 0
-        fi
-    done
-    return 1
 }
 
 check_api() {

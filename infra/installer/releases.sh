@@ -97,14 +97,14 @@ remove_release() { # remove_release NAME NAMESPACE
 # Releases of others under our names, before anything is changed.
 check_releases() {
     local component name namespace
-    for component in openebs jupyterhub; do
+    while read -r component name namespace; do
         if ! not_wanted "$component" >/dev/null; then
-            read -r name namespace < <("release_of_$component")
             ours_or_none "$name" "$namespace" || finding FAIL "$component" \
                 "release $namespace/$name is there, not made by install.sh" \
                 "--skip $component to go on with it, or uninstall it: helm uninstall $name -n $namespace"
         fi
-    done
+    done <<<"openebs openebs $OPENEBS_NAMESPACE
+jupyterhub $JUPYTER $HUB_NAMESPACE"
     if [[ $STORAGE == openebs ]] && foreign_class; then
         finding FAIL openebs "there is a class $OPENEBS_CLASS, not made by install.sh" "--storage existing:$OPENEBS_CLASS uses it"
     fi

@@ -38,7 +38,6 @@ settle() {
     source "$ROOT/infra/profiles/$PROFILE.env"
     : "${S3:=$PROFILE_S3}" "${STORAGE:=$PROFILE_STORAGE}"
     settle_storage "$online"
-    settle_hub "$online"
     refuse_untagged TRAIN_FUNC_IMAGE "${TRAIN_FUNC_IMAGE:-}"
     refuse_untagged S3_IMAGE "${S3_IMAGE:-}"
     [[ $S3 != external ]] || refuse_unreachable

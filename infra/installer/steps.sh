@@ -30,7 +30,6 @@ install_all() {
 
 # not_wanted COMPONENT: says why it is left out; fails when it is expected
 not_wanted() {
-    local why
     if ! wanted "$1"; then
         if [[ $REMEMBERED == true ]]; then
             printf 'left out when this was installed; --only %s adds it\n' "$1"
@@ -39,8 +38,7 @@ not_wanted() {
         fi
         return
     fi
-    why=$("not_needed_$1")
-    [[ -n $why ]] && printf '%s\n' "$why"
+    [[ $1 == openebs && $STORAGE != openebs ]] && printf 'volumes come from %s\n' "${STORAGE_CLASS:-nowhere}"
 }
 
 install_namespaces() {
@@ -65,7 +63,7 @@ render_namespaces() {
 # That of notebooks only where there is to be a hub in it.
 wanted_namespaces() {
     printf '%s\n' kubeflow train-func
-    [[ $HUB_NAMESPACE == kubeflow ]] || not_wanted jupyterhub >/dev/null || printf '%s\n' "$HUB_NAMESPACE"
+    not_wanted jupyterhub >/dev/null || printf '%s\n' "$HUB_NAMESPACE"
 }
 
 # Waits here for what takes its time, so that the images of one component are pulled while the next is brought.

@@ -3,12 +3,9 @@
 
 images_of_jobs() { :; }
 
-not_needed_jobs() { :; }
-
 render_jobs() {
     cp -r "$ROOT/infra/jobs" "$WORK/"
     cp "$ROOT/infra/rbac.yaml" "$WORK/jobs/"
-    name_hub_namespace "$WORK/jobs/from-jupyterhub.yaml"
     if [[ $NETWORK_POLICIES == true ]]; then
         sed -i '$a\  - policy.yaml' "$WORK/jobs/kustomization.yaml"
     fi

@@ -1,33 +1,12 @@
 # shellcheck shell=bash disable=SC2034,SC2154
 # Notebooks in the cluster: the chart of JupyterHub with our image, an account without rights, and a login.
 readonly JUPYTER=my-jupyter
+readonly HUB_NAMESPACE=train-func-hub # with nothing of the others in it: the hub may read its Secrets and make pods there
 readonly ONE_CIRCLE="one circle of trust: its users share one account, namespace, Role and key, with every kind of login"
 
 images_of_jupyterhub() {
     printf '%s\n' "$JUPYTERHUB_HUB_IMAGE" "$JUPYTERHUB_PROXY_IMAGE" "${TRAIN_FUNC_IMAGE:-registry/train-func:1}"
 }
-
-not_needed_jupyterhub() { :; }
-
-release_of_jupyterhub() { printf '%s %s\n' "$JUPYTER" "$HUB_NAMESPACE"; }
-
-# HUB_NAMESPACE: one with nothing of the others in it, as the hub may read its Secrets and make pods there. A hub that is
-# in kubeflow already, beside the root key of the store and the operator, stays there with its users' volumes.
-settle_hub() { # settle_hub ONLINE
-    local name found
-    HUB_NAMESPACE=train-func-hub
-    [[ $1 == true && -z $RECORD_FAULT ]] || return 0
-    for name in train-func-hub kubeflow; do
-        found=$(of_hub "$name" deployments,persistentvolumeclaims) || exit
-        if [[ -n $found ]]; then
-            HUB_NAMESPACE=$name
-            return
-        fi
-    done
-}
-
-# name_hub_namespace FILE: in a copy of one that names train-func-hub
-name_hub_namespace() { sed -i "s/train-func-hub/$HUB_NAMESPACE/g" "$1"; }
 
 render_jupyterhub() {
     local chart
@@ -46,9 +25,7 @@ render_account() {
 jupyterhub_values() {
     JUPYTERHUB_VALUES=("$ROOT/infra/jupyterhub/values.yaml" "$WORK/jupyterhub-values.yaml")
     if [[ $HEADLESS == true ]]; then
-        cp "$ROOT/infra/jupyterhub/headless.yaml" "$WORK/jupyterhub-headless.yaml"
-        name_hub_namespace "$WORK/jupyterhub-headless.yaml"
-        JUPYTERHUB_VALUES+=("$WORK/jupyterhub-headless.yaml")
+        JUPYTERHUB_VALUES+=("$ROOT/infra/jupyterhub/headless.yaml")
     fi
     {
         values_of_hub
@@ -150,10 +127,11 @@ api_addresses_or_placeholder() {
     fi
 }
 
-# The port of the store's pods. One outside by its addresses as they are seen from here, one elsewhere in the cluster by
-# its namespace.
+# The port of the store's pods. One outside by its address, one elsewhere in the cluster by its namespace. A policy knows
+# no names, and the addresses behind the name of an S3 endpoint change: for a name, the port is open to all addresses but
+# those that tell machines their keys.
 egress_to_store() {
-    local rest host port address
+    local rest host port
     if [[ $S3 != external ]]; then
         printf '      - to: [{namespaceSelector: {matchLabels: {kubernetes.io/metadata.name: kubeflow}}, '
         printf 'podSelector: {matchLabels: {app: myminio}}}]\n        ports: [{port: 9000, protocol: TCP}]\n'
@@ -168,9 +146,13 @@ egress_to_store() {
         printf '      - {to: [{namespaceSelector: {matchLabels: {kubernetes.io/metadata.name: %s}}}]}\n' "${rest%%.*}"
         return
     fi
-    { getent ahosts "$host" || true; } | awk '{ print $1 }' | sort -u | while read -r address; do
-        egress_to_address "$address" "$port"
-    done
+    if [[ $host =~ ^[0-9.]+$ ]]; then
+        egress_to_address "$host" "$port"
+        return
+    fi
+    printf '      - to:\n          - ipBlock: {cidr: 0.0.0.0/0, except: [169.254.0.0/16]}\n'
+    printf '          - ipBlock: {cidr: "::/0", except: ["fd00:ec2::/32"]}\n'
+    printf '        ports: [{port: %s, protocol: TCP}]\n' "$port"
 }
 
 # Where every node has a DNS cache, it listens on an address of this kind; the one left out tells machines their keys.
@@ -184,12 +166,11 @@ install_jupyterhub() {
     chart=$(chart_of jupyterhub "$JUPYTERHUB_CHART" "$JUPYTERHUB_CHARTS")
     render_account >"$WORK/jupyterhub.yaml"
     apply jupyterhub "$WORK/jupyterhub.yaml"
-    [[ $HUB_NAMESPACE == kubeflow ]] || copy_key_of_jobs jupyterhub "$HUB_NAMESPACE" myminio-jobs
+    copy_key_of_jobs jupyterhub "$HUB_NAMESPACE" myminio-jobs
     keep_secret jupyterhub "$HUB_NAMESPACE" my-jupyter-login user_password "$(random 24)" admin_password "$(random 40)"
     jupyterhub_values
     release jupyterhub "$JUPYTER" "$HUB_NAMESPACE" "$chart" "${JUPYTERHUB_VALUES[@]}"
     say "  $ONE_CIRCLE"
-    [[ $HUB_NAMESPACE != kubeflow ]] || tell_move
 }
 
 # What the admin of the cluster does by hand, because it ends every user's server: volumes stay in their namespace.
@@ -221,33 +202,30 @@ status_of_jupyterhub() { rollout_of "$HUB_NAMESPACE" deployment/hub; }
 tell_hub() {
     printf 'JupyterHub from here:   kubectl --context %s -n %s port-forward svc/proxy-public 8000:http\n' "$CONTEXT" "$HUB_NAMESPACE"
     printf '%22s  %s\n' "" "$ONE_CIRCLE"
-    [[ $HUB_NAMESPACE != kubeflow ]] ||
-        printf '%22s  in the namespace of store and operator; install.sh install tells how to move it\n' ""
 }
 
-# The hub made servers and homes, so helm does not know of them. Wherever one of ours is or was.
+# The hub made servers and homes, so helm does not know of them.
 remove_jupyterhub() {
-    local name left
-    for name in train-func-hub kubeflow; do
-        ours_or_none "$JUPYTER" "$name" || continue
-        remove_release "$JUPYTER" "$name"
-        delete_of_hub "$name" pods
-        if [[ $PURGE == true ]]; then
-            delete_of_hub "$name" persistentvolumeclaims
-        fi
-        left=$(of_hub "$name" persistentvolumeclaims) || exit
-        [[ -z $left ]] || say "  kept in $name: $(paste -sd' ' <<<"$left")"
-    done
+    local left
+    ours_or_none "$JUPYTER" "$HUB_NAMESPACE" || return 0
+    remove_release "$JUPYTER" "$HUB_NAMESPACE"
+    delete_of_hub pods
+    if [[ $PURGE == true ]]; then
+        delete_of_hub persistentvolumeclaims
+    fi
+    left=$(of_hub persistentvolumeclaims) || exit
+    [[ -z $left ]] || say "  kept in $HUB_NAMESPACE: $(paste -sd' ' <<<"$left")"
 }
 
-of_hub() { # of_hub NAMESPACE KINDS
-    asked "$2" --namespace "$1" --selector "app=jupyterhub,release=$JUPYTER" --output name
+of_hub() { # of_hub KIND
+    asked "$1" --namespace "$HUB_NAMESPACE" --selector "app=jupyterhub,release=$JUPYTER" --output name
 }
 
-delete_of_hub() { # delete_of_hub NAMESPACE KIND
+delete_of_hub() { # delete_of_hub KIND
     local what found
-    found=$(of_hub "$1" "$2") || exit
+    found=$(of_hub "$1") || exit
     for what in $found; do
-        k delete "$what" --namespace "$1" --ignore-not-found --timeout "$TIMEOUT" --request-timeout 0 | sed 's/^/  /' >&2
+        k delete "$what" --namespace "$HUB_NAMESPACE" --ignore-not-found --timeout "$TIMEOUT" --request-timeout 0 |
+            sed 's/^/  /' >&2
     done
 }

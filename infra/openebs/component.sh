@@ -4,12 +4,8 @@
 readonly OPENEBS_CLASS=openebs-hostpath OPENEBS_PROVISIONER=openebs.io/local OPENEBS_NAMESPACE=openebs
 
 images_of_openebs() {
-    [[ -n $(not_needed_openebs) ]] || printf '%s\n' "$OPENEBS_PROVISIONER_IMAGE" "$OPENEBS_HELPER_IMAGE"
+    [[ $STORAGE != openebs ]] || printf '%s\n' "$OPENEBS_PROVISIONER_IMAGE" "$OPENEBS_HELPER_IMAGE"
 }
-
-not_needed_openebs() { [[ $STORAGE == openebs ]] || printf 'volumes come from %s\n' "${STORAGE_CLASS:-nowhere}"; }
-
-release_of_openebs() { printf 'openebs %s\n' "$OPENEBS_NAMESPACE"; }
 
 # The helper that makes a volume's folder on the node is privileged: only this namespace allows that.
 render_openebs() {
@@ -57,9 +53,8 @@ only_hostpath() { # only_hostpath RENDERED
         "chart openebs $OPENEBS_CHART brings more than hostpath volumes ($found); switch it off in infra/openebs/values.yaml"
 }
 
-install_openebs() {
+install_openebs() { # with the values that check_published has written
     local chart
-    render_openebs >/dev/null
     if ! foreign namespace "$OPENEBS_NAMESPACE"; then
         namespace_yaml "$OPENEBS_NAMESPACE" privileged >"$WORK/openebs-namespace.yaml"
         apply openebs "$WORK/openebs-namespace.yaml"

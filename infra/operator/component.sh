@@ -3,8 +3,6 @@
 
 images_of_operator() { printf '%s\n' "$OPERATOR_IMAGE"; }
 
-not_needed_operator() { :; }
-
 render_operator() {
     render_definitions >"$WORK/definitions.yaml"
     render_rest_of_operator >"$WORK/operator.yaml"

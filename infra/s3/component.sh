@@ -15,8 +15,6 @@ engine_image() {
     esac
 }
 
-not_needed_s3() { :; }
-
 store_endpoint() {
     if [[ $S3 == external ]]; then
         printf '%s\n' "${AWS_ENDPOINT_URL_S3:-}"
@@ -32,7 +30,6 @@ render_s3() {
     [[ $S3 != minio || -n ${S3_IMAGE:-} ]] || die "$PREREQUISITE" \
         "--s3 minio: S3_IMAGE=registry/minio:tag is expected: no public registry has one; or take --s3 seaweedfs"
     cp -r "$ROOT/infra/s3" "$WORK/"
-    name_hub_namespace "$WORK/s3/policy.yaml"
     s3_resources >"$WORK/s3/kustomization.yaml"
     s3_kustomization | kustomized s3 kubeflow
 }

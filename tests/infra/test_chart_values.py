@@ -127,23 +127,28 @@ def test_a_notebook_reaches_the_internet_where_that_is_expected(render):
     assert found["egressAllowRules"]["privateIPs"] is False
 
 
+ANYWHERE = [
+    {"ipBlock": {"cidr": "0.0.0.0/0", "except": ["169.254.0.0/16"]}},
+    {"ipBlock": {"cidr": "::/0", "except": ["fd00:ec2::/32"]}},
+]
 OUTSIDE = {
-    "http://10.1.2.3:9000": ({"ipBlock": {"cidr": "10.1.2.3/32"}}, [{"port": 9000, "protocol": "TCP"}]),
-    "https://10.1.2.4": ({"ipBlock": {"cidr": "10.1.2.4/32"}}, [{"port": 443, "protocol": "TCP"}]),
+    "http://10.1.2.3:9000": ([{"ipBlock": {"cidr": "10.1.2.3/32"}}], [{"port": 9000, "protocol": "TCP"}]),
+    "https://10.1.2.4": ([{"ipBlock": {"cidr": "10.1.2.4/32"}}], [{"port": 443, "protocol": "TCP"}]),
+    "https://s3.example": (ANYWHERE, [{"port": 443, "protocol": "TCP"}]),
     "http://minio.stores.svc.cluster.local:9000": (
-        {"namespaceSelector": {"matchLabels": {"kubernetes.io/metadata.name": "stores"}}},
+        [{"namespaceSelector": {"matchLabels": {"kubernetes.io/metadata.name": "stores"}}}],
         None,
     ),
 }
 
 
 @pytest.mark.parametrize("endpoint", OUTSIDE)
-def test_a_store_outside_is_reached_by_its_addresses_or_its_namespace(render, endpoint):
+def test_a_store_outside_is_reached_by_its_address_its_namespace_or_by_name_anywhere(render, endpoint):
     given = {"AWS_ENDPOINT_URL_S3": endpoint, "AWS_REGION": "eu-west-3"}
     values = merged(render("jupyterhub", "generic", "--s3", "external", **given))["singleuser"]
     _, store, _ = values["networkPolicy"]["egress"]
     to, ports = OUTSIDE[endpoint]
-    assert store["to"] == [to]
+    assert store["to"] == to
     assert store.get("ports") == ports
     assert values["extraEnv"]["AWS_ENDPOINT_URL_S3"] == endpoint
     assert values["extraEnv"]["AWS_REGION"] == "eu-west-3"

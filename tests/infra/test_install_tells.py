@@ -1,9 +1,8 @@
-"""What install.sh tells of a cluster: where JupyterHub is, apart from store, operator and jobs; and nothing in part.
+"""What install.sh tells of a cluster: JupyterHub apart from store, operator and jobs, jobs that run, nothing in part.
 
 A kubectl stands in that knows one context and answers with what a test says the cluster has.
 """
 
-import re
 import shutil
 
 import pytest
@@ -12,12 +11,13 @@ import yaml
 from tests.infra.install_sh import install, needs_kubectl
 
 MISSING_PREREQUISITE, FAILED = 3, 4
-OWN, BEFORE = "train-func-hub", "kubeflow"
+HUB_NAMESPACE = "train-func-hub"
 KUBECTL = """#!/usr/bin/env bash
 case "$*" in
     *"get-contexts"*) echo here ;;
     *"get configmap train-func-install"*) printf 'profile=generic\\ns3=seaweedfs\\nstorage=none\\n' ;;
-    *"get deployments,persistentvolumeclaims --namespace $HUB_IS_IN "*) echo deployment.apps/hub ;;
+    *"get customresourcedefinitions --no-headers"*) echo "$KIND_OF_JOBS" ;;
+    *"get $KIND_OF_JOBS "*) printf '%s\\n' "$JOBS_THERE" ;;
     *"get ${IS_NOT_TOLD:-nothing} "*) exit 1 ;;
     *"get "*"/"*) printf '01/1 image:1' ;;
 esac
@@ -25,23 +25,27 @@ esac
 STORE = "statefulset/myminio"
 
 
-def said(folder, command, hub_is_in):
-    """What install.sh tells of a cluster that has its hub there, if anywhere."""
-    return install(command, folder=folder, programs={"kubectl": KUBECTL}, HUB_IS_IN=hub_is_in).stdout
+@pytest.mark.parametrize("command", ["status", "credentials"])
+def test_status_and_credentials_say_that_the_users_of_the_hub_are_one_circle_of_trust(tmp_path, command):
+    assert "circle of trust" in install(command, folder=tmp_path, programs={"kubectl": KUBECTL}).stdout
 
 
-@pytest.mark.parametrize(("hub_is_in", "namespace"), [("", OWN), (OWN, OWN), (BEFORE, BEFORE)])
-def test_a_hub_is_found_where_it_is_and_otherwise_gets_a_namespace_of_its_own(tmp_path, hub_is_in, namespace):
-    status = said(tmp_path, "status", hub_is_in)
-    assert re.search(r"-n (\S+) port-forward svc/proxy-public", status)[1] == namespace
-    assert ("to move it" in status) is (namespace == BEFORE)
-    credentials = said(tmp_path, "credentials", hub_is_in)
-    assert set(re.findall(r"-n (\S+) get secret my-jupyter-login", credentials)) == {namespace}
-
-
-def test_status_and_credentials_say_that_its_users_are_one_circle_of_trust(tmp_path):
-    for command in ("status", "credentials"):
-        assert "circle of trust" in said(tmp_path, command, OWN)
+@pytest.mark.parametrize(
+    ("kind", "condition", "code"),
+    [
+        ("PyTorchJob kubeflow.org", "Running,", MISSING_PREREQUISITE),
+        ("PyTorchJob kubeflow.org", "Created,Succeeded,", 0),
+        ("TrainJob trainer.kubeflow.org", "", MISSING_PREREQUISITE),
+        ("TrainJob trainer.kubeflow.org", "Complete,", 0),
+        ("TrainJob trainer.kubeflow.org", "Failed,", 0),
+    ],
+)
+def test_uninstalling_is_refused_while_a_job_of_any_kind_has_not_ended(tmp_path, kind, condition, code):
+    name, group = kind.split()
+    cluster = {"KIND_OF_JOBS": f"{name.lower()}s.{group}", "JOBS_THERE": f"{name} alice/reviews {condition}"}
+    done = install("uninstall", "--dry-run", folder=tmp_path, programs={"kubectl": KUBECTL}, **cluster)
+    assert done.returncode == code, done.stderr
+    assert (f"{name} alice/reviews" in done.stderr) is (code != 0)
 
 
 def test_nothing_of_the_hub_is_in_a_namespace_of_the_others():
@@ -49,10 +53,10 @@ def test_nothing_of_the_hub_is_in_a_namespace_of_the_others():
     done = install("render", "--only", "s3,jobs")
     found = {(each["kind"], each["metadata"]["name"]): each for each in yaml.safe_load_all(done.stdout) if each}
     binding = found["RoleBinding", "train-func-notebook-of-jupyterhub"]
-    assert binding["subjects"] == [{"kind": "ServiceAccount", "name": "notebook", "namespace": OWN}]
+    assert binding["subjects"] == [{"kind": "ServiceAccount", "name": "notebook", "namespace": HUB_NAMESPACE}]
     sources = found["NetworkPolicy", "myminio"]["spec"]["ingress"][0]["from"]
     notebooks = next(each for each in sources if "component" in each.get("podSelector", {}).get("matchLabels", {}))
-    assert notebooks["namespaceSelector"] == {"matchLabels": {"kubernetes.io/metadata.name": OWN}}
+    assert notebooks["namespaceSelector"] == {"matchLabels": {"kubernetes.io/metadata.name": HUB_NAMESPACE}}
 
 
 @pytest.mark.parametrize("broken", ["cp", "sed"])

@@ -96,12 +96,6 @@ class Installer:
         assert done.returncode == 0, done.stdout + done.stderr
         return done.stdout + done.stderr
 
-    def by_hand(self, command: str) -> None:
-        """A command line that it told the user to give."""
-        subprocess.run(
-            ["bash", "-ec", command], env=self._environment, check=True, timeout=SECONDS, capture_output=True
-        )
-
     def killed_at(self, words: str, *options: str) -> None:
         """An installation that is killed, with all its processes, as soon as it says this in a line of its own."""
         self.in_place = False

@@ -9,6 +9,7 @@ from train_func.client.job_spec import RUN_LABEL
 # Finding out whether a cluster enforces them takes a minute; test_confined reads them everywhere.
 pytestmark = pytest.mark.slow
 STORE = "myminio.kubeflow.svc.cluster.local:9000"
+STEP = {"pipeline/runid": "a-run"}  # as the server of Kubeflow Pipelines labels the pod of each step
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -16,8 +17,9 @@ def enforced(installed, admin):
     skip_unless_enforced(admin)
 
 
-def test_the_store_is_reached_by_jobs_and_by_no_other_pod(admin):
+def test_the_store_is_reached_by_jobs_and_steps_of_pipelines_and_by_no_other_pod(admin):
     assert reached(admin, "train-func", STORE) == {STORE}
+    assert reached(admin, "kubeflow", STORE, labels=STEP) == {STORE}
     with accounts.namespace_of_its_own(admin) as name:
         assert reached(admin, name, STORE) == set()
 

@@ -16,12 +16,8 @@ from tests.install.reach import listening, reached, skip_unless_enforced
 from tests.install.store import key_of
 
 HERE = f"--namespace={hub.NAMESPACE}"
-BEFORE = "--namespace=kubeflow"  # where a hub of an earlier install.sh is
 RELEASE = "--selector=owner=helm,name=my-jupyter"
 USER = "alice"
-SELECTOR = "--selector=app=jupyterhub,release=my-jupyter"
-LABELS = {"app": "jupyterhub", "release": "my-jupyter", "component": "singleuser-storage"}
-HUB = ["deployment.apps/hub", "deployment.apps/proxy"]
 
 
 def objects(admin: Kubectl) -> dict[str, str]:
@@ -189,31 +185,6 @@ def test_uninstalling_keeps_homes_and_installing_again_finds_them(installed, adm
     assert not admin("get", "pods,deployments,services", HERE, "--selector=app=jupyterhub", "--output=name")
     installed.must("install")
     assert "nothing was changed" in installed.must("install")
-
-
-def test_one_that_is_beside_the_store_already_stays_with_its_homes_until_the_admin_moves_it(installed, admin):
-    installed.must("uninstall")
-    admin("delete", "pvc", "--all", HERE, "--timeout=120s", seconds=130)
-    home = {"apiVersion": "v1", "kind": "PersistentVolumeClaim", "metadata": {"name": "claim-bob", "labels": LABELS}}
-    home["spec"] = {"accessModes": ["ReadWriteOnce"], "resources": {"requests": {"storage": "1Gi"}}}
-    Kubectl(admin.kubeconfig, "kubeflow").apply(home)
-
-    said = installed.must("install")
-    assert admin("get", "deployments", BEFORE, SELECTOR, "--output=name").split() == HUB
-    assert not admin("get", "deployments", HERE, "--ignore-not-found", "--output=name")
-    assert "kubeflow port-forward svc/proxy-public" in installed.must("status")
-
-    commands = [line.strip() for line in said.splitlines() if line.startswith(("    helm ", "    kubectl "))]
-    assert len(commands) == 3
-    for command in commands:
-        installed.by_hand(command)
-    installed.must("install")
-    assert admin("get", "deployments", HERE, SELECTOR, "--output=name").split() == HUB
-    assert not admin("get", "deployments", BEFORE, SELECTOR, "--output=name")
-    assert admin("get", "pvc", "claim-bob", BEFORE, "--output=name")
-    assert f"{hub.NAMESPACE} port-forward svc/proxy-public" in installed.must("status")
-    # Homes in a namespace that install.sh did not make stay, also after --purge: the admin removes them.
-    admin("delete", "pvc", BEFORE, "--selector=app=jupyterhub", "--timeout=120s", seconds=130)
 
 
 def test_purging_leaves_the_cluster_as_it_was(installed, admin, before):
