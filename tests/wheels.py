@@ -26,12 +26,17 @@ def wheel(
     files: Mapping[str, str] | None = None,
     requires: Sequence[str] = (),
     tag: str = "py3-none-any",
+    spelling: str = "",
 ) -> Path:
-    """A wheel in ``folder``; by default with a module of its own name that says its version."""
+    """A wheel in ``folder``; by default with a module of its own name that says its version.
+
+    ``spelling``: of its name in its metadata alone.
+    """
     folder.mkdir(parents=True, exist_ok=True)
     path = folder / f"{name.replace('-', '_')}-{version}-{tag}.whl"
     records = f"{name.replace('-', '_')}-{version}.dist-info"
-    metadata = [f"Metadata-Version: 2.1\nName: {name}\nVersion: {version}", *(f"Requires-Dist: {r}" for r in requires)]
+    about = f"Metadata-Version: 2.1\nName: {spelling or name}\nVersion: {version}"
+    metadata = [about, *(f"Requires-Dist: {r}" for r in requires)]
     module = {f"{name.replace('-', '_')}/__init__.py": f"VERSION = {version!r}\n"} if files is None else files
     content = {
         **module,

@@ -18,7 +18,8 @@ def call_of(function: Callable[..., object], parameters: Mapping[str, Any], *, i
 
     ``def f()`` is called with nothing. ``def f(lr, epochs=3)``, whose names are those of the parameters, gets each by
     its name. ``def f(parameters)`` gets one dict, as the stock client of the Training Operator hands it over; the name
-    of that argument tells it from one of the values. ``def f(*values)`` names nothing, and gets the dict too.
+    of that argument tells it from one of the values. ``def f(*values)`` names nothing, and gets the dict too. Where
+    there are no parameters, a function that can be called with nothing is called so.
 
     Args:
         function: takes them.

@@ -12,6 +12,7 @@ from train_func.plain import plain
 from train_func.tables import is_table, saved
 
 HUB, CLAIM = "hf://", "pvc://"
+DATA_SUFFIXES = (".csv", ".tsv", ".json", ".jsonl", ".parquet", ".conll")  # of files of rows
 _PREFIX = "inputs/"  # no field of a task has a slash in its name
 _NAME = re.compile(r"[A-Za-z][A-Za-z0-9_-]{0,62}")
 _REPOSITORY = re.compile(

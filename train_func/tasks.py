@@ -25,6 +25,7 @@ from train_func.fields import (
     whole,
     whole_fault,
 )
+from train_func.inputs import DATA_SUFFIXES
 from train_func.plain import plain
 from train_func.tables import is_table, saved
 
@@ -89,15 +90,16 @@ class Task(NamedFields):
         return ()
 
     def identity(self, fingerprints: Mapping[str, str]) -> dict[str, Any]:
-        """Returns the fields that decide the result, besides the inputs, which have ``fingerprints``.
+        """Returns what decides the result besides the content of the inputs, which have ``fingerprints``.
 
         A field with its default is left out, so that a task may get further fields and its runs keep their names.
         """
         by_content = {*fingerprints, *(f"{name}_revision" for name in fingerprints)}
         values = {f.name: getattr(self, f.name) for f in fields(self) if f.name not in by_content}
         default = {f.name: f.default for f in fields(self)}
-        # The ending of a file decides how its bytes are read.
-        endings = {f"{name} ends in": PurePath(str(getattr(self, name, ""))).suffix.lower() for name in fingerprints}
+        # The ending of a file of rows decides how its bytes are read; a folder or a Hub id may have a dot as well.
+        suffixes = {name: PurePath(str(getattr(self, name, ""))).suffix.lower() for name in fingerprints}
+        endings = {f"{name} ends in": suffix if suffix in DATA_SUFFIXES else "" for name, suffix in suffixes.items()}
         return {KIND: self.kind, **endings, **{name: value for name, value in values.items() if value != default[name]}}
 
     def to_dict(self) -> dict[str, Any]:

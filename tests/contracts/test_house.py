@@ -22,6 +22,7 @@ ENVIRONMENT_READERS = {
     "client/cluster/kubeconfig.py": "which kubeconfig",
     "client/cluster/cluster.py": "defaults of its options",
     "client/packages/requirements.py": "the cache of this person",
+    "client/preflight.py": "hands a copy of its environment to the check",
     "client/submit.py": "which variables that a function reads are set here",
     "client/model/fetch.py": "where fetched models go",
     "client/local": "hands a copy of its environment to the workers",

@@ -2,6 +2,7 @@
 
 import contextlib
 import os
+import sys
 
 import pandas
 import pytest
@@ -149,13 +150,22 @@ def test_a_relative_path_is_named_from_the_root_and_other_addresses_stay(photos,
 
 
 def test_the_check_names_everything_that_is_not_there_at_once(photos, tmp_path):
-    inputs = {"photos": str(photos / "dogs"), "base": "s4://bucket/x", "id": "owner/name", "frame": f"file://{photos}"}
-    with Check(Run(inputs=inputs), (tmp_path / "store").as_uri()) as check, pytest.raises(InvalidInput) as caught:
+    inputs = {"photos": str(photos / "dogs"), "base": "s4://bucket/x", "id": "owner/name", "of": "~of-no-user/photos"}
+    run = with_absolute_paths(Run(inputs={**inputs, "frame": f"file://{photos}"}))
+    with Check(run, (tmp_path / "store").as_uri()) as check, pytest.raises(InvalidInput) as caught:
         check.facts()
-    told = dict(zip(("photos", "base", "id"), caught.value.faults, strict=True))
+    told = dict(zip(inputs, caught.value.faults, strict=True))
     assert [name for name, fault in told.items() if unnamed(fault, f"inputs[{name!r}]")] == []
     assert unnamed(told["photos"], "cats") == []
     assert "hf://" in told["id"]
+
+
+def test_a_check_needs_nothing_of_the_folder_of_the_notebook_and_only_texts_of_its_path(photos, tmp_path, monkeypatch):
+    (tmp_path / "logging.py").write_text("raise RuntimeError('the module of Python is needed')\n")
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "path", [tmp_path, *sys.path])
+    with Check(Run(inputs={"photos": photos}), (tmp_path / "store").as_uri()) as check:
+        assert [*check.facts().inputs] == [key_of("photos")]
 
 
 def test_an_empty_folder_and_links_that_lead_nowhere_or_back_are_refused(tmp_path, cache):

@@ -127,6 +127,8 @@ def test_inputs_are_known_by_their_content_wherever_they_lie(record, folder):
     assert of_task(dataset=Path(folder / "rows.csv")).name == name
     assert of_task(dataset=str(folder / "changed" / "rows.csv")).name != name
     assert of_task(model=str(folder / "other" / "tiny")).name != name
+    others = [shutil.copytree(folder / "tiny", folder / f"tiny-{version}") for version in ("v1.0", "v1.1")]
+    assert len({of_task(model=str(model), name="same").name for model in (folder / "tiny", *others)}) == 1
 
 
 def test_a_folder_gives_one_name_however_its_path_is_written(folder, monkeypatch):

@@ -208,10 +208,15 @@ PUBLISHES = {
 }
 
 
-def test_a_training_whose_model_nothing_publishes_is_refused_with_its_line_and_what_to_write(tmp_path):
-    with imported(tmp_path, TRAINS) as module, pytest.raises(SourceRefused) as refused:
+@pytest.mark.parametrize(
+    ("names", "line"), [("Session, Trainer", 5), ("(\n        Session,\n        Trainer,\n    )", 8)]
+)
+def test_a_training_whose_model_nothing_publishes_is_refused_with_its_line_and_what_to_write(names, line, tmp_path):
+    text = TRAINS.replace("Session, Trainer", names)
+    with imported(tmp_path, text) as module, pytest.raises(SourceRefused) as refused:
         pack(module.train_func)
-    assert unnamed(refused.value, f"{module.__name__}.py, line 5: `trainer.train()`", "session.publish(trainer)") == []
+    place = f"{module.__name__}.py, line {line}: `trainer.train()`"
+    assert unnamed(refused.value, place, "session.publish(trainer)") == []
 
 
 @pytest.mark.parametrize("text", PUBLISHES.values(), ids=PUBLISHES)
@@ -256,6 +261,12 @@ SPLIT_ONCE = {
     ),
     "by a helper": f"def part(s, rows): return s.shared(rows)\n{PLAN.replace(SPLIT, 'part(session, rows)')}",
     "by select": PLAN.replace(SPLIT, "session.plan(rows).shard(session.world_size, session.rank)"),
+    "of no plan, to a Trainer of the user's own": (
+        "class Trainer:\n    def __init__(self, train_dataset): pass\n"
+        + PLAN.replace("Session, Trainer", "Session")
+        .replace(SPLIT, "rows")
+        .replace("for step in session.steps(plan)", "if Trainer(train_dataset=plan)")
+    ),
     "with steps of another object": PLAN.replace(SPLIT, "session.plan(rows)").replace("session.steps(", "p.steps("),
 }
 

@@ -454,6 +454,10 @@ REFUSED = {
         "import threading\nclass Box(threading.Thread): pass\nX = Box()",
         "Box, whose base is threading.Thread",
     ),
+    "a sentinel that pickle finds by its name": (
+        "class Absent:\n    def __reduce__(self): return 'ABSENT'\nX = Absent()",
+        "Absent, and cannot travel",
+    ),
     "an own object of an earlier class": ("class Box: n = 1\nX = Box()\nclass Box: n = 2", "again"),
     "a closure": ("def make(n):\n    return lambda x: x + n\nX = make(2)", "call"),
     "a function changed by a call": ("import functools\ndef f(): pass\nX = functools.lru_cache(f)", "lru_cache"),

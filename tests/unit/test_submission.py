@@ -101,17 +101,18 @@ def reads(parameters):
     import os
 
     os.environ["OMP_WAIT_POLICY"] = "passive"
-    return os.environ.get("A_TEAM"), os.getenv("A_PLACE"), os.environ["OMP_WAIT_POLICY"], os.environ["RANK"]
+    known = os.environ["OMP_WAIT_POLICY"], os.environ["RANK"], os.getenv("HF_HUB_OFFLINE")
+    return os.environ.get("A_TEAM"), os.getenv("A_PLACE"), os.getenv("HF_DATASETS_OFFLINE"), known
 
 
 def test_a_variable_that_is_set_here_alone_is_told_before_a_worker_reads_nothing(monkeypatch, capsys):
-    for name in ("A_TEAM", "RANK", "OMP_WAIT_POLICY"):
+    for name in ("A_TEAM", "RANK", "OMP_WAIT_POLICY", "HF_DATASETS_OFFLINE", "HF_HUB_OFFLINE"):
         monkeypatch.setenv(name, "1")
     submit(reads, on=Room())
     (note,) = [line for line in capsys.readouterr().out.splitlines() if line.startswith("note: ")]
-    assert unnamed(note, "reads", "Room(environment={'A_TEAM': ...})") == []
+    assert unnamed(note, "reads", "Room(environment={'A_TEAM': ..., 'HF_DATASETS_OFFLINE': ...})") == []
     room = Room(2)
-    room.environment = {"A_TEAM": "1"}
+    room.environment = {"A_TEAM": "1", "HF_DATASETS_OFFLINE": "1"}
     submit(reads, Run(parameters={"again": 1}), on=room)
     assert "note: " not in capsys.readouterr().out
 

@@ -6,6 +6,7 @@ process needs neither torch nor datasets for it, and can ask other things meanwh
 
 import contextlib
 import json
+import os
 import re
 import subprocess
 import sys
@@ -19,6 +20,7 @@ from train_func.client.backend import Backend, Input
 from train_func.client.source import Source, pack
 from train_func.errors import InvalidInput
 from train_func.inputs import key_of
+from train_func.process import python_path
 from train_func.process.timeout import begin
 from train_func.run import Run, replace_inputs
 from train_func.storage import Store, open_store
@@ -59,8 +61,12 @@ class Question:
     def __init__(self, command: str, about: str, **request: object) -> None:
         """``about``: what is asked for, as messages call it."""
         self._about = about
+        # The path leads to the module of a task of the user's own; Python itself ignores what is no text in it.
+        path = [entry for entry in sys.path if isinstance(entry, str)]
+        line = json.dumps({**request, "path": path})
         self._process = subprocess.Popen(
-            [sys.executable, "-m", "train_func.worker", command],
+            [sys.executable, "-P", "-m", "train_func.worker", command],
+            env={**os.environ, **python_path(os.environ)},
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
@@ -68,7 +74,7 @@ class Question:
         )
         assert self._process.stdin is not None
         with contextlib.suppress(BrokenPipeError):  # it has ended: its exit code and its words tell why
-            self._process.stdin.write(json.dumps(request) + "\n")
+            self._process.stdin.write(f"{line}\n")
             self._process.stdin.flush()
 
     def __enter__(self) -> Self:
@@ -105,8 +111,7 @@ class Check(Question):
     """The check of a run's data and model, and of what its store holds of them."""
 
     def __init__(self, run: Run, store: str) -> None:
-        # The path leads to the module of a task of the user's own.
-        super().__init__("check", "the check of data and model", run=run.to_dict(), store=store, path=sys.path)
+        super().__init__("check", "the check of data and model", run=run.to_dict(), store=store)
 
     def facts(self) -> Facts:
         """Waits for it; raises InvalidInput with every fault that was found."""
@@ -165,14 +170,11 @@ def pack_function(
 def check_inputs(backend: Backend, run: Run) -> tuple[Store, Facts]:
     """The store, and what is known of data and model; raises what ``submit`` raises, and creates nothing."""
     tables.check_there(input_addresses(run))
-    fault = None
     try:
         address = backend.store_address()
-    except InvalidInput as error:
-        fault = error
-    if fault:
+    except InvalidInput:
         backend.check(run)  # tells this together with everything else
-        raise fault
+        raise
     if not (run.task or run.inputs):
         backend.check(run)
         return _probed(address), Facts()
@@ -204,9 +206,10 @@ def with_absolute_paths(run: Run, files: Collection[str] = ()) -> Run:
         if _SPLIT.fullmatch(addresses.get(name, "")):
             del addresses[name]
     for name, address in addresses.items():
-        path = Path(address).expanduser()
-        if path.exists():
-            real = path.resolve()
-            # The ending of a file decides how it is read; a link in the Hub's cache leads to a file without one.
-            addresses[name] = str(real if real.is_dir() or real.suffix == path.suffix else path.absolute())
+        with contextlib.suppress(OSError, RuntimeError):  # the check says that it cannot be read, or names no user
+            path = Path(address).expanduser()
+            if path.exists():
+                real = path.resolve()
+                # The ending of a file decides how it is read; a link in the Hub's cache leads to a file without one.
+                addresses[name] = str(real if real.is_dir() or real.suffix == path.suffix else path.absolute())
     return replace_inputs(run, addresses)

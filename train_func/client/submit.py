@@ -3,7 +3,7 @@
 import os
 import re
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from importlib.metadata import packages_distributions, version
 from typing import TYPE_CHECKING, Any
@@ -39,9 +39,9 @@ if TYPE_CHECKING:
 
 OTHER_SECONDS = 60.0  # longest wait for the job of another client that submits the same run
 LOOK_SECONDS = 0.5
-OF_A_WORKER = re.compile(  # variables that a worker has without being given them
-    r"(TRAIN_FUNC|HF|AWS|CUDA|NVIDIA|OMP|LC)_\w+|PATH|PYTHONPATH|LD_LIBRARY_PATH|HOME|LANG|TZ|HOSTNAME|TMPDIR"
-    r"|(LOCAL_)?(RANK|WORLD_SIZE)|MASTER_(ADDR|PORT)|(?i:\w+_proxy)"
+OF_A_WORKER = re.compile(  # variables that workers have, or that environment= refuses
+    r"(TRAIN_FUNC|AWS|CUDA|NVIDIA|OMP|LC)_\w+|PATH|PYTHONPATH|LD_LIBRARY_PATH|HOME|LANG|TZ|HOSTNAME|TMPDIR"
+    r"|HF_(HOME|ENDPOINT|HUB_OFFLINE|TOKEN)|(LOCAL_)?(RANK|WORLD_SIZE)|MASTER_(ADDR|PORT)|(?i:\w+_proxy)"
 )
 OF_PLAN = ("epochs", "batch_size", "seed")  # fields of Run: a place in one plan is none in another
 
@@ -67,12 +67,15 @@ def submit(
         on: the backend, ``Local()`` by default.
         fresh: train again from the beginning, as the next generation of the run.
         resume: the name of a run that has ended, such as the one before a line was fixed. Until this run has a
-            checkpoint of its own, it goes on from the newest one of that run, whose plan and model have to be the same.
+            checkpoint of its own, this job goes on from the newest one of that run, whose plan and model have to be the
+            same; a later job does so if ``resume`` is given again.
 
     Raises:
         SourceRefused: the function cannot travel; every reason is named with its cell and line.
-        InvalidInput: data, model or options cannot work; every fault at once.
+        InvalidInput: data, model or options cannot work, every fault at once; or the run is in another place.
         StorageFailed: the store is away, denies, or is not there.
+        JobNotFound: the store has no run ``resume``; or another client that submits the run starts no job.
+        JobFailed: the backend could not start the job.
     """
     return Request.check(function, run, backend_or_default(on)).submit(fresh=fresh, resume=resume)
 
@@ -127,7 +130,7 @@ class Request:
             record, number = replace(record, generation=record.generation + 1), 0
         run = backend.prepare(record, facts.inputs, facts.num_model_bytes, store)
         if state != "Absent" and not fresh:
-            print(f"{record.name}: already submitted, and it is {state}; it is tried again")
+            print(f"{record.name}: already submitted, and it is {state}; a new job of it starts")
         # A branch of the Hub may move: what was checked, and named the run, is what every attempt loads.
         record = replace(record, run=replace_inputs(run, facts.commits), submission=number + 1, submitted=events.now())
         goes_on = goes_on_in(store, record)
@@ -230,15 +233,10 @@ def attach_to(
         was, now = {**was, **before.options}, {**now, **backend.request(job.record).options}
         cancel = how_to("cancel", job.name, backend, store.address)
         remedy = f"; for these stop it first, then submit again: `{cancel}`"
-    if names := changed(was, now):
+    if names := [name for name in {**was, **now} if was.get(name) != now.get(name)]:
         values = [", ".join(f"{name}={options.get(name)}" for name in names) for options in (was, now)]
         print(shown(f"note: submitted with {values[0]}; you asked for {values[1]}{remedy}"))
     return job
-
-
-def changed(before: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:
-    """The names under which two have different values."""
-    return [name for name in {**before, **now} if before.get(name) != now.get(name)]
 
 
 def await_other(record: RunRecord, backend: Backend, store: Store) -> Job:

@@ -12,7 +12,6 @@ import signal
 import socket
 import subprocess
 import sys
-import sysconfig
 import time
 from collections.abc import Mapping
 from pathlib import Path
@@ -21,7 +20,7 @@ from train_func.client.job_spec import JOIN_SECONDS, JobSpec, OfWorker, SecretKe
 from train_func.client.local.job_folder import JobFolder
 from train_func.client.local.machine import Machine
 from train_func.client.status import Pod
-from train_func.process import process_tree
+from train_func.process import process_tree, python_path
 from train_func.storage import schemes
 
 LOG_TAIL_BYTES = 2048
@@ -40,10 +39,7 @@ def machine_environment(environment: Mapping[str, str]) -> dict[str, str]:
     # The submitting person's own, where the check before the job looked as well.
     brought["HF_HOME"] = environment.get("HF_HOME") or str(Path("~/.cache/huggingface").expanduser())
     brought["PATH"] = os.pathsep.join((str(Path(sys.executable).parent), brought.get("PATH", os.defpath)))
-    package = str(Path(__file__).parents[3])
-    if package not in (sysconfig.get_path("purelib"), sysconfig.get_path("platlib")):
-        brought["PYTHONPATH"] = os.pathsep.join(filter(None, (package, brought.get("PYTHONPATH"))))
-    return brought
+    return brought | python_path(brought)
 
 
 def secret_values(spec: JobSpec, environment: Mapping[str, str]) -> dict[str, str]:

@@ -4,7 +4,6 @@ The store has the ids of the rows alone. Their texts are read where the run's da
 """
 
 import hashlib
-import sys
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -51,7 +50,7 @@ def texts_of(record: RunRecord, predictions: Predictions, places: Sequence[int])
         return {}, "the function has measured rows of its own"
     rows = [predictions.columns["row"][place] for place in places]
     about = f"the search for the held-out rows of {record.name}"
-    request = {"run": record.run.to_dict(), "store": record.store, "path": sys.path, "rows": rows}
+    request = {"run": record.run.to_dict(), "store": record.store, "rows": rows}
     try:
         with Question("texts", about, **request) as question:
             answer = question.answer()

@@ -16,6 +16,7 @@ import tempfile
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from importlib import metadata
+from importlib.machinery import PathFinder
 from pathlib import Path
 from zipfile import ZipFile, ZipInfo
 
@@ -31,6 +32,7 @@ from train_func.text import shown
 from train_func.wire.layout import home, wheel_key
 
 UNSOLVABLE = 1  # exit code of uv: there are no such versions; any other failure is of uv or of an index
+OF_UV = re.compile(r"(manylinux_2_(?:17|28|3[1-9]|40))_(\w+)")  # the platforms that uv knows
 MARK = "in.the.image"  # local part of the versions of the empty wheels
 RECORDS = ("METADATA", "WHEEL", "entry_points.txt", "top_level.txt")  # all else in a dist-info tells of this machine
 
@@ -145,6 +147,8 @@ def collect_wheels(requirements: Sequence[str], inventory: Inventory | None, imp
     resolved = resolve(requirements, inventory, cache) if requirements else Resolution()
     modules = {module for wheel in resolved.wheels for module in wheel.modules()}
     known = {*sys.stdlib_module_names, *inventory.modules, *modules}
+    if inventory.is_here:  # conda and systems install packages without metadata
+        known |= {module for module in imports if getattr(PathFinder.find_spec(module), "origin", None)}
     if lacking := {module: place for module, place in imports.items() if module not in known}:
         distributions = metadata.packages_distributions()  # takes a second or two
         faults = [_missing(name, place, inventory, distributions.get(name, ())) for name, place in lacking.items()]
@@ -301,7 +305,7 @@ def _zip(distribution: metadata.Distribution, folder: Path) -> Path:
         and (not file.parts[0].endswith(".dist-info") or file.name in RECORDS or "licenses" in file.parts)
     )
     tag = re.findall(r"^Tag: (\S+)", distribution.read_text("WHEEL") or "", re.M)[-1]
-    records = f"{distribution.name.replace('-', '_')}-{distribution.version}.dist-info"
+    records = next(name for name in (path.partition("/")[0] for path in paths) if name.endswith(".dist-info"))
     target = folder / "wheels" / f"{normalise(distribution.name).replace('-', '_')}-{distribution.version}-{tag}.whl"
     with ZipFile(target, "w") as archive:
         for path in paths:
@@ -321,8 +325,9 @@ def _uv(
 
     command, *options = arguments
     where = [f"--python={sys.executable}", f"--python-version={Version(inventory.python).base_version}"]
-    if glibc := re.match(r"manylinux_(\d+_\d+)_(\w+)", next(iter(inventory.platforms), "")):
-        where.append(f"--python-platform={glibc[2]}-manylinux_{glibc[1]}")
+    # The newest that uv knows: wheels for an older glibc run there, too.
+    if platform := next(filter(None, map(OF_UV.fullmatch, inventory.platforms)), None):
+        where.append(f"--python-platform={platform[2]}-{platform[1]}")
     quiet = ["--quiet", "--color=never", "--no-progress", "--no-python-downloads", "--only-binary=:all:"]
     quiet += ["--no-header", "--no-annotate"] if command == "compile" else []
     line = [find_uv_bin(), "pip", command, *quiet, *where, *options]
@@ -337,7 +342,7 @@ def _fault(texts: Sequence[str], inventory: Inventory, answer: "subprocess.Compl
     fits = f"that fit Python {inventory.python} on {platform}"
     cause: Cause = "image"
     if answer.returncode != UNSOLVABLE:
-        what = f"packages={list(texts)}: uv reaches no package index. Check the network and uv's settings (UV_INDEX)"
+        what = f"packages={list(texts)}: uv failed. If it reaches no package index, check the network and UV_INDEX"
     elif absent := [
         text for text in texts if _uv(["compile", "--no-deps", "-"], inventory, [text]).returncode == UNSOLVABLE
     ]:

@@ -21,6 +21,7 @@ from train_func.client.source.plans import plan_fault
 from train_func.client.source.refusals import (
     MAX_BYTES,
     Secret,
+    names_of_worker,
     secrets_in,
     size_fault,
     unpublished_fault,
@@ -202,14 +203,16 @@ def pack(
     if len(data) > MAX_BYTES:  # with the local modules
         raise SourceRefused(size_fault(statement.place()))
     try:
-        variables = variables_read(parse(packed))
+        tree = parse(packed)
     except SyntaxError as error:
         raise SourceRefused(
             f"{statement.place()}: what the function uses cannot stand in one module: {error.msg} "
             f"(`{(error.text or '').strip()}`). Write that statement on lines of its own"
         ) from error
-    if faults := [*filter(None, (plan_fault(statement, packed, workers), unpublished_fault(statement, packed)))]:
-        raise SourceRefused(faults)
+    of_worker = names_of_worker(tree)
+    faults = [plan_fault(statement, packed, of_worker, workers), unpublished_fault(statement, packed, of_worker)]
+    if any(faults):
+        raise SourceRefused([*filter(None, faults)])
     sha256 = hashlib.sha256(data).hexdigest()
     lines = {module.path: first for module, first in unfold(packed).modules}
     for module in (shipped for shipped in modules if shipped.text):
@@ -218,7 +221,7 @@ def pack(
         entries.append({"first": first, "last": last, "origin": module.path, "line": 1, "text": module.text})
     cells = {"function": statement.name, "sha256": sha256, "modules": lines, "pieces": entries}
     imports = dict(sorted(collection.modules.installed.items()))
-    return Source(packed, sha256, statement.name, cells, imports, collection.module_name, variables)
+    return Source(packed, sha256, statement.name, cells, imports, collection.module_name, variables_read(tree))
 
 
 def _secrets(collection: Collection) -> list[Secret]:

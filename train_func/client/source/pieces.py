@@ -88,9 +88,9 @@ class Piece:
         needed = [other for each in values for other in each.needed(each.piece if self.is_last else self)]
         self.now = [piece for piece in dict.fromkeys([*self.names, *needed]) if piece is not self]
 
-    def place(self, line: int | None = None) -> str:
+    def place(self) -> str:
         """Returns where it stands, for a message."""
-        return self.text.place(line or self.line)
+        return self.text.place(self.line)
 
 
 def closure(start: Iterable[Piece], *, is_now: bool = False) -> set[Piece]:

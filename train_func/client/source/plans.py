@@ -6,21 +6,21 @@ binds outside of branches and loops, and ignores all others.
 
 import ast
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Container, Iterable, Iterator
 
 from train_func.client.source.cells import Statement
 
 CALL = "split_dataset_by_node({session}.plan(rows), {session}.rank, {session}.world_size)"
 _PLANS = re.compile(r"\.plan\b")
-_WORKER = re.compile(r"\bfrom train_func\.worker import\b")
 
 
-def plan_fault(statement: Statement, packed: str, workers: int) -> str:
+def plan_fault(statement: Statement, packed: str, of_worker: Container[str], workers: int) -> str:
     """Returns the fault of a plan that is passed whole or split twice, or of rows that are no plan; empty if none.
 
     Args:
         statement: the function.
         packed: all text that travels.
+        of_worker: the names that it imports from ``train_func.worker``.
         workers: number of workers of the run; a single worker has all of a plan.
     """
     nodes = [*ast.walk(statement.node)]
@@ -31,7 +31,7 @@ def plan_fault(statement: Statement, packed: str, workers: int) -> str:
         and isinstance(node.optional_vars, ast.Name)
         and getattr(getattr(node.context_expr, "func", None), "id", "") == "Session"
     ]
-    if len(sessions) != 1 or not _WORKER.search(packed) or not isinstance(statement.node, ast.FunctionDef):
+    if len(sessions) != 1 or "Session" not in of_worker or not isinstance(statement.node, ast.FunctionDef):
         return ""
     session = sessions[0]
     owners = {node.value for node in nodes if isinstance(node, ast.Attribute)}
@@ -42,6 +42,8 @@ def plan_fault(statement: Statement, packed: str, workers: int) -> str:
     call = CALL.format(session=session)
     has_plan = bool(_PLANS.search(packed))
     for taker, line, num_splits in _uses(statement.node.body, session, {}):
+        if taker == "Trainer" and taker not in of_worker:  # another one
+            continue
         if not has_plan and not is_handed_on:
             why = "rows that are no plan"
         elif workers > 1 and num_splits in (0, 2):

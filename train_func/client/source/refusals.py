@@ -4,7 +4,7 @@ import ast
 import builtins
 import difflib
 import re
-from collections.abc import Iterable
+from collections.abc import Container, Iterable
 from dataclasses import dataclass
 from types import FunctionType, ModuleType
 
@@ -19,7 +19,6 @@ BUILTINS = frozenset(dir(builtins)) - IPYTHON_ONLY
 MAX_BYTES = 50_000_000
 _PUBLISHES = re.compile(r"publish|TRAIN_FUNC_OUTPUT|\b(?:save|write|open|dump|copy|to_)\w*\(")
 _LOOPS = re.compile(r"\.steps\(")
-_TRAINS = re.compile(r"from train_func\.worker import [^\n]*\bTrainer\b")
 _OF_A_MACHINE = frozenset(
     (
         *("is_available", "device_count", "get_device_name", "current_device", "cpu_count", "process_cpu_count"),
@@ -118,14 +117,15 @@ def ipython_fault(name: str, place: str) -> str:
     )
 
 
-def unpublished_fault(statement: Statement, packed: str) -> str:
+def unpublished_fault(statement: Statement, packed: str, of_worker: Container[str]) -> str:
     """Returns the fault of a function that trains a Trainer in a Session and publishes nothing; empty if uncertain.
 
     Args:
         statement: the function.
         packed: all text that travels. Code that writes files, or passes Session or Trainer on, may publish.
+        of_worker: as ``names_of_worker`` returns them.
     """
-    if _PUBLISHES.search(packed) or not _TRAINS.search(packed):
+    if _PUBLISHES.search(packed) or "Trainer" not in of_worker:
         return ""
     nodes, kinds = [*ast.walk(statement.node)], dict[str, str]()
     for node in nodes:
@@ -157,6 +157,14 @@ def unpublished_note(function: str, packed: str) -> str:
         f"{function} trains over session.steps, and nothing in its source publishes the model, which is then lost with "
         "the worker: call session.publish(model) after the loop"
     )
+
+
+def names_of_worker(packed: ast.AST) -> set[str]:
+    """Returns the names that code imports from ``train_func.worker``."""
+    imports = [node for node in ast.walk(packed) if isinstance(node, ast.ImportFrom)]
+    return {
+        alias.asname or alias.name for node in imports if node.module == "train_func.worker" for alias in node.names
+    }
 
 
 def variables_read(packed: ast.AST) -> list[str]:

@@ -271,9 +271,12 @@ class Writer:
     def _pickled(self, value: Any) -> Parts:
         """Writes an object by the parts that pickle takes: maker, state and items; its ``__init__`` does not run."""
         try:
-            make, arguments, state, items, pairs = (*value.__reduce_ex__(2), None, None, None)[:5]
+            reduced = value.__reduce_ex__(2)
         except Exception:  # of the user's code, or "cannot pickle"
-            raise NoValueError(_an(type(value))) from None
+            reduced = None
+        if not isinstance(reduced, tuple):  # but the name of a sentinel, which pickle looks up
+            raise NoValueError(_an(type(value)))
+        make, arguments, state, items, pairs = (*reduced, None, None, None)[:5]
         if make is copyreg.__newobj__:  # type: ignore[attr-defined]
             fields = getattr(value, "_fields", ()) if _is_generated(type(value).__new__) else ()
             words = ["", *(f"{name}=" for name in fields)]  # a field's name may say that it is a credential

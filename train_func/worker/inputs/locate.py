@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Literal
 
 from train_func.errors import Cause, InvalidInput, StorageFailed
+from train_func.inputs import DATA_SUFFIXES
 from train_func.storage import Entry, Store, is_address, open_store, scheme_of, schemes
 from train_func.text import listed
 from train_func.wire.layout import INPUTS
@@ -21,7 +22,6 @@ from train_func.worker.inputs.cache import entry
 AT_ONCE = 8  # files that are downloaded
 NEAREST = 5  # names of what lies near
 PACKAGE, EXAMPLE = "package://", "package://NAME/FOLDER"
-DATA_SUFFIXES = (".csv", ".tsv", ".json", ".jsonl", ".parquet", ".conll")
 _MISTAKEN = (*DATA_SUFFIXES, ".txt", ".xlsx", ".xls", ".gz", ".zip", ".arrow", ".safetensors", ".bin", ".pt")
 _CARRIED = re.compile(rf"(?P<root>(?:.+/)?{INPUTS}/(?P<sha256>[0-9a-f]{{64}}))/[^/]+")
 _CAUSES: dict[str, Cause] = {"model": "model", "dataset": "data"}
@@ -113,9 +113,12 @@ def locate(reference: Reference, store: Store | None, cache: Path, take: Callabl
             ) from None
         local = scheme.local_path(address)
         return _existing(reference, local) if local else _copied(reference, stored(reference, store, take), cache)
-    path = Path(address).expanduser()
-    if path.exists():
-        return path.absolute()
+    try:
+        path = Path(address).expanduser()
+        if path.exists():
+            return path.absolute()
+    except (OSError, RuntimeError) as error:  # a folder may not be searched, or there is no such user
+        raise reference.fault(f"cannot be read ({error}); correct the path, or the rights to its folders") from None
     if looks_like_path(address):
         return _existing(reference, path.absolute())
     return None

@@ -11,12 +11,13 @@ from typing import TYPE_CHECKING
 import pyarrow as pa
 
 from train_func.errors import InvalidInput
+from train_func.inputs import DATA_SUFFIXES
 from train_func.storage import Store
 from train_func.tables import is_table, saved
 from train_func.worker.inputs import fingerprint
 from train_func.worker.inputs.cache import machine_cache
 from train_func.worker.inputs.image_folder import read_image_folder
-from train_func.worker.inputs.locate import DATA_SUFFIXES, LocalFiles, Reference, locate
+from train_func.worker.inputs.locate import LocalFiles, Reference, locate
 from train_func.worker.inputs.row_files import read_conll, read_csv, read_json, read_parquet, read_tsv
 
 if TYPE_CHECKING:
