@@ -48,6 +48,7 @@ CAUSES: tuple[Cause, ...] = get_args(Cause)
 StorageReason = Literal[
     "absent",  # no object under that key
     "conflict",  # a conditional put lost
+    "replaced",  # a later attempt of the same job has begun
     "unreachable",
     "credentials",  # none found, or the key is wrong
     "denied",  # the key is right, the permission is missing

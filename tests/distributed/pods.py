@@ -168,19 +168,6 @@ def seconds_until_gone(processes):
     return time.monotonic() - start
 
 
-def await_handled(pid, number):
-    """Returns when a signal that was sent to the process is pending no more: of two pending ones it would see one."""
-    end = time.monotonic() + LIMIT
-    while any(int(of, 16) >> (number - 1) & 1 for of in _pending_signals(pid)):
-        assert time.monotonic() < end
-        time.sleep(0.005)
-
-
-def _pending_signals(pid):
-    status = Path(f"/proc/{pid}/status").read_text()
-    return re.findall(r"^(?:SigPnd|ShdPnd):\s*(\w+)$", status, re.MULTILINE)
-
-
 def is_alive(process):
     """A dead process that is not reaped yet is not."""
     try:

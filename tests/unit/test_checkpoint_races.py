@@ -1,5 +1,6 @@
 """Two attempts that save at once: the later leads, the earlier is fenced, and the newest checkpoint is always whole."""
 
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -12,7 +13,7 @@ from tests.unit.test_checkpoint_damage import MEMORY, begin, checkpoints_of, rec
 from train_func.errors import StorageFailed
 from train_func.storage import open_store
 from train_func.wire.records import Lease
-from train_func.worker.attempt_records import Fenced
+from train_func.worker.attempt_records import Fenced, check_lease
 from train_func.worker.checkpoint.checkpoint_store import TRAINING, of_rank
 from train_func.worker.checkpoint.state import State
 
@@ -133,12 +134,25 @@ def test_an_attempt_saves_no_more_when_a_later_one_has_a_group_and_goes_on_where
     store.put(later, Lease(attempt=2).to_json())
     with pytest.raises(Fenced) as fenced:
         add(made, 1, 9, tmp_path)
-    assert fenced.value.reason == "conflict"
     assert later in str(fenced.value)
     assert checkpoints_of(record, attempt=2).newest(tmp_path).manifest.step == 8
     store.put(later, b"worn")  # whoever has written it, it is of a later attempt
     with pytest.raises(Fenced):
         made.check_lease()
+
+
+@pytest.mark.parametrize(
+    ("submission", "submitted", "reason"),
+    [(1, "at noon", "replaced"), (1, "at one", "conflict"), (0, "at noon", "conflict")],
+    ids=["of the same job", "of another job", "of another launcher"],
+)
+def test_a_later_attempt_of_the_same_job_is_one_that_this_worker_may_join(tmp_path, submission, submitted, reason):
+    record = replace(record_in(tmp_path), submission=submission, submitted="at noon")
+    store = open_store(record.store)
+    store.put(record.keys.attempt(2).lease, Lease(attempt=2, submitted=submitted).to_json())
+    with pytest.raises(Fenced) as fenced:
+        check_lease(store, record, 1)
+    assert fenced.value.reason == reason
 
 
 def test_the_lease_of_another_generation_fences_no_attempt_of_this_one(tmp_path):

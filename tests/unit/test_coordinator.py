@@ -237,12 +237,13 @@ def test_the_first_verdict_by_a_root_counts_whoever_follows_before_and_after():
     assert [group.order(worker).verdict for worker in range(4)] == [verdict(3, LOST)] * 4
 
 
-def test_where_no_root_shows_itself_in_time_the_first_follower_ends_the_round_and_nothing_follows():
-    group = runs(2)
-    group.tell(1, **follows(1))
-    assert group.pass_time(ROOT_SECONDS - 0.5, 0, 1).phase is START
-    assert group.pass_time(0.5, 0, 1).phase is EXIT
-    assert group.order(0).verdict == follows(1)["verdict"]
+def test_where_no_root_shows_itself_in_time_the_first_follower_ends_the_round():
+    for min_workers, phase in ((2, EXIT), (1, STOP)):  # an elastic group goes on
+        group = runs(2, min_workers)
+        group.tell(1, **follows(1))
+        assert group.pass_time(ROOT_SECONDS - 0.5, 0, 1).phase is START
+        assert group.pass_time(0.5, 0, 1).phase is phase
+        assert group.order(0).verdict == follows(1)["verdict"]
 
 
 def test_a_worker_that_left_its_steps_is_at_fault_where_another_one_went_on():
@@ -382,14 +383,15 @@ def test_those_that_are_left_without_their_lead_wait_for_one_another_and_for_no_
     assert group.order(0).phase is PREPARE
 
 
-def test_where_too_few_are_left_a_worker_that_comes_is_taken_in_when_it_is_ready():
-    group = Group(3, min_workers=2)
+def test_where_too_few_are_left_a_worker_that_comes_is_taken_in_when_it_is_ready_and_one_that_is_slow_later():
+    group = Group(4, min_workers=2)
     group.state = replace(group.state, lead=1, gather=REGATHER_SECONDS, is_left=True)
-    group.come(0)
+    assert group.come(0).phase is group.come(3).phase is PREPARE
     group.tell(1, expects=1)
-    assert group.pass_time(2 * REGATHER_SECONDS, 0, 1).order(1).phase is WAIT
+    assert group.pass_time(2 * REGATHER_SECONDS, 0, 1, 3).order(1).phase is WAIT
     group.tell(0, **PREPARED)
-    assert group.pass_time(REGATHER_SECONDS, 0, 1).order(0) == Order(CLAIM, 1, members=(1, 0))
+    assert group.pass_time(REGATHER_SECONDS, 0, 1, 3).order(0) == Order(CLAIM, 1, members=(1, 0))
+    assert (group.order(3).phase, group.order(3).round) == (PREPARE, 0)
 
 
 def test_a_worker_that_comes_gets_ready_beside_the_others_and_joins_them_when_it_is():

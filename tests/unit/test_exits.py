@@ -61,6 +61,7 @@ def caused(error, cause):
         (storage("denied"), 77, "storage"),
         (storage("full"), 74, "storage"),
         (storage("conflict"), 73, "storage"),
+        (storage("replaced"), 145, "peer"),
         (storage("unsupported"), 64, "storage"),
         (JobFailed("x", cause="quota"), 70, "quota"),
         (NameError("x"), 70, "code"),
@@ -83,10 +84,10 @@ def test_every_exception_has_its_exit(error, code, cause):
     assert exit_of(error) == Exit(code, cause)
 
 
-def test_every_reason_of_a_storage_failure_has_an_exit_and_only_unreachable_is_retried():
+def test_every_reason_of_a_storage_failure_has_an_exit_and_two_are_retried():
     exits = {reason: exit_of(storage(reason)).code for reason in get_args(StorageReason)}
-    assert {reason for reason, code in exits.items() if retryable(code)} == {"unreachable"}
-    assert all(64 <= code <= 78 for reason, code in exits.items() if reason != "unreachable")
+    assert {reason for reason, code in exits.items() if retryable(code)} == {"unreachable", "replaced"}
+    assert all(64 <= code <= 78 for code in exits.values() if not retryable(code))
 
 
 def test_every_cause_of_a_refusal_is_final():
@@ -104,6 +105,7 @@ def test_every_cause_of_a_refusal_is_final():
         dist.DistNetworkError("The client socket has failed to connect to 10.0.0.1:1234"),
         Special("wait timeout"),
         PeerFailed("rank 1 failed with KeyError"),
+        storage("replaced"),
         caused(ValueError("the step failed"), RuntimeError(GLOO_CLOSED)),
     ],
     ids=str,

@@ -1,19 +1,33 @@
-"""The members of a group: they wait for one another, hear why a round ends, begin again, and leave."""
+"""The members of a group: they find a lead, wait for one another, hear why a round ends, begin again, and leave."""
 
 import signal
 import threading
 import time
 from dataclasses import replace
+from types import SimpleNamespace
 
 import pytest
 
+from tests.local_jobs import until
+from tests.recorded_jobs import a_record
+from train_func.errors import StorageFailed
 from train_func.wire import exits
 from train_func.wire.records import Lease, Verdict
 from train_func.worker.stop import Stop, Stopped, WithinGrace
+from train_func.worker.supervisor import connection, coordinator, lead
 from train_func.worker.supervisor.connection import Connection, Host
-from train_func.worker.supervisor.coordinator import Coordinator, GroupPhase, GroupState, Order, Report, Status
-from train_func.worker.supervisor.group import Member, PeersLost
-from train_func.worker.supervisor.lead import Way
+from train_func.worker.supervisor.coordinator import (
+    GATHER_SECONDS,
+    REGATHER_SECONDS,
+    Coordinator,
+    GroupPhase,
+    GroupState,
+    Order,
+    Report,
+    Status,
+)
+from train_func.worker.supervisor.group import Member, PeersLost, meet
+from train_func.worker.supervisor.lead import ElectedLead, LeadRecord, Replaced, Way, reserved_port
 
 LIMIT = 60  # seconds
 KEY = b"of this job"
@@ -141,3 +155,107 @@ def test_a_worker_that_is_busy_reports_all_the_same():
     member = Member(Way(ask, "127.0.0.1", lead=0), Report(1, "pod 1", 1), Stop())
     threading.Thread(target=member.beat, daemon=True).start()
     assert [has_reported.acquire(timeout=LIMIT) for _ in range(3)] == [True] * 3
+
+
+LEADS = a_record().keys.leads(0)
+
+
+class Seeks:
+    """A worker of an elastic group that seeks its lead, and whose clock runs by hand."""
+
+    def __init__(self, store, worker, monkeypatch, *, min_workers=1):
+        environment = SimpleNamespace(
+            worker=worker,
+            pod=f"pod {worker}",
+            endpoint="127.0.0.1:1",
+            group_key=KEY,
+            num_workers=4,
+            min_workers=min_workers,
+        )
+        self.lead, self.now = ElectedLead(environment, store, a_record()), 100.0
+        clock = SimpleNamespace(monotonic=lambda: self.now, sleep=lambda seconds: time.sleep(0.01))
+        for module in (lead, coordinator):
+            monkeypatch.setattr(module, "time", clock)
+
+    def find(self, seconds=0, tell=lambda second: None, *, is_left=True):
+        """Seeks for these seconds; returns the way to the lead, or the last error."""
+        for second in range(seconds + 1):
+            try:
+                return self.lead.find(is_left=is_left)
+            except OSError as error:
+                last = error
+            self.now += 1.0
+            tell(second)
+        return last
+
+
+@pytest.fixture
+def seeks(store, monkeypatch):
+    yield lambda worker, **options: Seeks(store, worker, monkeypatch, **options)
+    put_lead(store, 99, 1)  # which ends the threads of all others
+
+
+def put_lead(store, number, port, **fields):
+    record = LeadRecord(worker=0, pod="pod 0", address=f"127.0.0.1:{port}", **fields)
+    store.put(f"{LEADS}/{number}.json", record.to_json())
+
+
+@pytest.mark.parametrize("is_left", [True, False], ids=["of its group", "of a newcomer"])
+def test_a_lead_that_cannot_be_reached_is_replaced_only_once_it_shows_no_more_that_it_lives(store, seeks, is_left):
+    with reserved_port() as port:
+        put_lead(store, 1, port)
+        worker = seeks(1)
+        refused = worker.find(40, lambda second: put_lead(store, 1, port, beat=second), is_left=is_left)
+        assert (type(refused), f"127.0.0.1:{port}" in str(refused)) == (OSError, True)
+        assert worker.find(40, is_left=is_left).lead == 1
+    assert store.names(LEADS) == ["1.json", "2.json"]
+
+
+@pytest.mark.parametrize(("num_left", "gather"), [(2, REGATHER_SECONDS), (0, GATHER_SECONDS)])
+def test_a_worker_that_leads_after_the_loss_of_all_waits_for_them_as_at_the_start(store, seeks, num_left, gather):
+    worker = seeks(1)
+    put_lead(store, 1, 1)
+    way, begun = worker.find(40, is_left=num_left > 0), worker.now
+    while way.ask(Report(1, "pod 1", expects=num_left)).phase is GroupPhase.WAIT and worker.now < begun + 100:
+        worker.now += 1.0
+    assert worker.now - begun == gather
+
+
+def refuses(call):
+    try:
+        call()
+    except OSError:
+        return True
+    return False
+
+
+def beat(store):
+    return LeadRecord.from_json(store.get(f"{LEADS}/1.json").data).beat
+
+
+def test_a_lead_shows_that_it_lives_while_it_has_enough_workers_and_answers_none_once_it_is_replaced(
+    store, seeks, monkeypatch
+):
+    monkeypatch.setattr(connection, "AWAY_SECONDS", 0.2)
+    first = seeks(0, min_workers=2)
+    way = first.find()
+    record = LeadRecord.from_json(store.get(f"{LEADS}/1.json").data)
+    guest = Connection("127.0.0.1", int(record.address.rpartition(":")[2]), KEY)
+    way.ask(Report(0, "pod 0"))
+    assert beat(store) == 0
+    guest.report(Report(1, "pod 1"))
+    until(lambda: beat(store) > 1, "the lead shows that it lives", LIMIT)
+    put_lead(store, 2, 1)
+    for ask, worker in ((way.ask, 0), (guest.report, 1)):
+        until(lambda: refuses(lambda: ask(Report(worker, f"pod {worker}"))), "it answers no more", LIMIT)  # noqa: B023
+    with pytest.raises(Replaced):
+        first.lead.check()
+
+
+def test_a_store_that_denies_ends_the_search_for_a_lead_at_once():
+    def denies(**options):
+        raise StorageFailed("wrong key", reason="denied")
+
+    environment = SimpleNamespace(worker=1, num_workers=2, join_timeout=LIMIT)
+    with pytest.raises(StorageFailed):
+        meet(environment, Stop(), SimpleNamespace(where="the lead", find=denies), lambda: None, None)

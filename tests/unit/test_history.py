@@ -15,6 +15,7 @@ from train_func.wire import events
 from train_func.wire.layout import RunKeys
 from train_func.wire.metrics import Row, from_csv, row_of, to_csv
 from train_func.worker.rank.json_values import report_arguments
+from train_func.worker.supervisor import uploads
 from train_func.worker.supervisor.uploads import HistoryUpload
 
 KEYS = RunKeys("job-a").attempt(1)
@@ -101,8 +102,10 @@ def test_a_run_without_history_has_an_empty_one(store):
     assert read_rows(store, a_record().keys) == []
 
 
-def test_a_file_that_is_long_is_followed_by_the_next(store):
-    kept(store, [progress(step) for step in range(1, 102)], longest_file=500)
+@pytest.mark.parametrize(("most_rows", "longest_file"), [(20_000, 500), (7, 2**20)], ids=["bytes", "rows"])
+def test_a_file_that_is_long_is_followed_by_the_next(store, monkeypatch, most_rows, longest_file):
+    monkeypatch.setattr(uploads, "MOST_ROWS", most_rows)
+    kept(store, [progress(step) for step in range(1, 102)], longest_file=longest_file)
     assert len(store.names(KEYS.metrics)) > 5
     assert all(entry.size < 800 for entry in store.list(f"{KEYS.metrics}/"))
     assert [row["step"] for row in read_rows(store, a_record().keys)] == list(range(1, 102))

@@ -3,11 +3,16 @@
 import contextlib
 import os
 import sys
+from dataclasses import replace
+from pathlib import Path
+from threading import Event
+from types import SimpleNamespace
 
 import pandas
 import pytest
 
 from tests.messages import refuses, unnamed
+from tests.recorded_jobs import a_record
 from tests.shelf_store import install
 from tests.tiny_hub import Repository, tiny_hub
 from train_func import Cluster, Local, Run
@@ -20,6 +25,9 @@ from train_func.run import name_of, replace_inputs
 from train_func.storage import open_store
 from train_func.worker.inputs import named as named_inputs
 from train_func.worker.inputs.named import bring, find, link
+from train_func.worker.stop import Stop, Stopped
+from train_func.worker.supervisor import run_inputs
+from train_func.worker.supervisor.run_inputs import RunInputs
 
 ROWS = "".join(f"{number},{number % 5}\n" for number in range(101))
 
@@ -289,6 +297,39 @@ def test_a_function_that_writes_to_a_file_of_its_input_leaves_the_one_that_was_g
     with contextlib.suppress(PermissionError), here.open("a") as file:
         file.write("written\n")
     assert (photos / "labels.csv").read_text() == ROWS
+
+
+def test_an_attempt_links_its_inputs_once_one_that_has_ended_does_so_no_more(
+    photos, tmp_path, cache, store, monkeypatch
+):
+    """They have one folder, which each of them empties first."""
+    record = replace(
+        a_record(inputs={"photos": f"{photos}"}), fingerprints={key_of("photos"): fingerprint(photos, cache)}
+    )
+    environment, linking, other = (
+        SimpleNamespace(work_dir=tmp_path / "work", cache_dir=cache, claims_dir=None),
+        [],
+        Event(),
+    )
+
+    def slow_link(*given):
+        linking.append("begins")
+        if len(linking) > 1:
+            other.set()
+        other.wait(0.3)
+        path = link(*given)
+        linking.append("ends")
+        return path
+
+    def gives_up():
+        raise Stopped("a peer was lost")
+
+    monkeypatch.setattr(run_inputs, "link", slow_link)
+    with pytest.raises(Stopped):
+        RunInputs(environment, record, store, Stop()).bring(gives_up)
+    paths = RunInputs(environment, record, store, Stop()).bring(lambda: None)
+    assert linking == ["begins", "ends"] * 2
+    assert len(list(Path(*paths.values()).rglob("*.*"))) == 8
 
 
 def test_files_of_the_cache_and_large_ones_are_links(photos, shelf, tmp_path, cache, monkeypatch):

@@ -18,7 +18,7 @@ DIVERGED = 67
 MISSING = 69  # a bucket, an object
 CODE = 70
 SPENT = 71  # all attempts used up
-FENCED = 73  # another attempt leads or has published
+FENCED = 73  # another job of the run has begun, or the run has a result
 FULL = 74
 PERMISSION = 77
 SOURCE = 78  # the function's text
@@ -62,6 +62,7 @@ _STORAGE: dict[StorageReason, int] = {
     "denied": PERMISSION,
     "full": FULL,
     "conflict": FENCED,
+    "replaced": PEER,
     "damaged": DATA,
     "address": USAGE,
     "unsupported": USAGE,
@@ -139,13 +140,16 @@ def is_lost_peer(error: BaseException, *, has_peers: bool = True) -> bool:
 
     No wording tells that: torch has types for it, and gloo, which raises a plain RuntimeError, also out of ``wait()``
     and out of a backward pass, begins it with its source file. Of a rank alone, only the types say so. The same types
-    tell that rank 0 cannot listen for the others, which is its own fault.
+    tell that rank 0 cannot listen for the others, which is its own fault. The others of an attempt that was replaced
+    have gone to a later one.
     """
     seen: list[BaseException] = []
     current: BaseException | None = error
     while current is not None and current not in seen:
         if _is_port_in_use(current):
             return False
+        if isinstance(current, StorageFailed) and current.reason == "replaced":
+            return True
         is_of_gloo = type(current) is RuntimeError and bool(_C10D.match(str(current)))
         if _is_of_torch(current, *_LOST_TYPES) or (has_peers and (is_of_gloo or isinstance(current, PeerFailed))):
             return True

@@ -267,7 +267,7 @@ class EndRecord(Verdict, Lease):
 
         One listing of the attempts reads them of all workers.
         """
-        facts = (self.worker, self.exit_code, self.cause or "", int(self.root_cause), int(bool(self.ranks)), self.step)
+        facts = (self.worker, self.exit_code, self.cause or "", int(self.root_cause), self.step)
         return "-".join(map(str, (*facts, digest_of(self.submitted))))
 
     @classmethod
@@ -277,7 +277,7 @@ class EndRecord(Verdict, Lease):
         Returns None if another version wrote them.
         """
         try:
-            worker, code, cause, is_root, has_ranks, step, submission = facts.split("-")
+            worker, code, cause, is_root, step, submission = facts.split("-")
             return cls(
                 exit_code=int(code),
                 cause=cause if cause in CAUSES else None,
@@ -287,7 +287,6 @@ class EndRecord(Verdict, Lease):
                 attempt=attempt,
                 submitted=submission,
                 step=int(step),
-                ranks=(RankRecord(rank=0, exit_code=None),) if has_ranks == "1" else (),
             )
         except ValueError:
             return None

@@ -9,6 +9,7 @@ import hashlib
 import re
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
+from pathlib import PurePosixPath
 from typing import Any, Self
 
 from train_func.errors import StorageFailed
@@ -115,7 +116,7 @@ def name_fault(name: str, names: Collection[str]) -> str | None:
     fault = key_fault(name) or ("it holds a backslash" if "\\" in name else None)
     if fault or name in (MODEL_MANIFEST, SUMS) or name.startswith("."):
         return f"the name {name!r} of a file cannot be: {fault or 'it is kept for other use'}"
-    if any(name.startswith(f"{other}/") for other in names):
+    if any(f"{folder}" in names for folder in PurePosixPath(name).parents):
         return f"the name {name!r} lies below another file"
     return None
 

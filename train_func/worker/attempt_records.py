@@ -25,20 +25,27 @@ class Fenced(StorageFailed):
 
 
 def check_lease(store: Store, record: RunRecord, attempt: int) -> None:
-    """Raises Fenced where a group of workers has formed for a later attempt, or the store's own failure."""
+    """Raises Fenced where a group of workers has formed for a later attempt, or the store's own failure.
+
+    Its reason is "replaced" where that attempt is of the same job, as of an elastic group that goes on without this
+    worker, and which this worker may join; else it is "conflict".
+    """
     folders = (name.removesuffix("/") for name in store.names(record.keys.attempts))
     for number in sorted(int(name) for name in folders if name.isdecimal() and int(name) > attempt):
         key = record.keys.attempt(number).lease
         lease = find(store, key)
+        if lease is None:
+            continue
         try:
-            has_group = lease is not None and Lease.from_json(lease.data, key).formed
+            later = Lease.from_json(lease.data, key)
         except StorageFailed:  # of another version of this package
-            has_group = True
-        if has_group:
+            later = Lease(attempt=number)
+        if later.formed:
+            is_same_job = record.submission > 0 and later.submitted == record.submitted
             raise Fenced(
                 f"attempt {number} of {record.name} has begun, as {store.address}/{key} says: this attempt, {attempt}, "
                 "can save and publish nothing any more",
-                reason="conflict",
+                reason="replaced" if is_same_job else "conflict",
             )
 
 

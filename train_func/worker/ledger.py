@@ -1,7 +1,7 @@
 """The ledger of a run's attempts in the store: claims numbers, records ends, and counts how many may follow.
 
-An attempt is charged unless it was stopped from outside. Numbers go on as long as the generation lasts; the count
-begins anew with each submission.
+An attempt is charged unless it was stopped from outside, or its group never formed. Numbers go on as long as the
+generation lasts; the count begins anew with each submission.
 """
 
 import time
@@ -20,6 +20,7 @@ from train_func.worker import masks
 from train_func.worker.rank.end import RankEnd, records_of
 
 Record = TypeVar("Record", bound=Lease)
+NEVER_FORMED = exits.RENDEZVOUS, "peer"  # an end while pods wait for room, for which the deadline of the run counts
 SUBMISSION_LOOK_SECONDS = 0.5  # between two looks at the newest submission
 
 
@@ -164,7 +165,8 @@ class Ledger:
         last: Sequence[EndRecord] = ()
         for number in numbers:
             ends = sorted(ended[number].values(), key=lambda end: not end.root_cause)
-            if any(end.cause == "preemption" for end in ends):  # also of a worker that follows one that was stopped
+            was_stopped = any(end.cause == "preemption" for end in ends)  # a worker, and those that follow it
+            if was_stopped or any((end.exit_code, end.cause) == NEVER_FORMED for end in ends):
                 continue
             training, _ = newest = saved.get(number, (failed_at[0], 0))
             if newest > failed_at:

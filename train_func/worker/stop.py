@@ -1,7 +1,7 @@
 """The request to stop: which signals came, when, and how long the worker may still take.
 
-The first signal counts, and the grace period alone decides: Kubernetes, init systems and people repeat SIGTERM, and a
-save that is under way is worth the wait. Only a person at a terminal sends SIGINT twice, and wants to be out.
+The first signal counts, and the grace period alone decides: Kubernetes, init systems and people repeat signals, and a
+save that is under way is worth the wait.
 """
 
 import signal
@@ -47,11 +47,6 @@ class Stop:
         return bool(self._times)
 
     @property
-    def hurried(self) -> bool:
-        """Returns whether Ctrl-C was pressed twice: no more waiting."""
-        return self._names.count("SIGINT") > 1
-
-    @property
     def name(self) -> str:
         """Name of the first signal."""
         return self._names[0]
@@ -64,7 +59,7 @@ class Stop:
     @property
     def work_until(self) -> float:
         """The moment at which the ranks are killed, and nothing is published any more (monotonic seconds)."""
-        return self._times[0] + (0.0 if self.hurried else work_seconds(self.grace))
+        return self._times[0] + work_seconds(self.grace)
 
     @property
     def all_until(self) -> float:

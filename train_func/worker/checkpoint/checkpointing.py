@@ -69,7 +69,8 @@ class Checkpointing:
         the training that saved a checkpoint.
 
         Raises:
-            StorageFailed: reason "conflict" if a later attempt has begun, or the store's own failure.
+            Fenced: a later attempt has begun.
+            StorageFailed: the store's own failure.
         """
         self._saver: Saver | None = None
         self._begun_at: int | None = None
@@ -171,7 +172,7 @@ class Checkpointing:
 
         Raises:
             InvalidInput: (cause "code") a part of the state is neither a tensor nor plain.
-            StorageFailed: reason "conflict" if a later attempt has begun.
+            Fenced: a later attempt has begun.
             StopSignal: on every rank, if a signal has come to one; the state is saved then, if possible.
         """
         is_due, is_stopped, is_fenced, has_failed = map(bool, counts)

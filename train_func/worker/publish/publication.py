@@ -193,8 +193,8 @@ class Publication:
         Returns the metrics, updated with the return value of the function.
 
         Raises:
-            StorageFailed: the store is away for too long; reason "conflict" if a later attempt has begun, or another
-                one has published already.
+            Fenced: a later attempt has begun.
+            StorageFailed: the store is away for too long; reason "conflict" if another attempt has published already.
             Stopped: on a signal.
         """
         record, state, waiting = self._record, self._state(), self._patient(stop)
@@ -292,8 +292,8 @@ def publish_files(
         sent: files that the store has under the attempt already.
 
     Raises:
-        StorageFailed: reason "conflict" if a later attempt has begun, or another one has published already; or the
-            store's own failure.
+        Fenced: a later attempt has begun.
+        StorageFailed: reason "conflict" if another attempt has published already; or the store's own failure.
     """
     files = send_files(store, record, attempt, folder, sent)
     check_lease(store, record, attempt)

@@ -93,7 +93,7 @@ def _wait_for_listener(variables: Mapping[str, str]) -> None:
 
 
 def environment() -> Mapping[str, str]:
-    """Returns the environment of the process; code of a rank reads it only here."""
+    """Returns the environment of the process."""
     return os.environ
 
 

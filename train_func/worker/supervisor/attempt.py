@@ -241,7 +241,8 @@ class WorkerAttempt:
                 self._begin(unformed)
         if self.lease:
             was_stopped = {exits.STOPPED, exits.RESIZED} & {verdict.exit_code, root.exit_code if root else 0}
-            if verdict.retryable and not was_stopped:  # a stop from outside costs nothing
+            is_free = was_stopped or not self.lease.formed  # as of pods that wait for room for the others
+            if verdict.retryable and not is_free:
                 account = self._bounded(partial(self._ledger.account, self.lease.attempt, self._step))
                 if account and account.spent and not self._bounded(self._ledger.is_published):
                     verdict = follower_verdict(root, account.verdict(self._environment.worker, root or verdict))

@@ -30,9 +30,10 @@ waits for the outcome.
 
 An elastic group goes on without a worker that is lost or has to stop, if ``min_workers`` are left: the others begin the
 next round. A worker that joins while a round runs prepares meanwhile. When it is ready the round ends, at the same step
-on all ranks, and the next round has the new worker: at most one change in RESIZE_SECONDS. At its start the group waits
-GATHER_SECONDS for all workers before it begins with fewer. If the lead is lost, the others wait REGATHER_SECONDS for
-one another, because each notices the loss within two seconds; a worker that joins meanwhile prepares too.
+on all ranks, and the next round has the new worker: at most one change in RESIZE_SECONDS. At its start, also after the
+loss of all workers, the group waits GATHER_SECONDS for all of them before it begins with fewer. If only the lead and
+some others are lost, the rest wait REGATHER_SECONDS for one another, because they notice the loss within two seconds of
+one another. A worker that joins meanwhile prepares too; if the rest are too few, the first ones that are ready join.
 
 The lease in the store is the fence: the lead claims it before each round, so two groups never share an attempt.
 """
@@ -268,7 +269,8 @@ def _next(state: GroupState, now: float) -> GroupState:
     match state.phase:
         case GroupPhase.WAIT if joining := _joining(state):
             members = {**state.members, **{worker: state.newcomers[worker] for worker in joining}}
-            return replace(state, members=members, newcomers={})
+            newcomers = {worker: report for worker, report in state.newcomers.items() if worker not in joining}
+            return replace(state, members=members, newcomers=newcomers)
         case GroupPhase.WAIT if lead and len(reports) >= state.min_workers:
             since = now if state.since is None else state.since
             expected = max(report.expects for report in reports) or state.num_workers
@@ -297,9 +299,10 @@ def _next(state: GroupState, now: float) -> GroupState:
 
 
 def _joining(state: GroupState) -> list[int]:
-    """Returns the workers of the next round, once all newcomers are ready; else none."""
-    is_known = [report.status is Status.PREPARED for report in state.newcomers.values()]
-    return sorted(state.newcomers) if all(is_known) else []
+    """Returns the newcomers of the next round, once all are ready, or in WAIT enough of them; else none."""
+    ready = sorted(worker for worker, report in state.newcomers.items() if report.status is Status.PREPARED)
+    is_enough = state.phase is GroupPhase.WAIT and len({*state.members, *ready}) >= state.min_workers
+    return ready if is_enough or len(ready) == len(state.newcomers) else []
 
 
 def _begin_again(state: GroupState, now: float) -> GroupState:
@@ -366,12 +369,25 @@ class Coordinator:
     def __init__(self, state: GroupState) -> None:
         self._lock = threading.Lock()
         self._state = replace(state, looked=time.monotonic())
+        self.is_retired = False
 
     def report(self, report: Report) -> Order:
-        """Takes a report; returns the order to its worker."""
+        """Takes a report; returns the order to its worker. Raises OSError once another worker leads the group."""
+        if self.is_retired:
+            raise OSError("another worker leads the group")
         with self._lock:
             self._state = hear(self._state, report, time.monotonic())
             return order_for(self._state, report)
+
+    def retire(self) -> None:
+        """Ends the answers, because another worker leads the group."""
+        self.is_retired = True
+
+    def has_enough(self) -> bool:
+        """Returns whether a round can have enough of the workers that are there."""
+        state = self._state
+        living = [worker for worker, report in state.members.items() if report.status is not Status.LEFT]
+        return len({*living, *state.newcomers}) >= state.min_workers
 
     def usages(self) -> dict[int, Usage]:
         """Returns the last reported usage of each worker."""

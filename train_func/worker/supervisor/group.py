@@ -13,6 +13,7 @@ from concurrent.futures import Future
 from dataclasses import replace
 from typing import Any
 
+from train_func.errors import StorageFailed
 from train_func.process.timeout import begin
 from train_func.text import counted
 from train_func.wire.events import WaitsForPeers
@@ -20,7 +21,7 @@ from train_func.wire.records import Verdict
 from train_func.worker.environment import Environment
 from train_func.worker.rank import reporting
 from train_func.worker.stop import Stop, Stopped
-from train_func.worker.store_wait import NOTICE_SECONDS
+from train_func.worker.store_wait import NOTICE_SECONDS, patiently
 from train_func.worker.supervisor.coordinator import GroupPhase, Order, Report, Status, lost_verdict
 from train_func.worker.supervisor.lead import Lead, Way
 from train_func.worker.supervisor.usage import Usage
@@ -165,7 +166,7 @@ def meet(
 
     Raises:
         NotFormed: the group did not form in time.
-        StorageFailed: the store that names the lead is away.
+        StorageFailed: the store that names the lead is away for too long, or denies.
         Stopped: on a signal.
     """
     print(f"worker {environment.worker} meets the others at {lead.where}")
@@ -176,8 +177,10 @@ def meet(
     preparation: Future[object] | None = None
     while True:
         try:
-            way = way or lead.find(is_left=before is not None)
+            way = way or patiently(lambda: lead.find(is_left=before is not None), stop)
             order, pause = way.ask(report), REPORT_SECONDS / 10
+        except StorageFailed:
+            raise
         except OSError as error:  # a name not yet known, a host not yet there
             way, pause = None, RETRY_SECONDS
             order = Order(GroupPhase.WAIT, why=f"{type(error).__name__}: {error}")

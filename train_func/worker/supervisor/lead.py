@@ -2,18 +2,22 @@
 
 The lead of a group of a fixed size is worker 0, whose name is in the environment of every pod. In an elastic group any
 worker may be lost, so the lead is the worker that wrote the newest of the numbered records in the store; each record is
-put if absent. A worker calls the newest lead. If that does not answer, the worker takes the next number, after a pause
-that is longer for a higher index and for a worker that was in no group. So the lowest remaining worker leads.
+put if absent. A lead that has enough workers puts its record again every second. A worker calls the newest lead. If
+that neither answers nor puts its record, the worker takes the next number, after a pause that is longer for a higher
+index and for a worker that was in no group. So mostly the lowest remaining worker leads, and a worker that alone cannot
+reach the others takes nothing from them: it waits.
 
-A lead that was stopped or cut off, and goes on, finds a newer record before it begins a round, and joins as any other.
-Records keep no worker from training; the lease of an attempt does that (``attempt_records.py``).
+A lead that was stopped or cut off, and goes on, finds a newer record within a second or before it begins a round. Then
+it answers no report any more, and joins as any other. Records keep no worker from training; the lease of an attempt
+does that (``attempt_records.py``).
 """
 
 import contextlib
 import socket
+import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Protocol
 
 from train_func.storage import Store, put_new
@@ -33,7 +37,8 @@ from train_func.worker.supervisor.coordinator import (
 )
 from train_func.worker.supervisor.usage import Usage
 
-LEAD_SILENCE_SECONDS, SECONDS_PER_WORKER = 1.0, 0.5  # without an answer, and more for each lower worker
+LEAD_BEAT_SECONDS = 1.0  # between two records of a lead
+LEAD_SILENCE_SECONDS, SECONDS_PER_WORKER = 2.0, 0.5  # without answer and record, and more for each lower worker
 NEWCOMER_SECONDS = 6.0  # more for a worker that was in no group, while those that are left may find a lead
 
 Ask = Callable[[Report], Order]
@@ -111,6 +116,8 @@ class LeadRecord(Record):
     worker: int
     pod: str
     address: str
+    beat: int = 0
+    """Counts up while the lead lives and has enough workers."""
 
 
 class ElectedLead:
@@ -119,32 +126,39 @@ class ElectedLead:
     def __init__(self, environment: Environment, store: Store, record: RunRecord) -> None:
         self._environment, self._store, self._record = environment, store, record
         self._folder = record.keys.leads(record.submission)
-        self._number, self._since = -1, 0.0  # of the newest record, and when it was seen first
+        self._seen: bytes | None = None  # of the newest record
+        self._since = 0.0  # when that was seen first
         self._own_number = 0
+        self._coordinator: Coordinator | None = None
         self.where = "the lead"
 
     def find(self, *, is_left: bool) -> Way:
         """Returns the way to the newest lead that answers, or makes this worker the lead.
 
         Raises:
-            OSError: there is no lead yet, and this worker has to wait longer before it leads.
+            OSError: there is no lead yet, and this worker has to wait longer before it leads; or the lead lives, and
+                this worker cannot reach it.
             Finished: nothing is left to lead.
             StorageFailed: the store is away.
         """
-        environment, number, now = self._environment, self._newest(), time.monotonic()
-        if number != self._number:
-            self._number, self._since = number, now
+        environment, number = self._environment, self._newest()
+        data = self._store.get(self._key(number)).data if number else b""
+        now = time.monotonic()
+        if data != self._seen:
+            self._seen, self._since = data, now
         error = OSError("no worker leads the group yet")
         if number:
-            lead = LeadRecord.from_json(self._store.get(self._key(number)).data, self._key(number))
+            lead = LeadRecord.from_json(data, self._key(number))
             host, port = _split(lead.address)
             try:
                 ask = Connection(host, port, environment.group_key).report
                 way = Way(ask, own_address(lead.address), lead.worker)
             except OSError as failure:
-                error = failure
+                error = OSError(
+                    f"worker {lead.worker} leads the group, and {lead.address} cannot be reached: {failure}"
+                )
             else:
-                self._number = -1  # from now on its silence counts
+                self._seen = None  # from now on its silence counts
                 return way
         is_first = not number and environment.worker == 0
         patience = LEAD_SILENCE_SECONDS + SECONDS_PER_WORKER * environment.worker
@@ -162,17 +176,30 @@ class ElectedLead:
             record = LeadRecord(worker=environment.worker, pod=environment.pod, address=f"{address}:{port}")
             if not put_new(self._store, self._key(number + 1), record.to_json()):
                 raise OSError("another worker leads the group")
-            gather = REGATHER_SECONDS if number else GATHER_SECONDS
+            gather = REGATHER_SECONDS if is_left else GATHER_SECONDS
             state = GroupState(environment.num_workers, environment.min_workers, environment.worker, gather, is_left)
             coordinator = Coordinator(state)
             Host(coordinator, environment.group_key, port)
-        self._own_number = number + 1
+        self._own_number, self._coordinator = number + 1, coordinator
+        threading.Thread(target=self._beat, args=(number + 1, record, coordinator), daemon=True).start()
         return Way(coordinator.report, address, environment.worker, usages=coordinator.usages)
 
     def check(self) -> None:
         """Raises Replaced if a record is newer than this worker's, StorageFailed if the store does not answer."""
         if (newest := self._newest()) > self._own_number:
+            if self._coordinator:
+                self._coordinator.retire()
             raise Replaced(f"{self._store.address}/{self._key(newest)} names another lead of the group")
+
+    def _beat(self, number: int, record: LeadRecord, coordinator: Coordinator) -> None:
+        """Puts the record of this lead again and again, until another worker leads."""
+        while not coordinator.is_retired:
+            time.sleep(LEAD_BEAT_SECONDS)
+            with contextlib.suppress(Exception):  # as of a store that is away
+                self.check()
+                if coordinator.has_enough():
+                    record = replace(record, beat=record.beat + 1)
+                    self._store.put(self._key(number), record.to_json())
 
     def _newest(self) -> int:
         return newest_number(self._store.names(self._folder))

@@ -193,11 +193,10 @@ class Supervisor:
             return self._close(Verdict(exits.DONE, None, "the run was finished before", worker))
         except NotFormed as error:
             return self._close(Verdict(exits.RENDEZVOUS, "peer", str(error), worker))
-        except TrainFuncError as error:
-            return self._close(Verdict(exits.exit_of(error).code, error.cause, str(error), worker))
         except Exception as error:
-            exit, message = exits.exit_of(error), f"{type(error).__name__}: {error}"
-            if exit.cause != "code":
+            exit, is_own = exits.exit_of(error), isinstance(error, TrainFuncError)
+            message = f"{error}" if is_own else f"{type(error).__name__}: {error}"
+            if is_own or exit.cause != "code":
                 return self._close(Verdict(exit.code, exit.cause, message, worker, root_cause=exit.cause != "peer"))
             traceback.print_exception(error)
             return self._close(Verdict(exits.CODE, "unknown", f"{FAILED}: {message}", worker))
@@ -246,7 +245,7 @@ class Supervisor:
             while not self._template.is_ready(LOOK_SECONDS):
                 stop.check()
 
-        self._member = patiently(lambda: meet(self._environment, stop, self._lead, get_ready, self._member), stop)
+        self._member = meet(self._environment, stop, self._lead, get_ready, self._member)
         if self._member.is_lead:
             self._log_tee.tell(self._alerter.hear)
             if self._heartbeat and not self._heartbeat.is_alive():

@@ -6,6 +6,7 @@ Inputs are brought while the worker's peers are watched.
 import hashlib
 import json
 import shutil
+import threading
 import time
 from collections.abc import Callable
 from functools import partial
@@ -23,6 +24,7 @@ from train_func.worker.stop import Stop
 from train_func.worker.store_wait import NOTICE_SECONDS, patient, patiently
 
 INPUT_SECONDS = 900.0  # for a store that is away while an input is brought
+_folder = threading.Lock()  # of the inputs of this process: an attempt that has ended may still bring some
 
 
 def bring_submission(store: Store, key: str, folder: Path) -> RunRecord:
@@ -57,7 +59,7 @@ class RunInputs:
         self._record = record
         self._store = store
         self._stop = stop
-        self._now = ""
+        self._now = next(iter(record.run.inputs), "")
         """The input that is on its way."""
 
     def bring(self, look: Callable[[], object]) -> dict[str, str]:
@@ -71,7 +73,7 @@ class RunInputs:
         """
         if not self._record.run.inputs:
             return {}
-        outcome = begin(self._all)  # a signal and the loss of a peer end the wait
+        outcome = begin(self._all_alone)  # a signal and the loss of a peer end the wait
         notice = time.monotonic() + NOTICE_SECONDS
         while not outcome.done():
             look()
@@ -80,6 +82,10 @@ class RunInputs:
                 notice = time.monotonic() + NOTICE_SECONDS
                 print(f"still bringing input {self._now!r}")
         return {variable_of(name): str(path) for name, path in outcome.result().items()}
+
+    def _all_alone(self) -> dict[str, Path]:
+        with _folder:
+            return self._all()
 
     def _all(self) -> dict[str, Path]:
         folder = self._environment.work_dir / "inputs"

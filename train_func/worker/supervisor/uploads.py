@@ -23,7 +23,7 @@ from train_func.worker.ledger import newest_submission
 LOG_SECONDS = 3.0  # between two uploads of a short log; twice that of one of a MiB, because each carries all of it
 HISTORY_SECONDS = 10.0  # between two uploads of a short file; longer for longer ones, as each carries all of it
 LONGEST_FILE = 2**20  # bytes of a file of a history, after which the next one begins
-MOST_ROWS = 20_000  # kept while the store is away: more than a day; the oldest go first
+MOST_ROWS = 20_000  # of a file, and as many for the next ones while the store is away; then the oldest go first
 
 
 class Periodic(threading.Thread):
@@ -100,7 +100,7 @@ class HistoryUpload(Periodic):
         super().__init__()
         self._keys, self._put, self._interval, self._longest_file = keys, put, interval, longest_file
         self._new: deque[Row] = deque(maxlen=MOST_ROWS)
-        self._rows: deque[Row] = deque(maxlen=MOST_ROWS)  # of the file that is open
+        self._rows: list[Row] = []  # of the file that is open
         self._part = 1
         self._last = b""
 
@@ -108,6 +108,8 @@ class HistoryUpload(Periodic):
         """Takes an event for the history; returns at once."""
         if row := row_of(event):
             self._new.append(row)
+            if len(self._new) == MOST_ROWS // 2:
+                self.hasten()
         if isinstance(event, CheckpointSaved):  # what goes on from it reports none of the steps before it again
             self.hasten()
 
@@ -115,16 +117,16 @@ class HistoryUpload(Periodic):
         return self._interval * (1 + 4 * len(self._last) / self._longest_file)
 
     def _keep(self) -> None:
-        while self._new:
-            self._rows.append(self._new.popleft())
-        table = to_csv(self._rows)
-        if not self._rows or table == self._last:
-            return
-        self._put(self._keys.metrics_csv(self._part), table)
-        self._last = table
-        if len(table) >= self._longest_file:
-            self._rows.clear()
-            self._part, self._last = self._part + 1, b""
+        while self._new or self._rows:
+            while self._new and len(self._rows) < MOST_ROWS:
+                self._rows.append(self._new.popleft())
+            table = to_csv(self._rows)
+            if table != self._last:
+                self._put(self._keys.metrics_csv(self._part), table)
+            self._last = table
+            if len(table) < self._longest_file and len(self._rows) < MOST_ROWS:
+                return
+            self._rows, self._part, self._last = [], self._part + 1, b""
 
 
 class Heartbeat(Periodic):

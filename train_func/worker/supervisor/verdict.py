@@ -69,9 +69,7 @@ def follower_verdict(root: Verdict | None, verdict: Verdict) -> Verdict:
         return verdict if root.worker == verdict.worker else replace(verdict, root_cause=False, follows=root.worker)
     if root.worker == verdict.worker:
         return root
-    if root.exit_code == exits.SPENT:
-        return replace(root, worker=verdict.worker, root_cause=False, follows=root.worker)
-    if root.exit_code == exits.RESIZED:
+    if root.exit_code in (exits.SPENT, exits.RESIZED):
         return replace(root, worker=verdict.worker, root_cause=False, follows=root.worker)
     code = exits.PEER if root.retryable else root.exit_code
     cause = root.cause if root.exit_code == exits.STOPPED else "peer"  # an attempt that was stopped is not charged
