@@ -2,6 +2,7 @@
 
 import contextlib
 import os
+import resource
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import replace
@@ -60,6 +61,17 @@ def links_into(folder: Path) -> list[Path]:
             if link.readlink().is_relative_to(folder):
                 links.append(link)
     return links
+
+
+@contextlib.contextmanager
+def full_disk(room: int = 0) -> Iterator[None]:
+    """What this process writes behind the first bytes of a file fails."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (room, hard))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
 
 
 def worker_spec(

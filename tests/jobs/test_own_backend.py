@@ -31,9 +31,6 @@ class Done:
         ended = Condition("Succeeded", "True", "Done", "")
         return JobStatus((ended,)) if self.name in ROOMS.get(self.room, ()) else None
 
-    def events(self):
-        return []
-
     def look(self, since=None, *, worker=None, with_logs=True):
         pod = Pod("a", "uid", 0, "Succeeded", 0, "Completed", "", None, None, False)
         lines = () if since else (LogLine(0, "uid", "done before you could look"),)

@@ -17,6 +17,7 @@ from tests.recorded_jobs import RecordedJob, a_record
 from tests.stored_runs import put_checkpoint, put_submission
 from train_func import Cluster, Local, TextClassification, attach
 from train_func.client.diagnose import explain
+from train_func.client.status import JobStatus
 from train_func.client.stored_run import mark_cancelled
 from train_func.client.watch import JobLooks
 from train_func.errors import CAUSES
@@ -75,6 +76,10 @@ def cancelled(job: RecordedJob) -> None:
         condition["reason"] = "Cancelled" if condition["type"] == "Failed" else condition["reason"]
 
 
+def interrupted(job: RecordedJob) -> None:
+    job.status = lambda: JobStatus((), interrupted=True)
+
+
 def without_pods(job: RecordedJob) -> None:
     job.without(pods=True)
 
@@ -118,6 +123,8 @@ CASES = [
     case("storage", "worker 0 ended with exit code 74: No space", change=beside_one_that_follows),
     case("image", "ModuleNotFoundError; make image", change=ended_with(1, NO_PACKAGE)),
     case("cancelled", "submit again", change=cancelled),
+    case("interrupted", "submit again", change=interrupted, ends=[end("preemption", "asked to stop", 143)]),
+    case("code", "KeyError: 'x'; fix", change=interrupted, ends=[end("code", "", 70, ranks=(a_rank(),))]),
     case("deadline", "raise deadline=...", "deadline"),
     case("deadline", "worker 0; Insufficient cpu", "unschedulable", past_its_deadline),
     case("memory", "worker 0; more memory", GONE, without_pods),

@@ -5,6 +5,7 @@ from urllib.parse import urlsplit
 from xml.etree import ElementTree
 
 import pytest
+from kubernetes.stream.ws_client import ERROR_CHANNEL, WSClient
 
 from tests.api_servers import Answer, ApiServer, running, write_kubeconfig
 from tests.messages import refuses, unnamed
@@ -246,6 +247,15 @@ def test_a_right_that_is_missing_is_refused_with_the_role_that_gives_it(server, 
 def test_what_no_client_can_do_on_a_cluster_is_refused_with_what_can_be_done(faults, fields, facts):
     with refuses(*facts):
         faults.check(Fault(**fields))
+
+
+@pytest.mark.parametrize("status", ["", '{"status": "Failure", "details": {"causes": [{"message": "no shell"}]}}'])
+def test_an_answer_without_an_exit_code_is_said_to_be_one(faults, monkeypatch, status):
+    answer = object.__new__(WSClient)  # of a connection that has closed
+    vars(answer).update(_connected=False, _channels={ERROR_CHANNEL: status}, _returncode=None, sock=None)
+    monkeypatch.setattr("kubernetes.stream.stream", lambda *arguments, **options: answer)
+    with refuses("run-1-worker-1", "no exit code"):
+        faults.inject(Fault(kill="worker", signal="TERM"), 1)
 
 
 @pytest.mark.parametrize(("signal", "options"), [("KILL", {"gracePeriodSeconds": 0}), ("TERM", {})])

@@ -1,6 +1,8 @@
 """A handle on a job: what it says of its place, what a cancelled or deleted job leaves, what it refuses."""
 
 import json
+import os
+import signal
 from dataclasses import replace
 from datetime import datetime
 from types import SimpleNamespace
@@ -12,11 +14,12 @@ from tests.messages import unnamed
 from tests.stored_runs import put_checkpoint, put_run, put_submission
 from train_func import Cluster, Local
 from train_func.client.backend import BACKENDS, provisional
+from train_func.client.control.cancel import OVER
 from train_func.client.job import Job
 from train_func.client.kinds.pytorchjob import PYTORCHJOB
 from train_func.client.local.local_job import LocalJob
 from train_func.client.status import Condition, JobStatus, Snapshot
-from train_func.client.stored_run import how_to
+from train_func.client.stored_run import how_to, is_cancelled
 from train_func.errors import InvalidInput, JobNotFound, StorageFailed
 from train_func.run import Run
 from train_func.storage import open_store
@@ -187,6 +190,16 @@ while True:
     assert "fresh=True" not in capsys.readouterr().out  # it had ended before
     job.delete()
     assert (job.state, job.result()) == ("Succeeded", {})
+
+
+def test_a_job_that_has_lost_its_controller_is_over_and_cancel_changes_nothing(job, jobs, capsys):
+    put_submission(job._store, job.record)
+    name = jobs.start(FOREVER, name=job.record.job_name, workers=1)
+    os.kill(jobs.controller(name), signal.SIGKILL)
+    until(lambda: job.state == "Interrupted", "the end of the controller")
+    job.cancel()
+    assert OVER in capsys.readouterr().out
+    assert (job.state, is_cancelled(job._store, job.record.keys)) == ("Interrupted", False)
 
 
 def test_a_deleted_job_leaves_its_run_and_says_where(job, jobs, tmp_path, capsys):

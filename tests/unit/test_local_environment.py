@@ -1,6 +1,7 @@
 """What a worker of Local() sees: the environment of a cluster, with what this machine puts in place of it."""
 
 import json
+import site
 import socket
 import sys
 
@@ -28,6 +29,11 @@ def test_python_is_this_interpreter_for_a_shell_too(jobs):
 def test_the_hub_cache_is_that_of_the_submitting_person(jobs, monkeypatch, tmp_path):
     monkeypatch.setenv("HF_HOME", str(tmp_path / "hub"))
     assert seen(jobs, 'os.environ["HF_HOME"]') == [str(tmp_path / "hub")]
+
+
+def test_packages_that_a_person_installed_for_themselves_are_found(jobs, monkeypatch):
+    monkeypatch.setattr(site, "ENABLE_USER_SITE", True)
+    assert seen(jobs, "__import__('site').getuserbase()") == [site.getuserbase()]
 
 
 def test_variables_are_the_machine_s_and_not_the_person_s(jobs, monkeypatch):

@@ -1,11 +1,14 @@
 """What Local() tells of a job beside what the table of scenarios holds: events, last words, pauses, changes."""
 
 import socket
+from datetime import UTC, datetime
 
 import pytest
 
-from tests.local_jobs import until
+from tests.local_jobs import full_disk, until
 from tests.messages import unnamed
+from train_func.client.local.job_folder import JobFolder
+from train_func.client.status import JobEvent
 from train_func.errors import InvalidInput, JobNotFound
 
 # The first incarnation of worker 1 ends with 144, the next one with 0; worker 0 waits for that.
@@ -27,7 +30,7 @@ def test_a_worker_that_is_started_again_is_told_of_with_its_last_words(jobs):
     jobs.start(SECOND_CHANCE, workers=3)
     assert jobs.ended().condition("Succeeded") is not None
     assert jobs.text(worker=1) == ["first", "second"]
-    events = jobs.backend.job("job-a").events()
+    events = jobs.backend.job("job-a").look().events
     assert "Restarting" in [event.reason for event in events]
     (error,) = [event for event in events if event.reason == "Error"]
     assert (error.type, error.worker, error.pod, error.end.code) == ("Warning", 1, "job-a-worker-1", 144)
@@ -110,7 +113,7 @@ def test_a_job_that_is_scaled_ends_its_highest_workers_and_starts_those_that_lac
     until(lambda: running(jobs) == [0], "one worker")
     assert [(pod.worker, pod.exit_code) for pod in job.pods() if pod.deleted] == [(2, 143), (1, 143)][::-1]
     assert (job.status().condition("Running").reason, job.status().workers) == ("Running", 1)
-    assert [event.reason for event in job.events() if event.type == "Warning"] == []
+    assert [event.reason for event in job.look().events if event.type == "Warning"] == []
     job.change(workers=3)
     assert (job.status().workers, [pod.worker for pod in job.pods() if not pod.deleted].count(2)) == (3, 1)
     until(lambda: running(jobs) == [0, 1, 2], "three workers again")
@@ -156,12 +159,41 @@ def test_a_suspended_job_has_no_workers_until_it_is_resumed(jobs, elastic):
     assert finish(jobs).condition("Succeeded")
 
 
+def test_a_worker_that_cannot_be_started_is_told_of_and_tried_again_and_the_others_go_on(jobs, elastic):
+    job, cache = elastic(), jobs.home / "cache"
+    away = cache.rename(jobs.home / "away")
+    cache.touch()  # where a folder has to be
+    job.evict(1)
+    until(lambda: "CreateContainerError" in [event.reason for event in job.look().events], "it is told of")
+    assert running(jobs) == [0, 2]
+    cache.unlink()
+    away.rename(cache)
+    until(lambda: running(jobs) == [0, 1, 2], "three workers again")
+    assert finish(jobs).condition("Succeeded")
+
+
+def test_what_a_full_disk_delays_of_the_journal_follows_whole_and_in_order(tmp_path):
+    folder = JobFolder(tmp_path / "home/jobs/job-a")
+    folder.root.mkdir(parents=True)
+    events = [JobEvent(datetime.now(UTC), "Normal", "Started", f"event {n}", "Job/job-a") for n in range(3)]
+    folder.add(events[0])
+    with full_disk(folder.journal.stat().st_size + 9):
+        folder.add(events[1])
+        assert folder.read().events == events[:1]
+    folder.add(events[2])
+    assert folder.read().events == events
+
+
 def test_what_does_not_run_is_not_changed(jobs, elastic):
     job = elastic()
     with pytest.raises(InvalidInput) as raised:
         job.evict(3)
     assert unnamed(raised.value, "worker=3", "job-a") == []
     finish(jobs)
-    for change in (lambda: job.change(workers=1), lambda: job.evict(0), lambda: jobs.backend.job("b").evict(0)):
-        with pytest.raises(JobNotFound):
+    for change, fact in (
+        (lambda: job.change(workers=1), "ended"),
+        (lambda: job.evict(0), "ended"),
+        (lambda: jobs.backend.job("b").evict(0), "no job 'b'"),
+    ):
+        with pytest.raises(JobNotFound, match=fact):
             change()

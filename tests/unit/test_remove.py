@@ -354,6 +354,20 @@ def test_while_another_run_that_goes_on_from_it_has_not_ended_nothing_is_removed
     assert keys_of(store) == {key for key in before if not key.startswith(f"{record.name}/")}
 
 
+def test_the_model_of_a_run_stays_while_another_run_that_trains_from_it_has_not_ended(store, backend):
+    record, job = put_run(store, Run(name="a")), OneJob("Running")
+    model = f"{store.address}/{record.keys.model}"
+    other = put_run(store, a_run(name="b", model=model), code=None)
+    before, on = keys_of(store), with_jobs(store, **{other.name.rpartition("-")[2]: job})
+    with pytest.raises(InvalidInput) as refused:
+        remove(record.name, on=on)
+    assert unnamed(refused.value, record.name, f"cancel {other.name}") == []
+    assert keys_of(store) == before
+    job.delete()
+    remove(record.name, on=on)
+    assert not store.list(f"{record.name}/")
+
+
 @pytest.mark.parametrize("job", [OneJob("Succeeded"), OneJob("Failed"), OneJob("Running", interrupted=True)])
 def test_jobs_that_have_ended_are_deleted(store, job):
     record = put_run(store, Run(name="a"))

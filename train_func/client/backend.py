@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
-from train_func.client.status import JobEvent, JobStatus, Snapshot
+from train_func.client.status import JobStatus, Snapshot
 from train_func.errors import InvalidInput
 from train_func.run import Run, name_of
 from train_func.storage import Store
@@ -86,9 +86,6 @@ class BoundJob(Protocol):
             worker: read only the log of this one; without it a backend may leave out workers of a large job.
             with_logs: read logs at all.
         """
-
-    def events(self) -> list[JobEvent]:
-        """All events, oldest first."""
 
     def stacks_command(self) -> str:
         """Returns the command by which all ranks write where they are to their logs; empty where none runs."""

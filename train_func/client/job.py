@@ -201,7 +201,7 @@ class Job:
 
     def events(self) -> list[JobEvent]:
         """Returns what happened to the job and its workers, oldest first."""
-        return self._job.events()
+        return list(self._job.look(with_logs=False).events)
 
     def alerts(self) -> list[Alert]:
         """Returns the alerts of the run, oldest first; each has kind, message, remedy, step and time."""

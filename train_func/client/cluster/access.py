@@ -92,9 +92,11 @@ class Access(Scope):
             socket = stream(call, pod, self.namespace, container=container, command=[*command], **options)
             socket.run_forever(timeout=EXECUTE_SECONDS)
         written = socket.read_channel(1), socket.read_channel(2)
-        code = socket.returncode
+        code = None
+        with contextlib.suppress(TypeError, KeyError, ValueError):  # closed without the exit code of a command
+            code = socket.returncode
         socket.close()
-        return code == 0, "".join(written).strip()
+        return code == 0, "".join(written).strip() or ("no exit code came" if code is None else "")
 
     def delete(self, path: str, body: Mapping[str, Any]) -> Json:
         """Asks for the end of an object; ``body`` holds options."""

@@ -14,7 +14,7 @@ from datetime import datetime, timedelta
 from train_func.client.cluster import api_errors, objects
 from train_func.client.cluster.access import Access
 from train_func.client.kinds.kind import Operator
-from train_func.client.status import JobEvent, JobStatus, LogLine, LogPosition, Pod, Snapshot
+from train_func.client.status import JobStatus, LogLine, LogPosition, Pod, Snapshot
 from train_func.errors import InvalidInput, JobNotFound
 from train_func.text import counted
 
@@ -52,10 +52,6 @@ class ClusterJob:
     def pods(self) -> list[Pod]:
         """Returns the pods that exist, oldest first."""
         return objects.pods(self.access(), self.name)
-
-    def events(self) -> list[JobEvent]:
-        """Returns all events that the cluster still has, oldest first."""
-        return objects.events(self.access(), self.name)
 
     def look(self, since: Snapshot | None = None, *, worker: int | None = None, with_logs: bool = True) -> Snapshot:
         """Looks as every backend does; of more than 16 workers it reads the logs of worker 0 and of failed ones."""

@@ -20,7 +20,7 @@ def cancel(record: RunRecord, job: BoundJob, backend: Backend, store: Store, not
     status = status_here(job, keys, store, backend)
     if status is None and (other := Elsewhere.of(keys, store, backend)):
         return give_up(record, other, store, note)
-    if status is not None and status.finished:
+    if status is not None and status.is_over:
         return note(OVER)
     with ThreadPoolExecutor(1) as beside:  # a store that is away must not keep the workers going
         marked = beside.submit(mark_cancelled, store, keys) if status else None

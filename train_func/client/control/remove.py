@@ -18,12 +18,7 @@ from train_func.client.backend import Backend, BoundJob, backend_or_default
 from train_func.client.elsewhere import Elsewhere
 from train_func.client.model.fetch import as_fetched, models_folder, remove_fetched
 from train_func.client.model.promote import all_in_place
-from train_func.client.stored_run import (
-    generations,
-    how_to,
-    newest_checkpoint,
-    whole_name,
-)
+from train_func.client.stored_run import generations, how_to, whole_name
 from train_func.errors import InvalidInput, StorageFailed
 from train_func.storage import Entry, Store, find, open_store
 from train_func.text import counted, listed, shown, sized
@@ -65,8 +60,8 @@ def remove(name: str, *, on: Backend | None = None) -> None:
         on: the backend whose store has the run, ``Local()`` by default.
 
     Raises:
-        InvalidInput: a job of the run, or of one that goes on from its checkpoints, has not ended, or cannot be asked;
-            several runs are named so; or its model is in place under a name.
+        InvalidInput: a job of the run, or of one that goes on from it or uses its files, has not ended, or cannot be
+            asked; several runs are named so; or its model is in place under a name.
         JobNotFound: the store of that backend holds no such run; the most similar names are listed.
         StorageFailed: the store is away or denies; what is left can be removed by the same call.
     """
@@ -112,11 +107,10 @@ class Removal:
         named = _named(submissions)
         listed_inputs = {sha256: store.list(f"{input_folder(sha256)}/") for sha256 in sorted(named)}
         inputs = {sha256: entries for sha256, entries in listed_inputs.items() if entries}
-        if inputs or any(newest_checkpoint(store, keys) for keys in submissions):
-            for other in _other_runs(store, name):
-                _check_no_use_of(name, other, store, backend)
-                for sha256 in _named(other):
-                    inputs.pop(sha256, None)
+        for other in _other_runs(store, name):
+            _check_no_use_of(name, other, store, backend)
+            for sha256 in _named(other):
+                inputs.pop(sha256, None)
         copy = models_folder() / name
         return cls(
             name=name,

@@ -132,8 +132,12 @@ class Evidence:
         """Finds the first failure that no other failure caused."""
         status, pods, events = self.snapshot.status, self.snapshot.pods, self.snapshot.events
         failed = status.condition("Failed") if status else None
+        failures = own_failures(self.ends)
         if status and failed is None and status.interrupted:
-            return Diagnosis("interrupted", "the job's controller or its machine died while the workers ran")
+            final = [end for end in failures if not exits.retryable(end.exit_code)]
+            if final:
+                return self.diagnose_record(final[0])
+            return Diagnosis("interrupted", "the job's controller was killed, or its machine went down")
         was_cancelled = failed.reason == "Cancelled" if failed else self.is_cancelled
         if was_cancelled:
             return Diagnosis("cancelled", "the job was cancelled")
@@ -144,7 +148,6 @@ class Evidence:
             late = f"the job was not done after {self.record.run.deadline} s"
             lines = [late, *self._stopped_at(), *(hindrance.message for hindrance in hindrances)]
             return Diagnosis("deadline", "\n  ".join(lines))
-        failures = own_failures(self.ends)
         if failures and failures[0].errors:
             return self.diagnose_record(failures[0])
         # A worker that is killed or evicted cannot write down why, and the others only that they have lost it.

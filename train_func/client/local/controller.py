@@ -31,8 +31,7 @@ from train_func.wire import exits
 LOOK_SECONDS = 0.1  # between two looks at what is due; the end of a worker is seen at once
 # A cluster needs a second or more to replace a pod; without any pause a worker that always ends at once fills the disk.
 SHORT_LIFE_SECONDS, FIRST_PAUSE_SECONDS, LONGEST_PAUSE_SECONDS = 10.0, 0.5, 10.0
-CANCEL = signal.SIGUSR1
-SIGNALS = (signal.SIGCHLD, signal.SIGTERM, CANCEL)
+SIGNALS = (signal.SIGCHLD, signal.SIGTERM)
 CANCELLED, DEADLINE, STOPPED = "Cancelled", "DeadlineExceeded", "Stopped"
 
 
@@ -48,6 +47,11 @@ class Replica:
     """The processes of the worker, while there are any."""
     eviction: str = ""
     """Why its processes were asked to end while the job goes on."""
+
+    def wait(self, pause: float) -> None:
+        """Sets the time of the next start, and a longer pause before the one after it."""
+        self.start_at = time.monotonic() + pause
+        self.pause = min(LONGEST_PAUSE_SECONDS, 2 * pause or FIRST_PAUSE_SECONDS)
 
 
 class Controller:
@@ -72,16 +76,16 @@ class Controller:
         deadline = time.monotonic() + self._spec.deadline
         while True:
             self._reap()
+            self._folder.add()  # what a full disk has delayed
+            if self._folder.is_asked_to_end():
+                self._end(CANCELLED)
             if not (self._ending or self._status.finished):
                 self._follow_changes()
                 self._start_due()
             elif not any(replica.worker for replica in self._replicas.values()):
                 break
             received = signal.sigtimedwait(SIGNALS, LOOK_SECONDS)
-            number = received.si_signo if received else None
-            if number == CANCEL:
-                self._end(CANCELLED)
-            elif number == signal.SIGTERM:  # of a machine that shuts down: the job reads as interrupted
+            if received and received.si_signo == signal.SIGTERM:  # the machine shuts down: the job reads as interrupted
                 self._end(STOPPED)
             elif time.monotonic() >= deadline:
                 self._end(DEADLINE)
@@ -158,12 +162,18 @@ class Controller:
     def _start_due(self) -> None:
         """Starts the workers whose pause is over; the job is running once it has the workers that it needs."""
         for replica in self._replicas.values():
-            if not replica.worker and time.monotonic() >= replica.start_at:
+            if replica.worker or time.monotonic() < replica.start_at:
+                continue
+            try:
                 replica.worker = self._node.start(replica.pod)
-                pid = replica.worker.pid
-                replica.pod = replace(replica.pod, phase="Running", reason="", started=datetime.now(UTC), pid=pid)
-                self._folder.add(replica.pod)
-                self._tell(replica.pod, "Normal", "Started", f"started as process {pid}")
+            except OSError as error:  # the disk is full, or there are too many processes: the others go on
+                self._tell(replica.pod, "Warning", "CreateContainerError", str(error))
+                replica.wait(replica.pause)
+                continue
+            pid = replica.worker.pid
+            replica.pod = replace(replica.pod, phase="Running", reason="", started=datetime.now(UTC), pid=pid)
+            self._folder.add(replica.pod)
+            self._tell(replica.pod, "Normal", "Started", f"started as process {pid}")
         if sum(replica.worker is not None for replica in self._replicas.values()) >= self._spec.min_workers:
             self._enter("Running", "its workers run")
 
@@ -181,6 +191,7 @@ class Controller:
     def _on_end(self, replica: Replica, code: int, message: str) -> None:
         """Applies the end of a worker to the worker and the job."""
         now, before = datetime.now(UTC), replica.pod
+        shutil.rmtree(self._folder.pod(before) / "work", ignore_errors=True)  # first: the disk may be full of it
         is_extra = code != 0 and before.worker >= self._size
         is_again = exits.retryable(code) and not (is_extra or self._ending or self._status.finished)
         pod = replace(
@@ -194,7 +205,6 @@ class Controller:
             deleted=is_again or is_extra,
         )
         self._folder.add(pod)
-        shutil.rmtree(self._folder.pod(pod) / "work", ignore_errors=True)
         replica.pod, replica.worker = pod, None
         what = f"worker {pod.worker} ended with exit code {code}"
         if pod.reason == "Error" and not self._ending:
@@ -204,10 +214,8 @@ class Controller:
         elif is_again:
             self._enter("Restarting", f"{what}, and is started again")
             is_short = (now - (before.started or now)).total_seconds() < SHORT_LIFE_SECONDS
-            pause = replica.pause if is_short else 0.0
-            replica.pod, replica.start_at = self._create(pod.worker), time.monotonic() + pause
-            replica.eviction = ""
-            replica.pause = min(LONGEST_PAUSE_SECONDS, 2 * pause or FIRST_PAUSE_SECONDS)
+            replica.pod, replica.eviction = self._create(pod.worker), ""
+            replica.wait(replica.pause if is_short else 0.0)
         elif not self._ending:
             self._enter("Failed" if code else "Succeeded", what)
 
@@ -253,6 +261,8 @@ def main(root: Path) -> int:
             process_tree.adopt_orphans()
             folder.pid.write_text(str(os.getpid()))
             job = Controller(folder, Node(folder, short, dict(os.environ)))
+            if folder.read().status is None:
+                sys.exit(f"{folder.journal} cannot be written")
             os.write(accept, b"1")
             os.close(accept)
             job.run()

@@ -5,8 +5,9 @@ The journal has the states and events of the job and its workers.
 
 import contextlib
 import json
+import secrets
 import shutil
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass, field
 from datetime import datetime
 from pathlib import Path
@@ -18,6 +19,7 @@ from train_func.errors import InvalidInput
 from train_func.process import lock
 from train_func.wire.codec import Record
 
+OLD = ".old-"  # begins the names of folders that are removed
 _ENTRIES: dict[str, type[JobStatus | Pod | JobEvent]] = {kind.__name__: kind for kind in (JobStatus, Pod, JobEvent)}
 
 
@@ -45,16 +47,23 @@ class Changes(Record):
     """Pods that have to end, by uid, and whether without a grace period."""
 
 
-def make_folder(path: Path) -> None:
-    """Makes a folder of TRAIN_FUNC_HOME. Raises InvalidInput if that fails."""
+@contextlib.contextmanager
+def writing(path: Path) -> Iterator[None]:
+    """Raises InvalidInput for a block that cannot write a folder of TRAIN_FUNC_HOME."""
     try:
-        path.mkdir(parents=True, exist_ok=True)
+        yield
     except OSError as error:
         raise InvalidInput(
             f"TRAIN_FUNC_HOME: jobs, default store and cache cannot be kept in {path}: {error}; set it to a folder "
-            "that this user can write to",
+            "with free space that this user can write to",
             cause="storage",
         ) from error
+
+
+def make_folder(path: Path) -> None:
+    """Makes a folder of TRAIN_FUNC_HOME. Raises InvalidInput if that fails."""
+    with writing(path):
+        path.mkdir(parents=True, exist_ok=True)
 
 
 class JobFolder:
@@ -68,7 +77,8 @@ class JobFolder:
         """The file of the changes; one client at a time writes it as a whole."""
         self.log = root / "controller.log"
         self.pid = root / "controller.pid"
-        """The file with the process id of the controller; locked while the controller or its guardian lives."""
+        """Locked while the controller or its guardian lives; its number may be that of a process elsewhere."""
+        self._unwritten = b""  # of the journal, while the disk is full
 
     def is_controlled(self) -> bool:
         """Returns whether a controller lives."""
@@ -93,18 +103,37 @@ class JobFolder:
         new.write_bytes(changes.to_json())
         new.replace(self.changes)
 
+    def ask_to_end(self) -> None:
+        """Asks the controller to end the job. An empty file can be made on a full disk, too."""
+        (self.root / "cancel").touch()
+
+    def is_asked_to_end(self) -> bool:
+        """Returns whether a client has asked for that."""
+        return any(path.name == "cancel" for path in self.root.iterdir())  # NFS remembers that a file was not there
+
+    def remove(self) -> None:
+        """Removes the folder. Files in it that cannot be removed are in nobody's way under another name."""
+        old = self.root.with_name(f"{OLD}{secrets.token_hex(8)}")
+        with contextlib.suppress(FileNotFoundError):
+            self.root.rename(old)
+        shutil.rmtree(old, ignore_errors=True)
+
     def prepare(self, spec: JobSpec) -> None:
         """Makes the folder of a new job; it replaces an earlier one of that name, whose logs are in the store."""
-        shutil.rmtree(self.root, ignore_errors=True)
+        self.remove()
         self.root.mkdir()
         (self.root / "spec.json").write_bytes(spec.to_json())
         self.write_changes(Changes(workers=spec.workers, node_selector=spec.node_selector))
 
     def add(self, *entries: JobStatus | Pod | JobEvent) -> None:
-        """Appends to the journal; the newest entry of a job and of each pod counts."""
-        with self.journal.open("a") as file:
-            for entry in entries:
-                file.write(json.dumps({type(entry).__name__: asdict(entry)}, default=datetime.isoformat) + "\n")
+        """Appends to the journal; the newest entry of a job and of each pod counts. A full disk delays it."""
+        for entry in entries:
+            line = json.dumps({type(entry).__name__: asdict(entry)}, default=datetime.isoformat)
+            self._unwritten += f"{line}\n".encode()
+        if self._unwritten:
+            with contextlib.suppress(OSError), self.journal.open("ab", buffering=0) as file:
+                while self._unwritten:
+                    self._unwritten = self._unwritten[file.write(self._unwritten) :]
 
     def read(self) -> Journal:
         """Returns the journal; leaves out a line that is still being written."""

@@ -53,7 +53,7 @@ class Local(NamedFields):
     packages: Sequence[str] = ()
     """Requirements such as ``"scikit-learn==1.9.1"``: what this interpreter lacks travels with the run, as wheels."""
     environment: Mapping[str, str | SecretKey] = field(default_factory=dict)
-    """Further variables of the workers: plain values; a SecretKey stands for the variable of that name here."""
+    """Variables of the workers, without CUDA_VISIBLE_DEVICES; a SecretKey stands for the variable of that name here."""
 
     def __post_init__(self) -> None:
         if isinstance(folder := cast(object, self.store), Path):
@@ -123,6 +123,12 @@ class Local(NamedFields):
             for name, value in self.environment.items()
             if isinstance(value, SecretKey) and not value.optional and name not in os.environ
         ]
+        faults += [
+            f"environment[{name!r}]={value!r}: Local() assigns GPUs to the workers; set os.environ[{name!r}] before "
+            "submit to name those that it may assign"
+            for name, value in self.environment.items()
+            if name == "CUDA_VISIBLE_DEVICES"
+        ]
         if faults:
             raise InvalidInput(faults)
 
@@ -184,8 +190,7 @@ class Local(NamedFields):
         return LocalJob(name)
 
     def jobs(self) -> list[BoundJob]:
-        jobs = (self.job(folder.root.name) for folder in job_folders(home(os.environ) / "jobs"))
-        return [job for job in jobs if job.status() is not None]
+        return [self.job(folder.root.name) for folder in job_folders(home(os.environ) / "jobs")]
 
     def _gpus_of_each(self, machine: Machine, workers: int) -> int:
         return len(machine.gpus) // workers if self.gpu is None else self.gpu

@@ -15,11 +15,11 @@ from pathlib import Path
 
 from train_func.client.backend import RunsAlready
 from train_func.client.job_spec import TTL_SECONDS, JobSpec
-from train_func.client.local.job_folder import JobFolder, Journal, make_folder
+from train_func.client.local.job_folder import OLD, JobFolder, Journal, make_folder, writing
 from train_func.client.local.worker import machine_environment, secret_values
-from train_func.client.status import JobEvent, JobStatus, LogLine, LogPosition, Pod, Snapshot
+from train_func.client.status import JobStatus, LogLine, LogPosition, Pod, Snapshot
 from train_func.errors import InvalidInput, JobFailed, JobNotFound
-from train_func.process import lock, process_tree
+from train_func.process import lock
 from train_func.wire.layout import home
 
 _JOB_NAME = re.compile(r"[a-z]([-a-z0-9]{0,61}[a-z0-9])?")
@@ -51,10 +51,6 @@ class LocalJob:
         """Returns every incarnation of every worker, oldest first."""
         return list(self._read().pods.values())
 
-    def events(self) -> list[JobEvent]:
-        """Returns all events, oldest first."""
-        return self._read().events
-
     def look(self, since: Snapshot | None = None, *, worker: int | None = None, with_logs: bool = True) -> Snapshot:
         """Looks as every backend does, at the files of the job's folder; reads the logs of all workers."""
         positions = dict(since.positions) if since else {}
@@ -84,7 +80,7 @@ class LocalJob:
         """Starts the controller in a new session, and returns once it has accepted the job.
 
         Raises:
-            RunsAlready: another process of this machine has started it.
+            RunsAlready: another client has started it, here or where TRAIN_FUNC_HOME is shared.
             InvalidInput: TRAIN_FUNC_HOME cannot be written.
             JobFailed: the controller does not start.
         """
@@ -94,11 +90,7 @@ class LocalJob:
             remove_old(folder.root.parent)
             self._end_if_finished()
             if folder.is_controlled():
-                raise RunsAlready(
-                    f"job {self.name} runs already, controlled by process {folder.pid.read_text()}: "
-                    f"attach to it, or cancel it first"
-                )
-            folder.prepare(spec)
+                raise RunsAlready(f"job {self.name} runs already: attach to it, or cancel it first")
             environment = {
                 **machine_environment(os.environ),
                 **secret_values(spec, os.environ),
@@ -106,7 +98,10 @@ class LocalJob:
                 "TRAIN_FUNC_JOB": self.name,
                 "TRAIN_FUNC_GROUP_SECRET": secrets.token_hex(32),
             }
-            with folder.log.open("ab") as log:
+            with writing(folder.root):
+                folder.prepare(spec)
+                log = folder.log.open("ab")
+            with log:
                 starting = subprocess.Popen(
                     [sys.executable, "-P", "-m", "train_func.client.local.controller", str(folder.root)],
                     env=environment,
@@ -176,7 +171,7 @@ class LocalJob:
             raise self._absent()
         with lock.hold(self._lock):
             if not self.folder.is_controlled():
-                raise self._absent()
+                raise JobNotFound(f"job {self.name} has ended: submit the run again")
             yield
 
     def _absent(self) -> JobNotFound:
@@ -189,9 +184,9 @@ class LocalJob:
                 self._end_if_finished()
 
     def cancel(self) -> None:
-        """Ends all processes of the job within its grace period; its state is then Failed, with the reason Cancelled.
+        """Ends all processes of the job within its grace period. Its state is then Failed, with the reason Cancelled.
 
-        Waits for a job that another client is just starting.
+        A job that has ended keeps its state. Waits for a job that another client is just starting.
 
         Raises:
             JobNotFound: there is no such job here.
@@ -205,8 +200,8 @@ class LocalJob:
         self._stop()
         if self.folder.root.exists():
             with lock.hold(self._lock):
-                if self.folder.root.exists() and not self.folder.is_controlled():  # no client has started it again
-                    shutil.rmtree(self.folder.root)
+                if not self.folder.is_controlled():  # no client has started it again
+                    self.folder.remove()
 
     def _read(self) -> Journal:
         """Returns the journal, with a failure if no controller lives any more."""
@@ -235,11 +230,9 @@ class LocalJob:
 
     def _ask_to_end(self) -> float:
         """Tells the controller, if there is one; returns the seconds within which it ends."""
-        from train_func.client.local.controller import CANCEL  # not on Windows, where Local says so
-
         if not self.folder.is_controlled():
             return 0.0
-        process_tree.send(int(self.folder.pid.read_text()), CANCEL)
+        self.folder.ask_to_end()
         return self.folder.spec().grace_seconds + END_SECONDS
 
     def _await_end(self, seconds: float) -> None:
@@ -261,11 +254,13 @@ def job_folders(jobs: Path) -> list[JobFolder]:
 
 
 def remove_old(jobs: Path) -> None:
-    """Removes the folders of jobs that ended a day ago; their runs stay in the store."""
+    """Removes the folders of jobs that ended a day ago, and what is left of others; the runs stay in the store."""
+    for left in jobs.glob(f"{OLD}*"):
+        shutil.rmtree(left, ignore_errors=True)
     for folder in job_folders(jobs):
         is_old = folder.journal.stat().st_mtime + TTL_SECONDS < time.time()
         if is_old and not folder.is_controlled():
-            shutil.rmtree(folder.root)
+            folder.remove()
 
 
 def read_log(log: Path, pod: Pod, position: LogPosition) -> tuple[list[LogLine], LogPosition, bool]:

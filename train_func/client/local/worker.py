@@ -1,14 +1,15 @@
 """One worker as processes of this machine: its environment, its supervisor, and their end.
 
 Parts of a cluster are replaced: the image is this interpreter with its packages; the work folder is a folder of the
-worker, the cache one of the machine; Secrets are variables of the submitting process; worker 0 has a port of this
-machine; CUDA_VISIBLE_DEVICES assigns GPUs; the supervisor watches memory.
+worker, the cache one of TRAIN_FUNC_HOME; Secrets are what the submitting process has, in variables or where its store
+looks; worker 0 has a port of this machine; CUDA_VISIBLE_DEVICES assigns GPUs; the supervisor watches memory.
 """
 
 import contextlib
 import os
 import re
 import signal
+import site
 import socket
 import subprocess
 import sys
@@ -38,6 +39,8 @@ def machine_environment(environment: Mapping[str, str]) -> dict[str, str]:
     brought = {name: value for name, value in environment.items() if _OF_THE_MACHINE.fullmatch(name)}
     # The submitting person's own, where the check before the job looked as well.
     brought["HF_HOME"] = environment.get("HF_HOME") or str(Path("~/.cache/huggingface").expanduser())
+    if site.ENABLE_USER_SITE:
+        brought["PYTHONUSERBASE"] = site.getuserbase()  # follows HOME, which is another one in a worker
     brought["PATH"] = os.pathsep.join((str(Path(sys.executable).parent), brought.get("PATH", os.defpath)))
     return brought | python_path(brought)
 
@@ -73,7 +76,7 @@ class Node:
 
     def start(self, pod: Pod) -> "Worker":
         """Starts the supervisor of a worker."""
-        self.folder.pod(pod).joinpath("work").mkdir(parents=True)
+        self.folder.pod(pod).joinpath("work").mkdir(parents=True, exist_ok=True)
         self.folder.home.joinpath("cache").mkdir(exist_ok=True)
         return Worker(self.spec, self.environment(pod), self._short.pod(pod))
 
