@@ -1,16 +1,19 @@
 """An entry of the machine's cache is made once, by one process, and is whole or absent."""
 
+import hashlib
 import os
 import signal
 import subprocess
 import sys
+import threading
 import time
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
 
 from train_func.worker.inputs import fingerprint
-from train_func.worker.inputs.cache import entry
+from train_func.worker.inputs.cache import entry, load_entry
 
 MAKER = """
 import sys, time
@@ -54,6 +57,29 @@ def test_what_a_killed_maker_left_does_not_count(tmp_path):
     assert entry(tmp_path / "cache", "deep/thing", lambda part: part.write_text("whole")).read_text() == "whole"
 
 
+def test_of_several_that_find_an_entry_damaged_one_makes_it_again(tmp_path):
+    (tmp_path / "thing").write_text("damaged")
+    barrier = threading.Barrier(2)
+    at_once, makers = [barrier.wait] * 2, []
+
+    def load(path):
+        content = path.read_text()
+        if at_once:
+            at_once.pop()(60)
+        if content != "whole":
+            raise ValueError
+        return content
+
+    def make(part):
+        makers.append(part)
+        part.write_text("whole")
+
+    with ThreadPoolExecutor(2) as finders:
+        found = [finders.submit(load_entry, tmp_path, "thing", make, load) for _ in range(2)]
+    assert [future.result() for future in found] == ["whole"] * 2
+    assert len(makers) == 1
+
+
 @pytest.fixture
 def large(tmp_path):
     """A file that was last changed a while ago, and is worth remembering."""
@@ -73,6 +99,12 @@ def test_a_large_file_is_hashed_once_until_it_changes(tmp_path, large, monkeypat
     large.write_bytes(bytes(status.st_size))
     os.utime(large, ns=(status.st_atime_ns, status.st_mtime_ns))  # as an attacker who plants a file would do
     assert fingerprint.of_file(large, tmp_path / "cache") != first
+
+
+def test_a_file_is_hashed_though_its_hash_cannot_be_remembered(tmp_path, large, monkeypatch):
+    monkeypatch.setattr(fingerprint, "SETTLED_SECONDS", -1.0)
+    (tmp_path / "cache").write_text("no folder")
+    assert fingerprint.of_file(large, tmp_path / "cache") == hashlib.sha256(large.read_bytes()).hexdigest()
 
 
 def test_a_file_that_has_just_changed_is_not_remembered(tmp_path, large):
