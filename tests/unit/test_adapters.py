@@ -1,8 +1,10 @@
 """Published adapters and their base: what is put together of them, and what is refused."""
 
 import json
+import os
 import re
 import shutil
+import time
 from dataclasses import replace
 
 import pytest
@@ -21,6 +23,7 @@ from tests.messages import unnamed
 from tests.tiny_llama import write_tiny_llama
 from train_func.client import preflight
 from train_func.client.model import load
+from train_func.client.model.fetch import STAGING
 from train_func.errors import InvalidInput
 from train_func.run import Run
 from train_func.tasks import CausalLM
@@ -151,6 +154,9 @@ def test_the_merged_model_ends_its_answers_where_the_pipeline_of_the_adapters_do
 def test_a_merged_model_of_other_adapters_gives_way_where_no_one_has_named_its_folder(base, published, tmp_path):
     record, merged = record_of(base, tmp_path), tmp_path / "merged"
     merged.mkdir()  # an empty folder is as good as none
+    left = tmp_path / f"{STAGING}left"  # by one that was killed two days ago
+    left.mkdir()
+    os.utime(left, (time.time() - 48 * 3600,) * 2)
     load.write_merged(record, published, merged, is_ours=False)
     before = (merged / "model.safetensors").stat().st_ino
     assert load.write_merged(record, published, merged, is_ours=True) == merged

@@ -1,5 +1,6 @@
 """An entry of the machine's cache is made once, by one process, and is whole or absent."""
 
+import hashlib
 import os
 import signal
 import subprocess
@@ -10,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from train_func.worker.inputs import fingerprint
-from train_func.worker.inputs.cache import entry
+from train_func.worker.inputs.cache import entry, load_entry
 
 MAKER = """
 import sys, time
@@ -54,6 +55,27 @@ def test_what_a_killed_maker_left_does_not_count(tmp_path):
     assert entry(tmp_path / "cache", "deep/thing", lambda part: part.write_text("whole")).read_text() == "whole"
 
 
+def test_an_entry_that_another_process_has_made_again_meanwhile_stays(tmp_path):
+    (tmp_path / "thing").write_text("damaged")
+    makers, others = [], ["another process"]
+
+    def make(part):
+        makers.append(part)
+        part.write_text("whole")
+
+    def load(path):
+        content = path.read_text()
+        if content == "whole":
+            return content
+        while others:
+            others.pop()
+            assert load_entry(tmp_path, "thing", make, load) == "whole"
+        raise ValueError
+
+    assert load_entry(tmp_path, "thing", make, load) == "whole"
+    assert len(makers) == 1
+
+
 @pytest.fixture
 def large(tmp_path):
     """A file that was last changed a while ago, and is worth remembering."""
@@ -73,6 +95,12 @@ def test_a_large_file_is_hashed_once_until_it_changes(tmp_path, large, monkeypat
     large.write_bytes(bytes(status.st_size))
     os.utime(large, ns=(status.st_atime_ns, status.st_mtime_ns))  # as an attacker who plants a file would do
     assert fingerprint.of_file(large, tmp_path / "cache") != first
+
+
+def test_a_file_is_hashed_though_its_hash_cannot_be_remembered(tmp_path, large, monkeypatch):
+    monkeypatch.setattr(fingerprint, "SETTLED_SECONDS", -1.0)
+    (tmp_path / "cache").write_text("no folder")
+    assert fingerprint.of_file(large, tmp_path / "cache") == hashlib.sha256(large.read_bytes()).hexdigest()
 
 
 def test_a_file_that_has_just_changed_is_not_remembered(tmp_path, large):

@@ -11,7 +11,6 @@ from pathlib import Path
 import pytest
 
 from tests.messages import unnamed
-from tests.mounts import needs_mount, run_on_disk
 from tests.runs import OF_TASK, a_run
 from train_func.errors import InvalidInput
 from train_func.storage import open_store
@@ -184,23 +183,22 @@ def test_steps_smaller_than_asked_for_are_noted(report):
     assert unnamed(idle, "workers=90", 81) == []
 
 
-CHECK_ON_SMALL_DISK = """
-import json, sys
-from pathlib import Path
-from train_func import Run, TextClassification
-from train_func.worker.check import report_of
-run = Run(task=TextClassification(model=sys.argv[2], dataset=sys.argv[3]))
-print(json.dumps(report_of(run.to_dict(), None, Path(sys.argv[1]) / "cache")["faults"]))
-"""
+def unreadable(path):
+    """Makes of the path a file that is there, and whose bytes the kernel refuses to everyone."""
+    path.unlink(missing_ok=True)
+    path.symlink_to("/proc/self/mem")
 
 
-@needs_mount
-@pytest.mark.parametrize(("size", "num_faults"), [("300k", 1), ("1m", 0)])
-def test_a_disk_too_small_for_two_copies_of_the_model_is_refused(tmp_path, model, rows, size, num_faults):
-    (tmp_path / "disk").mkdir()
-    (line,) = run_on_disk(CHECK_ON_SMALL_DISK, tmp_path / "disk", size, model, rows)
-    faults = json.loads(line)
-    assert len(faults) == num_faults
-    for fault in faults:
-        assert fault["cause"] == "storage"
-        assert unnamed(fault["message"], tmp_path / "disk", "0.3 MB", "0.2 MB") == []
+@pytest.mark.parametrize("name", ["rows.csv", "images/cat/a.png", "saved/data.arrow"])
+def test_a_file_that_cannot_be_read_is_a_fault_of_its_field(report, tmp_path, model, name):
+    broken = Path(shutil.copytree(model, tmp_path / "broken"))
+    unreadable(broken / "tokenizer_config.json")
+    file, data = tmp_path / name, tmp_path / Path(name).parts[0]
+    file.parent.mkdir(parents=True, exist_ok=True)
+    if name.startswith("saved"):
+        (data / "dataset_info.json").write_text("{}")
+    unreadable(file)
+    found = messages(report(model=str(broken), dataset=str(data)))
+    assert [cause for cause, _ in found] == ["data", "model"]
+    assert unnamed(found[0][1], f"dataset={str(data)!r}: ", "Input/output error") == []
+    assert unnamed(found[1][1], f"model={str(broken)!r}: ", "Input/output error") == []

@@ -9,11 +9,12 @@ import os
 import subprocess
 import sys
 import time
+from dataclasses import replace
 
 import pytest
 
 from tests.messages import unnamed
-from tests.tiny_hub import Repository, tiny_hub
+from tests.tiny_hub import Answer, Repository, reply, tiny_hub
 from tests.tiny_model import write_tiny_model
 from train_func.wire import exits
 
@@ -125,6 +126,24 @@ def answered(repositories, ask, tmp_path_factory):
     }
     with tiny_hub(repositories) as address:
         return dict(zip(runs, ask(address, tmp_path_factory.mktemp("home"), *runs.values()), strict=True))
+
+
+def test_an_outage_in_the_middle_of_a_download_is_one_of_the_hub_and_no_fault_of_data_or_model(
+    repositories, ask, tmp_path
+):
+    def fails(request):
+        """Files of data sets cannot be had, and those of models are cut short."""
+        if "/resolve/" not in request.path:
+            return None
+        if request.path.startswith("/datasets/"):
+            return Answer(520)  # of 503 the library tries again for 23 s
+        answer = reply(repositories, request.path, b"")
+        return replace(answer, data=answer.data[:-1]) if request.method == "GET" else answer
+
+    with tiny_hub(repositories, fails) as address:
+        (report,) = ask(address, tmp_path, GOOD)
+    assert unnamed(faults(report)["data"], address, "HTTP 520", f"HF_HOME ({tmp_path}/hf)") == []
+    assert unnamed(faults(report)["model"], address, "OSError", f"HF_HOME ({tmp_path}/hf)") == []
 
 
 def faults(report):

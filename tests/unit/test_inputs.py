@@ -168,6 +168,8 @@ def test_what_lies_in_an_s3_store_stays_where_it_is(run, tmp_path, monkeypatch):
         here = check(run, store.address)
         carried = input_uploads.upload_inputs(run, here.inputs, store)
         there = check(carried, store.address)
+        assert [*(tmp_path / "home/cache").rglob("config.json")]
+        assert not [*(tmp_path / "home/cache").rglob("*.safetensors")]
         for key in (carried.task.dataset, f"{carried.task.model}/model.safetensors"):
             refuses_what_is_planted(server, key.removeprefix(f"s3://{server.bucket}/"), carried, store, tmp_path)
             assert input_uploads.upload_inputs(run, here.inputs, store) == carried

@@ -105,6 +105,29 @@ def test_a_model_in_a_store_loads_without_what_is_beside_it(folder, tmp_path, mo
     expected = {"config.json", "model.safetensors", "tokenizer.json", "tokenizer_config.json"}
     assert {path.name for path in found.folder.iterdir()} == expected
     assert equal(loaded(folder, tmp_path), loaded(f"{store.address}/model", tmp_path / "cache", store=store))
+    with pytest.raises(InvalidInput) as caught:
+        find_text_model(a_task("shelf://name/run"), store, tmp_path / "cache")
+    assert unnamed(caught.value, "model='shelf://name/run'", "model/") == []
+
+
+@pytest.mark.parametrize("is_recorded", [True, False])
+def test_the_weights_of_a_stored_model_stay_there_until_they_are_loaded_if_their_sum_is_recorded(
+    folder, tmp_path, monkeypatch, is_recorded
+):
+    shelf_store.install(tmp_path, monkeypatch)
+    store = open_store("shelf://name/run")
+    for path in folder.iterdir():
+        store.upload(f"model/{path.name}", path)
+    if not is_recorded:  # another program has put them there
+        monkeypatch.setattr(store, "checksum", lambda key: None)
+    task, here = a_task(f"{store.address}/model"), find_text_model(a_task(folder), None, tmp_path)
+    judged = find_text_model(task, store, tmp_path / "cache", weights=False)
+    assert (judged.folder / "config.json").is_file()
+    assert (judged.folder / "model.safetensors").exists() is not is_recorded
+    whole = find_text_model(task, store, tmp_path / "cache")
+    assert (whole.folder / "model.safetensors").is_file()
+    assert judged.fingerprint == whole.fingerprint == here.fingerprint
+    assert judged.num_bytes == whole.num_bytes == here.num_bytes
 
 
 def test_the_fingerprint_follows_what_is_loaded_and_nothing_else(folder, tmp_path):

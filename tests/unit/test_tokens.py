@@ -1,5 +1,7 @@
 """Texts become token ids once per machine, unpadded, and come back from the cache as they were."""
 
+import os
+
 import datasets
 import pytest
 from transformers import AutoTokenizer
@@ -89,9 +91,12 @@ class Counting:
 
     def __call__(self, texts, **options):
         if self.num_texts + len(texts) > self._most:
-            raise KeyboardInterrupt
+            self.stop()
         self.num_texts += len(texts)
         return self._tokenizer(texts, **options)
+
+    def stop(self):
+        raise KeyboardInterrupt
 
 
 @pytest.fixture
@@ -111,6 +116,18 @@ def test_a_worker_goes_on_where_a_lost_one_was_and_a_third_encodes_nothing(token
     assert tokenise(rows(), third, 512, tmp_path / "third", store).to_list() == expected
     assert third.num_texts == 0
     assert len(files(tmp_path / "third")) == 1
+
+
+def test_what_a_killed_worker_has_left_goes_when_the_rows_are_encoded_again(tokenizer, tmp_path, store):
+    killed = Counting(tokenizer, most=50)
+    killed.stop = lambda: os._exit(9)  # as a signal ends it
+    child = os.fork()
+    if not child:
+        tokenise(rows(), killed, 512, tmp_path, store)
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 9
+    assert {path.suffix for path in (tmp_path / "tokens").iterdir()} - {".arrow", ".lock"}
+    tokenise(rows(), Counting(tokenizer), 512, tmp_path, store)
+    assert {path.suffix for path in (tmp_path / "tokens").iterdir()} == {".arrow", ".lock"}
 
 
 @pytest.mark.parametrize("fails", ["get", "put"])

@@ -8,7 +8,8 @@ Reads ``{"model": address, "revision": branch, tag or commit, "store": address}`
 Reads the line ``{"run": {...}, "store": address or null, "path": [folders to import tasks from]}`` from stdin and
 prints one JSON line, the last on stdout: ``{"faults": [{"cause", "message"}], "notes": [...], "facts": {...},
 "summary": "...", "inputs": {...}, "commits": {...}, "held_out_sha256": "..."}``. It judges with the code that the
-workers load with, imports no torch, and needs seconds; only a Hub data set is downloaded, with its own cache.
+workers load with, and imports no torch. Data sets of the Hub or a store are downloaded, and of a model what is
+beside its weights; weights only from a store that has not recorded their SHA-256.
 
 ``python -m train_func.worker texts`` tells the beginnings of the texts of some held-out rows, where this machine has
 the data of their run: it downloads nothing of the Hub. Reads what ``check`` reads and ``"rows": [ids]``, prints
@@ -18,9 +19,8 @@ the data of their run: it downloads nothing of the Hub. Reads what ``check`` rea
 
 import json
 import os
-import shutil
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -39,16 +39,40 @@ from train_func.worker.inputs.named import find
 from train_func.worker.tasks.protocol import WorkerHalf, worker_half
 
 LONGEST = 200  # characters of a text
-COPIES = 2  # of the model that must fit beside what is there: one being written, one being published
+Request = dict[str, Any]
 
 
 def main() -> int:
-    """Reads the request from stdin, prints the report; 0 also when it holds faults."""
-    request = json.loads(sys.stdin.readline())
+    """Answers ``check``; returns 0 also when there are faults, as ``base`` and ``texts`` do."""
+    return _reply(lambda request: report_of(request["run"], request["store"], machine_cache(os.environ)))
+
+
+def base() -> int:
+    """Answers ``base``."""
+
+    def find_base(request: Request) -> dict[str, Any]:
+        store, cache = open_store(request["store"]), machine_cache(os.environ)
+        model = find_model(request["model"], request["revision"], ModelUse(), store, cache)
+        return {"folder": str(model.folder), "fingerprint": model.fingerprint}
+
+    return _reply(find_base)
+
+
+def texts() -> int:
+    """Answers ``texts``."""
+    return _reply(lambda request: texts_of(request["run"], request["store"], request["rows"]))
+
+
+def _reply(answer: Callable[[Request], dict[str, Any]]) -> int:
+    """Reads a request from stdin, and prints the answer or its faults."""
+    request, findings = json.loads(sys.stdin.readline()), Findings()
     sys.path += [folder for folder in request.get("path", []) if folder not in sys.path]
-    report = report_of(request["run"], request["store"], machine_cache(os.environ))
-    print(json.dumps(report), flush=True)
+    print(json.dumps(findings.attempt(lambda: answer(request)) or _faults(findings)), flush=True)
     return os.EX_OK
+
+
+def _faults(findings: Findings) -> dict[str, Any]:
+    return {"faults": [{"cause": cause, "message": message} for cause, message in findings.faults]}
 
 
 def report_of(fields: dict[str, Any], address: str | None, cache: Path) -> dict[str, Any]:
@@ -63,18 +87,9 @@ def report_of(fields: dict[str, Any], address: str | None, cache: Path) -> dict[
         for name, named in run.inputs.items():
             if files := findings.attempt(partial(find, name, named, store, cache)):
                 findings.add_named(key_of(name), files)
-        folder = next(path for path in (cache, *cache.parents) if path.is_dir())
-        num_bytes, free = findings.num_model_bytes, shutil.disk_usage(folder).free
-        if free < COPIES * num_bytes:
-            message = (
-                f"{folder}: {free / 1e6:,.1f} MB free, and {COPIES * num_bytes / 1e6:,.1f} MB are expected ({COPIES} "
-                f"copies of the model's {num_bytes / 1e6:,.1f} MB): make room there, or let TRAIN_FUNC_HOME name a "
-                "folder on another disk"
-            )
-            findings.faults.append(("storage", message))
         findings.notes += _size_notes(run, findings.facts.get("num_train"))
     return {
-        "faults": [{"cause": cause, "message": message} for cause, message in findings.faults],
+        **_faults(findings),
         "notes": findings.notes,
         "facts": {"fingerprints": findings.fingerprints, "num_model_bytes": findings.num_model_bytes, **findings.facts},
         "summary": findings.summary,
@@ -82,31 +97,6 @@ def report_of(fields: dict[str, Any], address: str | None, cache: Path) -> dict[
         "commits": findings.commits,
         "held_out_sha256": findings.held_out_sha256,
     }
-
-
-def base() -> int:
-    """Reads the request for a base model from stdin, prints the answer; 0 also when it holds faults."""
-    request, findings = json.loads(sys.stdin.readline()), Findings()
-    store = findings.attempt(lambda: open_store(request["store"]))
-    cache = machine_cache(os.environ)
-    model = findings.attempt(lambda: find_model(request["model"], request["revision"], ModelUse(), store, cache))
-    if model is None or findings.faults:
-        answer: dict[str, Any] = {"faults": [{"cause": cause, "message": text} for cause, text in findings.faults]}
-    else:
-        answer = {"folder": str(model.folder), "fingerprint": model.fingerprint}
-    print(json.dumps(answer), flush=True)
-    return os.EX_OK
-
-
-def texts() -> int:
-    """Reads the request for texts of held-out rows from stdin, prints the answer; 0 also when it holds faults."""
-    request, findings = json.loads(sys.stdin.readline()), Findings()
-    sys.path += [folder for folder in request.get("path", []) if folder not in sys.path]
-    answer = findings.attempt(lambda: texts_of(request["run"], request["store"], request["rows"]))
-    if answer is None:
-        answer = {"faults": [{"cause": cause, "message": text} for cause, text in findings.faults]}
-    print(json.dumps(answer), flush=True)
-    return os.EX_OK
 
 
 def texts_of(fields: dict[str, Any], address: str, ids: Sequence[int]) -> dict[str, Any]:

@@ -17,7 +17,7 @@ from train_func.worker.inputs.model_folder import ModelUse, find_model
 from train_func.worker.inputs.named import bring, find, link
 from train_func.worker.publish.card import TaskPart, fields_of
 from train_func.worker.rank import world
-from train_func.worker.tasks.protocol import NotesModel, Rows, WorkerTask, worker_half
+from train_func.worker.tasks.protocol import Rows, WorkerTask, worker_half
 from train_func.worker.training.audit import RowIds
 from train_func.worker.training.plan import row_ids_of
 
@@ -60,7 +60,7 @@ class Loading:
         labels = self.rows.labels
         world.on_all_ranks(lambda: _check_unchanged(self._record, self.task.fetch(), "model"))
         model, self.processor = world.on_all_ranks(lambda: self.task.load(labels, precision))
-        for note in self.task.model_notes if isinstance(self.task, NotesModel) else ():
+        for note in getattr(self.task, "model_notes", ()):  # a half without the base of ours may have none
             world.note(note)
         return model, self.processor
 

@@ -66,7 +66,7 @@ def _bring(store: Store, keys: RunKeys, new: Result, to: Path) -> None:
         lacking = [name for name, sha256 in new.files.items() if sha256_there(name) != sha256]
         if old and not lacking and old.data == new.data and _sums_in(to) == new.sums:
             return
-        with _staging(to) as staging:
+        with staging_folder(to if to.exists() else to.parent) as staging:
             _download(store, keys, new, lacking, staging)
             if to.exists():
                 with _exchange(to):
@@ -204,9 +204,8 @@ def _sums_in(folder: Path) -> dict[str, str]:
 
 
 @contextlib.contextmanager
-def _staging(to: Path) -> Iterator[Path]:
-    """A folder on the same disk: in ``to`` when that is there, else beside it; gone afterwards."""
-    above = to if to.exists() else to.parent
+def staging_folder(above: Path) -> Iterator[Path]:
+    """Yields a folder in ``above``, gone afterwards; removes those that killed processes have left there."""
     above.mkdir(parents=True, exist_ok=True)
     for left in above.glob(f"{STAGING}*"):
         if time.time() - left.stat().st_mtime > STALE_SECONDS:

@@ -6,7 +6,6 @@ those that were published says nothing of who published them.
 
 import json
 import shutil
-import tempfile
 import warnings
 from collections.abc import Callable
 from functools import partial
@@ -14,6 +13,7 @@ from importlib.util import find_spec
 from pathlib import Path, PurePath
 from typing import TYPE_CHECKING, Any
 
+from train_func.client.model.fetch import staging_folder
 from train_func.client.packages.inventory import pip_install
 from train_func.client.preflight import Question
 from train_func.errors import InvalidInput
@@ -161,9 +161,8 @@ def write_merged(record: RunRecord, adapters: Path, to: Path, *, is_ours: bool) 
     model = merged(kind, base_of(record, adapters), adapters)
     if "eos_token_id" in options:  # where its answers end, for those who generate without this package
         model.generation_config.eos_token_id = options["eos_token_id"]
-    to.parent.mkdir(parents=True, exist_ok=True)
-    with tempfile.TemporaryDirectory(dir=to.parent, prefix=".train_func-merge-") as staging:
-        folder = Path(staging) / "model"
+    with staging_folder(to.parent) as staging:
+        folder = staging / "model"
         model.save_pretrained(folder)
         for part in parts.values():
             part.save_pretrained(folder)
@@ -172,7 +171,7 @@ def write_merged(record: RunRecord, adapters: Path, to: Path, *, is_ours: bool) 
         (folder / CARD).write_text(_card(record, adapters, options["task"]), encoding="utf-8")
         (folder / MERGED).write_text(json.dumps(made_of))
         if made_before:
-            to.rename(Path(staging) / "before")
+            to.rename(staging / "before")
         folder.rename(to)
     return to
 

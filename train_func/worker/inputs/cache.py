@@ -1,8 +1,10 @@
 """The machine's cache folder: each entry is made by one process while the others wait, and is whole or absent."""
 
+import errno
 import os
 import shutil
 from collections.abc import Callable, Mapping
+from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import TypeVar
 
@@ -29,15 +31,23 @@ def entry(cache: Path, key: str, make: Callable[[Path], None]) -> Path:
     if target.exists():
         return target
     make_folders(target.parent)
-    with lock.hold(target.with_name(f"{target.name}.lock"), lock.SHARED):
+    with _lock(target):
         if not target.exists():
-            part = target.with_name(f"{target.name}.part")
-            remove(part)
-            make(part)
-            _settle(part)
-            part.replace(target)
-            sync_folder(target.parent)
+            _make(target, make)
     return target
+
+
+def _lock(target: Path) -> AbstractContextManager[None]:
+    return lock.hold(target.with_name(f"{target.name}.lock"), lock.SHARED)
+
+
+def _make(target: Path, make: Callable[[Path], None]) -> None:
+    part = target.with_name(f"{target.name}.part")
+    remove(part)
+    make(part)
+    _settle(part)
+    part.replace(target)
+    sync_folder(target.parent)
 
 
 def load_entry(cache: Path, key: str, make: Callable[[Path], None], load: Callable[[Path], Loaded]) -> Loaded:
@@ -46,10 +56,16 @@ def load_entry(cache: Path, key: str, make: Callable[[Path], None], load: Callab
     try:
         return load(path)
     except (ValueError, OSError) as error:  # Arrow's and JSON's are ValueErrors
-        if isinstance(error, OSError) and error.errno is not None:
+        # A file is absent while another process makes the entry again.
+        if isinstance(error, OSError) and error.errno not in (None, errno.ENOENT):
             raise
-        remove(path)
-        return load(entry(cache, key, make))
+    with _lock(path):
+        try:
+            return load(path)  # another process has made it again
+        except (ValueError, OSError):
+            remove(path)
+            _make(path, make)
+            return load(path)
 
 
 def remove(path: Path) -> None:

@@ -4,6 +4,7 @@ import contextlib
 import hashlib
 import json
 import os
+import secrets
 import time
 from collections.abc import Iterable, Mapping
 from pathlib import Path
@@ -27,10 +28,11 @@ def of_file(path: Path, cache: Path) -> str:
             return str(known["sha256"])
     sha256 = _hash(path)
     if time.time() - max(status.st_mtime, status.st_ctime) > SETTLED_SECONDS:
-        make_folders(note.parent)
-        part = note.with_suffix(f".{os.getpid()}.part")
-        part.write_text(json.dumps({"state": state, "sha256": sha256}))
-        part.replace(note)
+        with contextlib.suppress(OSError):  # the next reader hashes the file once more
+            make_folders(note.parent)
+            part = note.with_suffix(f".{secrets.token_hex(8)}.part")  # a process has the same id as one of another pod
+            part.write_text(json.dumps({"state": state, "sha256": sha256}))
+            part.replace(note)
     return sha256
 
 
@@ -72,14 +74,9 @@ def _leads_back(folder: Path, path: Path) -> bool:
     return target in above or folder.resolve().is_relative_to(target)
 
 
-def of_parts(parts: dict[str, str]) -> str:
-    """Returns one fingerprint for several parts, from theirs by name."""
-    return hashlib.sha256(json.dumps(parts, sort_keys=True).encode()).hexdigest()
-
-
 def of_named(sums: Mapping[str, str]) -> str:
     """Returns the fingerprint of a folder, from those of its files by name; a single file is named ""."""
-    return sums.get("") or of_parts(dict(sums))
+    return sums.get("") or hashlib.sha256(json.dumps(dict(sums), sort_keys=True).encode()).hexdigest()
 
 
 def _hash(path: Path) -> str:

@@ -1,6 +1,7 @@
 """Asks the Hugging Face Hub what it holds under an id, downloads models from it, and says why one cannot be had."""
 
-from collections.abc import Sequence
+import traceback
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -74,7 +75,7 @@ def _page(reference: Reference) -> str:
     return f"{constants.ENDPOINT}/{'datasets/' if reference.kind == 'dataset' else ''}{reference.address}"
 
 
-def _no_answer(reference: Reference, error: Exception) -> InvalidInput | HubUnreachable:
+def _no_answer(reference: Reference, error: BaseException) -> InvalidInput | HubUnreachable:
     """Returns the exception for an error of a request to the Hub: a refusal, or an outage."""
     has_token = get_token() is not None
     match error:
@@ -98,6 +99,8 @@ def _no_answer(reference: Reference, error: Exception) -> InvalidInput | HubUnre
                 f"{reference}: not found: the Hub ({constants.ENDPOINT}) has none of that name, or it is private and "
                 f"{token}; check the spelling ('name' or 'owner/name'); no file or folder of that name is here either"
             )
+        case LocalEntryNotFoundError() if error.__cause__ is not None:  # HF_HOME lacks it too
+            return _no_answer(reference, error.__cause__)
         case HfHubHTTPError() if error.response is not None and error.response.status_code in (401, 403):
             fault = (
                 f"{reference}: the Hub refuses the token HF_TOKEN ({_reason(error)}); make a new one with read access"
@@ -107,11 +110,35 @@ def _no_answer(reference: Reference, error: Exception) -> InvalidInput | HubUnre
     return InvalidInput(fault, cause=reference.cause)
 
 
-def _reason(error: Exception) -> str:
+def _reason(error: BaseException) -> str:
     if isinstance(error, HfHubHTTPError) and error.response is not None:
         return f"HTTP {error.response.status_code}"
     text = str(error).strip().splitlines()
     return f"{type(error).__name__}: {text[0][:120]}" if text else type(error).__name__
+
+
+def outage_in(reference: Reference, error: BaseException) -> HubUnreachable | None:
+    """Returns the outage of the Hub that an error of a download followed from; None if it has another reason."""
+    cause = next(filter(_is_outage, causes(error)), None)
+    return unreachable(reference, _reason(cause)) if cause else None
+
+
+def causes(error: BaseException | None) -> Iterator[BaseException]:
+    """Yields an error and those that it followed from."""
+    while error is not None:
+        yield error
+        error = error.__cause__ or error.__context__
+
+
+def _is_outage(error: BaseException) -> bool:
+    if isinstance(error, HTTPError) and (response := getattr(error, "response", None)) is not None:
+        return bool(response.status_code == 429 or response.status_code >= 500)
+    if isinstance(error, (HTTPError, ConnectionError, TimeoutError)):
+        return True
+    # A file that arrived cut short, or an error of hf_xet; other libraries raise the same types for faulty files.
+    frames = [frame for frame, _ in traceback.walk_tb(error.__traceback__)]
+    is_of_hub = bool(frames) and frames[-1].f_globals.get("__name__", "").startswith("huggingface_hub.")
+    return is_of_hub and type(error) in (OSError, RuntimeError) and getattr(error, "errno", None) is None
 
 
 def snapshot(
@@ -130,7 +157,7 @@ def snapshot(
 
     Raises:
         InvalidInput: not found, or gated.
-        HubUnreachable: the Hub gives no answer, or HF_HOME lacks a file.
+        HubUnreachable: the Hub gives no answer, also in the middle of a download, or HF_HOME lacks a file.
     """
     try:
         # By its own revision, so that HF_HOME knows which commit a branch was when the Hub is away later.
@@ -147,4 +174,8 @@ def snapshot(
             raise _no_answer(reference, error) from error
         copy = "a part of it only" if isinstance(error, IncompleteSnapshotError) else "no copy of it"
         raise unreachable(reference, outage.why, copy) from None
+    except (OSError, RuntimeError) as error:
+        if midway := outage_in(reference, error):
+            raise midway from error
+        raise
     return Path(folder)

@@ -13,10 +13,11 @@ from datasets import DatasetDict, load_dataset, load_from_disk
 from datasets.exceptions import DatasetsError
 from datasets.packaged_modules.cache.cache import Cache
 from huggingface_hub import constants
+from huggingface_hub.errors import HTTPError
 
 from train_func.errors import InvalidInput
 from train_func.wire.exits import NO_SPACE
-from train_func.worker.inputs.hub import away, look_up, unreachable
+from train_func.worker.inputs.hub import away, causes, look_up, outage_in, unreachable
 from train_func.worker.inputs.locate import HubUnreachable, Reference
 
 
@@ -30,14 +31,10 @@ def read_hub(reference: Reference, subset: str | None) -> tuple[str, dict[str, p
     notes: tuple[str, ...] = ()
     try:
         look_up(reference)
+        loaded = _downloaded(reference, subset)
     except HubUnreachable as outage:
         loaded, chosen = _cached(reference, subset, outage)
         notes = (away(reference, outage, f"the copy of {chosen!r}"),)
-    else:
-        try:
-            loaded = load_dataset(reference.address, subset, revision=reference.revision)
-        except (DatasetsError, ValueError, RuntimeError, OSError) as error:
-            raise _unloadable(reference, subset, error) from error
     if not isinstance(loaded, DatasetDict):
         raise InvalidInput(f"{reference}: cannot be loaded as tables", cause="data")
     # `datasets` names the folder of the prepared files after the commit.
@@ -65,6 +62,13 @@ def _tables(splits: DatasetDict) -> dict[str, pa.Table]:
         name: split.data.table.replace_schema_metadata(split.features.arrow_schema.metadata)
         for name, split in splits.items()
     }
+
+
+def _downloaded(reference: Reference, subset: str | None) -> Any:
+    try:
+        return load_dataset(reference.address, subset, revision=reference.revision)
+    except (DatasetsError, HTTPError, ValueError, RuntimeError, OSError) as error:
+        raise _unloadable(reference, subset, error) from error
 
 
 def _cached(reference: Reference, subset: str | None, outage: HubUnreachable) -> tuple[Any, str]:
@@ -95,6 +99,8 @@ def _cached(reference: Reference, subset: str | None, outage: HubUnreachable) ->
 def _unloadable(reference: Reference, subset: str | None, error: Exception) -> Exception:
     if _is_full(error):
         return error
+    if outage := outage_in(reference, error):
+        return outage
     text = str(error).strip()
     if "Config name is missing" in text or "BuilderConfig" in text:
         subsets = text[text.find("[") : text.find("]") + 1] or text
@@ -105,9 +111,4 @@ def _unloadable(reference: Reference, subset: str | None, error: Exception) -> E
 
 def _is_full(error: BaseException) -> bool:
     """Returns whether a full disk is among the causes of the error."""
-    cause: BaseException | None = error
-    while cause is not None:
-        if isinstance(cause, OSError) and cause.errno in NO_SPACE:
-            return True
-        cause = cause.__cause__ or cause.__context__
-    return False
+    return any(isinstance(cause, OSError) and cause.errno in NO_SPACE for cause in causes(error))

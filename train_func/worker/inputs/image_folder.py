@@ -49,7 +49,8 @@ def read_image_folder(reference: Reference, folder: Path) -> ImageFolder | None:
 
     Raises:
         InvalidInput: an image is in no folder of a class, is a link to nothing, or has a name that no store accepts;
-            a class has no image; or a folder cannot be read.
+            a class has no image.
+        OSError: a folder cannot be read.
     """
     files = _files_in(reference, folder)
     images = [path for path in files if path.suffix.lower() in SUFFIXES]
@@ -87,10 +88,7 @@ def read_image_folder(reference: Reference, folder: Path) -> ImageFolder | None:
 
 def _files_in(reference: Reference, folder: Path) -> list[PurePosixPath]:
     """Returns the paths of all files in a folder and below it, also behind links, in order, without hidden ones."""
-    try:
-        names = fingerprint.names_in(folder, HIDDEN)
-    except OSError as error:
-        raise reference.fault(f"cannot be read: {error}") from None
+    names = fingerprint.names_in(folder, HIDDEN)
     if back := [folder / name for name in names if (folder / name).is_dir()]:
         raise reference.fault(f"{_shown(back[0])} is a link to a folder that it lies in; remove it")
     return sorted(map(PurePosixPath, names))

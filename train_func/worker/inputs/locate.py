@@ -1,13 +1,14 @@
 """Finds the input of an address: a file or folder of this machine, an object in a store, or an id of the Hub."""
 
+import contextlib
 import difflib
 import hashlib
 import importlib.util
 import json
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Literal
 
@@ -15,6 +16,7 @@ from train_func.errors import Cause, InvalidInput, StorageFailed
 from train_func.inputs import DATA_SUFFIXES
 from train_func.storage import Entry, Store, is_address, open_store, scheme_of, schemes
 from train_func.text import listed
+from train_func.wire.exits import NO_SPACE
 from train_func.wire.layout import INPUTS
 from train_func.worker.inputs import fingerprint
 from train_func.worker.inputs.cache import entry
@@ -24,6 +26,7 @@ NEAREST = 5  # names of what lies near
 PACKAGE, EXAMPLE = "package://", "package://NAME/FOLDER"
 _MISTAKEN = (*DATA_SUFFIXES, ".txt", ".xlsx", ".xls", ".gz", ".zip", ".arrow", ".safetensors", ".bin", ".pt")
 _CARRIED = re.compile(rf"(?P<root>(?:.+/)?{INPUTS}/(?P<sha256>[0-9a-f]{{64}}))/[^/]+")
+_EMPTY = hashlib.sha256().hexdigest()  # of no bytes
 _CAUSES: dict[str, Cause] = {"model": "model", "dataset": "data"}
 
 
@@ -52,6 +55,16 @@ class Reference:
         """Returns the error of this field, which begins with its name and value."""
         return InvalidInput(f"{self.field}={self.address!r}: {text}", cause=self.cause)
 
+    @contextlib.contextmanager
+    def reading(self) -> Iterator[None]:
+        """Turns an OSError of the block, which reads files of this machine, into a fault of this field."""
+        try:
+            yield
+        except OSError as error:
+            if error.errno in NO_SPACE:
+                raise
+            raise self.fault(f"cannot be read: {error}") from None
+
 
 class HubUnreachable(StorageFailed):
     """The Hub does not answer, and this machine has no copy of the input; in a worker it is a temporary outage.
@@ -74,24 +87,23 @@ class LocalFiles:
     sha256: str
 
     @classmethod
-    def of_path(cls, reference: "Reference", path: Path, parts: Mapping[str, str], sha256: str) -> "LocalFiles | None":
+    def of_path(cls, reference: "Reference", path: Path, parts: Mapping[str, str]) -> "LocalFiles | None":
         """Returns the files, or None for those of a store. ``parts``: SHA-256 by path in ``path``, "" for itself."""
         if is_in_store(reference.address):
             return None
         files = {f"{path.name}/{name}" if name else path.name: part for name, part in parts.items()}
-        return cls(path, files, sha256)
+        return cls(path, files, fingerprint.of_named(parts))
 
     def to_dict(self) -> dict[str, object]:
         """Plain JSON."""
         return {"path": str(self.path), "files": dict(self.files), "sha256": self.sha256}
 
 
-def locate(reference: Reference, store: Store | None, cache: Path, take: Callable[[str], bool] = bool) -> Path | None:
+def locate(reference: Reference, store: Store | None, cache: Path) -> Path | None:
     """Returns the path that ``reference`` means, None for an id of the Hub; downloads an input in a store to the cache.
 
     Args:
         store: used for addresses below its own; others are opened with this process's credentials.
-        take: which files of a stored folder are expected, by their path in it.
 
     Raises:
         InvalidInput: there is no such package, file or object; the message lists similar names.
@@ -112,7 +124,7 @@ def locate(reference: Reference, store: Store | None, cache: Path, take: Callabl
                 f"allowed are {', '.join((EXAMPLE, *(known.example for known in schemes())))}"
             ) from None
         local = scheme.local_path(address)
-        return _existing(reference, local) if local else _copied(reference, stored(reference, store, take), cache)
+        return _existing(reference, local) if local else copied(reference, stored(reference, store), cache)
     try:
         path = Path(address).expanduser()
         if path.exists():
@@ -160,10 +172,25 @@ class Stored:
     store: Store
     key: str
     items: tuple[Entry, ...]
+    left: Mapping[str, str] = field(default_factory=dict)
+    """SHA-256 of the files of the folder that are not downloaded, by name."""
 
     def name(self, item: Entry) -> str:
         """Returns the path of an object in the folder; "" for a single object."""
         return item.key.removeprefix(self.key).removeprefix("/")
+
+    def sums(self, take: Callable[[str], bool] = lambda name: True) -> dict[str, str]:
+        """Returns the SHA-256 (hex) that the store has recorded, by name; a file without one is left out.
+
+        ``take``: which files are asked for, by name.
+        """
+        items = [item for item in self.items if take(self.name(item))]
+        sums = {self.name(item): self.store.checksum(item.key) if item.size else _EMPTY for item in items}
+        return {name: sha256 for name, sha256 in sums.items() if sha256}
+
+    def without(self, sums: Mapping[str, str]) -> "Stored":
+        """Returns the same folder, of which the files in ``sums`` are not downloaded."""
+        return replace(self, items=tuple(item for item in self.items if self.name(item) not in sums), left=sums)
 
     def download(self, to: Path) -> dict[str, str]:
         """Writes the object or the folder to a path; returns the SHA-256 (hex) of each file by name."""
@@ -175,11 +202,15 @@ class Stored:
 
         with ThreadPoolExecutor(AT_ONCE) as fetchers:
             sums = list(fetchers.map(fetch, self.items))
-        return dict(zip(map(self.name, self.items), sums, strict=True))
+        return {**self.left, **dict(zip(map(self.name, self.items), sums, strict=True))}
 
 
 def stored(reference: Reference, store: Store | None, take: Callable[[str], bool] = bool) -> Stored:
-    """Returns the objects at an address in a store; the arguments are those of ``locate``.
+    """Returns the objects at an address in a store.
+
+    Args:
+        store: as ``locate`` takes it.
+        take: which files of a folder are expected, by their path in it.
 
     Raises:
         InvalidInput: there is none.
@@ -198,17 +229,22 @@ def stored(reference: Reference, store: Store | None, take: Callable[[str], bool
         names = [f"{folder}/{name}" if folder else name for name in store.names(folder)]
         raise reference.fault(f"{store.address} holds nothing under {key!r}; near it: {near(key, names)}")
     taken = [item for item in items if item.key == key or take(item.key.removeprefix(f"{key}/"))]
+    if not taken:
+        raise reference.fault(
+            f"{store.address} holds no file of a {reference.kind} directly in {key!r}, only "
+            f"{listed(store.names(key), NEAREST)}; name the folder that has them"
+        )
     return Stored(store, key, tuple(taken))
 
 
-def _copied(reference: Reference, source: Stored, cache: Path) -> Path:
+def copied(reference: Reference, source: Stored, cache: Path) -> Path:
     """Returns a copy in the cache; its key is the store's listing, so that changed objects get another copy."""
     listing = [(item.key, item.size, item.version) for item in source.items]
     state = hashlib.sha256(json.dumps([source.store.address, source.key, listing]).encode()).hexdigest()
     name = source.key.rpartition("/")[2]
 
     def download(part: Path) -> None:
-        part.mkdir()
+        (part / name if source.left else part).mkdir(parents=True)
         check_carried(reference, source, source.download(part / name))
 
     return entry(cache, f"stored/{state}", download) / name

@@ -17,7 +17,7 @@ from train_func.errors import InvalidInput
 from train_func.published_model import object_in
 from train_func.storage import Store
 from train_func.worker.inputs import fingerprint
-from train_func.worker.inputs.locate import HubUnreachable, LocalFiles, Reference, locate
+from train_func.worker.inputs.locate import HubUnreachable, LocalFiles, Reference, copied, is_in_store, locate, stored
 
 CONFIG, TOKENIZER = "config.json", "tokenizer.json"
 IMAGE_PROCESSORS = ("preprocessor_config.json", "processor_config.json")
@@ -45,7 +45,7 @@ class ModelUse:
 
 @dataclass(frozen=True)
 class ModelFolder:
-    """A folder that transformers can load, except for weights that are still on the Hub."""
+    """A folder that transformers can load, except for weights that are still on the Hub or in a store."""
 
     folder: Path
     where: str
@@ -64,14 +64,16 @@ def find_model(
 ) -> ModelFolder:
     """Returns the model of a task's fields ``model`` and ``model_revision``, on this machine.
 
-    Without ``weights``, the weights of a Hub model are not downloaded.
+    Without ``weights``, those of a Hub model are not downloaded, nor those of which a store has recorded the SHA-256.
 
     Raises:
         InvalidInput: not found, gated, or a folder that cannot be loaded, with all that is wrong in it.
         StorageFailed: the store or the Hub is away, or the store denies.
     """
     reference = Reference("model", address, "model", revision)
-    folder = locate(reference, store, cache, is_loaded)
+    source = stored(reference, store, is_loaded) if is_in_store(address) else None
+    left = source.sums(lambda name: name.endswith(".safetensors")) if source and not weights else {}
+    folder = copied(reference, source.without(left), cache) if source else locate(reference, store, cache)
     if folder is None:
         return _on_hub(reference, use, weights=weights)
     if revision != "main":
@@ -80,12 +82,13 @@ def find_model(
         )
     if not folder.is_dir():
         raise reference.fault("is a file; the folder with config.json, tokenizer and weights is expected")
-    sizes = _sizes_of(folder)
-    num_bytes = _judge(folder, str(folder), sizes, use)
-    parts = fingerprint.of_each(folder, filter(is_loaded, sizes), cache)
-    sha256 = fingerprint.of_parts(parts)
-    local = LocalFiles.of_path(reference, folder, parts, sha256)
-    return ModelFolder(folder, str(folder), sha256, num_bytes, local=local)
+    with reference.reading():
+        here = _sizes_of(folder)
+        sizes = {source.name(item): item.size for item in source.items} if source else here
+        num_bytes = _judge(folder, str(folder), sizes, use)
+        parts = {**left, **fingerprint.of_each(folder, filter(is_loaded, here), cache)}
+    local = LocalFiles.of_path(reference, folder, parts)
+    return ModelFolder(folder, str(folder), fingerprint.of_named(parts), num_bytes, local=local)
 
 
 def _on_hub(reference: Reference, use: ModelUse, *, weights: bool) -> ModelFolder:

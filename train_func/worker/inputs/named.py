@@ -16,6 +16,7 @@ from train_func.worker.inputs.locate import (
     LocalFiles,
     Reference,
     check_carried,
+    copied,
     is_in_store,
     locate,
     near,
@@ -24,7 +25,6 @@ from train_func.worker.inputs.locate import (
 
 LARGEST_COPY = 256 * 2**20  # bytes of an input's files that can be written
 _WRITABLE = 0o222
-_EMPTY = "e3b0c44298fc1c149afbf4c8996fb92427ae41e4649b934ca495991b7852b855"  # SHA-256 of no bytes
 
 
 @dataclass(frozen=True)
@@ -60,15 +60,13 @@ def find(name: str, address: str, store: Store | None, cache: Path) -> InputVers
         raise reference.fault(
             "no such file or folder; a repository of the Hub is written hf://OWNER/NAME or hf://datasets/OWNER/NAME"
         )
-    try:
+    with reference.reading():
         parts = fingerprint.of_each(path, files_in(path, reference) if path.is_dir() else [""], cache)
-    except OSError as error:
-        raise reference.fault(f"cannot be read: {error}") from None
     sha256 = fingerprint.of_named(parts)
     for part in parts:
         if fault := key_fault(f"{INPUTS}/{sha256}/{path.name}/{part}".rstrip("/")):
             raise reference.fault(f"{path / part} cannot be carried to a store under its name: {fault}")
-    local = LocalFiles.of_path(reference, path, parts, sha256)
+    local = LocalFiles.of_path(reference, path, parts)
     return InputVersion(_with_ending(sha256, parts.keys() == {""}, path.name), local)
 
 
@@ -192,13 +190,10 @@ def _on_hub(reference: Reference, repository: Repository) -> InputVersion:
 def _in_store(reference: Reference, store: Store | None, cache: Path) -> str:
     """Returns the fingerprint of an input in a store, which equals that of the same files on this machine."""
     lies = stored(reference, store)
-    sums = {lies.name(item): lies.store.checksum(item.key) if item.size else _EMPTY for item in lies.items}
-    known = {name: sha256 for name, sha256 in sums.items() if sha256}
-    if len(known) < len(sums):  # another program has put it there
-        place = locate(reference, store, cache)
-        assert place is not None
-        known = fingerprint.of_each(place, sums, cache)
-    return _with_ending(fingerprint.of_named(known), known.keys() == {""}, lies.key)
+    sums = lies.sums()
+    if len(sums) < len(lies.items):  # another program has put it there
+        sums = fingerprint.of_each(copied(reference, lies, cache), map(lies.name, lies.items), cache)
+    return _with_ending(fingerprint.of_named(sums), sums.keys() == {""}, lies.key)
 
 
 def _with_ending(sha256: str, is_file: bool, name: str) -> str:

@@ -127,14 +127,17 @@ def read_source(reference: Reference, subset: str | None, store: Store | None, c
     if faults:
         raise InvalidInput(faults, cause="data")
     if place.is_dir():
-        return _folder(reference, place, cache)
+        with reference.reading():
+            return _folder(reference, place, cache)
     if place.suffix.lower() not in DATA_SUFFIXES:
         raise reference.fault(
             f"a file is read by its ending, which is one of {', '.join(DATA_SUFFIXES)}; unpack, rename or convert it, "
             "or give a DataFrame instead: dataset=pd.read_excel(...)"
         )
-    file, sha256 = FileOfRows(partial(_read_file, reference, place)), fingerprint.of_file(place, cache)
-    return RawDataset(str(place), file, sha256, local=LocalFiles.of_path(reference, place, {"": sha256}, sha256))
+    with reference.reading():
+        sha256 = fingerprint.of_file(place, cache)
+    file, local = FileOfRows(partial(_read_file, reference, place)), LocalFiles.of_path(reference, place, {"": sha256})
+    return RawDataset(str(place), file, sha256, local=local)
 
 
 def class_names(table: pa.Table, column: str) -> tuple[str, ...]:
@@ -173,15 +176,12 @@ def _folder(reference: Reference, folder: Path, cache: Path) -> RawDataset:
 
         files = [name for name in fingerprint.names_in(folder) if (folder / name).is_file()]
         parts = fingerprint.of_each(folder, files, cache)
-        sha256 = fingerprint.of_parts(parts)
-        local = LocalFiles.of_path(reference, folder, parts, sha256)
-        return RawDataset(str(folder), read_saved(folder), sha256, local=local)
+        local = LocalFiles.of_path(reference, folder, parts)
+        return RawDataset(str(folder), read_saved(folder), fingerprint.of_named(parts), local=local)
     if read := read_image_folder(reference, folder):
         parts = fingerprint.of_each(folder, read.files, cache)
-        sha256 = fingerprint.of_parts(parts)
-        return RawDataset(
-            str(folder), read.splits, sha256, read.notes, LocalFiles.of_path(reference, folder, parts, sha256)
-        )
+        local = LocalFiles.of_path(reference, folder, parts)
+        return RawDataset(str(folder), read.splits, fingerprint.of_named(parts), read.notes, local)
     files = [name for name in names if name.lower().endswith(DATA_SUFFIXES)]
     hint = f"; name one of its files: {', '.join(files[:5])}" if files else ""
     raise reference.fault(

@@ -46,7 +46,6 @@ class CausalLMTuner(WorkerHalf[CausalLM]):
         self._tokenizer: Any = None
         self._stops: list[int] | None = None
         """Tokens at which the published model stops, if they are more than those of its own configuration."""
-        self.model_notes: tuple[str, ...] = ()
 
     def split(self, sources: Sources, findings: Findings) -> TrainEvalSplit:
         return split_conversations(self.task, self.seed, sources, findings)

@@ -90,18 +90,14 @@ def judge_columns(table: pa.Table, where: str, columns: Iterable[tuple[str, str]
         findings.fault(f"{where}: no column {' and '.join(missing)}; {question} columns are {shown}")
 
 
-def text_columns(table: pa.Table) -> list[str]:
-    """Returns the names of all columns that hold texts."""
-    return [column.name for column in table.schema if is_text(column.type)]
-
-
 def judge_texts(table: pa.Table, column: str, part: str, findings: Findings) -> None:
     """Adds the faults of the text column of the rows called ``part`` ("training" or "held-out")."""
     kind, num_rows = table[column].type, table.num_rows
     if not is_text(kind):
+        texts = [field.name for field in table.schema if is_text(field.type)]
         findings.fault(
             f"column {column!r}: {part} rows hold {kind}, not texts; columns with texts: "
-            f"{listed(text_columns(table), 30, show=repr) or 'none'}; where these values are meant, write them as texts"
+            f"{listed(texts, 30, show=repr) or 'none'}; where these values are meant, write them as texts"
         )
         return
     is_null = pc.is_null(table[column]).to_numpy()

@@ -149,19 +149,13 @@ class Classifies(Protocol):
         """Returns the name of the class that the pipeline of the published model predicts for each row."""
 
 
-@runtime_checkable
-class NotesModel(Protocol):
-    """A worker half that also has notes on the model."""
-
-    model_notes: Sequence[str]
-    """Notes on the model that ``load`` returned last."""
-
-
 class WorkerHalf(Generic[AnyRowsTask]):
     """Base of the worker halves of tasks with rows and a model of transformers; a subclass adds what is special."""
 
     needs_image_processor: ClassVar[bool] = False
     """Whether the model of the task needs an image processor in its folder."""
+    model_notes: Sequence[str] = ()
+    """Notes on the model that ``load`` returned last."""
 
     def __init__(self, task: AnyRowsTask, seed: int, store: Store | None, cache: Path) -> None:
         self.task, self.seed, self.store, self.cache = task, seed, store, cache
@@ -259,10 +253,10 @@ class WorkerHalf(Generic[AnyRowsTask]):
         return hashlib.sha256(json.dumps(known_by, sort_keys=True).encode()).hexdigest()
 
     def find_model(self, *, weights: bool = True) -> ModelFolder | None:
-        """Returns the task's model, None if it has none; without ``weights`` a Hub model is only judged.
+        """Returns the task's model, None if it has none; without ``weights`` those are not downloaded.
 
         Raises:
-            InvalidInput, StorageFailed: as ``inputs.model.find_model``.
+            InvalidInput, StorageFailed: as ``inputs.model_folder.find_model``.
         """
         if self.task.model is None:
             return None

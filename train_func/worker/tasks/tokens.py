@@ -12,7 +12,6 @@ import hashlib
 import itertools
 import json
 import random
-import tempfile
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Any
@@ -24,7 +23,7 @@ from datasets import Dataset
 from train_func.errors import StorageFailed
 from train_func.storage import Store, find, put_new
 from train_func.wire.layout import TOKENS
-from train_func.worker.inputs.cache import load_entry
+from train_func.worker.inputs.cache import load_entry, remove
 from train_func.worker.tasks.columns import TEXTS
 
 VERSION = 3  # of what is stored; to be raised when the same input gives something else
@@ -79,9 +78,14 @@ def cached(table: pa.Table, encoded: Encode, key: str, cache: Path, store: Store
         if store is None or table.num_rows <= PART:
             _write(_encode(table, encoded), str(path))
             return
-        with tempfile.TemporaryDirectory(dir=path.parent) as folder:
-            files = _parts(table, encoded, f"{TOKENS}/{key}", store, Path(folder))
+        folder = path.with_suffix(".parts")
+        remove(folder)  # what a killed process has left
+        folder.mkdir()
+        try:
+            files = _parts(table, encoded, f"{TOKENS}/{key}", store, folder)
             _write(itertools.chain.from_iterable(map(pa.ipc.open_stream, files)), str(path))
+        finally:
+            remove(folder)
 
     return load_entry(cache, f"{TOKENS}/{key}.arrow", make, lambda path: Dataset.from_file(str(path)))
 
