@@ -169,12 +169,13 @@ class StorageFailed(TrainFuncError, OSError):
 class JobFailed(TrainFuncError, RuntimeError):
     """A job ended without its result; the message names the cause, the worker and the cell line, and what to do next.
 
-    ``remedy``: what to do next alone.
+    ``remedy``: what to do next alone. ``retryable``: whether the same submission may succeed later.
     """
 
-    def __init__(self, message: str, *, cause: Cause, remedy: str = "") -> None:
+    def __init__(self, message: str, *, cause: Cause, remedy: str = "", retryable: bool = True) -> None:
         super().__init__(message, cause=cause)
         self.remedy = shown(remedy)
+        self.retryable = retryable
 
 
 class JobNotFound(TrainFuncError, LookupError):

@@ -133,7 +133,7 @@ def check_there(addresses: Mapping[str, str]) -> None:
 
 
 def _of_frame(frame: Any, field: str) -> "pa.Table":
-    """Yields the columns of a frame; a named index is a column too, an unnamed one only numbers the rows."""
+    """Returns the columns of a frame; a named index is a column too, an unnamed one only numbers the rows."""
     import pyarrow as pa
 
     levels = [level for level, name in enumerate(frame.index.names) if name is not None and name not in frame]
@@ -201,7 +201,7 @@ def _of_dataset(dataset: Any, field: str) -> "Iterator[pa.Table]":
 
 
 def _write(path: Path, pieces: "Iterable[pa.Table]") -> None:
-    """Writes the file to the disk, and only then gives it its name."""
+    """Writes the pieces to a file, and returns when the disk has it."""
     import pyarrow.parquet as parquet
 
     writer = None

@@ -184,6 +184,8 @@ def test_a_number_that_is_not_finite_is_a_text_for_a_program(run, capsys):
         (["wait", "fails", "--json"], 14, "JobFailed", "code"),
         (["watch", "fails", "--json"], 14, "JobFailed", "code"),
         (["fetch", "fails", "--json"], 42, "StorageFailed", "storage"),
+        (["report", "done", "--output", "a" * 300, "--json"], 41, "OSError", None),
+        (["drill", "done", "--kill", "rank", "--picture", "no/such/x.svg", "--json"], 10, "InvalidInput", "input"),
         (["logs", "--json"], 2, "WrongUsage", "input"),
         (["wait", "done", "--tiemout", "1", "--json"], 2, "WrongUsage", "input"),
     ],

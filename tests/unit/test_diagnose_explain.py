@@ -16,6 +16,7 @@ from tests.messages import unnamed
 from tests.recorded_jobs import RecordedJob, a_record
 from tests.stored_runs import put_checkpoint, put_submission
 from train_func import Cluster, Local, TextClassification, attach
+from train_func.client.cli.exit_codes import CODES, STORE_REFUSES, code_of
 from train_func.client.diagnose import explain
 from train_func.client.status import JobStatus
 from train_func.client.stored_run import mark_cancelled
@@ -161,6 +162,21 @@ def test_the_first_failure_is_named_with_its_cause_and_what_to_do(store, recorde
     assert str(error).count(SPENT) <= 1
 
 
+@pytest.mark.parametrize("is_written", [True, False])
+@pytest.mark.parametrize(
+    ("code", "helps"), [(74, False), (73, False), (65, False), (77, False), (144, True), (71, True)]
+)
+def test_of_a_store_that_failed_a_job_the_exit_code_of_a_command_says_whether_the_same_again_may_help(
+    store, code, helps, is_written
+):
+    job = RecordedJob("exit_1")
+    if is_written:
+        put_end(store, cause="storage", message="no space", exit_code=code)
+    else:
+        ended_with(code, supervisor(code, "storage", "no space"))(job)
+    assert code_of(explained(store, job)) == (CODES["storage"] if helps else STORE_REFUSES)
+
+
 def test_a_failure_that_its_worker_still_writes_down_is_waited_for(store, monkeypatch):
     """A job fails with the first worker that ends, and that may be one which only follows."""
     put_end(store, cause="peer", message="stopped, because of worker 1", exit_code=70, follows=1, root_cause=False)
@@ -210,9 +226,10 @@ def test_a_failure_after_publishing_says_that_the_model_is_there_and_whether_its
 def test_a_store_that_is_away_hides_neither_the_cause_nor_itself(tmp_path):
     folder = tmp_path / "store"
     store = open_store(f"file://{folder}")
-    folder.rmdir() if folder.exists() else None
-    folder.write_text("no folder any more")
-    error = explained(store, "child_out_of_memory")
+    folder.symlink_to(folder)  # answers as a dead mount does
+    looks = JobLooks(a_record(), RecordedJob("child_out_of_memory"), store, Local())
+    assert looks.wait(None, print) == "Failed"
+    error = looks.failure("Failed")
     assert error.cause == "memory"
     assert unnamed(error, "store") == []
 

@@ -277,6 +277,11 @@ def watch(tmp_path):
     return run
 
 
+def test_a_job_that_is_deleted_runs_until_its_workers_have_ended(watch):
+    deleting = replace(snapshot().status, deleting=True)
+    assert watch(replace(snapshot(), status=deleting), snapshot("Failed")) == "Failed"
+
+
 def test_the_end_is_shown_behind_the_last_line(watch, shown):
     assert watch(snapshot(), snapshot("Failed", NOTE)) == "Failed"
     assert shown() == ["job-a: Running", str(NOTE), "job-a: Failed"]

@@ -1,6 +1,7 @@
 """Drills: what is refused before anything is done, what a campaign draws, and what the report says."""
 
 import json
+from datetime import UTC, datetime, timedelta
 from urllib.parse import urlsplit
 from xml.etree import ElementTree
 
@@ -9,16 +10,20 @@ from kubernetes.stream.ws_client import ERROR_CHANNEL, WSClient
 
 from tests.api_servers import Answer, ApiServer, running, write_kubeconfig
 from tests.messages import refuses, unnamed
-from tests.recorded_jobs import RecordedJob
-from train_func import Cluster
+from tests.recorded_jobs import RecordedJob, a_record
+from train_func import Cluster, Local
 from train_func.client.display.trace import Group, Point
-from train_func.client.drill import DrillReport, campaign_of
+from train_func.client.drill import DrillReport, Target, campaign_of, drill
 from train_func.client.drill.campaign import Campaign
 from train_func.client.drill.cluster_faults import ClusterFaults
 from train_func.client.drill.comparison import judge
-from train_func.client.drill.faults import Fault
+from train_func.client.drill.faults import INJECTORS, Fault, Injection
+from train_func.client.drill.machine_faults import MachineFaults
 from train_func.client.drill.report import Recovery
+from train_func.client.status import Condition, JobStatus, LogLine, Snapshot
+from train_func.errors import StorageFailed
 from train_func.storage import open_store
+from train_func.wire import events
 
 FAULTS = ("rank", "worker", "pod", "node", "hang", "store")
 
@@ -53,6 +58,9 @@ def test_what_cannot_be_asked_for_is_refused_with_what_can(kill, fields, facts):
         ({"draw": 2, "faults": [{"kill": "rank"}]}, ("faults", "draw")),
         ({"draw": 2, "seeds": 7}, ("seeds", "seed")),
         ({"draw": 2, "kinds": ["rank", "cat"]}, ("cat", *FAULTS)),
+        ({"draw": 2, "kinds": []}, ("kinds=[]", *FAULTS)),
+        ({"draw": 2, "kinds": 5}, ("kinds=5", *FAULTS)),
+        ({"draw": 2, "kinds": [["rank"]]}, ("kinds", *FAULTS)),
         ({"draw": 2, "steps": [9, 3]}, ("steps", "first", "last")),
         ({"faults": ["rank"]}, ("faults", "kill")),
         ({"faults": [{"kill": "rank"}, {"kill": "pod", "rank": 1}, {"worker": 1}]}, ("fault 2", "fault 3", "kill")),
@@ -184,6 +192,76 @@ def test_results_are_compared_by_the_hashes_of_their_weights_alone(ours, theirs,
     verdict = judge("undisturbed-a-run", ours, theirs, (0.25, 0.5))
     assert verdict.is_same is is_same
     assert (unnamed(verdict.message, "model.safetensors", 0.25, 0.5) == []) is (is_same is False)
+
+
+def test_a_store_that_is_to_be_taken_away_is_there_where_nobody_can_be_told(store, monkeypatch):
+    store.put("a", b"a")
+    faults = MachineFaults(None, store)
+    with monkeypatch.context() as patched:
+        patched.setattr("builtins.print", closed)
+        with pytest.raises(BrokenPipeError):
+            faults.inject(Fault(kill="store"), None)
+    assert [entry.key for entry in store.list("")] == ["a"]
+    injection = faults.inject(Fault(kill="store"), None)
+    with pytest.raises(StorageFailed):
+        store.list("")
+    injection.undo()
+    assert [entry.key for entry in store.list("")] == ["a"]
+
+
+def closed(*_, **__):
+    raise BrokenPipeError
+
+
+class Trains(RecordedJob):
+    """Tells a step of attempt 1, then one of attempt 2 of an hour before, by the clock of its worker, and fails."""
+
+    num_looks = num_undone = 0
+
+    def look(self, since=None, *, worker=None, with_logs=True):
+        self.num_looks += 1
+        attempt, state = min(2, self.num_looks), "Running" if self.num_looks < 3 else "Failed"
+        when = (datetime.now(UTC) - timedelta(hours=attempt)).isoformat()
+        begins = {"position": 1, "at_most": 3, "num_workers": 1, "num_ranks": 1, "num_threads": 1}
+        progress = {"num_steps": 9, "epoch": 1, "loss": 0.5, "rows_per_second": 1}
+        told = [
+            events.AttemptStarts(attempt=attempt, time=when, **begins),
+            events.StepProgress(step=attempt, time=when, **progress),
+        ]
+        lines = tuple(LogLine(0, "u", events.line(each)) for each in told if self.num_looks < 3)
+        return Snapshot(JobStatus((Condition(state, "True", "", ""),)), lines=lines)
+
+    def check(self, fault):
+        """Anything can be done to it."""
+
+    def inject(self, fault, victim):
+        return Injection("did it", self.undo)
+
+    def undo(self):
+        self.num_undone += 1
+
+
+def injector(job, store):
+    return job
+
+
+@pytest.fixture
+def target(store, monkeypatch):
+    monkeypatch.setitem(INJECTORS, "Local", __name__)
+    return Target(a_record(), Trains("exit_1"), store, Local(), str)
+
+
+def test_a_fault_is_undone_where_nobody_can_be_told(target, monkeypatch):
+    monkeypatch.setattr("builtins.print", closed)
+    with pytest.raises(BrokenPipeError):
+        drill(target, campaign_of("rank"))
+    assert target.job.num_undone == 1
+
+
+def test_a_new_step_is_seen_whatever_the_clock_of_its_worker(target):
+    (recovery,) = drill(target, campaign_of("rank")).recoveries
+    assert (recovery.next_attempt, recovery.first_step, target.job.num_undone) == (2, 2, 1)
+    assert 0 <= recovery.seconds < 60
 
 
 @pytest.fixture

@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import signal
 from dataclasses import replace
 from datetime import datetime
@@ -11,7 +12,7 @@ import pytest
 
 from tests.local_jobs import until
 from tests.messages import unnamed
-from tests.stored_runs import put_checkpoint, put_run, put_submission
+from tests.stored_runs import put_checkpoint, put_end, put_run, put_submission
 from train_func import Cluster, Local
 from train_func.client.backend import BACKENDS, provisional
 from train_func.client.control.cancel import OVER
@@ -24,7 +25,7 @@ from train_func.errors import InvalidInput, JobNotFound, StorageFailed
 from train_func.run import Run
 from train_func.storage import open_store
 from train_func.wire import events
-from train_func.wire.records import AttemptSetup, Numerics
+from train_func.wire.records import AttemptSetup, EndRecord, Numerics
 
 FOREVER = "import time; print('ready', flush=True); time.sleep(600)"
 
@@ -135,6 +136,9 @@ def test_a_report_says_when_the_run_was_and_of_its_precision_only_what_is_known(
     begins = events.AttemptStarts(attempt=1, position=1, at_most=3, num_workers=1, num_ranks=1, num_threads=1)
     times = [f"2026-01-02T03:05:{second}+00:00" for second in ("06", "07")]
     told = [replace(begins, time=times[0]), events.Stage(text="training", precision=precision, time=times[1])]
+    if precision:
+        shape = {"num_steps": 9, "epoch": 1, "loss": 0.5, "rows_per_second": 1}
+        told.append(events.StepProgress(step=1, time=times[1], **shape))
     store.put(record.keys.attempt(1).log(0), "".join(f"{events.line(event)}\n" for event in told).encode())
     cut = {"micro_batch_tokens": None, "micro_batch_size": 8, "num_ranks": 1}
     numerics = Numerics(precision="bf16", devices=("cpu",), **cut)
@@ -143,7 +147,22 @@ def test_a_report_says_when_the_run_was_and_of_its_precision_only_what_is_known(
     page = Job(record, jobs.backend, store).report(tmp_path).read_text()
     when = [datetime.fromisoformat(moment).astimezone() for moment in (record.submitted, *times)]
     assert unnamed(page, *(f"{moment:%d %b %Y %H:%M:%S %Z}" for moment in when)) == []
-    assert ("bf16" in page) == bool(precision)
+    assert ("bf16" in page, "at most 8 rows" in page) == (bool(precision), bool(precision))
+
+
+def test_a_report_has_the_attempts_of_all_submissions_with_what_is_known_of_each(jobs, tmp_path):
+    store = open_store((tmp_path / "store").as_uri())
+    first = put_run(store, Run(name="own", workers=2), code=None)
+    setup = AttemptSetup(workers=2, world_size=2, versions={}, machine={}, numerics=None)
+    store.put(first.keys.attempt(1).setup, setup.to_json())
+    later = put_submission(store, replace(first, submitted="2026-02-02T03:04:05.000+00:00"))
+    for number, (record, message) in enumerate(((first, "the disk was full"), (later, "row 7 is bad")), start=1):
+        end = {"exit_code": 70, "cause": "code", "message": message, "submitted": record.submitted}
+        put_end(store, record, EndRecord(attempt=number, worker=0, **end))
+    page = Job(later, jobs.backend, store).report(tmp_path).read_text()
+    rows = [re.findall("<td>(.*?)</td>", row) for row in re.findall("<tr>(<td>.*?)</tr>", page)]
+    assert ["1", "2", "–", "code: the disk was full"] in rows
+    assert ["2", "–", "–", "code: row 7 is bad"] in rows
 
 
 def test_cancel_stops_the_workers_though_the_store_is_away(job, jobs, tmp_path, capsys):
@@ -265,7 +284,7 @@ def test_an_attempt_that_is_no_number_is_refused(job, attempt):
 def test_a_worker_that_no_attempt_had_is_refused_with_those_there_were(job, worker):
     job._store.put(job.record.keys.attempt(1).log(3), b"said by it\n")
     assert list(job.logs(worker=3))[1:] == ["[worker 3] said by it"]
-    assert list(job.logs(worker=3, attempt=1)) == ["[worker 3] said by it"]
+    assert list(job.logs(worker=3, attempt=1)) == list(job.logs(worker=3))
     assert list(job.logs(worker=1)) == []
     with pytest.raises(InvalidInput, match=f"^worker={worker!r}: .* 0, 1, 3$"):
         job.logs(worker=worker)

@@ -6,8 +6,9 @@ from datetime import datetime
 
 import pytest
 
-from train_func.client.logs import Numbering, RunLogs, with_headings
+from train_func.client.logs import Numbering, RunLogs, of_attempt, with_headings
 from train_func.client.status import LogLine, LogPosition, Pod, Snapshot
+from train_func.errors import StorageFailed
 from train_func.run import Run
 from train_func.wire import events
 from train_func.wire.records import EndRecord, Lease, RunRecord
@@ -17,10 +18,14 @@ MORNING, NOON = "2026-01-02T08:00:00+00:00", "2026-01-02T12:00:00+00:00"
 
 
 @pytest.fixture
-def logs(store):
-    record = RunRecord(
+def record(store):
+    return RunRecord(
         run=Run(workers=2), name="a-run", generation=1, store=store.address, function="f", source_sha256=""
     )
+
+
+@pytest.fixture
+def logs(record, store):
     return RunLogs(record, store)
 
 
@@ -108,6 +113,54 @@ def test_the_attempts_of_one_pod_are_continued_each_from_its_own_log(store, logs
     assert [(number, text) for number, _, text in shown] == [(1, "one"), (1, "two"), (2, "one"), (2, "two")]
 
 
+class Away:
+    """Lists what the store holds, except while it is away; of what it reads it gives so many objects."""
+
+    def __init__(self, store):
+        self._store, self.address, self.num_objects = store, store.address, 0
+
+    def list(self, prefix):
+        if self.num_objects == 0:
+            raise StorageFailed("no answer", reason="unreachable")
+        return self._store.list(prefix)
+
+    def get(self, key):
+        self.num_objects -= 1
+        if self.num_objects < 0:
+            raise StorageFailed("no answer", reason="unreachable")
+        return self._store.get(key)
+
+
+@pytest.mark.parametrize("num_objects", range(7))
+def test_while_a_job_is_followed_what_a_store_has_that_is_away_comes_later_and_once(store, record, num_objects):
+    keep(store, 1, 0, "1-0", "one")
+    keep(store, 1, 1, "1-1", "other")
+    keep(store, 2, 0, "2-0", "two", "three")
+    logs, shown = RunLogs(record, away := Away(store), is_followed=True), []
+    first, quiet, lost = seen(*lines(0, "2-0", "two"), pods=["2-0"]), seen(pods=["2-0"]), seen(lost=["2-0"])
+    for away.num_objects, look in ((num_objects, first), (99, quiet), (0, lost), (99, lost)):
+        shown += printed(logs, look)
+    assert shown == [(1, 0, "one"), (1, 1, "other"), (2, 0, "two"), (2, 0, "three")]
+
+
+def test_a_store_that_is_away_all_the_time_hides_no_line_of_the_backend_and_ends_what_is_not_followed(store, record):
+    followed, read = (RunLogs(record, Away(store), is_followed=is_followed) for is_followed in (True, False))
+    look = seen(*lines(0, "1-0", "one"), pods=["1-0"])
+    assert printed(followed, look) == []
+    assert [line.text for line in followed.finish(look, is_over=True)][1:] == ["one"]
+    with pytest.raises(StorageFailed, match="no answer"):
+        printed(read, look)
+
+
+@pytest.mark.parametrize("content", [b"", b"{", b"[]", b"{}"])
+def test_a_record_that_is_damaged_hides_no_log(store, logs, content):
+    keep(store, 1, 0, "1-0", "one")
+    keep(store, 2, 0, "2-0", "two")
+    for key in ("lease.json", "worker-0.json"):
+        store.put(f"a-run/attempts/2/{key}", content)
+    assert printed(logs, seen()) == [(1, 0, "one"), (2, 0, "two")]
+
+
 def test_a_gap_in_the_stored_log_is_counted(store, logs):
     log = BoundedLog(head=400, tail=40)
     everything = [line.text for line in lines(0, "1-0", *(f"line {number}" for number in range(100)))]
@@ -172,6 +225,16 @@ LATE = LogLine(1, "b", "late")
 )
 def test_each_line_has_the_number_of_its_attempt(told, known, newest, numbers):
     assert [line.attempt.number for line in Numbering(known, newest).number(told)] == numbers
+
+
+@pytest.mark.parametrize("num_followed", [0, 1, 2])
+def test_an_attempt_has_the_lines_of_all_its_workers_though_one_of_them_begins_the_next_one_before(num_followed):
+    other = [B, LogLine(1, "b", "other"), again(1, "b", 2)] if num_followed != 1 else []
+    told = [A, claims("a", 1), LogLine(0, "a", "one"), again(0, "a", 2), *other, *[LogLine(0, "a", "later")] * 3]
+    numbered = Numbering({"a": 1, "b": 1}, 2).number(rest := iter(told))  # as the store knows them
+    found = of_attempt(numbered, 1, "a-run", num_followed=num_followed)
+    assert [line.text for line in found if line.event is None] == ["one", "other"][: 2 if other else 1]
+    assert len(list(rest)) == (3 if num_followed else 0)
 
 
 def here(moment):

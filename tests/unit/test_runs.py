@@ -277,6 +277,12 @@ def test_a_record_that_cannot_be_read_is_named_and_hides_no_other(store, capsys,
     assert unnamed(capsys.readouterr().out, damaged.name) == []
 
 
+def test_a_number_of_any_size_hides_no_run(store):
+    for seed, number in ((1, 2**70), (2, 7)):
+        put_run(store, Run(name="large", seed=seed), returned={"hash": number})
+    assert {*table(store)["metrics.hash"]} == {2**70, 7}
+
+
 def test_a_result_that_cannot_be_read_leaves_the_rest_of_the_row(store, capsys):
     record = put_run(store, Run(name="own"), metrics={"loss": 0.5})
     store.put(record.keys.result, b"{")

@@ -86,7 +86,7 @@ class Job:
 
         If the job was deleted or has expired, the store tells how it ended; Absent means that it holds no end.
         """
-        return job_state(self._job, self.record.keys, self._store, self._backend)
+        return job_state(self._job.status(), self.record.keys, self._store, self._backend)
 
     @property
     def manifest(self) -> dict[str, Any]:
@@ -197,7 +197,8 @@ class Job:
         read = partial(self._looks.lines, self._note, worker, is_followed=follow)
         if attempt is None:
             return LogText(read, follow=follow)
-        return LogText(lambda: of_attempt(read(), attempt, self.name), follow=follow, has_headings=False)
+        num_followed = (self.record.run.workers if worker is None else 1) if follow else 0
+        return LogText(lambda: of_attempt(read(), attempt, self.name, num_followed=num_followed), follow=follow)
 
     def events(self) -> list[JobEvent]:
         """Returns what happened to the job and its workers, oldest first."""

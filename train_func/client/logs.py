@@ -13,8 +13,8 @@ from dataclasses import dataclass, field, replace
 from datetime import datetime
 
 from train_func.client.status import LogLine, LogPosition, Snapshot
-from train_func.errors import JobNotFound
-from train_func.storage import Object, Store, find
+from train_func.errors import JobNotFound, StorageFailed
+from train_func.storage import Store, find
 from train_func.text import shown
 from train_func.wire import events
 from train_func.wire.events import AttemptStarts, Event, LogGap, RanksRestart, WorkerJoins, WorkerStarts
@@ -26,51 +26,46 @@ NUM_AT_ONCE = 16  # requests to the store
 class LogText(Iterator[str]):
     """Iterated over, it gives every line once; its repr reads the log anew, and obeys nothing that a worker wrote."""
 
-    def __init__(
-        self, entries: "Callable[[], Iterator[AttemptLine]]", *, follow: bool, has_headings: bool = True
-    ) -> None:
+    def __init__(self, entries: "Callable[[], Iterator[AttemptLine]]", *, follow: bool) -> None:
         self.entries = entries
         """Reads the log anew: its lines with their attempts, workers and events."""
         self._lines: Iterator[str] | None = None
-        self._follow, self._has_headings = follow, has_headings
-
-    def _read(self) -> Iterator[str]:
-        return with_headings(self.entries()) if self._has_headings else map(str, self.entries())
+        self._follow = follow
 
     def __next__(self) -> str:
-        self._lines = self._lines or self._read()
+        self._lines = self._lines or with_headings(self.entries())
         return next(self._lines)
 
     def __repr__(self) -> str:
-        return "the lines as they come: iterate over them" if self._follow else shown("\n".join(self._read()))
+        if self._follow:
+            return "the lines as they come: iterate over them"
+        return shown("\n".join(with_headings(self.entries())))
 
 
 class RunLogs:
     """Gives every line of every pod once, with its attempt; pods that the backend has forgotten come first."""
 
-    def __init__(self, record: RunRecord, store: Store, worker: int | None = None) -> None:
-        """``worker``: the only one whose lines are given; None: all."""
-        self._keys, self._store, self._worker = record.keys, store, worker
-        self._numbering: Numbering | None = None
+    def __init__(
+        self, record: RunRecord, store: Store, worker: int | None = None, *, is_followed: bool = False
+    ) -> None:
+        """``worker``: whose lines alone are given. ``is_followed``: a store that is away is asked again later."""
+        self._keys, self._store, self._worker, self._is_followed = record.keys, store, worker, is_followed
+        self._has_begun = False  # whether the store has told the attempts that there were
+        self._waiting: list[LogLine] = []  # until it has
         self._numbers: dict[str, int] = {}  # by pod: the first attempt that it made
+        self._numbering = Numbering(self._numbers, 0)
         self._pods: dict[str, str] = {}  # by the key of a log in the store
         self._shown: Counter[str] = Counter()  # lines, by pod
         self._completed: set[str] = set()
 
     def lines(self, snapshot: Snapshot) -> "Iterator[AttemptLine]":
         """Yields the lines that are new with this snapshot."""
-        if self._numbering is None:
-            keys, newest = self._look()
-            # Where a living pod has claimed the newest number, those that live beside it belong to the same attempt.
-            living = [pod.uid for pod in snapshot.pods if not pod.deleted]
-            if newest in map(self._numbers.get, living):
-                self._numbers = {**dict.fromkeys(living, newest), **self._numbers}
-            self._numbering = Numbering(self._numbers, newest)
-            present = {pod.uid for pod in snapshot.pods}
-            yield from self._numbering.number(self._stored(key for key in keys if self._pods[key] not in present))
-        yield from self._complete(snapshot.lost)  # they come before the lines of the pods that replace them
+        # What the store has of pods that are gone comes before the lines of those that replace them.
+        yield from self._complete(snapshot.lost, snapshot)
+        self._waiting += snapshot.lines
         self._shown.update(line.pod_uid for line in snapshot.lines)
-        yield from self._numbering.number(snapshot.lines)
+        if self._has_begun:
+            yield from self._new()
 
     def finish(self, snapshot: Snapshot, *, is_over: bool) -> "Iterator[AttemptLine]":
         """Yields the rest of the logs that could not be read to their ends; of all logs if the job ``is_over``."""
@@ -79,14 +74,34 @@ class RunLogs:
             for uid, position in snapshot.positions.items()
             if not position.is_complete and (is_over or position.failures)
         }
-        yield from self._complete(rest)
+        yield from self._new()  # none, unless the store was away all the time
+        yield from self._complete(rest, snapshot)
 
-    def _complete(self, uids: Iterable[str]) -> "Iterator[AttemptLine]":
+    def _new(self) -> "Iterator[AttemptLine]":
+        lines, self._waiting = self._waiting, []
+        yield from self._numbering.number(lines)
+
+    def _complete(self, uids: Iterable[str], snapshot: Snapshot) -> "Iterator[AttemptLine]":
+        """Yields what the store has of these pods, and at first of all that are gone, unless it is away."""
         uids = set(uids) - self._completed
-        if uids and self._numbering:
-            self._completed |= uids
-            keys, _ = self._look()
+        if self._has_begun and not uids:
+            return
+        try:
+            keys, newest = self._look()
+            if not self._has_begun:
+                # Where a living pod has claimed the newest number, those that live beside it are of the same attempt.
+                living = [pod.uid for pod in snapshot.pods if not pod.deleted]
+                if newest in map(self._numbers.get, living):
+                    self._numbers |= {uid: newest for uid in living if uid not in self._numbers}
+                self._numbering.newest = newest
+                uids |= {*self._pods.values()} - {pod.uid for pod in snapshot.pods}
             yield from self._numbering.number(self._stored(key for key in keys if self._pods[key] in uids))
+        except StorageFailed as failure:
+            if self._is_followed and failure.retryable:
+                return
+            raise
+        self._has_begun = True
+        self._completed |= uids
 
     def _look(self) -> tuple[list[str], int]:
         """The keys of the logs in the store, by attempt and worker, and the highest attempt that was claimed.
@@ -104,17 +119,28 @@ class RunLogs:
         for key in logs:
             self._numbers.setdefault(self._pods[key], files[key].attempt)
         lease = self._keys.attempt(newest).lease
-        if lease in files and (pod := _pod_in(self._store.get(lease))):
+        if lease in files and (pod := self._pod_in(lease)):
             self._numbers.setdefault(pod, newest)
         return logs, newest
 
     def _pod_of(self, key: str) -> str:
         """The pod of a log; where nothing names it, the key stands for it."""
-        end = find(self._store, f"{key.removesuffix('.log')}.json")
-        if end and (pod := _pod_in(end)):
+        if pod := self._pod_in(f"{key.removesuffix('.log')}.json"):
             return pod
         first = events.parse(next(iter(self._texts(key)), ""))
         return first.pod_uid if isinstance(first, WorkerStarts) else key
+
+    def _pod_in(self, key: str) -> str:
+        """The pod that a lease or an end record of any version names; empty where it is gone, or damaged."""
+        try:
+            record = find(self._store, key)
+            return str(json.loads(record.data)["pod_uid"]) if record else ""
+        except (ValueError, TypeError, KeyError):
+            return ""
+        except StorageFailed as failure:
+            if failure.reason == "damaged":
+                return ""
+            raise
 
     def _stored(self, keys: Iterable[str]) -> Iterator[LogLine]:
         """Yields the lines of these logs; of each pod only those behind as many as were shown.
@@ -131,18 +157,14 @@ class RunLogs:
                 event = events.parse(text)
                 num_left[pod] -= event.num_lines if isinstance(event, LogGap) else 1
                 if num_left[pod] < 0:
+                    self._shown[pod] -= num_left[pod]
+                    num_left[pod] = 0
                     yield LogLine(worker, pod, text)
 
     def _texts(self, key: str) -> list[str]:
         log = find(self._store, key)  # none when it was deleted since it was listed
         text = log.data.decode(errors="replace") if log else ""
         return [line.removesuffix("\r") for line in text.removesuffix("\n").split("\n")] if text else []
-
-
-def _pod_in(record: Object) -> str:
-    """The pod that a lease or an end record of any version names."""
-    pod: str = json.loads(record.data).get("pod_uid", "")
-    return pod
 
 
 def is_read(snapshot: Snapshot) -> bool:
@@ -205,17 +227,25 @@ def with_headings(lines: Iterable[AttemptLine]) -> Iterator[str]:
         yield str(line)
 
 
-def of_attempt(lines: Iterable[AttemptLine], number: int, name: str) -> Iterator[AttemptLine]:
-    """The lines of one attempt, none of them late; raises JobNotFound when the run ``name`` has none of it."""
-    num_lines = newest = 0
+def of_attempt(lines: Iterable[AttemptLine], number: int, name: str, *, num_followed: int = 0) -> Iterator[AttemptLine]:
+    """The lines of one attempt, none of them late; raises JobNotFound when the run ``name`` has none of it.
+
+    ``num_followed``: of how many workers lines come, until each has gone on to a later attempt; 0: until there are no
+    more. One worker may have begun that attempt before the first line of another one is read.
+    """
+    newest, last = 0, dict[int, Attempt]()  # by worker
     for line in lines:
         newest = max(newest, line.attempt.number)
         if line.attempt.number == number:
-            num_lines += 1
+            if isinstance(line.event, AttemptStarts):
+                num_followed = min(num_followed, line.event.num_workers)
             yield replace(line, late=False)
-        elif line.attempt.number > number and line.attempt.formed:
+        elif line.worker not in last:
+            continue
+        last[line.worker] = line.attempt
+        if num_followed and num_followed <= sum(each.number > number and each.formed for each in last.values()):
             break
-    if not num_lines:
+    if not last:
         has = f"it has the attempts 1 to {newest}" if newest else "none has begun"
         raise JobNotFound(f"{name} has no attempt {number} with a log: {has}")
 
@@ -230,7 +260,7 @@ class Numbering:
     def __init__(self, known: Mapping[str, int], newest: int) -> None:
         """``newest``: the highest number that the store knows."""
         self._known = known
-        self._newest = newest
+        self.newest = newest
         self._attempts: dict[int, Attempt] = {}
         self._attempt_of_pod: dict[str, Attempt] = {}  # by uid
 
@@ -268,7 +298,7 @@ class Numbering:
             is_formed = last.formed or newest in map(self._known.get, last.pods.values())
             if last.submitted == submitted and not (is_formed and worker in last.pods):
                 return newest
-        return max(newest, self._newest, *self._known.values()) + 1
+        return max(newest, self.newest, *self._known.values()) + 1
 
 
 def _clock(moment: str) -> str:

@@ -74,9 +74,6 @@ def runs(name: str = "", *, state: str | Collection[str] = (), on: Backend | Non
     filled = {*ALWAYS, *(column for row in rows for column, value in row.items() if not _is_empty(value))}
     columns = dict.fromkeys([*ALWAYS, *(column for row in rows for column in row)])
     table = pd.DataFrame(rows, columns=sorted(filter(filled.__contains__, columns), key=_order))
-    for column in set(table) - {*ALWAYS}:
-        if table[column].map(lambda value: _is_empty(value) or type(value) is int).all():
-            table[column] = table[column].astype("Int64")  # which an empty cell would make floats
     table["submitted"] = pd.to_datetime(table["submitted"], utc=True, format="ISO8601", errors="coerce")
     table["workers"] = table["workers"].astype("Int64")
     shown_table = RunsTable(table.set_index("name"))
@@ -194,7 +191,7 @@ def _read_run(store: Store, name: str, backend: Backend, jobs: Mapping[str, Boun
         task = record.run.task
         row["task"] = task.kind.rpartition(":")[2].rpartition(".")[2] if task else f"{record.function}()"
         row |= {"submitted": record.submitted or None, "workers": record.run.workers}
-        status = status_here(job, keys, listing, backend) if job else None
+        status = status_here(job.status(), keys, listing, backend) if job else None
         if status:
             row["state"] = state_of(status, published=lambda: bool(listing.list(keys.result)))
         else:

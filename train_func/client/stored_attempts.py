@@ -3,7 +3,8 @@
 from collections.abc import Iterable, Iterator, Sequence
 from itertools import count
 
-from train_func.client.backend import Backend, BoundJob
+from train_func.client.backend import Backend
+from train_func.client.status import JobStatus
 from train_func.client.stored_run import is_cancelled, state_of, status_here, submission_time
 from train_func.errors import StorageFailed
 from train_func.storage import Readable, find
@@ -42,15 +43,18 @@ def workers_of(store: Readable, record: RunRecord) -> list[int]:
     return sorted(numbers.union(range(record.run.workers)))
 
 
-def all_ends(store: Readable, keys: RunKeys, damaged: list[str] | None = None) -> list[EndRecord]:
-    """Every end record of the newest submission, oldest attempt first.
+def all_ends(
+    store: Readable, keys: RunKeys, damaged: list[str] | None = None, *, of_newest: bool = True
+) -> list[EndRecord]:
+    """Every end record, oldest attempt first.
 
     Args:
         store: of the run.
         keys: of the run.
         damaged: takes why a record cannot be read, which hides only itself; without it, that raises StorageFailed.
+        of_newest: only those of the newest submission.
     """
-    newest = submission_time(store, keys)
+    newest = submission_time(store, keys) if of_newest else ""
     records = []
     for entry in store.list(f"{keys.attempts}/"):
         file = keys.attempt_file(entry.key)
@@ -119,9 +123,9 @@ def state_in_store(store: Readable, keys: RunKeys) -> str:
     return "Succeeded" if is_published else "Absent"
 
 
-def job_state(job: BoundJob, keys: RunKeys, store: Readable, here: Backend) -> str:
-    """Returns the state of a job in one word; of one that is gone it is what the store holds of its run."""
-    status = status_here(job, keys, store, here)
+def job_state(status: JobStatus | None, keys: RunKeys, store: Readable, here: Backend) -> str:
+    """Returns the state of a job of this status in one word; of one that is gone what the store holds of its run."""
+    status = status_here(status, keys, store, here)
     if status is None:
         return state_in_store(store, keys)
     return state_of(status, published=lambda: bool(store.list(keys.result)))

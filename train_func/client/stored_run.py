@@ -14,7 +14,6 @@ from train_func.client.backend import (
     DEFAULT,
     OF_COMMANDS,
     Backend,
-    BoundJob,
     JobRequest,
     RunsAlready,
     argument_of,
@@ -315,14 +314,22 @@ def state_of(status: JobStatus, *, published: Callable[[], bool]) -> str:
     return next((state for state in ("Suspended", "Restarting", "Running") if status.condition(state)), "Created")
 
 
-def status_here(job: BoundJob, keys: RunKeys, store: Readable, here: Backend) -> JobStatus | None:
-    """The status of the job; None where it is being deleted, or has ended and the run was submitted elsewhere since."""
-    status = job.status()
+def status_here(status: JobStatus | None, keys: RunKeys, store: Readable, here: Backend) -> JobStatus | None:
+    """Returns the status of the job of a run.
+
+    It is None where the job is being deleted, or has ended and the run was submitted elsewhere since. While the store
+    is away, what the backend says counts.
+    """
     if status is None or status.deleting:
         return None
     if not status.is_over:
         return status
-    newest = Submission.newest(store, keys)
+    try:
+        newest = Submission.newest(store, keys)
+    except StorageFailed as failure:
+        if failure.retryable:
+            return status
+        raise
     return status if newest is None or newest.is_at(here) else None
 
 

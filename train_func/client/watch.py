@@ -4,7 +4,7 @@ import math
 import time
 import traceback
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from train_func.client.backend import Backend, BoundJob
@@ -19,7 +19,6 @@ from train_func.client.stored_run import (
     Submission,
     how_to,
     published_result,
-    state_of,
     submission_time,
 )
 from train_func.errors import InvalidInput, JobFailed, JobNotFound, StorageFailed
@@ -97,11 +96,6 @@ class JobLooks:
     store: Store
     backend: Backend
 
-    @property
-    def state(self) -> str:
-        """The state of the job in one word; of one that is gone what the store holds of its run."""
-        return job_state(self.job, self.record.keys, self.store, self.backend)
-
     def monitor(self) -> JobMonitor:
         """Returns what diagnoses the snapshots of the job."""
         return JobMonitor(self.record, self.job.operator)
@@ -111,16 +105,13 @@ class JobLooks:
 
         While there is no answer, the state is the last one.
         """
-
-        def is_published() -> bool:
-            return bool(self.store.list(self.record.keys.result))
-
         state = ""
         for snapshot in looks(self.job, worker):
             status = snapshot.status
+            if status and not status.is_over:  # while it is deleted, too, its workers may still publish
+                status = replace(status, deleting=False)
             if not snapshot.outage or not state:
-                is_current = status is not None and not status.is_over
-                state = state_of(status, published=is_published) if status and is_current else self.state
+                state = job_state(status, self.record.keys, self.store, self.backend)
             yield snapshot, state
 
     def wait(self, timeout: float | None, note: Callable[[str], None]) -> str:
@@ -163,7 +154,7 @@ class JobLooks:
         followed, when everything that the workers have written by now was read.
         """
         views = until_read(self.views()) if is_followed else until_now(self.views())
-        logs, monitor = RunLogs(self.record, self.store), self.monitor()
+        logs, monitor = RunLogs(self.record, self.store, is_followed=is_followed), self.monitor()
         newest = submission_time(self.store, self.record.keys)
 
         def of_submission(lines: Iterator[AttemptLine]) -> list[AttemptLine]:
@@ -193,7 +184,7 @@ class JobLooks:
             is_followed: whether to go on until the job has ended.
         """
         views = until_read(self.views(worker)) if is_followed else until_now(self.views(worker))
-        logs, monitor = RunLogs(self.record, self.store, worker), self.monitor()
+        logs, monitor = RunLogs(self.record, self.store, worker, is_followed=is_followed), self.monitor()
         snapshot, left_out = Snapshot(), ""
         for snapshot, _ in views:
             if snapshot.note and not left_out:

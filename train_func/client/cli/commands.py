@@ -37,6 +37,7 @@ from train_func.run import Run
 from train_func.storage import open_store
 from train_func.text import counted, json_shown, nearest, shown, sized
 from train_func.version import VERSION
+from train_func.wire.events import now
 from train_func.wire.layout import PROBES
 
 MEANT = {  # what other programs call a command
@@ -97,6 +98,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except BrokenPipeError:  # such as of `logs NAME | head`
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return exit_codes.DONE
+    except OSError as error:  # a file of this machine
+        return _fail(error, exit_codes.CODES["unknown"], is_json=is_json)
 
 
 def _meant(option: str, parser: argparse.ArgumentParser) -> str:
@@ -178,7 +181,7 @@ def _submit(arguments: argparse.Namespace, output: Output) -> int:
         "attach": job.attach_expression,
     }
     if arguments.watch:
-        output.line({"event": "Submitted", **fields}, job.name)
+        output.line({"event": "Submitted", "time": now(), **fields}, job.name)
         return _show(job, output)
     output.document(fields, job.name)
     if arguments.wait:
@@ -280,6 +283,10 @@ def _drill(arguments: argparse.Namespace, output: Output) -> int:
     kill = arguments.campaign or arguments.kill
     if kill is None or (arguments.campaign and arguments.kill):
         raise InvalidInput("drill: one of --kill FAULT and --campaign FILE is expected")
+    if arguments.picture and not (folder := Path(arguments.picture).parent).is_dir():
+        raise InvalidInput(
+            f"drill: --picture {arguments.picture}: there is no folder {folder}; make it, or name another"
+        )
     job = _job(arguments)
     with contextlib.redirect_stdout(sys.stderr):  # notes are no part of the report
         report = job.drill(kill, **fields)

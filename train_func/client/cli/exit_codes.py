@@ -6,7 +6,7 @@
 4x  look at it first
 """
 
-from train_func.errors import Cause, JobFailed, TrainFuncError
+from train_func.errors import Cause, TrainFuncError
 
 DONE = 0
 NOT_DONE = 1  # what was asked for was refused or is not so, without an error
@@ -43,6 +43,6 @@ STORE_REFUSES = 42  # of cause storage: the same again would end the same
 
 def code_of(error: TrainFuncError) -> int:
     """The exit code of a command that ends with this error."""
-    if error.cause == "storage" and not getattr(error, "retryable", isinstance(error, JobFailed)):
+    if error.cause == "storage" and not getattr(error, "retryable", False):
         return STORE_REFUSES
     return CODES[error.cause]

@@ -17,7 +17,7 @@ OVER = "it had ended before; nothing was changed"
 def cancel(record: RunRecord, job: BoundJob, backend: Backend, store: Store, note: Callable[[str], None]) -> None:
     """Stops the workers; ``note`` says what has become of the job. Raises JobNotFound."""
     keys = record.keys
-    status = status_here(job, keys, store, backend)
+    status = status_here(job.status(), keys, store, backend)
     if status is None and (other := Elsewhere.of(keys, store, backend)):
         return give_up(record, other, store, note)
     if status is not None and status.is_over:

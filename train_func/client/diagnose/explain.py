@@ -129,7 +129,10 @@ class Evidence:
         return cls(record=record, snapshot=snapshot, damaged=damaged, **stored)
 
     def verdict(self) -> Diagnosis:
-        """Finds the first failure that no other failure caused."""
+        """Finds what ended the job: its controller, a cancel, its deadline, or the failure that caused the others.
+
+        It is permanent where the same submission would end the same.
+        """
         status, pods, events = self.snapshot.status, self.snapshot.pods, self.snapshot.events
         failed = status.condition("Failed") if status else None
         failures = own_failures(self.ends)
@@ -164,7 +167,8 @@ class Evidence:
             last = limits[-1]
             words = [end.message for end in failures[:1] if end.message not in last.message]
             remedy = last.remedy if last.remedy == LESS_ON_DISK else ""
-            return Diagnosis(last.cause, "\n  ".join([last.message, *words]), remedy)
+            is_final = bool(remedy)  # a disk that is too small is so again
+            return Diagnosis(last.cause, "\n  ".join([last.message, *words]), remedy, permanent=is_final)
         if failures:
             return self.diagnose_record(failures[0])
         ended = [pod for pod in reversed(pods) if pod.exit_code or pod.reason in EVICTION_REASONS]
@@ -174,7 +178,8 @@ class Evidence:
         code = pod.exit_code or 0
         cause = _own_cause(pod)
         remedy = TAKEN_OVER if code == exits.FENCED else OTHER_IMAGE if cause == "image" else ""
-        return Diagnosis(cause, f"worker {pod.worker} {ending(code, pod.reason, pod.message)}", remedy)
+        what = f"worker {pod.worker} {ending(code, pod.reason, pod.message)}"
+        return Diagnosis(cause, what, remedy, permanent=_is_final(code))
 
     def _stopped_at(self) -> list[str]:
         """Returns where the ranks of the last attempt were when a signal ended them, in words."""
@@ -215,7 +220,7 @@ class Evidence:
             is_one = end.hangs is None and len(outside) == 1 and num_waiting > 0
             lead = f"{outside[0]}, and the other ranks wait for it\n  " if is_one else ""
             what = f"{lead}{who}attempt {end.attempt}: {given_up or end.message}{''.join(places)}"
-            return Diagnosis(cause, what, remedy)
+            return Diagnosis(cause, what, remedy, permanent=_is_final(end.exit_code))
         rank, error = end.errors[0]
         frames = locate(self.cells, error.traceback)
         kind = "" if cause == "divergence" else f"{error.type}: "  # nothing that was given need be invalid
@@ -228,7 +233,7 @@ class Evidence:
             remedy = _TRAINER_DIVERGENCE
         elif cause == "code" and not remedy:
             remedy = code_remedy(error, [origin for origin, _, _ in frames])
-        return Diagnosis(cause, what, remedy)
+        return Diagnosis(cause, what, remedy, permanent=_is_final(end.exit_code))
 
 
 def _ends_with_roots(store: Store, record: RunRecord) -> tuple[list[EndRecord], list[str]]:
@@ -253,6 +258,11 @@ def _ends_with_roots(store: Store, record: RunRecord) -> tuple[list[EndRecord], 
         if awaited <= {end.worker for end in ends if end.attempt == first.attempt}:
             return ends, damaged
         time.sleep(0.1)
+
+
+def _is_final(code: int) -> bool:
+    """Returns whether another attempt would end the same; where all were used up, each could have been another one."""
+    return code != exits.SPENT and not exits.retryable(code)
 
 
 def _own_cause(pod: Pod) -> Cause:
@@ -296,7 +306,7 @@ def explain(record: RunRecord, job: BoundJob, store: Store, logs: str) -> JobFai
             advice += f", with resume={record.name!r}: it goes on {checkpoint}"
         lines.append(f"  next: {advice}")
     lines.append(f"  the whole log: {logs}")
-    return JobFailed("\n".join(lines), cause=verdict.cause, remedy=advice)
+    return JobFailed("\n".join(lines), cause=verdict.cause, remedy=advice, retryable=not verdict.permanent)
 
 
 def separate(record: RunRecord, store: Store) -> str:

@@ -62,7 +62,7 @@ class JobMonitor:
             return None
         lines = [f"{self._record.name}: {hopeless[0]}", *(f"also: {other}" for other in hopeless[1:])]
         lines.append("  the job is left as it is: cancel stops it, result waits again")
-        return JobFailed("\n".join(lines), cause=hopeless[0].cause, remedy=hopeless[0].remedy)
+        return JobFailed("\n".join(lines), cause=hopeless[0].cause, remedy=hopeless[0].remedy, retryable=False)
 
     def _judge(self, snapshot: Snapshot, now: datetime) -> list[Diagnosis]:
         """Finds what hinders the job; returns what has happened to its workers since the last look."""

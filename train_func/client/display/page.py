@@ -1,7 +1,7 @@
 """The report of a run: one page of HTML, for which nothing has to be loaded from anywhere.
 
-It has the last frame of the panel, the result, what the model gets wrong, what was asked for, each attempt with what
-ended it, what it was computed on, and how to do it again.
+It has the last frame of the panel, the result, what the model gets wrong, when it was, what was asked for, each attempt
+of all submissions with what ended it, what the last one computed on, the function, and how to do it again.
 """
 
 import json
@@ -30,6 +30,7 @@ from train_func.fields import field_names
 from train_func.process.timeout import call_with_timeout
 from train_func.run import Run
 from train_func.storage import Readable, find
+from train_func.text import counted
 from train_func.wire.records import EndRecord, RunRecord
 
 PAGE = """<!doctype html><html lang="en"><head><meta charset="utf-8"><meta name="viewport" content="width=device-width">
@@ -96,7 +97,7 @@ def page(panel: Panel, trace: Trace, record: RunRecord, store: Readable, attach:
         texts: whether rows are shown with their texts, where this machine has them.
     """
     keys = record.keys
-    ends = all_ends(store, keys, [])
+    ends = all_ends(store, keys, [], of_newest=False)
     attempts = [
         _Attempt(number, _json(store, keys.attempt(number).setup), [end for end in ends if end.attempt == number])
         for number in attempt_numbers(store, keys)
@@ -166,15 +167,16 @@ def _request_rows(record: RunRecord) -> Rows:
 def _attempts(attempts: Sequence[_Attempt], trace: Trace) -> Rows:
     for attempt in attempts:
         resumption = trace.resumptions.get(attempt.number)
-        behind = f"{resumption.step:,}" if resumption else "0"
+        behind = f"{resumption.step:,}" if resumption else "–"
         group = next((group for group in trace.groups if group.attempt == attempt.number), None)
+        workers = group.workers if group else attempt.setup.get("workers", "–")
         root = next((end for end in attempt.ends if end.root_cause and end.exit_code), None)
         end = root or next(iter(attempt.ends), None)
         words = "" if end is None else "succeeded" if end.exit_code == 0 else f"{end.cause}: {end.message}"
         if root is None and words != "succeeded":
             loss = trace.loss(attempt.number, end.follows if end else None)
             words = f"{loss.cause}: {loss.message}" if loss else words
-        yield str(attempt.number), str(group.workers if group else "–"), behind, words.partition("\n")[0]
+        yield str(attempt.number), str(workers), behind, words.partition("\n")[0]
 
 
 def _environment(attempts: Sequence[_Attempt], trace: Trace) -> Rows:
@@ -182,11 +184,19 @@ def _environment(attempts: Sequence[_Attempt], trace: Trace) -> Rows:
     numerics = setup.get("numerics") or {}  # a function without a Session has none
     if not trace.progress:  # a loop of one's own that follows no plan does not cut batches as the run would
         numerics = {"devices": numerics.get("devices")}
-    numerics = {**numerics, "precision": trace.precision, "num_ranks": None}  # which were those of the first attempt
-    for part in (setup.get("machine") or {}, numerics, setup.get("versions") or {}):
+    computing = {"precision": trace.precision, "devices": numerics.get("devices"), "micro-batch": _cut(numerics)}
+    for part in (setup.get("machine") or {}, computing, setup.get("versions") or {}):
         for name, value in part.items():
             if value:
                 yield name, _value(value)
+
+
+def _cut(numerics: Mapping[str, Any]) -> str:
+    """How large micro-batches are, and for how many ranks a global batch was cut; empty where that is not bounded."""
+    tokens, rows = numerics.get("micro_batch_tokens"), numerics.get("micro_batch_size")
+    sizes = [f"{tokens:,} tokens on average"] if tokens else []
+    sizes += [f"at most {counted(rows, 'row')}"] if rows else []
+    return f"{', '.join(sizes)}; cut for {counted(numerics['num_ranks'], 'rank')}" if sizes else ""
 
 
 def _cells(cells: Mapping[str, Any]) -> str:

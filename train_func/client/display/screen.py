@@ -3,7 +3,7 @@
 import sys
 import time
 from collections.abc import Collection
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 from train_func.client.display.lines import SILENT_SECONDS, Lines
 from train_func.client.display.panel import Panel, Subject, duration, panel_of
@@ -11,6 +11,9 @@ from train_func.client.display.trace import Trace
 from train_func.client.stored_run import ENDED
 from train_func.client.watch import JobLooks, News
 from train_func.errors import JobFailed
+
+if TYPE_CHECKING:
+    from train_func.client.display.terminal import Terminal
 
 PAUSE_SECONDS = 0.5  # between two repaints
 SHOWN_SECONDS = 5.0  # after which a panel is painted again though nothing has changed: it shows a time
@@ -42,22 +45,10 @@ class Screen(Protocol):
         ...
 
 
-class Canvas(Protocol):
-    """What a panel is painted on."""
-
-    def paint(self, panel: Panel) -> None:
-        """Replaces what was painted before."""
-        ...
-
-    def close(self) -> None:
-        """Leaves the last panel where it is."""
-        ...
-
-
 class PaintedPanel:
     """A panel that is painted again when something is new, and not too often."""
 
-    def __init__(self, looks: JobLooks, printed_notes: frozenset[str], canvas: Canvas) -> None:
+    def __init__(self, looks: JobLooks, printed_notes: frozenset[str], canvas: "Notebook | Terminal") -> None:
         """``printed_notes``: notes that the submission has printed."""
         self._looks, self._canvas = looks, canvas
         self._subject = Subject.of(looks, printed_notes)

@@ -42,8 +42,9 @@ class Campaign(NamedFields):
         faults = [whole_fault("seed", self.seed, 0), whole_fault("draw", self.draw, 0, MOST)]
         if bool(self.faults) == bool(self.draw):
             faults.append('either "faults", a list of at least one, or "draw", their number, is expected')
-        if unknown := [kind for kind in self.kinds if kind not in KINDS]:
-            faults.append(f"kinds: {', '.join(map(brief, unknown))} is none of {', '.join(KINDS)}")
+        is_list = isinstance(self.kinds, list | tuple) and len(self.kinds) > 0
+        if not is_list or not all(isinstance(kind, str) and kind in KINDS for kind in self.kinds):
+            faults.append(f"kinds={brief(self.kinds)}: a list of at least one is expected, of {', '.join(KINDS)}")
         at = [fault.at_step for fault in self.faults if fault.at_step is not None]
         if at != sorted(set(at)):
             faults.append(f"at_step: the steps {', '.join(map(str, at))} are expected to grow from fault to fault")

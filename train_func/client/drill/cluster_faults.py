@@ -135,4 +135,5 @@ def _drain(access: Access, node: str, pods: list[Pod]) -> Injection:
     except BaseException:
         uncordon()
         raise
-    return Injection(f"cordoned the node {node} and evicted {counted(len(pods), 'pod')} from it", uncordon)
+    again = "" if was_cordoned else f" (if this process is killed: `kubectl uncordon {node}`)"
+    return Injection(f"cordoned the node {node}{again} and evicted {counted(len(pods), 'pod')} from it", uncordon)

@@ -60,10 +60,7 @@ class Observer(Trace):
     def is_training(self) -> bool:
         """Returns whether the newest group has done a step, or has been there for long without telling one."""
         group = self.group
-        if group is None:
-            return False
-        has_stepped = any(step.attempt == group.attempt for step in self.steps)
-        return has_stepped or time.time() - group.time > SILENT_SECONDS
+        return group is not None and (self.is_stepping or time.time() - group.time > SILENT_SECONDS)
 
     def until(self, condition: Callable[[], object]) -> bool:
         """Looks until the condition holds; returns False where the job is over before that."""
@@ -78,19 +75,19 @@ class Observer(Trace):
                 self._note(str(news.failure))
         return True
 
-    def first_new(self, attempt: int, begun: float, done: int = -1) -> Point | None:
-        """The first step after ``begun``, of this or a later attempt, that had not been done before; None if none was.
+    def first_new(self, attempt: int, since: float, done: int = -1) -> Point | None:
+        """The first step after ``since``, of this or a later attempt, that had not been done before; None if none was.
 
         For a function that tells no steps it is the step 0 of the next group.
 
         Args:
             attempt: the first one that may do it.
-            begun: Unix seconds.
+            since: Unix seconds, by the clock of the worker.
             done: the last step that was done before, where more is known of that than steps tell.
         """
         steps, groups = self.steps, self.groups
-        before = [step.step for step in steps if step.attempt < attempt or step.time < begun]
-        after = [step for step in steps if step.attempt >= attempt and step.time >= begun]
+        before = [step.step for step in steps if step.attempt < attempt or step.time < since]
+        after = [step for step in steps if step.attempt >= attempt and step.time >= since]
         if not steps:
             after = [Point(group.time, group.attempt, 0) for group in groups if group.attempt >= attempt]
         new = [step for step in after if step.step > max([*before, done])]
@@ -191,22 +188,24 @@ def _victim(fault: Fault, target: Target, trace: Observer) -> int | None:
 def _cause(fault: Fault, injector: Injector, target: Target, trace: Observer) -> Recovery:
     """Causes a fault, and follows the job until it has recovered."""
     attempt, last, victim = trace.attempt, trace.last_step, _victim(fault, target, trace)
-    first = attempt if fault.kind.victim == "store" else attempt + 1  # the attempt that does the first new step
+    # The attempt that does the first new step; where it is the same one, it is on this machine, and has its clock.
+    first = attempt if fault.kind.victim == "store" else attempt + 1
     begun = time.time()
+    since = begun if first == attempt else 0.0
     injection = injector.inject(fault, victim)
-    target.note(f"{injection.what}{f', after step {last}' if last else ''}")
     try:
+        target.note(f"{injection.what}{f', after step {last}' if last else ''}")
         if fault.kind.victim == "store":  # nothing can be looked at meanwhile
             time.sleep(fault.away_seconds)
         elif fault.away_seconds:
             end = time.monotonic() + fault.away_seconds
-            trace.until(lambda: trace.first_new(first, begun) or time.monotonic() > end)
+            trace.until(lambda: trace.first_new(first, since) or time.monotonic() > end)
     finally:
         injection.undo()
-    trace.until(lambda: trace.first_new(first, begun))
+    trace.until(lambda: trace.first_new(first, since))
     done = max((end.step for end in _ends(target, attempt) if end.step and end.attempt < first), default=-1)
-    trace.until(lambda: trace.first_new(first, begun, done))  # a rank that is killed may not have told its last one
-    recovery = _measured(fault, injection.what, target, trace, attempt, trace.first_new(first, begun, done), begun)
+    trace.until(lambda: trace.first_new(first, since, done))  # a rank that is killed may not have told its last one
+    recovery = _measured(fault, injection.what, target, trace, attempt, trace.first_new(first, since, done), begun)
     if recovery.seconds is not None:
         target.note(f"it trains again, {recovery.seconds:.1f} s later")
     return recovery
@@ -226,6 +225,9 @@ def _measured(
         new: the first new step; None where none came.
         begun: when the fault came, Unix seconds.
     """
+    seconds, elapsed = new.time - begun if new else None, time.time() - begun
+    if seconds is not None and not 0 <= seconds <= elapsed:  # the clock of the worker is not that of this machine
+        seconds = elapsed
     ends = _ends(target, attempt)
     again = new.attempt if new and new.attempt > attempt else None
     is_over = again is not None or new is None  # the attempt, whose end record has its last step
@@ -247,7 +249,7 @@ def _measured(
         resumed_step=resumption.step if resumption else None,
         checkpoint=checkpoint,
         first_step=(new.step or None) if new else None,
-        seconds=new.time - begun if new else None,
+        seconds=seconds,
         cause=cause,
         message=message,
     )

@@ -80,6 +80,8 @@ class MachineFaults:
                 f"kill='store': {away} is there, as a drill leaves it that was killed. Where {folder} is a link to "
                 f"itself, put the store back: rm {folder} && mv {away} {folder}; else give {away} another name"
             )
+        back = f"rm {folder} && mv {away} {folder}"
+        print(f"the store goes to {away} for a time; if this process is killed then: {back}", flush=True)
         away.symlink_to(folder)
         try:
             _exchange(away, folder)
@@ -87,7 +89,6 @@ class MachineFaults:
             away.unlink()
             why = f"the file system of {folder} exchanges no folder with a link ({error})"
             raise InvalidInput(f"kill='store': {why}; drill a run with a store in another folder") from None
-        print(f"the store is {away} for now; if this process is killed: rm {folder} && mv {away} {folder}", flush=True)
 
         def put_back() -> None:
             _exchange(away, folder)

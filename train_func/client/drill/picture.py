@@ -11,7 +11,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from html import escape
 
 from train_func.client.display.chart import ticks
-from train_func.client.display.trace import Group, Point
+from train_func.client.display.trace import Group, Point, unrepeated
 
 WIDTH, LEFT, RIGHT, INSET = 780, 56, 20, 8
 TITLE, ROW, CAPTION, LOSS, GAP, WORKERS, AXIS = 30, 16, 26, 210, 34, 80, 34  # heights, from above
@@ -116,15 +116,13 @@ def draw(name: str, steps: Sequence[Point], groups: Sequence[Group], marks: Sequ
 
 def _curves(steps: Sequence[Point]) -> tuple[list[Points], list[Points]]:
     """Times and losses of each attempt: of its steps, and of those that a later attempt did again."""
-    curves, repeats = list[Points](), list[Points]()
-    again = math.inf  # the first step of any later attempt
-    for number in sorted({step.attempt for step in steps}, reverse=True):
-        steps_of_attempt = sorted((step for step in steps if step.attempt == number), key=lambda step: step.time)
-        numbers = [step for step in steps_of_attempt if step.loss is not None and math.isfinite(step.loss)]
-        for lines, is_repeat in ((curves, False), (repeats, True)):
-            points = [(step.time, step.loss or 0.0) for step in numbers if (step.step >= again) is is_repeat]
-            lines[:0] = [points] if points else []
-        again = min([again, *(step.step for step in steps_of_attempt)])
+    once = {id(step) for step in unrepeated(steps, {})}
+    lines: dict[tuple[int, bool], Points] = {}
+    for step in sorted(steps, key=lambda step: (step.attempt, step.time)):
+        if step.loss is not None and math.isfinite(step.loss):
+            lines.setdefault((step.attempt, id(step) in once), []).append((step.time, step.loss))
+    curves = [line for (_, is_once), line in lines.items() if is_once]
+    repeats = [line for (_, is_once), line in lines.items() if not is_once]
     return curves, repeats
 
 

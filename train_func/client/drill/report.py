@@ -36,7 +36,10 @@ class Recovery:
     first_step: int | None = None
     """The first new step: beyond the last one that was done before."""
     seconds: float | None = None
-    """From the fault to that step, or to the next attempt of a function that tells no steps; None where none came."""
+    """From the fault to that step, or to the next attempt of a function that tells no steps; None where none came.
+
+    The step has the time of its worker; where that cannot be by the clock of this machine, when it was seen here.
+    """
     cause: Cause | None = None
     """That the job told; None where it told nothing."""
     message: str = ""
