@@ -173,21 +173,6 @@ install_jupyterhub() {
     say "  $ONE_CIRCLE"
 }
 
-# What the admin of the cluster does by hand, because it ends every user's server: volumes stay in their namespace.
-tell_move() {
-    local of="-n kubeflow --context $CONTEXT --selector app=jupyterhub,release=$JUPYTER"
-    cat >&2 <<TEXT
-  this hub was installed before hubs had a namespace of their own: it may read the root key of the store and make pods
-  beside store and operator, and stays so until you move it; every home stays in its volume, in the namespace kubeflow
-  next: have the users save their work; bring each home here (the servers run): kubectl cp --context $CONTEXT kubeflow/jupyter-NAME:/home/train-func NAME
-    helm uninstall $JUPYTER -n kubeflow --kube-context $CONTEXT
-    kubectl delete pods $of
-    kubectl label persistentvolumeclaims $of release=$JUPYTER-before --overwrite
-    install.sh install --context $CONTEXT
-  and, once its user has started a server there, each home back: kubectl cp --context $CONTEXT NAME/. train-func-hub/jupyter-NAME:/home/train-func
-TEXT
-}
-
 verify_jupyterhub() {
     local here there
     k rollout status deployment/hub --namespace "$HUB_NAMESPACE" --timeout 30s >/dev/null || return

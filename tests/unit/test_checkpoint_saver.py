@@ -1,5 +1,6 @@
 """The saver copies a state before it changes, ends no training, tries again soon after a failure, and tidies up."""
 
+import math
 import queue
 import re
 import threading
@@ -228,6 +229,34 @@ def test_what_is_left_of_the_grace_period_at_the_vote_decides_which_save_is_fini
         threading.Timer(0.3, endless.is_over.set).start()
     with pytest.raises(stop_flag.StopSignal):
         made.decide([0, 1, 0, 0], 8, take)
+    assert [int(step) for step in re.findall(r"saved the checkpoint of step (\d+)", capsys.readouterr().out)] == saved
+
+
+@pytest.mark.parametrize(
+    ("seconds", "took", "grace", "saved"),
+    [
+        (math.inf, 0.0, 40, [8]),  # the first evaluation, of which nothing is known
+        (60.0, 50.0, 40, [8]),
+        (60.0, 70.0, 40, [7]),  # it would not be done: the one that was begun before goes on
+        (9.0, 0.0, 40, [7]),
+        (4.0, 0.0, 8, [8]),  # of these 8 s the ranks have 3
+    ],
+)
+def test_before_an_evaluation_that_outlasts_a_save_the_one_on_its_way_gives_way(
+    saving, endless, tmp_path, monkeypatch, capsys, seconds, took, grace, saved
+):
+    monkeypatch.setenv("TRAIN_FUNC_GRACE_SECONDS", str(grace))
+    made = Checkpointing(saving.store, saving.record, 1, number=0, made_of={}, folder=tmp_path / "files")
+    made._saver._took = took
+
+    def take():
+        return Parts({"w": torch.arange(101)}, {"used": []})
+
+    made.decide([1, 0, 0, 0], 7, take)
+    endless.begun.get(timeout=30)
+    made.save_before(seconds, 8, take)
+    endless.is_over.set()
+    made.close()
     assert [int(step) for step in re.findall(r"saved the checkpoint of step (\d+)", capsys.readouterr().out)] == saved
 
 

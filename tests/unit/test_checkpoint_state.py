@@ -61,6 +61,17 @@ def test_all_that_cannot_be_kept_is_named_at_once():
     assert sorted(places) == ["state.('key', 3)", "state.a", "state.b.0"]
 
 
+def test_the_header_of_a_file_which_may_have_100_mb_does_not_grow_with_plain_values(tmp_path):
+    """As a history of all steps, or the texts that are the ids of rows."""
+    state = State.of({"ids": "x" * 1_000_000, "weight": torch.ones(3)}, "state")
+    state.write(tmp_path / "state.safetensors")
+    assert int.from_bytes((tmp_path / "state.safetensors").read_bytes()[:8], "little") < 1000
+    for again in (State.read(tmp_path / "state.safetensors", "a state"), State.from_bytes(state.to_bytes())):
+        assert again.plain == state.plain
+        assert torch.equal(again.whole()["weight"], torch.ones(3))
+        assert [*again.tensors] == [*state.tensors]
+
+
 class Keeps(TrainerCallback, ExportableState):
     """A callback whose state transformers can save, and a checkpoint cannot."""
 

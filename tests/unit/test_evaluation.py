@@ -11,6 +11,7 @@ from tests.distributed import small
 from train_func.worker import Trainer
 from train_func.worker.rank import world
 from train_func.worker.tasks.streaming_metrics import Accuracy
+from train_func.worker.training.arguments import DefaultSize
 
 NUM_ROWS = 40
 
@@ -75,14 +76,17 @@ def test_logits_are_sent_where_compute_metrics_asks_for_them_and_padded_alike(tm
 
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="asks the CPU")
-def test_on_a_cpu_batches_of_long_rows_are_small(tmp_path):
+@pytest.mark.parametrize(
+    ("size", "batches"), [(DefaultSize(8), [(1, 3000), (3, 200), (8, 8)]), (8, [(8, 3000), (4, 4)])], ids=["none", "8"]
+)
+def test_on_a_cpu_batches_of_long_rows_are_small_unless_a_size_is_chosen(tmp_path, size, batches):
     model, shapes = Tokens(), []
     model.register_forward_pre_hook(
         lambda _, __, given: shapes.append(tuple(given["input_ids"].shape)), with_kwargs=True
     )
     rows = Dataset.from_dict({"input_ids": [[1] * length for length in (3000, 200, 190, 180, *range(1, 9))]})
-    trainer_of(tmp_path, model, per_device_eval_batch_size=8).predict(rows.add_column("label", [0] * len(rows)))
-    assert shapes == [(1, 3000), (3, 200), (8, 8)]
+    trainer_of(tmp_path, model, per_device_eval_batch_size=size).predict(rows.add_column("label", [0] * len(rows)))
+    assert shapes == batches
 
 
 @pytest.mark.parametrize("kind", [torch.uint8, torch.int32, torch.bool, torch.float16])

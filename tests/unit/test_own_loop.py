@@ -9,6 +9,7 @@ import pytest
 import torch
 from accelerate import Accelerator
 from datasets import Dataset
+from torch.optim.lr_scheduler import ConstantLR, CosineAnnealingLR, LambdaLR, OneCycleLR, SequentialLR
 from transformers import BatchEncoding, LlamaConfig, LlamaForCausalLM
 
 from tests.distributed import small
@@ -43,9 +44,9 @@ def plan_of(rows):
     return small.plan(rows, 3, 2, 2, seed=1)
 
 
-def saved(state):
-    """What another attempt restores of it."""
-    return SimpleNamespace(training=copy.deepcopy(state.parts().training))
+def saved(state, *, is_own=True):
+    """What another attempt restores of it, or another run."""
+    return SimpleNamespace(training=copy.deepcopy(state.parts().training), is_own=is_own)
 
 
 def test_an_optimizer_that_accelerate_has_prepared_is_kept_and_restored():
@@ -66,6 +67,60 @@ def test_an_optimizer_that_accelerate_has_prepared_is_kept_and_restored():
     other, again, _ = trained()
     assert torch.equal(other.weight, model.weight)
     assert again.state_dict()["state"][0]["step"] == 1
+
+
+def falls(step):
+    return (10 - step) / 10
+
+
+def prepared(optimizer):
+    return Accelerator(cpu=True).prepare(optimizer, LambdaLR(optimizer, falls))[1]
+
+
+SCHEDULES = {
+    "linear": lambda optimizer: LambdaLR(optimizer, falls),
+    "cosine": lambda optimizer: CosineAnnealingLR(optimizer, 10),
+    "one cycle": lambda optimizer: OneCycleLR(optimizer, optimizer.param_groups[0]["lr"], total_steps=11),
+    "one behind another": lambda optimizer: SequentialLR(
+        optimizer, [ConstantLR(optimizer, 0.5, 9), LambdaLR(optimizer, falls)], [6]
+    ),
+    "of accelerate": prepared,
+}
+
+
+def loop_at(rate, schedule, restored=None):
+    """The state of a loop with this learning rate; and what trains some steps, and gives the rate of each."""
+    model = torch.nn.Linear(2, 1)
+    optimizer = torch.optim.SGD(model.parameters(), lr=rate, momentum=0.9, weight_decay=rate)
+    objects = {"schedule": SCHEDULES[schedule](optimizer)} if schedule else {}
+    objects |= {"model": model, "optimizer": optimizer}
+    state = OwnState(lambda made: SimpleNamespace(restore=lambda device: restored), objects, torch.device("cpu"))
+
+    def steps(num):
+        rates = []
+        for _ in range(num):
+            model(torch.ones(1, 2)).sum().backward()
+            rates.append(optimizer.param_groups[0]["lr"])
+            assert optimizer.param_groups[0]["weight_decay"] == weight_decay
+            optimizer.step()
+            if schedule:
+                objects["schedule"].step()
+        return rates
+
+    weight_decay = optimizer.param_groups[0]["weight_decay"]
+    return state, steps
+
+
+@pytest.mark.parametrize("schedule", [None, *SCHEDULES])
+@pytest.mark.parametrize("is_own", [True, False])
+def test_a_loop_goes_on_with_its_own_rate_where_the_checkpoint_is_of_another_run(schedule, is_own):
+    before, steps = loop_at(1.0, schedule)
+    steps(4)
+    rate = 1.0 if is_own else 0.1
+    _, undisturbed = loop_at(rate, schedule)
+    state, steps = loop_at(rate, schedule, saved(before, is_own=is_own))
+    assert steps(5) == pytest.approx(undisturbed(9)[4:])
+    assert "momentum_buffer" in state.parts().training["objects"]["optimizer"]["state"][0]
 
 
 SAVED = {"rows": list(range(NUM_ROWS)), "batch_size": 3, "num_epochs": 2, "seed": 1}

@@ -1,10 +1,14 @@
 """Where a run goes on: from its own checkpoints, from those of the run that resume= names, or nowhere."""
 
 import re
+import threading
 from dataclasses import replace
 
 import pytest
+from transformers import TrainerCallback
 
+from tests.distributed import small
+from tests.faults.trainings import record_of
 from tests.messages import refuses, unnamed
 from tests.recorded_jobs import RecordedJob
 from tests.stored_runs import put_checkpoint, put_end, put_run, put_submission
@@ -14,7 +18,9 @@ from train_func.client.stored_run import newest_checkpoint
 from train_func.client.submit import resume_from
 from train_func.storage import open_store
 from train_func.wire.records import EndRecord, RankRecord
+from train_func.worker import Session
 from train_func.worker.checkpoint.checkpoint_store import Checkpoints
+from train_func.worker.rank import end
 from train_func.worker.rank.end import of_error
 
 RUN, OTHER = Run(parameters={"lr": 0.1}), Run(parameters={"lr": 0.2})
@@ -128,3 +134,51 @@ def test_a_run_that_went_on_with_the_other_goes_on_behind_its_own_step(store, ot
     put_submission(store, between)
     for name in (other.name, other.name[:-2], between.name):
         assert origin(store, resuming, name) == (other.name, 1)
+
+
+class Notes(TrainerCallback):
+    """Keeps the rates that were logged, by step, and ends the training at ``last`` when all before is saved."""
+
+    def __init__(self, last):
+        self.last, self.rates = last, {}
+
+    def on_log(self, args, state, control, logs=None, **kwargs):
+        if "learning_rate" in logs:
+            self.rates[state.global_step] = logs["learning_rate"]
+
+    def on_step_end(self, args, state, control, **kwargs):
+        for thread in threading.enumerate():
+            if thread.name == "checkpoint":
+                thread.join()
+        assert state.global_step < self.last, "as it was told"
+
+
+@pytest.fixture
+def trained(tmp_path, plain_process, monkeypatch):
+    """Trains 21 steps, or up to one that fails, and returns the rates that were logged."""
+    (tmp_path / "store").mkdir()
+
+    def train(resumes="", last=99, learning_rate=1e-3, **arguments):
+        monkeypatch.setattr(end, "here", end.Sessions())
+        record, notes = record_of(tmp_path, resumes=resumes, workers=1, learning_rate=learning_rate), Notes(last)
+        with Session({"train_func": record.to_dict()}) as session:
+            small.trainer_of(session, notes, **arguments).train()
+        return notes.rates
+
+    return train
+
+
+def test_a_trainer_goes_on_from_another_run_with_the_arguments_of_its_own(trained):
+    with pytest.raises(AssertionError, match="as it was told"):
+        trained(last=9, logging_steps=5)
+    rates = trained("a-run", learning_rate=1e-4, logging_steps=1)
+    assert 1 < min(rates) <= 9
+    assert rates == pytest.approx({step: 1e-4 * (22 - step) / 21 for step in range(min(rates), 22)})
+
+
+def test_a_trainer_does_not_go_on_with_another_kind_of_optimizer(trained):
+    with pytest.raises(AssertionError, match="as it was told"):
+        trained(last=3)
+    with pytest.raises(StorageFailed) as refused:
+        trained("a-run", optim="sgd")
+    assert unnamed(refused.value, "a-run", "optimizer", "without resume") == []

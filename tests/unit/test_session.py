@@ -1,5 +1,6 @@
 """A Session in one plain process: the function of the notebook called as it is, and what is refused on the way."""
 
+import contextlib
 import dataclasses
 import json
 import os
@@ -28,7 +29,7 @@ from train_func.wire.records import Lease, Numerics, RunRecord
 from train_func.worker import Session
 from train_func.worker.numerics import numerics_of
 from train_func.worker.rank import end, world
-from train_func.worker.training.arguments import logging_steps_of
+from train_func.worker.training.arguments import DefaultSize, logging_steps_of
 from train_func.worker.training.plan import facts_of
 
 ROWS = Dataset.from_dict({"x": [0.0] * 40})
@@ -38,7 +39,7 @@ def train_func(parameters):
     with Session(parameters) as session:
         trainer = trainer_of(session)
         trainer.train()
-        session.publish(trainer)
+        session.publish(trainer, metrics={"budget": 0.5})
         return trainer
 
 
@@ -49,7 +50,7 @@ def test_the_function_can_be_called_as_it_is_and_publishes_a_usable_model(a_reco
 
     result = result_of(store)
     assert (result["attempt"], result["step"], result["num_steps"]) == (1, 6, 6)
-    assert result["metrics"]["rows"] == 8
+    assert (result["metrics"]["rows"], result["metrics"]["budget"]) == (8, 0.5)
     once = {"rows": 32, "used_once": 32, "missing": 0, "repeated": 0}
     measured = {"rows": 8, "in_metric_once": 8, "missing": 0, "repeated": 0}
     assert result["audit"] == {"world_size": 1, "training": [once] * 3, "held_out": measured}
@@ -267,6 +268,10 @@ def test_arguments_are_those_of_the_run_with_others_beside_them(a_record):
         assert {**session.arguments(), "save_strategy": "epoch"} == called
         assert (called["num_train_epochs"], called["learning_rate"], called["seed"]) == (2, 1e-3, 42)
         assert session.arguments(learning_rate=0.5)["learning_rate"] == 0.5
+        assert isinstance(TrainingArguments(**called).per_device_eval_batch_size, DefaultSize)
+        assert not isinstance(
+            session.arguments(per_device_eval_batch_size=8)["per_device_eval_batch_size"], DefaultSize
+        )
         for no_tracker in ({}, {"report_to": "none"}, {"report_to": []}):
             assert "logging_steps" not in session.arguments(**no_tracker)
         for tracker in ("tensorboard", ["mlflow"]):  # need not be installed to be asked for
@@ -310,6 +315,26 @@ def test_a_call_goes_to_the_store_of_the_environment(a_record, store, monkeypatc
     monkeypatch.setenv("TRAIN_FUNC_STORE", store.address)
     with Session(a_record().run.to_dict()) as session:
         assert session.store.address == store.address
+
+
+@pytest.mark.parametrize("fails", [True, False])
+def test_a_call_leaves_no_checkpoints_which_nothing_would_find_again(a_record, store, monkeypatch, fails):
+    monkeypatch.setenv("TRAIN_FUNC_STORE", store.address)
+    run, saved = a_record(epochs=1, batch_size=8, checkpoint_every=0).run, []
+
+    def files():
+        return [entry.key for entry in store.list("") if "/checkpoints/" in entry.key]
+
+    with contextlib.suppress(ZeroDivisionError), Session(run.to_dict()) as session:
+        model = torch.nn.Linear(1, 1)
+        session.checkpoint(model, torch.optim.AdamW(model.parameters()))
+        for step in session.steps(split_dataset_by_node(session.plan(ROWS), 0, 1)):
+            wait_for_saves()
+            saved += files()
+            assert [*step]
+        _ = 1 / (not fails)
+    assert saved
+    assert files() == []
 
 
 def test_data_that_changed_after_the_submission_is_refused(a_record):

@@ -12,6 +12,7 @@ import time
 
 import pytest
 
+from tests.api_servers import Answer, ApiServer, running
 from tests.messages import refusal, unnamed
 from tests.mounts import needs_mount, run_on_disk
 from tests.s3_servers import KINDS, PROGRAMS, add_minio_user, free_port, needed, only_these, s3_server
@@ -184,6 +185,24 @@ def test_something_else_than_an_s3_server_is_told(environment, silent):
     threading.Thread(target=answer, daemon=True).start()
     failed = refusal(lambda: open_store("s3://kubeflow-examples").get("run/a"))
     assert (failed.reason, "S3 server" in str(failed)) == ("address", True)
+
+
+@pytest.mark.parametrize(
+    ("code", "reason"),
+    [
+        ("SlowDown", "unreachable"),
+        ("InternalError", "unreachable"),
+        ("Busy", "unreachable"),
+        ("AccessDenied", "denied"),
+    ],
+)
+def test_what_a_server_accepts_to_delete_and_does_not_is_tried_again_unless_it_is_denied(environment, code, reason):
+    error = f"<Error><Key>run/a</Key><Code>{code}</Code><Message>later</Message></Error>"
+    with running(ApiServer()) as server:
+        server.answer = lambda asked: Answer(200, f"<DeleteResult>{error}</DeleteResult>".encode())
+        environment(KEYS, AWS_ENDPOINT_URL_S3=server.url)
+        failed = refusal(lambda: open_store("s3://kubeflow-examples").delete("run/a", "run/b"))
+    assert (failed.reason, failed.retryable, code in str(failed)) == (reason, reason == "unreachable", True)
 
 
 def test_https_to_a_server_without_it_is_told(server, environment):

@@ -16,6 +16,7 @@ from train_func.worker import Trainer
 from train_func.worker.training.arguments import REFUSED_ARGUMENTS, REFUSED_METHODS
 from train_func.worker.training.plan import facts_of
 
+PARTS = ("model", "args", "data_collator", "train_dataset", "eval_dataset")
 # Asked only where a model, an optimizer or a device needs it, by transformers' own Trainer too.
 RARE = {"_mixed_mesh_grad_norm", "_sync_replicated_trainable_parameters"}
 DEFAULTS = {field.name: field.default for field in dataclasses.fields(TrainingArguments)}
@@ -54,6 +55,12 @@ def refused(action):
 def test_a_method_that_would_never_be_called_is_refused_by_name(tmp_path, method):
     own = type("Own", (Trainer,), {method: lambda self, *args, **others: None})
     assert f"Own.{method}" in refused(lambda: trainer_of(tmp_path, own))
+
+
+def test_a_trainer_takes_its_parts_in_the_order_in_which_transformers_does(tmp_path):
+    named = trainer_of(tmp_path)
+    in_order = Trainer(*(getattr(named, name) for name in PARTS))
+    assert [getattr(in_order, name) for name in PARTS] == [getattr(named, name) for name in PARTS]
 
 
 def test_a_method_of_a_class_beside_ours_and_one_put_into_a_trainer_are_refused_too(tmp_path):

@@ -67,8 +67,8 @@ def submit(
         on: the backend, ``Local()`` by default.
         fresh: train again from the beginning, as the next generation of the run.
         resume: the name of a run that has ended, such as the one before a line was fixed. Until this run has a
-            checkpoint of its own, this job goes on from the newest one of that run, whose plan and model have to be the
-            same; a later job does so if ``resume`` is given again.
+            checkpoint of its own, this job goes on from the newest one of that run, whose plan, model and kind of
+            optimizer have to be the same; a later job does so if ``resume`` is given again.
 
     Raises:
         SourceRefused: the function cannot travel; every reason is named with its cell and line.
@@ -233,10 +233,15 @@ def attach_to(
         was, now = {**was, **before.options}, {**now, **backend.request(job.record).options}
         cancel = how_to("cancel", job.name, backend, store.address)
         remedy = f"; for these stop it first, then submit again: `{cancel}`"
-    if names := [name for name in {**was, **now} if was.get(name) != now.get(name)]:
+    if names := changed(was, now):
         values = [", ".join(f"{name}={options.get(name)}" for name in names) for options in (was, now)]
         print(shown(f"note: submitted with {values[0]}; you asked for {values[1]}{remedy}"))
     return job
+
+
+def changed(before: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:
+    """Returns the names under which two have different values."""
+    return [name for name in {**before, **now} if before.get(name) != now.get(name)]
 
 
 def await_other(record: RunRecord, backend: Backend, store: Store) -> Job:

@@ -344,7 +344,8 @@ class S3Store(Scheme):
         objects = [{"Key": self._prefix + key} for key in keys]
         answer = client.delete_objects(Bucket=self._bucket, Delete={"Objects": objects, "Quiet": True})
         for error in answer.get("Errors", ()):
-            raise client.exceptions.ClientError({"Error": error, "ResponseMetadata": {}}, "DeleteObjects")
+            response = {"Error": error, "ResponseMetadata": answer["ResponseMetadata"]}
+            raise client.exceptions.ClientError(response, "DeleteObjects")
 
 
 def _manager(client: Any) -> Any:

@@ -97,7 +97,9 @@ def read_fault(error: Exception) -> S3Fault:
         status = int(error.response.get("ResponseMetadata", {}).get("HTTPStatusCode", 0))
         has_no_code = code in ("", str(status))
         what = f"the server says {status}" if has_no_code else f"the server says {code} ({status})"
-        reason = _REASONS.get(code) or _STATUSES.get(status) or ("unreachable" if status >= 500 else "address")
+        # The server accepts a deletion, and says of single objects that it is busy: an error within a 200.
+        is_busy = status >= 500 or status == 200
+        reason = _REASONS.get(code) or _STATUSES.get(status) or ("unreachable" if is_busy else "address")
         # A 404 without S3's own code may come from a wrong address; an answer that was cut on the way lost its code.
         is_cut = reason == "address" and has_no_code
         return S3Fault(reason, what, reason == "damaged" or code == "ConditionalRequestConflict" or is_cut)

@@ -78,13 +78,6 @@ CUT_OTHERWISE = (
 )
 
 
-def record_first(store: Store, key: str, numerics: Numerics) -> Numerics:
-    """Returns the numerics under ``key``: those of the first process that has recorded any, be it this one."""
-    put_new(store, key, numerics.to_json())
-    first = find(store, key)
-    return Numerics.from_json(first.data, key) if first else numerics
-
-
 def check_ranks(record: RunRecord, world_size: int) -> None:
     """Raises InvalidInput when there are more ranks than rows of a global batch."""
     if fault := ranks_fault(record.run, world_size):
@@ -105,7 +98,10 @@ def numerics_of(record: RunRecord, store: Store, attempt: int, devices: Sequence
     if run.task:  # without one a plan may never be asked for
         check_ranks(record, len(devices))
     here = numerics_here(run.micro_batch_size, num_ranks, devices)
-    numerics = record_first(store, record.keys.numerics, here)
+    key = record.keys.numerics
+    put_new(store, key, here.to_json())
+    first = find(store, key)
+    numerics = Numerics.from_json(first.data, key) if first else here
     if len({*numerics.devices, *here.devices}) > 1:
         reporting.note(
             f"the ranks of this attempt compute with {listed(here.devices)}, those of the first attempt with "

@@ -1,8 +1,9 @@
 """Session: what train_func works with: the ranks, the store, the model, the data, the plan, and publishing.
 
-Every method is to be called on every rank, and succeeds on all of them or raises on all of them. Only ``report``, and
-``publish`` of anything but a Trainer, concern one rank alone: it alone raises, and the supervisor ends the others. A
-function that was not submitted, as one that is called in a notebook, has a Session too: its run is made of its call.
+Every method is to be called on every rank. What loads, plans, restores or publishes a Trainer succeeds on all ranks or
+raises on all of them. A fault of one rank alone, as in ``report`` or in the rows of a step, is raised there, and the
+supervisor ends the others. A function that was not submitted, as one that is called in a notebook, has a Session too:
+its run is made of its call.
 """
 
 import inspect
@@ -38,10 +39,11 @@ from train_func.worker.inputs.cache import machine_cache
 from train_func.worker.ledger import Ledger
 from train_func.worker.loading import Loading
 from train_func.worker.publish import module
-from train_func.worker.publish.publication import Publication, complete
+from train_func.worker.publish.publication import Publication, complete, delete_checkpoints
 from train_func.worker.rank import end, folders, marks, reporting, world
 from train_func.worker.rank.json_values import report_arguments
 from train_func.worker.rank.marks import Phase
+from train_func.worker.store_wait import RECORD_SECONDS
 from train_func.worker.training import audit, own_loop
 from train_func.worker.training.loader import seed_all
 from train_func.worker.training.own_loop import OwnState
@@ -182,6 +184,8 @@ class Session:
         with self._open:  # closes it in any case, and waits for no other rank, which may have failed
             if self.rank == 0 and error is None:
                 self._publication.finish()
+            if self._is_call:  # none finds its checkpoints again
+                delete_checkpoints(self.store, self.record, RECORD_SECONDS)
 
     @cached_property
     def _trainers(self) -> "Trainers":
@@ -387,7 +391,7 @@ class Session:
             StorageFailed: what the store says.
         """
         if is_trainer(what):
-            self._trainers.publish(what)
+            self._trainers.publish(what, metrics)
         elif self.rank == 0:
             write, is_model = module.writer(what, self.record)
             self._publication.add(write, is_model=is_model, card=self._loading.card_part())
@@ -397,6 +401,6 @@ class Session:
                 is_measurable = self._loading.held_out is not None
                 note = self._trainers.difference_of_module(module.bare(what)) if is_measurable else None
                 self._publication.report({"note": note or ""})
-        if self.rank == 0 and metrics:
-            self._publication.add_metrics(metrics)
+            if metrics:
+                self._publication.add_metrics(metrics)
         end.here.published = True

@@ -57,7 +57,7 @@ class Trainers:
 
         for note in world.on_rank_zero(rehearse):
             world.note(note)
-        _Rehearsal(trainer, model_module.rows_measured(trainer, self._loading.held_out))
+        _Rehearsal(trainer, evaluation.rows_measured(trainer.eval_dataset, self._loading.held_out))
 
     def after_training(self, trainer: Trainer) -> None:
         """Collective. Raises InvalidInput (cause "divergence") where the trained weights are not finite."""
@@ -72,7 +72,8 @@ class Trainers:
     def _difference(self, trainer: Trainer, folder: Path) -> str | None:
         """Returns how the model that is loaded from a folder differs from the Trainer's, which was saved there."""
         model = trainer.accelerator.unwrap_model(trainer.model)
-        inputs = reloading.inputs_of(trainer, self._loading.held_out)
+        rows = next(iter(evaluation.rows_measured(trainer.eval_dataset, self._loading.held_out).values()), None)
+        inputs = reloading.batch_of(trainer.collator("evaluation"), rows)
         return reloading.difference(model, folder, inputs, self._loading.base)
 
     def difference_of_module(self, module: nn.Module) -> str | None:
@@ -92,8 +93,8 @@ class Trainers:
     def _tokenizer_of(self, trainer: Trainer) -> Any:
         return trainer.processing_class or self._loading.processor
 
-    def publish(self, trainer: Trainer) -> None:
-        """Collective: what ``Session.publish`` does with a Trainer."""
+    def publish(self, trainer: Trainer, metrics: Mapping[str, Any] | None) -> None:
+        """Collective: what ``Session.publish`` does with a Trainer, and with metrics of the function's own."""
         check_trainer(trainer)
         state = trainer.state
 
@@ -144,6 +145,8 @@ class Trainers:
                         columns=model_module.plain_columns(predictions),
                     )
                 )
+            if metrics:
+                self._publication.add_metrics(metrics)
             self._publication.finish()
 
         world.on_rank_zero(report)

@@ -180,10 +180,8 @@ class Checkpointing:
             self._taken_at = None
         if is_fenced:
             world.on_rank_zero(self._raise_fenced)
-        if is_stopped:
-            grace = float(world.environment().get("TRAIN_FUNC_GRACE_SECONDS", "inf"))
-            if self._saver:
-                self._saver.finish(work_seconds(grace) - stop_flag.seconds())
+        if is_stopped and self._saver:
+            self._saver.finish(_grace_seconds() - stop_flag.seconds())
         if step != self._begun_at and (is_stopped or (step != self._taken_at and (is_due or is_over))):
             self._save(step, world.on_all_ranks(take))
         if is_stopped:
@@ -194,10 +192,12 @@ class Checkpointing:
     def save_before(self, seconds: float, step: int, take: Callable[[], Parts]) -> None:
         """Saves the state of ``take`` after ``step`` steps, before work of ``seconds``; returns once it is copied.
 
-        Does nothing if saving costs more than it is worth, or another checkpoint is on its way."""
+        Does nothing if saving costs more than it is worth."""
         if step in (0, self._begun_at, self._taken_at):
             return
-        if world.on_rank_zero(lambda: self._saver is not None and self._saver.is_worth_it_before(seconds)):
+        if world.on_rank_zero(
+            lambda: self._saver is not None and self._saver.is_worth_it_before(seconds, _grace_seconds())
+        ):
             self._save(step, world.on_all_ranks(take))
             self.before_update()
 
@@ -229,3 +229,8 @@ class Checkpointing:
         if self._saver:
             self._saver.wait()
             self._raise_fenced()
+
+
+def _grace_seconds() -> float:
+    """Returns the seconds that the ranks have after a signal."""
+    return work_seconds(float(world.environment().get("TRAIN_FUNC_GRACE_SECONDS", "inf")))

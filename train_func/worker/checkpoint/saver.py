@@ -80,10 +80,18 @@ class Saver:
         """Returns whether the next checkpoint is due, and the last one is done."""
         return not self.is_busy and self.fenced is None and (self._is_asked or time.monotonic() >= self._due)
 
-    def is_worth_it_before(self, seconds: float) -> bool:
-        """Returns whether saving before work of ``seconds`` is worth its cost."""
-        shortest = SHORTEST_SECONDS if self._every is None else min(SHORTEST_SECONDS, self._every)
-        return not self.is_busy and self.fenced is None and seconds >= shortest
+    def is_worth_it_before(self, seconds: float, grace: float) -> bool:
+        """Returns whether saving before work of ``seconds`` is worth its cost.
+
+        A checkpoint on its way is given up for that only if the next one will be done by the end of the work.
+        """
+        shortest = min(SHORTEST_SECONDS, grace) if self._every is None else min(SHORTEST_SECONDS, grace, self._every)
+        return self.fenced is None and seconds >= shortest and not (self.is_busy and seconds < self._duration)
+
+    @property
+    def _duration(self) -> float:
+        """Returns the seconds that a checkpoint takes, while one is on its way: at least as long as that one by now."""
+        return max(self._took, time.monotonic() - self._begun)
 
     def hasten(self) -> None:
         """Makes the next checkpoint due."""
@@ -180,7 +188,7 @@ class Saver:
 
     def finish(self, seconds: float) -> None:
         """Waits up to ``seconds`` for the checkpoint on its way, if another one could not be saved in that time."""
-        if max(self._took, time.monotonic() - self._begun) > seconds:
+        if self._duration > seconds:
             self.wait(seconds)
 
     def _write(self, snapshot: StepState, copy: State) -> Manifest:

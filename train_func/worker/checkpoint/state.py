@@ -1,7 +1,8 @@
 """State: the tensors and plain values of a training in one safetensors file; reading it executes nothing.
 
 State dicts nest tensors in dicts, lists and tuples. A file holds each tensor under the name of its place, and the rest
-as JSON in its metadata, with a mark in the place of a tensor. Any other value is refused by its name.
+as JSON in a tensor of bytes, with a mark in the place of a tensor: the metadata of a file may have 100 MB at most. Any
+other value is refused by its name.
 """
 
 import json
@@ -18,7 +19,7 @@ from safetensors.torch import load, save, save_file
 from train_func.errors import InvalidInput, StorageFailed
 
 MARK = "$"  # key of a dict that stands for what JSON has not
-_PLAIN = "state"  # in the metadata of a file
+_PLAIN = "$plain"  # name of the tensor with the JSON
 
 
 @dataclass(frozen=True)
@@ -65,22 +66,26 @@ class State:
 
     def to_bytes(self) -> bytes:
         """Returns the bytes that ``write`` writes, not a pickle: torch cannot read back a pickled tensor of bytes."""
-        return save(self._contiguous(), metadata={_PLAIN: json.dumps(self.plain)})  # type: ignore[no-any-return]
+        return save(self._content())  # type: ignore[no-any-return]
 
     @classmethod
     def from_bytes(cls, data: bytes) -> "State":
-        """Returns the state of ``to_bytes``; the header of the format is its length, then JSON."""
-        length = int.from_bytes(data[:8], "little")
-        plain = json.loads(json.loads(data[8 : 8 + length])["__metadata__"][_PLAIN])
-        return cls(load(data), plain)
+        """Returns the state of ``to_bytes``."""
+        return cls._of_content(load(data))
 
-    def _contiguous(self) -> dict[str, torch.Tensor]:
-        return {name: tensor.detach().contiguous() for name, tensor in self.tensors.items()}
+    def _content(self) -> dict[str, torch.Tensor]:
+        plain = torch.frombuffer(bytearray(json.dumps(self.plain).encode()), dtype=torch.uint8)
+        return {_PLAIN: plain, **{name: tensor.detach().contiguous() for name, tensor in self.tensors.items()}}
+
+    @classmethod
+    def _of_content(cls, tensors: dict[str, torch.Tensor]) -> "State":
+        plain = json.loads(tensors.pop(_PLAIN).numpy().tobytes())
+        return cls(tensors, plain)
 
     def write(self, path: Path) -> None:
         """Writes the file; raises OSError if the disk is full or cannot be written."""
         try:
-            save_file(self._contiguous(), path, metadata={_PLAIN: json.dumps(self.plain)})
+            save_file(self._content(), path)
         except SafetensorError as error:  # wraps what the disk has said
             raise OSError(f"{path} could not be written: {error}") from error
 
@@ -89,9 +94,8 @@ class State:
         """Returns the state; raises StorageFailed (reason "damaged") if it is no such file. ``where``: for messages."""
         try:
             with safe_open(path, framework="pt") as file:
-                metadata = file.metadata() or {}
                 names = file.keys()
-                return cls({name: file.get_tensor(name) for name in names}, json.loads(metadata[_PLAIN]))
+                return cls._of_content({name: file.get_tensor(name) for name in names})
         except (SafetensorError, ValueError, KeyError) as error:
             raise StorageFailed(f"{where} is no part of a checkpoint: {error}", reason="damaged") from error
 

@@ -155,19 +155,6 @@ def report_unmeasured(trainer: Trainer) -> dict[str, Any]:
     return {"step": state.global_step, "num_steps": state.max_steps, "metrics": {}, "audit": audited}
 
 
-def rows_measured(trainer: Trainer, held_out: Dataset | None) -> dict[str, Any]:
-    """Returns the data sets whose metrics are published, by prefix of the metrics' names.
-
-    ``held_out``: the rows of session.data. A function with rows of its own passes them as eval_dataset.
-    """
-    sets = trainer.eval_dataset
-    if held_out is not None:
-        return {"": evaluation.covering(sets, held_out)}
-    if isinstance(sets, dict):
-        return {f"{name}_": rows for name, rows in sets.items()}
-    return {} if sets is None else {"": sets}
-
-
 def report_measured(report: dict[str, Any], trainer: Trainer, held_out: Dataset | None) -> dict[str, Any]:
     """Returns ``report`` with the metrics of the model's current weights, and the predictions of rank 0. Collective.
 
@@ -176,7 +163,8 @@ def report_measured(report: dict[str, Any], trainer: Trainer, held_out: Dataset 
     """
     measured, fault = dict(report), None
     try:
-        measured |= _measured(trainer, rows_measured(trainer, held_out), report["audit"])
+        sets = evaluation.rows_measured(trainer.eval_dataset, held_out)
+        measured |= _measured(trainer, sets, report["audit"])
     except Exception as error:
         traceback.print_exception(error)
         fault = f"{type(error).__name__}: {error}"

@@ -65,7 +65,8 @@ class _State(Record):
 class Publication:
     """The publication of one attempt, in the working folder of its pod.
 
-    A change that raises leaves everything unchanged. A process that dies during a change ends its attempt.
+    A change that raises leaves everything unchanged, unless the store was away: what was to be sent is added then. A
+    process that dies during a change ends its attempt.
     """
 
     def __init__(

@@ -23,10 +23,8 @@ from train_func.published_model import are_adapters, are_causal, class_of, loade
 from train_func.text import sized
 from train_func.wire.layout import PIPELINE
 from train_func.worker.inputs.model_loading import without_progress_bars
-from train_func.worker.training import evaluation
 from train_func.worker.training.loader import take_row_ids, undisturbed
 from train_func.worker.training.plan import ROW_ID, features_of
-from train_func.worker.training.trainer import Trainer
 from train_func.worker.training.weights import has_adapters
 
 MAX_ROWS, MAX_TOKENS = 4, 32  # that both are given: seconds of a CPU for a model of billions
@@ -37,20 +35,8 @@ TRIAL = 0.05  # standard deviation of what is added to adapters before they are 
 Inputs = Mapping[str, Any]
 
 
-def inputs_of(trainer: Trainer, held_out: Dataset | None) -> Inputs | None:
-    """Returns a batch of held-out rows, else of rows that the Trainer evaluates; None if there are none.
-
-    ``held_out``: the rows of session.data; None if the function has not loaded them.
-    """
-    sets = trainer.eval_dataset
-    rows = next(iter(sets.values()), None) if isinstance(sets, dict) else sets
-    if held_out is not None:
-        rows = held_out if sets is None else evaluation.covering(sets, held_out)
-    return batch_of(trainer.collator("evaluation"), rows)
-
-
 def batch_of(collate: Callable[[Any], Inputs], rows: Any) -> Inputs | None:
-    """Returns a batch of the first rows; None if ``collate`` cannot take them."""
+    """Returns a batch of the first rows; None if there are none, or ``collate`` cannot take them."""
     if not isinstance(rows, Dataset):
         return None
     try:

@@ -37,6 +37,10 @@ OF_PLAN = ("per_device_train_batch_size", "gradient_accumulation_steps")
 TRACKED = {"logging_strategy": "steps", "logging_steps": 0.01}
 
 
+class DefaultSize(int):
+    """The size of an evaluation's batches where the function chooses none: the lengths of its rows decide."""
+
+
 def session_arguments(
     output_dir: Path, run: Run, numerics: Numerics, choices: Mapping[str, Any], *, is_launched: bool
 ) -> dict[str, Any]:
@@ -59,6 +63,7 @@ def session_arguments(
         "num_train_epochs": run.epochs,
         "learning_rate": run.learning_rate,
         "use_cpu": not has_gpu,
+        "per_device_eval_batch_size": 4 * run.micro_batch_size if run.micro_batch_size else DefaultSize(8),
         "bf16": numerics.precision == "bf16",
         "ddp_backend": torch.distributed.get_backend() if has_gpu and is_launched else None,
         "dataloader_pin_memory": has_gpu,
@@ -71,8 +76,6 @@ def session_arguments(
     faults = [f"TrainingArguments({name}={choices[name]!r}): leave it out, because {DECIDED[name]}" for name in of_plan]
     if faults := faults + _decided_faults(choices, defaults) + refused_argument_faults(choices):
         raise InvalidInput(faults, cause="code")
-    if run.micro_batch_size:
-        defaults["per_device_eval_batch_size"] = 4 * run.micro_batch_size
     if choices.get("report_to", "none") not in ("none", [], ["none"]):
         defaults |= TRACKED
     if "logging_steps" in choices:

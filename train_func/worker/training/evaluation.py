@@ -35,7 +35,7 @@ import numpy.typing as npt
 import torch
 import transformers
 from datasets import Dataset
-from transformers import EvalPrediction, TrainingArguments
+from transformers import EvalPrediction
 from transformers.trainer_pt_utils import nested_numpify
 from transformers.trainer_utils import PredictionOutput
 
@@ -48,6 +48,7 @@ from train_func.worker.rank.json_values import to_python
 from train_func.worker.rank.marks import Phase
 from train_func.worker.tasks.protocol import PredictsRows
 from train_func.worker.training import audit, weights
+from train_func.worker.training.arguments import DefaultSize
 from train_func.worker.training.audit import Coverage, RowIds, count
 from train_func.worker.training.loader import seed_for, take_row_ids
 from train_func.worker.training.plan import ROW_ID, TOKENS_ON_CPU, features_of, lengths_of, row_ids_of
@@ -181,6 +182,20 @@ def covering(sets: Any, rows: Dataset) -> Dataset:
     return rows
 
 
+def rows_measured(sets: Any, held_out: Dataset | None) -> dict[str, Any]:
+    """Returns the data sets whose metrics are published, by prefix of the metrics' names.
+
+    Args:
+        sets: the eval_dataset of the Trainer. A function with rows of its own passes them so.
+        held_out: the rows of session.data; None if the function has not loaded them.
+    """
+    if held_out is not None:
+        return {"": covering(sets, held_out)}
+    if isinstance(sets, dict):
+        return {f"{name}_": rows for name, rows in sets.items()}
+    return {} if sets is None else {"": sets}
+
+
 def _with_prefix(metrics: Mapping[str, Any], prefix: str) -> dict[str, Any]:
     """Puts the prefix before names; one that has it already gets no second one, as in transformers."""
     return {f"{prefix}_{name.removeprefix(f'{prefix}_')}": value for name, value in metrics.items()}
@@ -189,11 +204,11 @@ def _with_prefix(metrics: Mapping[str, Any], prefix: str) -> dict[str, Any]:
 def _batches_of(rows: Dataset, args: transformers.TrainingArguments) -> list[Ints]:
     lengths = lengths_of(rows)
     order, size = np.argsort(-lengths, kind="stable"), args.per_device_eval_batch_size
-    has_default, has_gpu = size == TrainingArguments.per_device_eval_batch_size, torch.cuda.is_available()
+    is_default, has_gpu = isinstance(size, DefaultSize), torch.cuda.is_available()
     batches: list[Ints] = []
     start = 0
     while start < len(order):
-        if has_default:
+        if is_default:
             size = ROWS_ON_GPU if has_gpu else max(1, TOKENS_ON_CPU // max(1, int(lengths[order[start]])))
         batches.append(order[start : start + size])
         start += size

@@ -80,15 +80,20 @@ class OwnState:
         self.checkpointing = begin({"objects": made, **({"bases": bases} if bases else {})})
         self._restored: Resumption | None = self.checkpointing.restore(device)
         if self._restored:
-            for name, of in self._objects.items():
-                saved = self._restored.training["objects"][name]
-                if isinstance(of, torch.optim.Optimizer):
-                    load_optimizer(of, saved)
-                elif isinstance(of, nn.Module):
-                    weights.freeze(of, self._restored.training["frozen"][name])
-                    load_own_weights(of, saved)
-                else:
-                    of.load_state_dict(saved)
+            parts, is_own = [*self._objects.values()], self._restored.is_own
+            with contextlib.nullcontext() if is_own else weights.own_options(parts):
+                self._load(self._restored.training)
+
+    def _load(self, training: dict[str, Any]) -> None:
+        for name, of in self._objects.items():
+            saved = training["objects"][name]
+            if isinstance(of, torch.optim.Optimizer):
+                load_optimizer(of, saved)
+            elif isinstance(of, nn.Module):
+                weights.freeze(of, training["frozen"][name])
+                load_own_weights(of, saved)
+            else:
+                of.load_state_dict(saved)
 
     @property
     def models(self) -> list[nn.Module]:

@@ -148,7 +148,10 @@ class Step:
 
 
 class Steps:
-    """The steps of one training over this rank's part of a plan; see above. All methods are collective but ``use``."""
+    """The steps of one training over this rank's part of a plan; see above.
+
+    Collective are ``of_epoch``, ``end_epoch``, ``meet`` and ``save_before``.
+    """
 
     def __init__(
         self,

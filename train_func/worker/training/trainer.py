@@ -58,17 +58,18 @@ class Trainer(transformers.Trainer):
     control: Any
     data_collator: Any
 
-    def __init__(self, model: Any = None, args: Any = None, **others: Any) -> None:
+    def __init__(self, model: Any = None, args: Any = None, *others: Any, **named: Any) -> None:
         """Raises InvalidInput naming what of this class and its arguments only transformers' Trainer would use."""
-        faults = arguments.method_faults(self, Trainer) + arguments.parameter_faults(others)
+        given = inspect.signature(transformers.Trainer).bind(model, args, *others, **named).arguments
+        faults = arguments.method_faults(self, Trainer) + arguments.parameter_faults(given)
         if faults := faults + (arguments.refused_argument_faults(vars(args)) if args else []):
             raise InvalidInput(faults, cause="code")
-        super().__init__(model, leave_to_plan(args), **others)
+        super().__init__(**{**given, "args": leave_to_plan(args)})
         # As for an evaluation, where Accelerate leaves DistributedDataParallel out: Sums takes its place.
         self.accelerator.prepare_model = partial(self.accelerator.prepare_model, evaluation_mode=True)
         self._of_task: tuple[Any, Any] = (None, None)
         task = context.here.task
-        if others.get("data_collator") is None:
+        if given.get("data_collator") is None:
             made = [task and task.collator(self.processing_class, training=is_on) for is_on in (True, False)]
             is_half = self.args.bf16 or self.args.fp16
             training, held_out = (padded(of or self.data_collator, is_half=is_half) for of in made)
@@ -200,7 +201,7 @@ class Trainer(transformers.Trainer):
         self._init_training_state(max_steps, num_steps, num_epochs, None, None)
         restored, self._restored = self._restored, None
         if restored:
-            trainer_state.restore_progress(self, restored.training, restored.rank)
+            trainer_state.restore_progress(self, restored)
             self._best = restored.best
         model, loader = self._prepare_for_training(max_steps, loader, None)
         parallel = [module for module in model.modules() if isinstance(module, DistributedDataParallel)]
@@ -208,7 +209,7 @@ class Trainer(transformers.Trainer):
         sums.check_alike(whole=False)
         weights.take_rank_zeros(self.model)
         if restored:
-            trainer_state.restore(self, restored.training)
+            trainer_state.restore(self, restored)
             reach("training restored")
         statistics = BatchStatistics([self.model], self._facts.accumulation)
         self._steps = steps = Steps(

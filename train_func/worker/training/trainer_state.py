@@ -7,6 +7,7 @@ requests to act (``Actions``) after a step, an epoch, a log and an evaluation; v
 items of the next step, or at the end of an epoch (see Steps).
 """
 
+import contextlib
 import dataclasses
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any
@@ -15,6 +16,7 @@ import torch
 from transformers import TrainerControl
 from transformers.trainer_callback import CallbackHandler, ExportableState, TrainerCallback, TrainerState
 
+from train_func.worker.checkpoint.checkpointing import Resumption
 from train_func.worker.checkpoint.state import State
 from train_func.worker.rank import world
 from train_func.worker.training.weights import (
@@ -24,6 +26,7 @@ from train_func.worker.training.weights import (
     has_adapters,
     load_optimizer,
     load_own_weights,
+    own_options,
     own_weights,
 )
 
@@ -84,7 +87,17 @@ def made_of(trainer: "Trainer") -> dict[str, Any]:
     model = trainer.accelerator.unwrap_model(trainer.model)
     parameters = model.named_parameters()
     weights = [[name, str(value.dtype), list(value.shape), value.requires_grad] for name, value in parameters]
-    return {"weights": weights, **({"base": base_sha256(model)} if has_adapters(model) else {})}
+    made = {"weights": weights, "optimizer": _optimizer_name(trainer)}
+    return {**made, **({"base": base_sha256(model)} if has_adapters(model) else {})}
+
+
+def _optimizer_name(trainer: "Trainer") -> str:
+    """Returns the class of the optimizer that the Trainer was given, or else the name of the one that it will make."""
+    if trainer.optimizer is not None:
+        return type(getattr(trainer.optimizer, "optimizer", trainer.optimizer)).__name__  # accelerate wraps it
+    if trainer.optimizer_cls_and_kwargs:
+        return str(trainer.optimizer_cls_and_kwargs[0].__name__)
+    return str(trainer.args.optim)
 
 
 def of_training(trainer: "Trainer", base: frozenset[str]) -> dict[str, Any]:
@@ -138,24 +151,29 @@ def of_rank(trainer: "Trainer") -> dict[str, Any]:
     return {"votes": votes, "callbacks": callbacks, "flos": float(trainer.current_flos)}
 
 
-def restore(trainer: "Trainer", training: dict[str, Any]) -> None:
+def restore(trainer: "Trainer", restored: Resumption) -> None:
     """Puts back weights, which of them are frozen, optimizer and schedule, when transformers has prepared them.
 
-    The weights and the optimizer's state are taken out of ``training``, so that they are not held twice.
+    Of another run's checkpoint the options of optimizer and schedule, such as the learning rate, are not taken. The
+    weights and the optimizer's state are taken out of ``restored``, so that they are not held twice.
     """
-    model = trainer.accelerator.unwrap_model(trainer.model)
+    training, model = restored.training, trainer.accelerator.unwrap_model(trainer.model)
     freeze(model, training["frozen"])
     load_own_weights(model, training.pop("model"))
-    load_optimizer(trainer.optimizer, training.pop("optimizer"))
-    trainer.lr_scheduler.load_state_dict(training["scheduler"])
+    parts = [trainer.optimizer, trainer.lr_scheduler]
+    with contextlib.nullcontext() if restored.is_own else own_options(parts):
+        load_optimizer(trainer.optimizer, training.pop("optimizer"))
+        trainer.lr_scheduler.load_state_dict(training["scheduler"])
     if scaler := getattr(trainer.accelerator, "scaler", None):
         scaler.load_state_dict(training["scaler"])
 
 
-def restore_progress(trainer: "Trainer", training: dict[str, Any], rank: dict[str, Any]) -> None:
+def restore_progress(trainer: "Trainer", restored: Resumption) -> None:
     """Puts back how far the training is, and what callbacks know."""
-    names = {field.name for field in dataclasses.fields(TrainerState)}
-    for name, value in training["progress"].items():
+    rank, names = restored.rank, {field.name for field in dataclasses.fields(TrainerState)}
+    if not restored.is_own:
+        names -= {"logging_steps", "eval_steps", "save_steps"}  # of the arguments, which may be others now
+    for name, value in restored.training["progress"].items():
         if name in names:
             setattr(trainer.state, name, value)
     trainer.current_flos = rank["flos"]

@@ -9,11 +9,13 @@ import hashlib
 import json
 import sys
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 import torch
 from torch import nn
 from torch.nn.modules.batchnorm import _NormBase
+from torch.optim.lr_scheduler import LRScheduler
 
 from train_func.errors import InvalidInput
 from train_func.text import counted, listed
@@ -90,6 +92,44 @@ def load_optimizer(optimizer: Any, state: dict[str, Any]) -> None:
             now = optimizer.state[parameter][name]
             if isinstance(saved, torch.Tensor) and saved.dtype != now.dtype:
                 optimizer.state[parameter][name] = saved.to(now.device, copy=True)
+
+
+# Of an optimizer's group, and of a schedule. What else a group holds may be state: some optimizers count steps there.
+OPTIONS = ("lr", "initial_lr", "max_lr", "min_lr", "weight_decay", "betas", "eps", "momentum")
+RATES = ("base_lrs", "max_lrs")
+
+
+@contextmanager
+def own_options(objects: Sequence[Any]) -> Iterator[None]:
+    """Leaves optimizers and schedules their options, while the block loads into them what another run has saved.
+
+    A rate keeps its place in its schedule: it is the same share of the rate that the schedule begins with.
+    """
+    optimizers = [item for item in objects if hasattr(item, "param_groups")]
+    schedules = [schedule for item in objects for schedule in _schedules(item)]
+    options = [[_some(group, OPTIONS) for group in optimizer.param_groups] for optimizer in optimizers]
+    rates = [_some(vars(schedule), RATES) for schedule in schedules]
+    yield
+    for optimizer, options_of_groups in zip(optimizers, options, strict=True):
+        for group, own in zip(optimizer.param_groups, options_of_groups, strict=True):
+            saved = _some(group, OPTIONS)
+            for name in saved:
+                del group[name]
+            group.update(own)
+            if own.get("initial_lr") and saved.get("initial_lr"):
+                group["lr"] = own["initial_lr"] * (saved["lr"] / saved["initial_lr"])
+    for schedule, own in zip(schedules, rates, strict=True):
+        vars(schedule).update(own, _last_lr=[group["lr"] for group in schedule.optimizer.param_groups])
+
+
+def _some(values: Mapping[str, Any], names: Iterable[str]) -> dict[str, Any]:
+    return {name: values[name] for name in names if name in values}
+
+
+def _schedules(item: Any) -> list[LRScheduler]:
+    """Returns the schedule and those that it is made of; none if ``item`` is no schedule."""
+    schedule = getattr(item, "scheduler", item)  # accelerate wraps it
+    return [schedule, *getattr(schedule, "_schedulers", ())] if isinstance(schedule, LRScheduler) else []
 
 
 def base_sha256(model: nn.Module) -> str:
