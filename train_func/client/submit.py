@@ -3,7 +3,7 @@
 import os
 import re
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from importlib.metadata import packages_distributions, version
 from typing import TYPE_CHECKING, Any
