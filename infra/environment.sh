@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # Makes .venv from requirements.lock: infra/environment.sh
 # Safe to run twice: does nothing when .venv already holds exactly this lock file. One that holds another is changed in
-# place, once everything is downloaded, and not while jobs train from it.
+# place, once everything is downloaded, and not while jobs train from it. One whose set-up did not end is made anew.
 # Needs Python 3.11 or newer with venv (PYTHON=... names one), and PyPI.
 set -Eeuo pipefail
 shopt -s inherit_errexit # a failing line ends a $(...) too
@@ -10,7 +10,7 @@ VENV=$ROOT/.venv
 LOCK=$ROOT/requirements.lock
 DOWNLOAD_GB=3 # torch from PyPI brings the CUDA libraries
 DISK_GB=6
-trap 'say "failed at line $LINENO; run it again to go on from what is there"' ERR
+trap 'say "failed at line $LINENO; run it again: what is downloaded stays"' ERR
 
 say() { printf 'environment: %s\n' "$*" >&2; }
 
@@ -43,19 +43,27 @@ version_of() { "$1" -c 'import sys; print(sys.version)' 2>/dev/null || true; } #
 
 # A rank that starts again, or imports late, would mix the packages of before with those of now.
 refuse_while_jobs_run() {
-    local found
-    found=$(pgrep -f "^$VENV/bin/python[0-9.]* .*-m train_func\\." 2>/dev/null | paste -sd' ') || true
-    [[ -z $found ]] || die "jobs train from $VENV (processes $found), and other packages are expected in it:" \
+    local file words found=()
+    for file in /proc/[0-9]*/cmdline; do
+        { mapfile -d '' -t words <"$file"; } 2>/dev/null || continue # it has ended
+        # The same folder, by whatever symbolic link the job was started.
+        if [[ "${words[*]}" == *" -m train_func."* && ${words[0]%/*} -ef $VENV/bin ]]; then
+            file=${file%/cmdline}
+            found+=("${file#/proc/}")
+        fi
+    done
+    ((!${#found[@]})) || die "jobs train from $VENV (processes ${found[*]}), and other packages are expected in it:" \
         "wait for them or cancel them (make cancel JOB=NAME; .venv/bin/python -m train_func runs lists them), then try again"
 }
 
 install() {
-    local python=$1 entry
+    local python=$1 entry sync
     refuse_while_jobs_run
     say "up to $DOWNLOAD_GB GB to download and $DISK_GB GB on disk, once; $(free_gb) GB are free here"
     (($(free_gb) >= DISK_GB)) || die "not enough room in $ROOT: $DISK_GB GB are needed"
-    rm -f "$VENV/.made-of" # from here on it may hold a part of each
-    if [[ $(version_of "$VENV/bin/python") != "$(version_of "$python")" ]]; then
+    # Without .made-of the last set-up did not end: pip may be missing, and uv takes half a package for a whole one.
+    if [[ ! -e $VENV/.made-of || $(version_of "$VENV/bin/python") != "$(version_of "$python")" ]]; then
+        rm -f "$VENV/.made-of"
         "$python" -m venv --clear "$VENV" || die "'$python -m venv' failed; on Debian and Ubuntu: apt install python3-venv"
     fi
     entry=$(mktemp)
@@ -64,7 +72,10 @@ install() {
     rm -f "$entry"
     # Compiled once here: where PYTHONDONTWRITEBYTECODE is set, every worker would otherwise compile torch for 15 s.
     # A busy machine takes its time for that: only what fails ends the set-up.
-    UV_COMPILE_BYTECODE_TIMEOUT=0 "$VENV/bin/uv" pip sync --python "$VENV/bin/python" --compile-bytecode --require-hashes "$LOCK"
+    sync=("$VENV/bin/uv" pip sync --python "$VENV/bin/python" --compile-bytecode --require-hashes "$LOCK")
+    "${sync[@]}" --quiet --dry-run # an index that does not answer leaves a whole environment whole
+    rm -f "$VENV/.made-of"         # from here on it may hold a part of each
+    UV_COMPILE_BYTECODE_TIMEOUT=0 "${sync[@]}"
     "$VENV/bin/uv" pip install --quiet --python "$VENV/bin/python" --no-deps --no-build-isolation -e "$ROOT"
 }
 

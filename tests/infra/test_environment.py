@@ -1,4 +1,4 @@
-"""infra/environment.sh: an environment with other packages is changed in place, and not under the jobs that use it."""
+"""infra/environment.sh: a whole environment is changed in place, a half one made anew, neither under jobs."""
 
 import os
 import shutil
@@ -15,8 +15,10 @@ from tests.messages import unnamed
 LOCK = "uv==1.0 --hash=sha256:0\n"
 PROGRAMS = {
     ".venv/bin/python": f'case "$*" in *pip*) ;; *) exec {sys.executable} "$@" ;; esac',
-    ".venv/bin/uv": "exit ${UV_ENDS:-0}",
+    ".venv/bin/uv": 'case "$*" in *--dry-run*) exit ${INDEX_ENDS:-0} ;; *) exit ${UV_ENDS:-0} ;; esac',
     "bin/df": "printf '\\n0 0 0 99999999\\n'",
+    # -m venv --clear FOLDER makes the programs above anew.
+    "bin/python": f'[[ "$*" != *venv* ]] || {{ rm -rf "$4" && cp -r new "$4" && exit; }}; exec {sys.executable} "$@"',
 }
 
 
@@ -31,14 +33,15 @@ def checkout(tmp_path: Path) -> Path:
     shutil.copy(ROOT / "infra/environment.sh", tmp_path / "infra")
     (tmp_path / "requirements.lock").write_text(LOCK)
     (tmp_path / "pyproject.toml").touch()
+    shutil.copytree(tmp_path / ".venv", tmp_path / "new")
     (tmp_path / ".venv/.made-of").write_text("another lock file\n")
     return tmp_path
 
 
 def set_up(checkout: Path, **environment: str) -> subprocess.CompletedProcess[str]:
-    given = {"PATH": f"{checkout}/bin:{os.environ['PATH']}", "PYTHON": sys.executable, **environment}
+    given = {"PATH": f"{checkout}/bin:{os.environ['PATH']}", "PYTHON": f"{checkout}/bin/python", **environment}
     command = [checkout / "infra/environment.sh"]
-    return subprocess.run(command, env=given, capture_output=True, text=True, timeout=60, check=False)
+    return subprocess.run(command, cwd=checkout, env=given, capture_output=True, text=True, timeout=60, check=False)
 
 
 @contextmanager
@@ -50,17 +53,26 @@ def job_of(checkout: Path):
 
 
 def test_where_nothing_can_be_downloaded_the_environment_stays_and_the_next_run_goes_on(checkout):
-    assert set_up(checkout, UV_ENDS="1").returncode != 0
-    assert (checkout / ".venv/bin/uv").exists()
-    assert not (checkout / ".venv/.made-of").exists()
+    (checkout / ".venv/package").touch()
+    assert set_up(checkout, INDEX_ENDS="1").returncode != 0
     assert set_up(checkout).returncode == 0
-    assert set_up(checkout, UV_ENDS="1").returncode == 0  # nothing is left to do
+    assert (checkout / ".venv/package").exists()
+    assert set_up(checkout, INDEX_ENDS="1").returncode == 0  # nothing is left to do
 
 
-def test_other_packages_are_refused_while_a_job_trains_from_the_environment(checkout):
-    if not shutil.which("pgrep"):
-        pytest.skip("NOT TESTED: pgrep is not here, and without it no job is seen")
-    with job_of(checkout) as number:
+def test_an_environment_whose_set_up_did_not_end_is_made_anew(checkout):
+    assert set_up(checkout, UV_ENDS="1").returncode != 0
+    (checkout / ".venv/half-a-package").touch()
+    (checkout / ".venv/bin/uv").unlink()
+    assert set_up(checkout).returncode == 0
+    assert not (checkout / ".venv/half-a-package").exists()
+
+
+@pytest.mark.parametrize("reached", ["itself", "a+link (1)"])
+def test_other_packages_are_refused_while_a_job_trains_from_the_environment(checkout, reached):
+    link = checkout / "a+link (1)"
+    link.symlink_to(checkout)
+    with job_of({"itself": checkout}.get(reached, link)) as number:
         done = set_up(checkout)
     assert done.returncode == 1
     assert unnamed(done.stderr, str(number), "cancel") == []
