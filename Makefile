@@ -37,7 +37,7 @@ run: known setup
 	exec $(BIN)/python infra/run_notebook.py run $(GIVEN)
 
 # With the environment that is there, if there is one: another one is refused while jobs train from it.
-cancel: known $(if $(wildcard .venv/.made-of),,setup)
+cancel: known $(if $(wildcard .venv/bin/python),,setup)
 	exec $(BIN)/python infra/run_notebook.py cancel $(GIVEN)
 
 clean:

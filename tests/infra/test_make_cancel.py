@@ -35,8 +35,9 @@ def test_a_misspelt_parameter_is_told_with_the_one_that_is_meant(cancel):
     assert unnamed(said, "STORR", "did you mean STORE?") == []
 
 
-def test_a_job_that_is_not_there_is_one_message(cancel):
+def test_a_job_that_is_not_there_is_one_message_and_nothing_is_set_up(cancel, checkout):
     code, said = cancel("JOB=no-such-run")
+    assert not (checkout / "set-up").exists()
     assert code != 0
     assert said.startswith("JobNotFound: ")
     assert "'no-such-run'" in said
