@@ -1,7 +1,12 @@
 """What Local() tells of a job beside what the table of scenarios holds: events, last words, pauses, changes."""
 
+import errno
+import io
+import os
+import resource
 import socket
 from datetime import UTC, datetime
+from pathlib import Path
 
 import pytest
 
@@ -182,6 +187,51 @@ def test_what_a_full_disk_delays_of_the_journal_follows_whole_and_in_order(tmp_p
         assert folder.read().events == events[:1]
     folder.add(events[2])
     assert folder.read().events == events
+
+
+class RefusedAtClose(io.FileIO):
+    """A file on NFS: that the disk is full is told as it is closed, when a part is there."""
+
+    def close(self):
+        if not self.closed:
+            super().close()
+            os.truncate(self.name, Path(self.name).stat().st_size - 9)
+            raise OSError(errno.ENOSPC, "full")
+
+
+def test_what_a_full_disk_refuses_as_the_journal_is_closed_follows_whole(tmp_path, monkeypatch):
+    folder = JobFolder(tmp_path / "home/jobs/job-a")
+    folder.root.mkdir(parents=True)
+    events = [JobEvent(datetime.now(UTC), "Normal", "Started", f"event {n}", "Job/job-a") for n in range(2)]
+    assert folder.add(events[0])
+    with monkeypatch.context() as nfs:
+        nfs.setattr(Path, "open", lambda path, mode, **_: RefusedAtClose(path, mode))
+        assert not folder.add(events[1])
+    assert folder.add()
+    assert folder.read().events == events
+
+
+def limit_journal(jobs, *limit):
+    """Makes the disk full for the controller alone, or no longer."""
+    before = resource.prlimit(jobs.controller(), resource.RLIMIT_FSIZE)
+    resource.prlimit(jobs.controller(), resource.RLIMIT_FSIZE, (*limit, *before[len(limit) :]))
+
+
+@pytest.mark.parametrize("is_cancelled", [False, True])
+def test_an_end_that_a_full_disk_delays_is_written_once_there_is_room_unless_the_job_is_cancelled(jobs, is_cancelled):
+    jobs.start(LEAVES, workers=1)
+    until(lambda: jobs.text().count("ready") == 1, "the worker is ready")
+    job, unlimited = jobs.backend.job("job-a"), resource.getrlimit(resource.RLIMIT_FSIZE)[0]
+    until(lambda: job.status().condition("Running"), "it runs")
+    (pod,) = job.pods()
+    limit_journal(jobs, job.folder.journal.stat().st_size)
+    (jobs.home / "cache/done").touch()
+    until(lambda: not Path(f"/proc/{pod.pid}").exists(), "the worker is gone")
+    if is_cancelled:
+        job.cancel()
+    else:
+        limit_journal(jobs, unlimited)
+        assert jobs.ended().condition("Succeeded")
 
 
 def test_what_does_not_run_is_not_changed(jobs, elastic):

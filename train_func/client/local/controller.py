@@ -72,17 +72,17 @@ class Controller:
         return 0 if self._changes.suspend else self._changes.workers
 
     def run(self) -> None:
-        """Runs until the job has finished, or was asked to end, and all its processes have ended."""
+        """Runs until the job's end is written, or it was asked to end, and all its processes have ended."""
         deadline = time.monotonic() + self._spec.deadline
         while True:
             self._reap()
-            self._folder.add()  # what a full disk has delayed
+            is_written = self._folder.add()  # what a full disk has delayed
             if self._folder.is_asked_to_end():
                 self._end(CANCELLED)
             if not (self._ending or self._status.finished):
                 self._follow_changes()
                 self._start_due()
-            elif not any(replica.worker for replica in self._replicas.values()):
+            elif (self._ending or is_written) and not any(replica.worker for replica in self._replicas.values()):
                 break
             received = signal.sigtimedwait(SIGNALS, LOOK_SECONDS)
             if received and received.si_signo == signal.SIGTERM:  # the machine shuts down: the job reads as interrupted

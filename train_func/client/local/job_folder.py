@@ -78,7 +78,7 @@ class JobFolder:
         self.log = root / "controller.log"
         self.pid = root / "controller.pid"
         """Locked while the controller or its guardian lives; its number may be that of a process elsewhere."""
-        self._unwritten = b""  # of the journal, while the disk is full
+        self._written, self._unwritten = 0, b""  # of the journal; the second while the disk is full
 
     def is_controlled(self) -> bool:
         """Returns whether a controller lives."""
@@ -125,15 +125,21 @@ class JobFolder:
         (self.root / "spec.json").write_bytes(spec.to_json())
         self.write_changes(Changes(workers=spec.workers, node_selector=spec.node_selector))
 
-    def add(self, *entries: JobStatus | Pod | JobEvent) -> None:
-        """Appends to the journal; the newest entry of a job and of each pod counts. A full disk delays it."""
+    def add(self, *entries: JobStatus | Pod | JobEvent) -> bool:
+        """Appends to the journal, which one controller writes; the newest entry of a job and of each pod counts.
+
+        Returns whether all is written: a full disk delays it.
+        """
         for entry in entries:
             line = json.dumps({type(entry).__name__: asdict(entry)}, default=datetime.isoformat)
             self._unwritten += f"{line}\n".encode()
-        if self._unwritten:
-            with contextlib.suppress(OSError), self.journal.open("ab", buffering=0) as file:
-                while self._unwritten:
-                    self._unwritten = self._unwritten[file.write(self._unwritten) :]
+        with contextlib.suppress(OSError):
+            while self._unwritten:
+                with self.journal.open("ab", buffering=0) as file:
+                    file.truncate(self._written)  # NFS may tell of a full disk as it closes a file, and keep a part
+                    written = file.write(self._unwritten)
+                self._written, self._unwritten = self._written + written, self._unwritten[written:]
+        return not self._unwritten
 
     def read(self) -> Journal:
         """Returns the journal; leaves out a line that is still being written."""
