@@ -1,5 +1,6 @@
 """An entry of the machine's cache is made once, by one process, and is whole or absent."""
 
+import errno
 import hashlib
 import os
 import signal
@@ -74,6 +75,18 @@ def test_an_entry_that_another_process_has_made_again_meanwhile_stays(tmp_path):
 
     assert load_entry(tmp_path, "thing", make, load) == "whole"
     assert len(makers) == 1
+
+
+def test_an_entry_that_cannot_be_read_once_more_for_another_reason_than_damage_stays(tmp_path):
+    (tmp_path / "thing").write_text("made again by another process")
+    errors = [ValueError(), OSError(errno.EMFILE, "too many open files")]
+
+    def load(path):
+        raise errors.pop(0)
+
+    with pytest.raises(OSError, match="too many"):
+        load_entry(tmp_path, "thing", lambda part: part.write_text("new"), load)
+    assert (tmp_path / "thing").read_text() == "made again by another process"
 
 
 @pytest.fixture

@@ -4,12 +4,14 @@ The real client libraries talk to a small Hub on this machine; what is checked r
 those libraries read the Hub's address and the folder of their cache when they are imported.
 """
 
+import errno
 import json
 import os
 import subprocess
 import sys
 import time
 from dataclasses import replace
+from unittest.mock import Mock
 
 import pytest
 
@@ -17,6 +19,8 @@ from tests.messages import unnamed
 from tests.tiny_hub import Answer, Repository, reply, tiny_hub
 from tests.tiny_model import write_tiny_model
 from train_func.wire import exits
+from train_func.worker.inputs import hub
+from train_func.worker.inputs.locate import Reference
 
 PROGRAM = """
 import json, sys
@@ -144,6 +148,38 @@ def test_an_outage_in_the_middle_of_a_download_is_one_of_the_hub_and_no_fault_of
         (report,) = ask(address, tmp_path, GOOD)
     assert unnamed(faults(report)["data"], address, "HTTP 520", f"HF_HOME ({tmp_path}/hf)") == []
     assert unnamed(faults(report)["model"], address, "OSError", f"HF_HOME ({tmp_path}/hf)") == []
+
+
+def away(cause=None):
+    error = hub.HTTPError("no route")
+    error.__cause__ = cause
+    return error
+
+
+def after(before, error):
+    error.__context__ = before
+    return error
+
+
+FULL, DENIED = OSError(errno.ENOSPC, "No space left on device"), PermissionError(errno.EACCES, "Permission denied")
+
+
+@pytest.mark.parametrize(
+    ("error", "code"),
+    [
+        (after(away(), FULL), exits.FULL),
+        (after(away(), OSError("I/O error: No space left on device (os error 28)")), exits.FULL),
+        (after(away(), DENIED), exits.PERMISSION),
+        (after(away(), RuntimeError("Connection refused (os error 111)")), exits.UNREACHABLE),
+        (after(away(PermissionError(errno.EPERM, "by a firewall")), RuntimeError("no answer")), exits.UNREACHABLE),
+    ],
+    ids=repr,
+)
+def test_what_the_disk_refuses_while_a_download_is_tried_again_is_no_outage_of_the_hub(monkeypatch, error, code):
+    monkeypatch.setattr(hub, "snapshot_download", Mock(side_effect=error))
+    with pytest.raises(OSError) as ended:
+        hub.snapshot(Reference("model", "me/tiny", "model"))
+    assert exits.exit_of(ended.value).code == code
 
 
 def faults(report):

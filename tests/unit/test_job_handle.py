@@ -19,7 +19,7 @@ from train_func.client.control.cancel import OVER
 from train_func.client.job import Job
 from train_func.client.kinds.pytorchjob import PYTORCHJOB
 from train_func.client.local.local_job import LocalJob
-from train_func.client.status import Condition, JobStatus, Snapshot
+from train_func.client.status import Condition, JobStatus, LogLine, Snapshot
 from train_func.client.stored_run import how_to, is_cancelled
 from train_func.errors import InvalidInput, JobNotFound, StorageFailed
 from train_func.run import Run
@@ -127,6 +127,35 @@ def test_a_report_and_a_handle_of_a_job_that_goes_on_say_so(jobs, tmp_path, monk
     job = Job(record, jobs.backend, store)
     for html in (job._repr_html_(), job.report(tmp_path).read_text()):
         assert unnamed(html, "● Running", "step 10 of 40", "as of", "7 s left") == []
+
+
+def condition(kind, reason=""):
+    return JobStatus((Condition(kind, "True", reason, ""),))
+
+
+def test_a_store_that_is_away_when_a_job_is_cancelled_is_asked_again(job, monkeypatch):
+    looks = iter([condition("Running"), *[condition("Failed", "Cancelled")] * 2])
+    monkeypatch.setattr(LocalJob, "look", lambda job, *_, **__: Snapshot(next(looks)))
+    store, away = type(job._store), ["once"]
+
+    def listed(self, prefix, known=store.list):
+        if away and away.pop():
+            raise StorageFailed("no answer", reason="unreachable")
+        return known(self, prefix)
+
+    monkeypatch.setattr(store, "list", listed)
+    assert job.wait() == "Cancelled"
+    assert (away, [*looks]) == ([], [])
+
+
+def test_the_log_of_an_attempt_ends_with_it_where_only_worker_0_is_read(job, monkeypatch):
+    sizes = {"num_workers": 2, "num_ranks": 2, "num_threads": 1}
+    claims = [events.AttemptStarts(attempt=number, position=number, at_most=3, **sizes) for number in (1, 2)]
+    texts = [events.line(claims[0]), "trains", events.line(claims[1]), "later"]
+    lines = tuple(LogLine(0, "uid", text) for text in texts)
+    looks = iter([Snapshot(condition("Running"), lines=lines, note="only worker 0")])
+    monkeypatch.setattr(LocalJob, "look", lambda job, *_, **__: next(looks))
+    assert [line.text for line in job.logs(attempt=1, follow=True).entries()][1:] == ["trains"]
 
 
 @pytest.mark.parametrize("precision", ["", "bf16"], ids=["a loop of one's own", "Trainer"])

@@ -44,6 +44,11 @@ def test_what_looks_like_a_path_is_never_asked_of_the_hub(refusal, tmp_path, mon
     assert unnamed(said, f"dataset={address!r}", "holds") == []
 
 
+def test_what_this_machine_refuses_to_look_up_is_a_fault_of_the_field(refusal, tmp_path):
+    address = f"{tmp_path.as_uri()}/{'a' * 300}"  # is longer than a name may be
+    assert unnamed(refusal(address), f"dataset={address!r}", "cannot be read") == []
+
+
 def test_of_many_names_beside_a_missing_one_the_nearest_few_are_offered(refusal, tmp_path):
     names = ["reviews.csv", *(f"a{number:03}.txt" for number in range(101))]
     for name in names:

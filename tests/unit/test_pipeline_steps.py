@@ -7,7 +7,7 @@ import types
 import pytest
 
 from tests.runs import a_run
-from tests.stored_runs import put_run
+from tests.stored_runs import put_end, put_run
 from tests.unit.test_in_place import put_model
 from train_func import InvalidInput, JobFailed, Run, StorageFailed, attach
 from train_func.client.model.promote import in_place
@@ -15,6 +15,7 @@ from train_func.client.stored_run import mark_cancelled
 from train_func.pipeline import jobs, step_functions
 from train_func.storage import open_store
 from train_func.wire.events import now
+from train_func.wire.records import EndRecord
 from train_func.worker.tasks.protocol import Rows
 
 SUBMITTED, BEFORE, AFTER = (f"2026-01-02T03:0{minute}:05.000+00:00" for minute in (4, 3, 5))
@@ -50,17 +51,20 @@ def test_the_generation_that_was_trained_is_promoted_while_a_newer_one_is_in_tra
 
 
 @pytest.mark.parametrize(("began", "is_refused"), [("", False), (BEFORE, True), (AFTER, False)])
-@pytest.mark.parametrize(("code", "cause"), [(70, "code"), (None, "cancelled")])
+@pytest.mark.parametrize(("code", "cause"), [(70, "code"), (74, "storage"), (None, "cancelled")])
 def test_what_has_ended_for_good_since_the_pipeline_run_began_is_not_tried_again(store, began, is_refused, code, cause):
-    record = put_run(store, Run(), code=code, submitted=SUBMITTED)
-    if cause == "cancelled":
+    record = put_run(store, Run(), code=None, submitted=SUBMITTED)
+    if code:
+        end = EndRecord(attempt=1, worker=0, exit_code=code, cause=cause, message="", submitted=SUBMITTED)
+        put_end(store, record, end)
+    else:
         store.put(record.keys.cancelled(1), json.dumps({"time": SUBMITTED}).encode())
     job = attach(record.name)
     with pytest.raises(JobFailed) if is_refused else contextlib.nullcontext() as refused:
         jobs.check_retry(job, store, began)
     if not is_refused:
         return
-    assert refused.value.cause == cause
+    assert (refused.value.cause, refused.value.retryable) == (cause, False)
     assert began in str(refused.value)
 
 

@@ -152,6 +152,15 @@ def test_a_store_that_is_away_all_the_time_hides_no_line_of_the_backend_and_ends
         printed(read, look)
 
 
+def test_of_a_pod_that_goes_while_the_store_is_away_the_head_comes_before_the_rest(store, record):
+    logs = RunLogs(record, away := Away(store), is_followed=True)
+    assert printed(logs, seen(*lines(0, "1-0", "one", "two"), pods=["1-0"])) == []
+    keep(store, 1, 0, "1-0", "one", "two", "three")
+    away.num_objects = 99
+    shown = printed(logs, seen(*lines(0, "2-0", "four"), pods=["2-0"], lost=["1-0"]))
+    assert shown == [(1, 0, "one"), (1, 0, "two"), (1, 0, "three"), (2, 0, "four")]
+
+
 @pytest.mark.parametrize("content", [b"", b"{", b"[]", b"{}"])
 def test_a_record_that_is_damaged_hides_no_log(store, logs, content):
     keep(store, 1, 0, "1-0", "one")
@@ -188,8 +197,9 @@ def test_the_living_beside_the_pod_that_claimed_a_number_have_it_too(store, logs
     assert printed(logs, live) == [(3, 1, "other"), (3, 0, "one")]
 
 
-def claims(uid, number):
-    claim = events.AttemptStarts(attempt=number, position=number, at_most=3, num_workers=2, num_ranks=2, num_threads=1)
+def claims(uid, number, num_workers=2):
+    sizes = {"num_workers": num_workers, "num_ranks": 2, "num_threads": 1}
+    claim = events.AttemptStarts(attempt=number, position=number, at_most=3, **sizes)
     return LogLine(0, uid, events.line(claim))
 
 
@@ -232,9 +242,16 @@ def test_an_attempt_has_the_lines_of_all_its_workers_though_one_of_them_begins_t
     other = [B, LogLine(1, "b", "other"), again(1, "b", 2)] if num_followed != 1 else []
     told = [A, claims("a", 1), LogLine(0, "a", "one"), again(0, "a", 2), *other, *[LogLine(0, "a", "later")] * 3]
     numbered = Numbering({"a": 1, "b": 1}, 2).number(rest := iter(told))  # as the store knows them
-    found = of_attempt(numbered, 1, "a-run", num_followed=num_followed)
+    found = of_attempt(numbered, 1, "a-run", num_followed=lambda: num_followed)
     assert [line.text for line in found if line.event is None] == ["one", "other"][: 2 if other else 1]
     assert len(list(rest)) == (3 if num_followed else 0)
+
+
+def test_an_attempt_ends_with_the_one_worker_of_the_next_though_it_had_two_itself():
+    told = [A, B, claims("a", 1), LogLine(1, "b", "other"), first(0, "c"), claims("c", 2, num_workers=1)]
+    numbered = Numbering({}, 0).number(rest := iter([*told, LogLine(0, "c", "later"), LogLine(0, "c", "later")]))
+    assert [line.text for line in of_attempt(numbered, 1, "a-run", num_followed=lambda: 2)][-1] == "other"
+    assert len(list(rest)) == 2
 
 
 def here(moment):

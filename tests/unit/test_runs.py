@@ -283,6 +283,13 @@ def test_a_number_of_any_size_hides_no_run(store):
     assert {*table(store)["metrics.hash"]} == {2**70, 7}
 
 
+@pytest.mark.parametrize("number", [5, 2**60 + 1, 2**70])
+def test_a_whole_number_stays_one_though_another_run_lacks_it(store, number):
+    has, lacks = put_run(store, Run(name="a"), returned={"hash": number}), put_run(store, Run(name="b"))
+    cells = table(store)["metrics.hash"]
+    assert (str(cells[has.name]), cells.isna()[lacks.name]) == (str(number), True)
+
+
 def test_a_result_that_cannot_be_read_leaves_the_rest_of_the_row(store, capsys):
     record = put_run(store, Run(name="own"), metrics={"loss": 0.5})
     store.put(record.keys.result, b"{")

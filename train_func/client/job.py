@@ -186,7 +186,7 @@ class Job:
             InvalidInput: no attempt had such a worker.
             JobNotFound: there is no such attempt.
         """
-        from train_func.client.logs import LogText, of_attempt
+        from train_func.client.logs import LogText
 
         if worker is not None:
             known = workers_of(self._store, self.record)
@@ -194,11 +194,7 @@ class Job:
                 raise InvalidInput(f"worker={worker!r}: {self.name} has {numbered_workers(known)}")
         if attempt is not None and (fault := whole_fault("attempt", attempt, 1)):
             raise InvalidInput(fault)
-        read = partial(self._looks.lines, self._note, worker, is_followed=follow)
-        if attempt is None:
-            return LogText(read, follow=follow)
-        num_followed = (self.record.run.workers if worker is None else 1) if follow else 0
-        return LogText(lambda: of_attempt(read(), attempt, self.name, num_followed=num_followed), follow=follow)
+        return LogText(partial(self._looks.lines, self._note, worker, attempt, is_followed=follow), follow=follow)
 
     def events(self) -> list[JobEvent]:
         """Returns what happened to the job and its workers, oldest first."""

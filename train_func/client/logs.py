@@ -6,6 +6,7 @@ the backend's last lines of a pod that was killed may be in neither.
 """
 
 import json
+import math
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
@@ -74,8 +75,8 @@ class RunLogs:
             for uid, position in snapshot.positions.items()
             if not position.is_complete and (is_over or position.failures)
         }
-        yield from self._new()  # none, unless the store was away all the time
         yield from self._complete(rest, snapshot)
+        yield from self._new()  # none, unless the store was away all the time
 
     def _new(self) -> "Iterator[AttemptLine]":
         lines, self._waiting = self._waiting, []
@@ -87,7 +88,7 @@ class RunLogs:
         if self._has_begun and not uids:
             return
         try:
-            keys, newest = self._look()
+            (keys, newest), first = self._look(), uids
             if not self._has_begun:
                 # Where a living pod has claimed the newest number, those that live beside it are of the same attempt.
                 living = [pod.uid for pod in snapshot.pods if not pod.deleted]
@@ -95,7 +96,11 @@ class RunLogs:
                     self._numbers |= {uid: newest for uid in living if uid not in self._numbers}
                 self._numbering.newest = newest
                 uids |= {*self._pods.values()} - {pod.uid for pod in snapshot.pods}
-            yield from self._numbering.number(self._stored(key for key in keys if self._pods[key] in uids))
+                first = {uid for uid in uids if not self._shown[uid]}  # the heads of the others wait
+            for part in (first, uids - first):
+                stored = [key for key in keys if self._pods[key] in part]
+                yield from self._numbering.number(self._stored(stored))
+                yield from self._new()
         except StorageFailed as failure:
             if self._is_followed and failure.retryable:
                 return
@@ -227,23 +232,26 @@ def with_headings(lines: Iterable[AttemptLine]) -> Iterator[str]:
         yield str(line)
 
 
-def of_attempt(lines: Iterable[AttemptLine], number: int, name: str, *, num_followed: int = 0) -> Iterator[AttemptLine]:
+def of_attempt(
+    lines: Iterable[AttemptLine], number: int, name: str, *, num_followed: Callable[[], int]
+) -> Iterator[AttemptLine]:
     """The lines of one attempt, none of them late; raises JobNotFound when the run ``name`` has none of it.
 
-    ``num_followed``: of how many workers lines come, until each has gone on to a later attempt; 0: until there are no
-    more. One worker may have begun that attempt before the first line of another one is read.
+    ``num_followed``: returns of how many workers lines come, at most, until each has gone on to a later attempt; 0:
+    until there are no more. One worker may have begun that attempt before the first line of another one is read.
     """
-    newest, last = 0, dict[int, Attempt]()  # by worker
+    newest, num_workers, last = 0, math.inf, dict[int, Attempt]()  # by worker
     for line in lines:
         newest = max(newest, line.attempt.number)
+        if line.attempt.number >= number and isinstance(line.event, AttemptStarts):
+            num_workers = min(num_workers, line.event.num_workers)
         if line.attempt.number == number:
-            if isinstance(line.event, AttemptStarts):
-                num_followed = min(num_followed, line.event.num_workers)
             yield replace(line, late=False)
         elif line.worker not in last:
             continue
         last[line.worker] = line.attempt
-        if num_followed and num_followed <= sum(each.number > number and each.formed for each in last.values()):
+        num_gone_on = sum(each.number > number and each.formed for each in last.values())
+        if 0 < min(num_followed(), num_workers) <= num_gone_on:
             break
     if not last:
         has = f"it has the attempts 1 to {newest}" if newest else "none has begun"

@@ -74,6 +74,13 @@ def runs(name: str = "", *, state: str | Collection[str] = (), on: Backend | Non
     filled = {*ALWAYS, *(column for row in rows for column, value in row.items() if not _is_empty(value))}
     columns = dict.fromkeys([*ALWAYS, *(column for row in rows for column in row)])
     table = pd.DataFrame(rows, columns=sorted(filter(filled.__contains__, columns), key=_order))
+    for column in table:
+        cells = [row.get(column) for row in rows]
+        if {*map(type, cells)} == {int, type(None)}:  # of which pandas makes floats
+            try:
+                table[column] = pd.array(cells, dtype="Int64")
+            except OverflowError:  # more than 64 bits
+                table[column] = pd.array(cells, dtype=object)
     table["submitted"] = pd.to_datetime(table["submitted"], utc=True, format="ISO8601", errors="coerce")
     table["workers"] = table["workers"].astype("Int64")
     shown_table = RunsTable(table.set_index("name"))

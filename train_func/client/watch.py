@@ -10,7 +10,7 @@ from typing import Any
 from train_func.client.backend import Backend, BoundJob
 from train_func.client.diagnose import JobMonitor, explain
 from train_func.client.elsewhere import whereabouts
-from train_func.client.logs import AttemptLine, RunLogs, is_read
+from train_func.client.logs import AttemptLine, RunLogs, is_read, of_attempt
 from train_func.client.status import Diagnosis, Snapshot
 from train_func.client.stored_attempts import job_state
 from train_func.client.stored_run import (
@@ -111,7 +111,11 @@ class JobLooks:
             if status and not status.is_over:  # while it is deleted, too, its workers may still publish
                 status = replace(status, deleting=False)
             if not snapshot.outage or not state:
-                state = job_state(status, self.record.keys, self.store, self.backend)
+                try:
+                    state = job_state(status, self.record.keys, self.store, self.backend)
+                except StorageFailed as failure:
+                    if not (state and failure.retryable):
+                        raise
             yield snapshot, state
 
     def wait(self, timeout: float | None, note: Callable[[str], None]) -> str:
@@ -174,27 +178,44 @@ class JobLooks:
         yield News(state, snapshot, rest, (), monitor.current, failure, is_last=is_last)
 
     def lines(
-        self, note: Callable[[str], None], worker: int | None = None, *, is_followed: bool
+        self,
+        note: Callable[[str], None],
+        worker: int | None = None,
+        attempt: int | None = None,
+        *,
+        is_followed: bool,
     ) -> Iterator[AttemptLine]:
-        """Yields what the workers say, with the attempts that they belong to.
+        """Returns what the workers say, with the attempts that they belong to.
 
         Args:
             note: takes which logs are left out and, while the job is followed, why there is no news.
             worker: the only one whose lines are given; None: all.
-            is_followed: whether to go on until the job has ended.
+            attempt: the only one whose lines are given; None: all.
+            is_followed: whether to go on until the job, or the attempt, has ended.
         """
         views = until_read(self.views(worker)) if is_followed else until_now(self.views(worker))
         logs, monitor = RunLogs(self.record, self.store, worker, is_followed=is_followed), self.monitor()
-        snapshot, left_out = Snapshot(), ""
-        for snapshot, _ in views:
-            if snapshot.note and not left_out:
-                left_out = snapshot.note
-                note(left_out)
-            yield from logs.lines(snapshot)
-            for diagnosis in monitor.look(snapshot) if is_followed else ():
-                if diagnosis.cause in ("cluster", "permission"):
-                    note(diagnosis.message)
-        yield from logs.finish(snapshot, is_over=is_followed)
+        left_out = ""
+
+        def read() -> Iterator[AttemptLine]:
+            nonlocal left_out
+            snapshot = Snapshot()
+            for snapshot, _ in views:
+                if snapshot.note and not left_out:
+                    left_out = snapshot.note
+                    note(left_out)
+                yield from logs.lines(snapshot)
+                for diagnosis in monitor.look(snapshot) if is_followed else ():
+                    if diagnosis.cause in ("cluster", "permission"):
+                        note(diagnosis.message)
+            yield from logs.finish(snapshot, is_over=is_followed)
+
+        def num_followed() -> int:
+            return is_followed and (1 if left_out or worker is not None else self.record.run.workers)
+
+        if attempt is None:
+            return read()
+        return of_attempt(read(), attempt, self.record.name, num_followed=num_followed)
 
     def how_to_look(self) -> str:
         """Returns what a person can do about a silence; empty where there is nothing."""

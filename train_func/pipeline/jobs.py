@@ -45,10 +45,10 @@ def check_retry(job: Job, store: Store, began: str) -> None:
         if state == "Failed":
             job.result()
     except JobFailed as failure:
-        if failure.cause in FINAL:
+        if failure.cause in FINAL or not failure.retryable:
             remedy = "run the pipeline again, and it goes on from the newest checkpoint"
             words = f"{failure}\n  not tried again in the pipeline run that began at {began}: {remedy}"
-            raise JobFailed(words, cause=failure.cause) from failure
+            raise JobFailed(words, cause=failure.cause, retryable=False) from failure
 
 
 def log_numbers(metrics: Any, values: dict[str, Any]) -> None:

@@ -55,17 +55,23 @@ def load_entry(cache: Path, key: str, make: Callable[[Path], None], load: Callab
     path = entry(cache, key, make)
     try:
         return load(path)
-    except (ValueError, OSError) as error:  # Arrow's and JSON's are ValueErrors
-        # A file is absent while another process makes the entry again.
-        if isinstance(error, OSError) and error.errno not in (None, errno.ENOENT):
+    except (ValueError, OSError) as error:
+        if not _may_be_damage(error):
             raise
     with _lock(path):
         try:
             return load(path)  # another process has made it again
-        except (ValueError, OSError):
+        except (ValueError, OSError) as error:
+            if not _may_be_damage(error):
+                raise
             remove(path)
             _make(path, make)
             return load(path)
+
+
+def _may_be_damage(error: Exception) -> bool:
+    """Arrow's and JSON's errors are ValueErrors; a file is absent while another process makes the entry again."""
+    return not isinstance(error, OSError) or error.errno in (None, errno.ENOENT)
 
 
 def remove(path: Path) -> None:

@@ -1,5 +1,7 @@
 """Asks the Hugging Face Hub what it holds under an id, downloads models from it, and says why one cannot be had."""
 
+import errno
+import re
 import traceback
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -18,9 +20,12 @@ from huggingface_hub.errors import (
 )
 
 from train_func.errors import InvalidInput
+from train_func.wire.exits import NO_SPACE
 from train_func.worker.inputs.locate import HubUnreachable, Reference
 
 ANSWER_SECONDS = 10.0  # for one answer
+_OF_DISK = {*NO_SPACE, errno.EACCES, errno.EPERM, errno.EROFS}
+_OS_ERROR = re.compile(r"\(os error (\d+)\)")  # how hf_xet tells an errno
 
 
 @dataclass(frozen=True)
@@ -119,8 +124,23 @@ def _reason(error: BaseException) -> str:
 
 def outage_in(reference: Reference, error: BaseException) -> HubUnreachable | None:
     """Returns the outage of the Hub that an error of a download followed from; None if it has another reason."""
-    cause = next(filter(_is_outage, causes(error)), None)
-    return unreachable(reference, _reason(cause)) if cause else None
+    # What the disk refuses while the library tries again counts, and not why it tried again.
+    decisive = (cause for cause in causes(error) if _errno(cause) in _OF_DISK or _is_outage(cause))
+    cause = next(decisive, None)
+    return unreachable(reference, _reason(cause)) if cause and _errno(cause) not in _OF_DISK else None
+
+
+def full_disk_in(error: BaseException) -> OSError | None:
+    """Returns an error of its own, with errno, of the full disk that an error followed from; None if of none."""
+    full = ((number, cause) for cause in causes(error) if (number := _errno(cause)) in NO_SPACE)
+    return next((OSError(number, str(cause)) for number, cause in full), None)
+
+
+def _errno(error: BaseException) -> int | None:
+    if not isinstance(error, (OSError, RuntimeError)):
+        return None
+    told = _OS_ERROR.search(str(error))
+    return getattr(error, "errno", None) or (int(told[1]) if told else None)
 
 
 def causes(error: BaseException | None) -> Iterator[BaseException]:
@@ -175,7 +195,7 @@ def snapshot(
         copy = "a part of it only" if isinstance(error, IncompleteSnapshotError) else "no copy of it"
         raise unreachable(reference, outage.why, copy) from None
     except (OSError, RuntimeError) as error:
-        if midway := outage_in(reference, error):
-            raise midway from error
+        if reason := full_disk_in(error) or outage_in(reference, error):
+            raise reason from error
         raise
     return Path(folder)

@@ -16,8 +16,7 @@ from huggingface_hub import constants
 from huggingface_hub.errors import HTTPError
 
 from train_func.errors import InvalidInput
-from train_func.wire.exits import NO_SPACE
-from train_func.worker.inputs.hub import away, causes, look_up, outage_in, unreachable
+from train_func.worker.inputs.hub import away, full_disk_in, look_up, outage_in, unreachable
 from train_func.worker.inputs.locate import HubUnreachable, Reference
 
 
@@ -48,8 +47,8 @@ def read_saved(folder: Path) -> dict[str, pa.Table]:
         loaded = load_from_disk(str(folder))
         return _tables(loaded if isinstance(loaded, DatasetDict) else DatasetDict(all=loaded))
     except (pa.ArrowInvalid, ValueError, KeyError, OSError) as error:
-        if _is_full(error):
-            raise
+        if full := full_disk_in(error):
+            raise full from error
         raise InvalidInput(
             f"{folder}: is no whole saved data set ({type(error).__name__}: {error}); save it again with save_to_disk",
             cause="data",
@@ -97,18 +96,11 @@ def _cached(reference: Reference, subset: str | None, outage: HubUnreachable) ->
 
 
 def _unloadable(reference: Reference, subset: str | None, error: Exception) -> Exception:
-    if _is_full(error):
-        return error
-    if outage := outage_in(reference, error):
-        return outage
+    if reason := full_disk_in(error) or outage_in(reference, error):
+        return reason
     text = str(error).strip()
     if "Config name is missing" in text or "BuilderConfig" in text:
         subsets = text[text.find("[") : text.find("]") + 1] or text
         what = f"has no subset {subset!r}" if subset else "has several subsets"
         return InvalidInput(f"{reference} {what}; give subset= one of {subsets}", cause="data")
     return InvalidInput(f"{reference}: cannot be loaded: {type(error).__name__}: {text[:500]}", cause="data")
-
-
-def _is_full(error: BaseException) -> bool:
-    """Returns whether a full disk is among the causes of the error."""
-    return any(isinstance(cause, OSError) and cause.errno in NO_SPACE for cause in causes(error))

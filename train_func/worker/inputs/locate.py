@@ -152,10 +152,11 @@ def is_in_store(address: str) -> bool:
 
 
 def _existing(reference: Reference, path: Path) -> Path:
-    if path.exists():
-        return path
-    parent = next(folder for folder in path.parents if folder.is_dir())
-    here = sorted(sibling.name for sibling in parent.iterdir() if not sibling.name.startswith("."))
+    with reference.reading():
+        if path.exists():
+            return path
+        parent = next(folder for folder in path.parents if folder.is_dir())
+        here = sorted(sibling.name for sibling in parent.iterdir() if not sibling.name.startswith("."))
     nearest = near(path.relative_to(parent).parts[0], here)
     raise reference.fault(f"no such file or folder: {path}; {parent} holds {nearest}")
 
