@@ -17,6 +17,7 @@ from train_func.worker.supervisor.coordinator import (
     RESIZE_SECONDS,
     ROOT_SECONDS,
     SILENCE_SECONDS,
+    Coordinator,
     GroupPhase,
     GroupState,
     Order,
@@ -345,6 +346,25 @@ def test_an_elastic_group_goes_on_without_a_worker_that_does_not_get_ready():
     assert group.pass_time(NEXT_ROUND_SECONDS - 1, 0, 1, 2).phase is STOP
     group.pass_time(1, 0, 1)
     assert group.order(0) == Order(CLAIM, 2, members=(0, 1))
+
+
+@pytest.mark.parametrize(
+    ("num_lost", "num_stopped", "has_enough"), [(2, 0, True), (3, 0, False), (2, 1, False), (1, 2, True), (0, 3, True)]
+)
+def test_a_lead_has_enough_workers_while_less_than_half_of_its_group_is_lost_to_it(num_lost, num_stopped, has_enough):
+    group = runs(4, min_workers=1)
+    for worker in range(1, 1 + num_stopped):
+        group.tell(worker, **failed(worker, STOPPED))
+        group.tell(worker, **LEFT)
+    remaining = range(1 + num_stopped + num_lost, 4)
+    group.pass_time(2 * SILENCE_SECONDS, 0, *remaining)
+    assert Coordinator(group.state).has_enough() == has_enough
+    for worker in (0, *remaining):
+        group.begin_again(worker)
+    assert group.state.round == 2
+    assert Coordinator(group.state).has_enough() == has_enough
+    group.come(3, **PREPARED)
+    assert Coordinator(group.state).has_enough()
 
 
 def test_an_elastic_group_waits_while_too_few_are_left_and_goes_on_with_the_next_that_comes():

@@ -1,6 +1,7 @@
 """The members of a group: they find a lead, wait for one another, hear why a round ends, begin again, and leave."""
 
 import signal
+import socket
 import threading
 import time
 from dataclasses import replace
@@ -137,12 +138,13 @@ CALLS = {
 
 
 @pytest.mark.parametrize("call", CALLS.values(), ids=CALLS)
-def test_a_coordinator_that_has_gone_is_a_lost_peer_and_no_fault_of_the_supervisor(call):
+@pytest.mark.parametrize(("worker", "message"), [(1, "worker 2"), (2, "another worker leads")])
+def test_a_coordinator_that_has_gone_is_a_lost_peer_and_no_fault_of_the_supervisor(call, worker, message):
     def ask(report):
         raise ConnectionRefusedError
 
-    with pytest.raises(PeersLost, match="worker 2"):
-        call(Member(Way(ask, "127.0.0.1", lead=2), Report(1, "pod 1", 1), Stop()))
+    with pytest.raises(PeersLost, match=message):
+        call(Member(Way(ask, "127.0.0.1", lead=2), Report(worker, f"pod {worker}", 1), Stop()))
 
 
 def test_a_worker_that_is_busy_reports_all_the_same():
@@ -209,6 +211,33 @@ def test_a_lead_that_cannot_be_reached_is_replaced_only_once_it_shows_no_more_th
         assert (type(refused), f"127.0.0.1:{port}" in str(refused)) == (OSError, True)
         assert worker.find(40, is_left=is_left).lead == 1
     assert store.names(LEADS) == ["1.json", "2.json"]
+
+
+def test_a_lead_that_may_live_gets_time_for_three_records_while_the_store_answers(store, seeks, monkeypatch):
+    monkeypatch.setattr(connection, "GREETING_SECONDS", 0.05)
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        put_lead(store, 1, silent.getsockname()[1])
+        worker = seeks(0)
+        begun = worker.now
+        for _ in range(3):
+            assert isinstance(worker.find(2), OSError)
+            with monkeypatch.context() as away:
+                away.setattr(store, "names", refuse)
+                with pytest.raises(StorageFailed):
+                    worker.lead.find(is_left=True)
+            worker.now += 60.0
+        begun = worker.now
+        assert worker.find(40).lead == 0
+    assert worker.now - begun == 3 * lead.LEAD_BEAT_SECONDS
+    worker = seeks(1)  # of a process that has gone
+    put_lead(store, 3, 1)
+    begun = worker.now
+    assert worker.find(40).lead == 1
+    assert worker.now - begun < 3 * lead.LEAD_BEAT_SECONDS
+
+
+def refuse(*args):
+    raise StorageFailed("no answer", reason="unreachable")
 
 
 @pytest.mark.parametrize(("num_left", "gather"), [(2, REGATHER_SECONDS), (0, GATHER_SECONDS)])

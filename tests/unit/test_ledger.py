@@ -190,6 +190,14 @@ def test_the_attempt_that_ends_is_counted_although_a_peer_has_recorded_its_final
     assert attempts.account(lease.attempt).spent
 
 
+def test_an_attempt_that_ends_does_not_count_those_that_have_begun_without_it(attempts):
+    lived(attempts, 147)
+    lease = attempts.claim()
+    lived(attempts, None)
+    account = attempts.account(lease.attempt)
+    assert (account.num_charged, account.spent) == (2, False)
+
+
 def test_each_submission_has_all_its_attempts_and_numbers_go_on(store):
     first, second = (
         Ledger(store, record(submitted=f"2026-11-21T14:00:0{second}+00:00"), worker=0, pod="p") for second in (0, 9)
@@ -243,6 +251,9 @@ def test_an_attempt_ended_because_of_the_worker_that_was_lost_even_if_only_the_o
     facts = ["worker 1", "SIGKILL"] if is_recorded else ["worker 1", "no record"]
     assert (unnamed(reason, *facts), "worker 0" in reason, step) == ([], False, 39)
     assert attempts.end_of(2) == ("", 0)
+    alone = Ledger(store, record(), worker=2, pod="p")
+    alone.write_end(alone.claim_unformed(), verdict(146, worker=2), [])
+    assert attempts.end_of(2) == (reason, step)
 
 
 def test_who_is_out_of_attempts_follows_the_worker_in_which_the_last_one_ended(store, attempts):

@@ -182,6 +182,8 @@ class Ledger:
         """Yields the numbers of the attempts of this submission, the newest first."""
         submitted = self._record.submitted
         for number in sorted(ended, reverse=True):
+            if current is not None and number > current:
+                continue  # of the workers that go on without this one
             lease = self._lease_of(number) if number != current else None
             if lease and lease.submitted != submitted and not lease.formed:
                 continue  # of a superseded job, whose worker may end after the attempts of this one began
@@ -195,8 +197,17 @@ class Ledger:
         return self._read_first([end for end in ends if end.root_cause and end.exit_code != 0])
 
     def end_of(self, number: int) -> tuple[str, int]:
-        """Returns why this attempt has ended, in words, and its last step, as far as its workers have recorded them."""
-        ends = [end for end in self._ended().get(number, {}).values() if end.exit_code]
+        """Returns why this attempt has ended, in words, and its last step, as far as its workers have recorded them.
+
+        Where no group formed for it, those of the newest attempt before it for which one did.
+        """
+        ended = self._ended()
+        trained = (
+            before
+            for before in range(number, 0, -1)
+            if before not in ended or (lease := self._lease_of(before)) is None or lease.formed
+        )
+        ends = [end for end in ended.get(next(trained, number), {}).values() if end.exit_code]
         first = self._read_first(sorted(ends, key=lambda end: not end.root_cause))  # others name the one they followed
         return first.reason if first else "", max((end.step for end in ends), default=0)
 

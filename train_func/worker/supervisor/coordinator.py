@@ -162,6 +162,8 @@ class GroupState:
     """Time since which enough workers are there (WAIT), or one has failed or is ready for the next round (STOP)."""
     failures: tuple[Report, ...] = ()
     """Failures of workers in this round."""
+    lost: frozenset[int] = frozenset()
+    """The lost workers of the last round of more than one worker; none that was stopped or has left by itself."""
     verdict: Verdict | None = None
 
     @property
@@ -251,7 +253,9 @@ def _with(state: GroupState, report: Report) -> GroupState:
 def _lose(state: GroupState, report: Report) -> GroupState:
     """Returns the state without a lost worker; while the group forms, its place is free at once."""
     if state.phase is not GroupPhase.WAIT:
-        return _with(state, replace(report, status=Status.LEFT))
+        was_stopped = report.verdict is not None and report.verdict.exit_code == exits.STOPPED
+        lost = state.lost if was_stopped or report.status is Status.LEFT else state.lost | {report.worker}
+        return replace(_with(state, replace(report, status=Status.LEFT)), lost=lost)
     members = {worker: member for worker, member in state.members.items() if worker != report.worker}
     return replace(state, members=members, since=None)
 
@@ -327,6 +331,7 @@ def _begin_again(state: GroupState, now: float) -> GroupState:
         members=members,
         newcomers={worker: report for worker, report in state.newcomers.items() if worker not in members},
         looked=state.looked,
+        lost=frozenset() if len(members) > 1 else state.lost,
     )
 
 
@@ -384,10 +389,11 @@ class Coordinator:
         self.is_retired = True
 
     def has_enough(self) -> bool:
-        """Returns whether a round can have enough of the workers that are there."""
+        """Returns whether enough workers are there for a round, and at least half of the last group."""
         state = self._state
-        living = [worker for worker, report in state.members.items() if report.status is not Status.LEFT]
-        return len({*living, *state.newcomers}) >= state.min_workers
+        living = {worker for worker, report in state.members.items() if report.status is not Status.LEFT}
+        half = (len(living | state.lost) + 1) // 2
+        return len(living | state.newcomers.keys()) >= max(state.min_workers, half)
 
     def usages(self) -> dict[int, Usage]:
         """Returns the last reported usage of each worker."""

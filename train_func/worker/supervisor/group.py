@@ -89,7 +89,7 @@ class Member:
         if self._verdict:
             raise PeersLost(f"worker {self._verdict.worker} has ended", self._verdict)
         if self.has_gone:
-            raise PeersLost(lost_verdict(self.lead).message)
+            raise PeersLost("another worker leads the group" if self.is_lead else lost_verdict(self.lead).message)
 
     def hear(self, *phases: GroupPhase, stop: Stop | None = None, **changes: Any) -> Order:
         """Reports these changes, and returns the order once the group is in one of these phases.

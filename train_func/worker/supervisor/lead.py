@@ -2,10 +2,11 @@
 
 The lead of a group of a fixed size is worker 0, whose name is in the environment of every pod. In an elastic group any
 worker may be lost, so the lead is the worker that wrote the newest of the numbered records in the store; each record is
-put if absent. A lead that has enough workers puts its record again every second. A worker calls the newest lead. If
-that neither answers nor puts its record, the worker takes the next number, after a pause that is longer for a higher
-index and for a worker that was in no group. So mostly the lowest remaining worker leads, and a worker that alone cannot
-reach the others takes nothing from them: it waits.
+put if absent. A lead that has enough workers, and at least half of its last group, puts its record again every second.
+A worker calls the newest lead. If that neither answers nor puts its record, the worker takes the next number, after a
+pause that is longer for a higher index and for a worker that was in no group. So mostly the lowest remaining worker
+leads, and a worker that alone cannot reach the others takes nothing from them: it waits. A lead that alone cannot reach
+the others is replaced.
 
 A lead that was stopped or cut off, and goes on, finds a newer record within a second or before it begins a round. Then
 it answers no report any more, and joins as any other. Records keep no worker from training; the lease of an attempt
@@ -20,6 +21,7 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Protocol
 
+from train_func.errors import StorageFailed
 from train_func.storage import Store, put_new
 from train_func.wire.codec import Record
 from train_func.wire.layout import newest_number
@@ -38,7 +40,9 @@ from train_func.worker.supervisor.coordinator import (
 from train_func.worker.supervisor.usage import Usage
 
 LEAD_BEAT_SECONDS = 1.0  # between two records of a lead
-LEAD_SILENCE_SECONDS, SECONDS_PER_WORKER = 2.0, 0.5  # without answer and record, and more for each lower worker
+LEAD_GONE_SECONDS = 1.0  # without a new record of a lead whose process has gone, as its machine says, or of any lead
+LEAD_SILENCE_SECONDS = 3 * LEAD_BEAT_SECONDS  # the same of a lead that does not answer and may live
+SECONDS_PER_WORKER = 0.5  # more for each lower worker
 NEWCOMER_SECONDS = 6.0  # more for a worker that was in no group, while those that are left may find a lead
 
 Ask = Callable[[Report], Order]
@@ -141,12 +145,17 @@ class ElectedLead:
             Finished: nothing is left to lead.
             StorageFailed: the store is away.
         """
-        environment, number = self._environment, self._newest()
-        data = self._store.get(self._key(number)).data if number else b""
+        environment = self._environment
+        try:
+            number = self._newest()
+            data = self._store.get(self._key(number)).data if number else b""
+        except StorageFailed:
+            self._seen = None  # a lead is not silent while the store is away
+            raise
         now = time.monotonic()
         if data != self._seen:
             self._seen, self._since = data, now
-        error = OSError("no worker leads the group yet")
+        error, patience = OSError("no worker leads the group yet"), LEAD_GONE_SECONDS
         if number:
             lead = LeadRecord.from_json(data, self._key(number))
             host, port = _split(lead.address)
@@ -154,6 +163,7 @@ class ElectedLead:
                 ask = Connection(host, port, environment.group_key).report
                 way = Way(ask, own_address(lead.address), lead.worker)
             except OSError as failure:
+                patience = LEAD_GONE_SECONDS if isinstance(failure, ConnectionRefusedError) else LEAD_SILENCE_SECONDS
                 error = OSError(
                     f"worker {lead.worker} leads the group, and {lead.address} cannot be reached: {failure}"
                 )
@@ -161,7 +171,7 @@ class ElectedLead:
                 self._seen = None  # from now on its silence counts
                 return way
         is_first = not number and environment.worker == 0
-        patience = LEAD_SILENCE_SECONDS + SECONDS_PER_WORKER * environment.worker
+        patience += SECONDS_PER_WORKER * environment.worker
         if number and not is_left:
             patience += NEWCOMER_SECONDS
         if not is_first and now - self._since < patience:
@@ -193,8 +203,10 @@ class ElectedLead:
 
     def _beat(self, number: int, record: LeadRecord, coordinator: Coordinator) -> None:
         """Puts the record of this lead again and again, until another worker leads."""
+        due = time.monotonic() + LEAD_BEAT_SECONDS
         while not coordinator.is_retired:
-            time.sleep(LEAD_BEAT_SECONDS)
+            time.sleep(max(0.0, due - time.monotonic()))
+            due = time.monotonic() + LEAD_BEAT_SECONDS
             with contextlib.suppress(Exception):  # as of a store that is away
                 self.check()
                 if coordinator.has_enough():
