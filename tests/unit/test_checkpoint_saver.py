@@ -260,6 +260,29 @@ def test_before_an_evaluation_that_outlasts_a_save_the_one_on_its_way_gives_way(
     assert [int(step) for step in re.findall(r"saved the checkpoint of step (\d+)", capsys.readouterr().out)] == saved
 
 
+def test_an_evaluation_does_not_wait_for_a_store_that_is_silent(saving, endless, tmp_path, monkeypatch, capsys):
+    made = Checkpointing(saving.store, saving.record, 1, number=0, made_of={}, folder=tmp_path / "files")
+    goes_on = threading.Event()
+
+    def silent(key, path, **options):
+        endless.begun.put(path)
+        assert goes_on.wait(30)
+        return endless.upload(key, path, **options)
+
+    def take():
+        return Parts({"w": torch.arange(101)}, {"used": []})
+
+    monkeypatch.setattr(saving.store, "upload", silent)
+    made.decide([1, 0, 0, 0], 7, take)
+    endless.begun.get(timeout=30)
+    threading.Timer(10, goes_on.set).start()
+    made.save_before(math.inf, 8, take)
+    assert not goes_on.is_set()
+    goes_on.set()
+    made.close()
+    assert re.findall(r"saved the checkpoint of step (\d+)", capsys.readouterr().out) == ["7"]
+
+
 def test_the_state_that_was_restored_is_not_saved_again(saving, tmp_path):
     """What ends the ranks before they have done a step, again and again, would be taken for progress."""
     keys, steps = saving.record.keys, []

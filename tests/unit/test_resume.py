@@ -176,9 +176,12 @@ def test_a_trainer_goes_on_from_another_run_with_the_arguments_of_its_own(traine
     assert rates == pytest.approx({step: 1e-4 * (22 - step) / 21 for step in range(min(rates), 22)})
 
 
-def test_a_trainer_does_not_go_on_with_another_kind_of_optimizer(trained):
+@pytest.mark.parametrize(
+    "another", [{"optim": "sgd"}, {"lr_scheduler_type": "greedy", "eval_strategy": "epoch", "eval_rows": 4}], ids=str
+)
+def test_a_trainer_does_not_go_on_with_another_kind_of_optimizer_or_schedule(trained, another):
     with pytest.raises(AssertionError, match="as it was told"):
         trained(last=3)
     with pytest.raises(StorageFailed) as refused:
-        trained("a-run", optim="sgd")
-    assert unnamed(refused.value, "a-run", "optimizer", "without resume") == []
+        trained("a-run", **another)
+    assert unnamed(refused.value, "a-run", "optimizer", "schedule", "without resume") == []

@@ -317,8 +317,8 @@ def test_a_call_goes_to_the_store_of_the_environment(a_record, store, monkeypatc
         assert session.store.address == store.address
 
 
-@pytest.mark.parametrize("fails", [True, False])
-def test_a_call_leaves_no_checkpoints_which_nothing_would_find_again(a_record, store, monkeypatch, fails):
+@pytest.mark.parametrize("ends", ["done", "error", "left and held"])
+def test_a_call_leaves_no_checkpoints_which_nothing_would_find_again(a_record, store, monkeypatch, ends):
     monkeypatch.setenv("TRAIN_FUNC_STORE", store.address)
     run, saved = a_record(epochs=1, batch_size=8, checkpoint_every=0).run, []
 
@@ -328,12 +328,16 @@ def test_a_call_leaves_no_checkpoints_which_nothing_would_find_again(a_record, s
     with contextlib.suppress(ZeroDivisionError), Session(run.to_dict()) as session:
         model = torch.nn.Linear(1, 1)
         session.checkpoint(model, torch.optim.AdamW(model.parameters()))
-        for step in session.steps(split_dataset_by_node(session.plan(ROWS), 0, 1)):
+        loop = session.steps(split_dataset_by_node(session.plan(ROWS), 0, 1))
+        for step in loop:
             wait_for_saves()
             saved += files()
             assert [*step]
-        _ = 1 / (not fails)
+            if saved and ends == "left and held":
+                break
+        _ = 1 / (ends != "error")
     assert saved
+    assert next(loop, None) is None  # which would save another
     assert files() == []
 
 

@@ -194,9 +194,10 @@ def test_something_else_than_an_s3_server_is_told(environment, silent):
         ("InternalError", "unreachable"),
         ("Busy", "unreachable"),
         ("AccessDenied", "denied"),
+        ("MethodNotAllowed", "address"),
     ],
 )
-def test_what_a_server_accepts_to_delete_and_does_not_is_tried_again_unless_it_is_denied(environment, code, reason):
+def test_what_a_server_accepts_to_delete_and_does_not_is_tried_again_where_it_is_busy(environment, code, reason):
     error = f"<Error><Key>run/a</Key><Code>{code}</Code><Message>later</Message></Error>"
     with running(ApiServer()) as server:
         server.answer = lambda asked: Answer(200, f"<DeleteResult>{error}</DeleteResult>".encode())

@@ -67,8 +67,8 @@ def submit(
         on: the backend, ``Local()`` by default.
         fresh: train again from the beginning, as the next generation of the run.
         resume: the name of a run that has ended, such as the one before a line was fixed. Until this run has a
-            checkpoint of its own, this job goes on from the newest one of that run, whose plan, model and kind of
-            optimizer have to be the same; a later job does so if ``resume`` is given again.
+            checkpoint of its own, this job goes on from the newest one of that run, whose plan, model, kind of
+            optimizer and kind of schedule have to be the same; a later job does so if ``resume`` is given again.
 
     Raises:
         SourceRefused: the function cannot travel; every reason is named with its cell and line.

@@ -42,7 +42,8 @@ _CODES: dict[StorageReason, str] = {
     "bucket": "NoSuchBucket",
     "full": "XMinioStorageFull XMinioAdminBucketQuotaExceeded QuotaExceeded",
     "damaged": "BadDigest InvalidRange XAmzContentChecksumMismatch XAmzContentSHA256Mismatch",
-    "unreachable": "RequestTimeout",
+    # The server accepts a deletion, and says of single objects that it is busy: an error within a 200.
+    "unreachable": "RequestTimeout SlowDown SlowDownRead SlowDownWrite InternalError ServiceUnavailable Busy",
 }
 _REASONS = {code: reason for reason, codes in _CODES.items() for code in codes.split()}
 _STATUSES: dict[int, StorageReason] = {403: "denied", 429: "unreachable", 501: "unsupported", 507: "full"}
@@ -97,9 +98,7 @@ def read_fault(error: Exception) -> S3Fault:
         status = int(error.response.get("ResponseMetadata", {}).get("HTTPStatusCode", 0))
         has_no_code = code in ("", str(status))
         what = f"the server says {status}" if has_no_code else f"the server says {code} ({status})"
-        # The server accepts a deletion, and says of single objects that it is busy: an error within a 200.
-        is_busy = status >= 500 or status == 200
-        reason = _REASONS.get(code) or _STATUSES.get(status) or ("unreachable" if is_busy else "address")
+        reason = _REASONS.get(code) or _STATUSES.get(status) or ("unreachable" if status >= 500 else "address")
         # A 404 without S3's own code may come from a wrong address; an answer that was cut on the way lost its code.
         is_cut = reason == "address" and has_no_code
         return S3Fault(reason, what, reason == "damaged" or code == "ConditionalRequestConflict" or is_cut)

@@ -185,6 +185,8 @@ class Session:
             if self.rank == 0 and error is None:
                 self._publication.finish()
             if self._is_call:  # none finds its checkpoints again
+                if self._own_loop and (loop := self._own_loop()):
+                    loop.close()  # the function holds it: it would save what it has begun
                 delete_checkpoints(self.store, self.record, RECORD_SECONDS)
 
     @cached_property

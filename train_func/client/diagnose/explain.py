@@ -331,7 +331,7 @@ def checkpoints_remedy(of: str, name: str) -> str:
         return "train from the beginning: submit(..., fresh=True); or undo what the error names, and submit again"
     return (
         "submit again without resume=, which trains from the beginning; or with resume= of a run that, unlike "
-        f"{of}, has the same plan (rows, epochs, batch_size, seed), model, precision and optimizer"
+        f"{of}, has the same plan (rows, epochs, batch_size, seed), model, precision, optimizer and kind of schedule"
     )
 
 

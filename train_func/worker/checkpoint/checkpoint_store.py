@@ -72,7 +72,7 @@ class Manifest(Record):
     world_size: int
     """The number of ranks that saved it; each has a file of its own in it."""
     fingerprint: str
-    """A digest of model, precision and optimizer; a training with other ones cannot resume from the checkpoint."""
+    """A digest of model, precision, optimizer and schedule; a training with others cannot resume from it."""
     files: Mapping[str, FileEntry]
     """The files by name."""
 
@@ -115,7 +115,7 @@ class Checkpoints:
     """The checkpoints of one training of a generation, for attempt ``attempt``."""
 
     def __init__(self, store: Store, record: RunRecord, attempt: int, fingerprint: str, training: int = 0) -> None:
-        """``fingerprint``: a digest of model, precision and optimizer; ``training``: number of the training, from 0."""
+        """``fingerprint``: of model, precision, optimizer and schedule; ``training``: its number, from 0."""
         self._store, self._record, self._attempt = store, record, attempt
         self._fingerprint, self._training = fingerprint, training
         self._whole: list[tuple[CheckpointId, Manifest]] = []
@@ -170,7 +170,7 @@ class Checkpoints:
         if other:
             way = (
                 f"{self._record.name} was to resume from them: submit it without resume, which trains from the "
-                "beginning, or name a run with the same plan, model, precision and optimizer"
+                "beginning, or name a run with the same plan, model, precision, optimizer and kind of schedule"
             )
         error = StorageFailed(
             f"none of the checkpoints of {record.name} can be used:\n{faults}\n{way}", reason="damaged"
@@ -191,7 +191,7 @@ class Checkpoints:
         if wrong := [f"{name} {getattr(manifest, name)}" for name in place if getattr(manifest, name) != place[name]]:
             raise _damaged(key, f"it is of {', '.join(wrong)}")
         if manifest.fingerprint != self._fingerprint:
-            raise _damaged(key, "it was saved by a training of another model, precision or optimizer")
+            raise _damaged(key, "it was saved by a training of another model, precision, optimizer or kind of schedule")
         if set(manifest.files) - SELDOM != {TRAINING, *map(of_rank, range(manifest.world_size))}:
             raise _damaged(key, f"its files are {sorted(manifest.files)}, of {manifest.world_size} ranks")
         states: dict[str, State] = {}

@@ -24,6 +24,9 @@ from train_func.worker.rank import marks, reporting, stop_flag, world
 from train_func.worker.rank.marks import Phase
 from train_func.worker.stop import work_seconds
 
+# An upload sees only between two of its parts that it is given up; a request to a silent server takes 40 s.
+GIVING_UP_SECONDS = 1.0
+
 
 @dataclass(frozen=True)
 class Parts:
@@ -195,9 +198,14 @@ class Checkpointing:
         Does nothing if saving costs more than it is worth."""
         if step in (0, self._begun_at, self._taken_at):
             return
-        if world.on_rank_zero(
-            lambda: self._saver is not None and self._saver.is_worth_it_before(seconds, _grace_seconds())
-        ):
+
+        def may_save() -> bool:
+            saver = self._saver
+            if saver is None or not saver.is_worth_it_before(seconds, _grace_seconds()):
+                return False
+            return saver.give_up(GIVING_UP_SECONDS)
+
+        if world.on_rank_zero(may_save):
             self._save(step, world.on_all_ranks(take))
             self.before_update()
 

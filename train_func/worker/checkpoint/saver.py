@@ -97,14 +97,22 @@ class Saver:
         """Makes the next checkpoint due."""
         self._is_asked = True
 
+    def give_up(self, seconds: float | None = None) -> bool:
+        """Gives up the checkpoint that is on its way; if that takes longer than ``seconds``, it goes on after all.
+
+        Returns whether none is on its way any more.
+        """
+        self._is_given_up = True
+        is_over = self.wait(seconds)
+        self._is_given_up = False
+        return is_over
+
     def begin(self, snapshot: StepState) -> None:
         """Begins a checkpoint; call ``wait_copied`` before tensors change.
 
         A checkpoint that is on its way is given up, unless all of its files are in the store.
         """
-        self._is_given_up = True
-        self.wait()
-        self._is_given_up = False
+        self.give_up()
         self._begun = begun = time.monotonic()
         self._is_asked = False
         tensors: dict[str, torch.Tensor] = {}

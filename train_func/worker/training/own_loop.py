@@ -61,7 +61,10 @@ class OwnState:
         self._objects = {name: of.module if is_ddp[name] else of for name, of in objects.items()}
         self._bases = {name: weights.base_names(of) for name, of in self._objects.items() if isinstance(of, nn.Module)}
         world.on_all_ranks(self._check)
-        if not any(hasattr(of, "param_groups") for of in self._objects.values()):
+        optimizers = [of for of in self._objects.values() if hasattr(of, "param_groups")]
+        for optimizer in optimizers:
+            weights.keep_first_rates(optimizer)
+        if not optimizers:
             world.note(
                 "session.checkpoint was given no optimizer: after a restart it begins anew, and the result may differ; "
                 "give it beside the model, as in session.checkpoint(model, optimizer)"
@@ -69,7 +72,7 @@ class OwnState:
         made = {
             name: [[own, str(of.dtype), list(of.shape)] for own, of in held.named_parameters()]
             if isinstance(held, nn.Module)
-            else type(held).__name__
+            else weights.kind_of(held)
             for name, held in self._objects.items()
         }
         bases = {

@@ -208,6 +208,7 @@ class Trainer(transformers.Trainer):
         sums = Sums(parameters_of([self.model], [self.optimizer]), parallel)
         sums.check_alike(whole=False)
         weights.take_rank_zeros(self.model)
+        weights.keep_first_rates(self.optimizer)
         if restored:
             trainer_state.restore(self, restored)
             reach("training restored")

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from transformers import TrainerControl
 from transformers.trainer_callback import CallbackHandler, ExportableState, TrainerCallback, TrainerState
+from transformers.trainer_utils import SchedulerType
 
 from train_func.worker.checkpoint.checkpointing import Resumption
 from train_func.worker.checkpoint.state import State
@@ -24,6 +25,7 @@ from train_func.worker.training.weights import (
     freeze,
     frozen_names,
     has_adapters,
+    kind_of,
     load_optimizer,
     load_own_weights,
     own_options,
@@ -87,17 +89,25 @@ def made_of(trainer: "Trainer") -> dict[str, Any]:
     model = trainer.accelerator.unwrap_model(trainer.model)
     parameters = model.named_parameters()
     weights = [[name, str(value.dtype), list(value.shape), value.requires_grad] for name, value in parameters]
-    made = {"weights": weights, "optimizer": _optimizer_name(trainer)}
+    made = {"weights": weights, "optimizer": _optimizer_name(trainer), "schedule": _schedule_name(trainer)}
     return {**made, **({"base": base_sha256(model)} if has_adapters(model) else {})}
 
 
 def _optimizer_name(trainer: "Trainer") -> str:
     """Returns the class of the optimizer that the Trainer was given, or else the name of the one that it will make."""
     if trainer.optimizer is not None:
-        return type(getattr(trainer.optimizer, "optimizer", trainer.optimizer)).__name__  # accelerate wraps it
+        return kind_of(trainer.optimizer)
     if trainer.optimizer_cls_and_kwargs:
         return str(trainer.optimizer_cls_and_kwargs[0].__name__)
     return str(trainer.args.optim)
+
+
+def _schedule_name(trainer: "Trainer") -> str:
+    """Returns the class of the schedule that the Trainer was given, or else of the one that it will make."""
+    if trainer.lr_scheduler is not None:
+        return kind_of(trainer.lr_scheduler)
+    name = SchedulerType(trainer.args.lr_scheduler_type)
+    return {"reduce_lr_on_plateau": "ReduceLROnPlateau", "greedy": "GreedyLR"}.get(name.value, "LambdaLR")
 
 
 def of_training(trainer: "Trainer", base: frozenset[str]) -> dict[str, Any]:
@@ -154,8 +164,9 @@ def of_rank(trainer: "Trainer") -> dict[str, Any]:
 def restore(trainer: "Trainer", restored: Resumption) -> None:
     """Puts back weights, which of them are frozen, optimizer and schedule, when transformers has prepared them.
 
-    Of another run's checkpoint the options of optimizer and schedule, such as the learning rate, are not taken. The
-    weights and the optimizer's state are taken out of ``restored``, so that they are not held twice.
+    Of another run's checkpoint rates, weight decay and betas are not taken, and the form of the schedule is, as its
+    T_max or patience. The weights and the optimizer's state are taken out of ``restored``, so that they are not held
+    twice.
     """
     training, model = restored.training, trainer.accelerator.unwrap_model(trainer.model)
     freeze(model, training["frozen"])

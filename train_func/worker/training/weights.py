@@ -5,6 +5,7 @@ adapters of peft only these are saved; their base stays as it was loaded. No che
 numbers, and they are not published.
 """
 
+import copy
 import hashlib
 import json
 import sys
@@ -96,14 +97,23 @@ def load_optimizer(optimizer: Any, state: dict[str, Any]) -> None:
 
 # Of an optimizer's group, and of a schedule. What else a group holds may be state: some optimizers count steps there.
 OPTIONS = ("lr", "initial_lr", "max_lr", "min_lr", "weight_decay", "betas", "eps", "momentum")
-RATES = ("base_lrs", "max_lrs")
+CYCLED = ("betas", "momentum")  # state, where a schedule of cycles moves them against the rate
+RATES = ("base_lrs", "max_lrs", "eta_min", "min_lrs", "default_min_lr")
+
+
+def keep_first_rates(optimizer: Any) -> None:
+    """Writes into each group the rate that it begins with, as most schedules do: ``own_options`` needs it."""
+    for group in optimizer.param_groups:
+        if "lr" in group:
+            group.setdefault("initial_lr", copy.deepcopy(group["lr"]))  # a tensor would change with it
 
 
 @contextmanager
 def own_options(objects: Sequence[Any]) -> Iterator[None]:
     """Leaves optimizers and schedules their options, while the block loads into them what another run has saved.
 
-    A rate keeps its place in its schedule: it is the same share of the rate that the schedule begins with.
+    A rate keeps its place in its schedule: it is the same share of the rate that the schedule begins with. The form of
+    a schedule stays that of the other run: gamma, step_size, T_max, total_steps, patience and factor.
     """
     optimizers = [item for item in objects if hasattr(item, "param_groups")]
     schedules = [schedule for item in objects for schedule in _schedules(item)]
@@ -116,6 +126,8 @@ def own_options(objects: Sequence[Any]) -> Iterator[None]:
             for name in saved:
                 del group[name]
             group.update(own)
+            if "max_momentum" in group:
+                group.update(_some(saved, CYCLED))
             if own.get("initial_lr") and saved.get("initial_lr"):
                 group["lr"] = own["initial_lr"] * (saved["lr"] / saved["initial_lr"])
     for schedule, own in zip(schedules, rates, strict=True):
@@ -129,7 +141,14 @@ def _some(values: Mapping[str, Any], names: Iterable[str]) -> dict[str, Any]:
 def _schedules(item: Any) -> list[LRScheduler]:
     """Returns the schedule and those that it is made of; none if ``item`` is no schedule."""
     schedule = getattr(item, "scheduler", item)  # accelerate wraps it
-    return [schedule, *getattr(schedule, "_schedulers", ())] if isinstance(schedule, LRScheduler) else []
+    if not isinstance(schedule, LRScheduler):
+        return []
+    return [schedule, *(inner for part in getattr(schedule, "_schedulers", ()) for inner in _schedules(part))]
+
+
+def kind_of(item: Any) -> str:
+    """Returns the name of an object's class; of an optimizer or a schedule that accelerate wraps, the class within."""
+    return type(getattr(item, "optimizer" if hasattr(item, "param_groups") else "scheduler", item)).__name__
 
 
 def base_sha256(model: nn.Module) -> str:
