@@ -72,7 +72,11 @@ def __getattr__(name: str) -> Any:
         home = BACKENDS.get(name)
     if home is None:
         raise AttributeError(f"train_func has no {name!r}; it offers {', '.join(__all__)}")
-    return getattr(importlib.import_module(home), name)
+    try:
+        return getattr(importlib.import_module(home), name)
+    except AttributeError as error:  # which Python would take for a name that is not here
+        near = f"{error}. A file beside the program, named like a module that is imported, is taken in its place"
+        raise ImportError(f"{home} cannot be imported: {near}", name=home) from error
 
 
 def __dir__() -> list[str]:

@@ -8,6 +8,8 @@ import pytest
 
 from tests.messages import unnamed
 from tests.shipping import imported
+from train_func import Local, Run, TextClassification
+from train_func.client.preflight import pack_function
 from train_func.client.source import pack
 from train_func.errors import SourceRefused, TrainFuncError
 
@@ -368,3 +370,14 @@ def test_a_credential_is_shown_by_no_other_fault(tmp_path):
     assert len(refused.value.faults) == 4
     for value in (KEY, KEY[:12], KEY[-12:], "hunter2", "correcthorse"):
         assert value not in str(refused.value)
+
+
+def test_with_a_task_an_argument_that_is_named_like_a_parameter_is_refused(tmp_path):
+    """Its default, or the whole dict, would otherwise stand for the value that was given."""
+    run = Run(task=TextClassification(model="m", dataset="d.csv"), parameters={"hidden": 5})
+    with imported(tmp_path, "def train_func(parameters, hidden=3): return hidden\n") as module:
+        with pytest.raises(SourceRefused) as refused:
+            pack_function(module.train_func, run, Local())
+        assert unnamed(refused.value, "hidden", "one dict", "task") == []
+        source, _ = pack_function(module.train_func, Run(task=run.task, parameters={"width": 5}), Local())
+    assert source.function == "train_func"

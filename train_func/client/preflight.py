@@ -5,6 +5,7 @@ process needs neither torch nor datasets for it, and can ask other things meanwh
 """
 
 import contextlib
+import inspect
 import json
 import os
 import re
@@ -18,12 +19,13 @@ from typing import TYPE_CHECKING, Any, Self
 from train_func import tables
 from train_func.client.backend import Backend, Input
 from train_func.client.source import Source, pack
-from train_func.errors import InvalidInput
+from train_func.errors import InvalidInput, SourceRefused
 from train_func.inputs import key_of
 from train_func.process import python_path
 from train_func.process.timeout import begin
 from train_func.run import Run, replace_inputs
 from train_func.storage import Store, open_store
+from train_func.text import listed
 from train_func.wire.layout import PROBES
 
 if TYPE_CHECKING:
@@ -153,6 +155,11 @@ def pack_function(
         source = function
     else:
         source = pack(function, modules, values, is_there=is_there, workers=run.workers)
+        if run.task and (names := [*inspect.signature(function).parameters.keys() & run.parameters.keys()]):
+            raise SourceRefused(
+                f"{source.function} has an argument {listed(sorted(names))}, but gets one dict, because its run has a "
+                "task: give it one argument, as `def name(parameters):`, and take each value by its name from that"
+            )
     if run.min_workers is not None and not re.search(r"\bSession\(", source.text):
         raise InvalidInput(
             f"min_workers={run.min_workers}: {source.function} opens no Session, so it saves nothing, and would begin "
