@@ -211,7 +211,12 @@ PUBLISHES = {
 
 
 @pytest.mark.parametrize(
-    ("names", "line"), [("Session, Trainer", 5), ("(\n        Session,\n        Trainer,\n    )", 8)]
+    ("names", "line"),
+    [
+        ("Session, Trainer", 5),
+        ("(\n        Session,\n        Trainer,\n    )", 8),
+        ("Session, Trainer as T; Trainer = T", 5),
+    ],
 )
 def test_a_training_whose_model_nothing_publishes_is_refused_with_its_line_and_what_to_write(names, line, tmp_path):
     text = TRAINS.replace("Session, Trainer", names)

@@ -112,7 +112,7 @@ class JobFolder:
         return any(path.name == "cancel" for path in self.root.iterdir())  # NFS remembers that a file was not there
 
     def remove(self) -> None:
-        """Removes the folder. Files in it that cannot be removed are in nobody's way under another name."""
+        """Removes the folder. What cannot be removed goes to another name, so that the name of the job is free."""
         old = self.root.with_name(f"{OLD}{secrets.token_hex(8)}")
         with contextlib.suppress(FileNotFoundError):
             self.root.rename(old)

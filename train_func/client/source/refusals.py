@@ -160,11 +160,9 @@ def unpublished_note(function: str, packed: str) -> str:
 
 
 def names_of_worker(packed: ast.AST) -> set[str]:
-    """Returns the names that code imports from ``train_func.worker``."""
+    """Returns the names that code imports from ``train_func.worker``, whatever it calls them."""
     imports = [node for node in ast.walk(packed) if isinstance(node, ast.ImportFrom)]
-    return {
-        alias.asname or alias.name for node in imports if node.module == "train_func.worker" for alias in node.names
-    }
+    return {alias.name for node in imports if node.module == "train_func.worker" for alias in node.names}
 
 
 def variables_read(packed: ast.AST) -> list[str]:
