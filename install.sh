@@ -16,7 +16,7 @@
 # Components, in their order
 #   openebs      volumes on folders of the nodes, where the cluster has no storage class
 #   s3           the store: Service myminio:9000 and Secret myminio in the namespace kubeflow, bucket kubeflow-examples
-#   operator     the Training Operator 1.9.4
+#   operator     the Training Operator 1.9.4, for PyTorchJobs alone
 #   jobs         namespace train-func: where jobs run, who may submit them, a key for that bucket alone
 #   jupyterhub   notebooks with the image and the environment that train_func expects: release my-jupyter in the namespace
 #                train-func-hub. One hub is one circle of trust: its users share one account, namespace, Role and key

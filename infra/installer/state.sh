@@ -5,7 +5,6 @@ readonly MANAGED=app.kubernetes.io/managed-by=train-func-install
 readonly OWNER=train-func-install # of the fields in server-side apply
 
 RECORD="" RECORD_FAULT="" REMEMBERED=false
-DEFINITIONS="" # in what state the operator's definitions were left, when this run has brought them
 
 # RECORD: what was decided, KEY=VALUE a line; RECORD_FAULT: why it could not be read
 read_record() {
@@ -135,7 +134,6 @@ data:
   notebook_egress: "${NOTEBOOK_EGRESS:-}"
   endpoint: "$([[ $S3 != external ]] || printf '%s' "${AWS_ENDPOINT_URL_S3:-}")"
   region: "$(region)"
-  definitions: "${DEFINITIONS:-$(recorded definitions)}"
 YAML
 }
 

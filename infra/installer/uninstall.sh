@@ -61,14 +61,13 @@ purge_hint() {
     [[ $left == nothing || $PURGE == true ]] || printf '; --purge would remove what was kept: %s' "$left"
 }
 
-# Of every kind that uses the store: those of the operator, and TrainJob, whose success is Complete. A job that failed
-# under ExitCode has no time of completion, so conditions are read.
+# Of both kinds that use the store: PyTorchJob, and TrainJob, whose success is Complete. A job that failed under ExitCode
+# has no time of completion, so conditions are read.
 refuse_while_jobs_run() {
     local kinds running="" name='{.kind} {.metadata.namespace}/{.metadata.name}'
     local state='{range .status.conditions[?(@.status=="True")]}{.type},{end}'
     kinds=$(asked customresourcedefinitions --no-headers --ignore-not-found) || exit
-    kinds=$(grep -oE '^((pytorch|tf|mpi|xgboost|paddle|jax)jobs\.kubeflow|trainjobs\.trainer\.kubeflow)\.org' <<<"$kinds" |
-        paste -sd,) || true
+    kinds=$(grep -oE '^(pytorchjobs\.kubeflow|trainjobs\.trainer\.kubeflow)\.org' <<<"$kinds" | paste -sd,) || true
     [[ -n $kinds ]] || return 0
     running=$(asked "$kinds" --all-namespaces --output "jsonpath={range .items[*]}$name $state{'\n'}{end}") || exit
     running=$(awk 'NF && $3 !~ /Succeeded|Complete|Failed/ { printf "%s%s %s", (n++ ? ", " : ""), $1, $2 }' <<<"$running")
