@@ -18,6 +18,10 @@ RUN useradd --uid 1000 --user-group --create-home train-func \
     && python3 -m compileall -q -x '/(test|tests|site-packages|dist-packages)/' \
         "$(python3 -c 'import sysconfig; print(sysconfig.get_path("stdlib"))')"
 
+# A mirror of PyPI, for all that follows: the image's history shows its address.
+ARG PIP_INDEX_URL
+ARG UV_DEFAULT_INDEX
+
 # As infra/environment.sh does: uv from the lock's own entry, then everything by hash. Tools of development stay out.
 COPY requirements.lock /build/
 RUN python3 -m venv /opt/venv \
