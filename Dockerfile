@@ -45,8 +45,10 @@ RUN uv pip install --quiet --no-deps --no-build-isolation --no-index /build \
     && rm -rf /build
 
 # For JupyterHub: what a new home begins with, and no question whether to fetch news, which many clusters cannot.
+# A clone made under a strict umask keeps its files from user 1000.
 COPY notebooks /opt/notebooks
-RUN install --directory /opt/venv/etc/jupyter/labconfig \
+RUN chmod -R a+rX /opt/notebooks \
+    && install --directory /opt/venv/etc/jupyter/labconfig \
     && echo '{"disabledExtensions": {"@jupyterlab/apputils-extension:announcements": true}}' \
         >/opt/venv/etc/jupyter/labconfig/page_config.json
 
