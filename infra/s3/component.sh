@@ -154,14 +154,19 @@ state_of_setup() {
 }
 
 await_setup() {
-    local end=$((SECONDS + $(seconds "$TIMEOUT"))) state
-    until state=$(state_of_setup) && [[ $state == *Complete* ]]; do
+    local end=$((SECONDS + $(seconds "$TIMEOUT"))) next=$((SECONDS + 15)) job state
+    job=$(setup_name)
+    until state=$(state_of_setup "$job") && [[ $state == *Complete* ]]; do
         if [[ $state == *Failed* ]]; then
             die "$FAILED" "the bucket and its key were not set up: $(said_by_setup)"
         fi
         if ((SECONDS >= end)); then
             evidence kubeflow
-            die "$TIMED_OUT" "the bucket was not made within $TIMEOUT; see whether pods reach $(store_endpoint): $(said_by_setup)"
+            die "$TIMED_OUT" "the bucket was not made within $TIMEOUT; see whether pods reach $(store_endpoint): $(said_by_setup "$job")"
+        fi
+        if ((SECONDS >= next)); then
+            say "  waiting for the bucket: $(said_by_setup "$job" | tail -n 1)"
+            next=$((SECONDS + 15))
         fi
         sleep 1
     done
