@@ -158,27 +158,30 @@ everything_ours() {
         <<<"$found" | sort -u
 }
 
-# Drops the store's volumes and root key unless they are to go: a volume without its key is of no use.
+# Drops the store's volumes and root key unless they are to go: a volume without its key is of no use, nor a key without
+# its volume, which would be the key of the next store.
 keep_volumes() {
+    local kept='^persistentvolumeclaim/'
     if [[ $PURGE == true ]]; then
-        cat
-    else
-        grep -vE '^(persistentvolumeclaim/|secret/myminio kubeflow )' || true
+        kept='^$'
+    elif grep -q '^persistentvolumeclaim/data-myminio-0 kubeflow ' "$WORK/ours"; then
+        kept+='|^secret/myminio kubeflow '
     fi
+    grep -vE "$kept" || true
 }
 
-# A definition takes all its objects with it.
+# A definition takes all its objects with it: with --purge, those of our namespaces alone.
 keep_definitions_in_use() {
-    local lines kinds kind found=""
+    local lines kinds kind found
     lines=$(cat)
     kinds=$(sed -nE 's#^customresourcedefinition[^/]*/([^ ]+) .*#\1#p' <<<"$lines")
-    if [[ $PURGE == false && -n $kinds ]]; then
-        found=$(asked "$(paste -sd, <<<"$kinds")" --all-namespaces --output name) || exit
-    fi
-    for kind in ${found:+$kinds}; do
-        found=$(asked "$kind" --all-namespaces --output name) || exit
+    for kind in $kinds; do
+        found=$(asked "$kind" --all-namespaces --output 'jsonpath={range .items[*]}{.metadata.namespace}{"\n"}{end}') || exit
+        if [[ $PURGE == true ]]; then
+            found=$(grep -vxF "$(printf '%s\n' "${NAMESPACES[@]}")" <<<"$found") || true
+        fi
         if [[ -n $found ]]; then
-            say "  kept $kind: there still are some"
+            say "  kept $kind: there still are some in $(sort -u <<<"$found" | paste -sd' ')"
             lines=$(grep -v "/$kind " <<<"$lines") || true
         fi
     done
