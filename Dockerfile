@@ -18,6 +18,10 @@ RUN useradd --uid 1000 --user-group --create-home train-func \
     && python3 -m compileall -q -x '/(test|tests|site-packages|dist-packages)/' \
         "$(python3 -c 'import sysconfig; print(sysconfig.get_path("stdlib"))')"
 
+# A mirror of PyPI, for all that follows: the image's history shows its address.
+ARG PIP_INDEX_URL
+ARG UV_DEFAULT_INDEX
+
 # As infra/environment.sh does: uv from the lock's own entry, then everything by hash. Tools of development stay out.
 COPY requirements.lock /build/
 RUN python3 -m venv /opt/venv \
@@ -41,8 +45,10 @@ RUN uv pip install --quiet --no-deps --no-build-isolation --no-index /build \
     && rm -rf /build
 
 # For JupyterHub: what a new home begins with, and no question whether to fetch news, which many clusters cannot.
+# A clone made under a strict umask keeps its files from user 1000.
 COPY notebooks /opt/notebooks
-RUN install --directory /opt/venv/etc/jupyter/labconfig \
+RUN chmod -R a+rX /opt/notebooks \
+    && install --directory /opt/venv/etc/jupyter/labconfig \
     && echo '{"disabledExtensions": {"@jupyterlab/apputils-extension:announcements": true}}' \
         >/opt/venv/etc/jupyter/labconfig/page_config.json
 

@@ -45,7 +45,12 @@ clean:
 
 # Before the set-up: a misspelt parameter would otherwise train something else without a word.
 known:
-	"$${PYTHON:-python3}" infra/run_notebook.py check $(firstword $(filter run cancel,$(MAKECMDGOALS)) make) $(GIVEN)
+	for python in "$${PYTHON:-python3}" python3.14 python3.13 python3.12 python3.11; do
+		"$$python" -c 'import sys; sys.exit(sys.version_info < (3, 8))' 2>/dev/null || continue
+		exec "$$python" infra/run_notebook.py check $(firstword $(filter run cancel,$(MAKECMDGOALS)) make) $(GIVEN)
+	done
+	echo "no Python 3.11 or newer found; install one, or name it: PYTHON=/path/to/python3.12" >&2
+	exit 1
 
 # Without the two hundred lines that name each package.
 setup:

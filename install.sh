@@ -16,7 +16,7 @@
 # Components, in their order
 #   openebs      volumes on folders of the nodes, where the cluster has no storage class
 #   s3           the store: Service myminio:9000 and Secret myminio in the namespace kubeflow, bucket kubeflow-examples
-#   operator     the Training Operator 1.9.4
+#   operator     the Training Operator 1.9.4, for PyTorchJobs alone
 #   jobs         namespace train-func: where jobs run, who may submit them, a key for that bucket alone
 #   jupyterhub   notebooks with the image and the environment that train_func expects: release my-jupyter in the namespace
 #                train-func-hub. One hub is one circle of trust: its users share one account, namespace, Role and key
@@ -50,10 +50,11 @@
 #
 # Exit codes: 0 done, 2 wrong usage, 3 a prerequisite is missing (nothing was changed), 4 failed, 5 timed out,
 # 130 interrupted.
-# Needs bash 4.4, kubectl 1.30, diff, curl, and for the charts helm 3.18 or 4.
+# Needs bash 4.4, GNU sed and coreutils, kubectl 1.30, diff, curl, and for the charts helm 3.18 or 4.
 # From a notebook: python -m train_func doctor looks at all that a notebook may see.
 set -Eeuo pipefail
 ((BASH_VERSINFO[0] * 100 + BASH_VERSINFO[1] >= 404)) || { echo "install.sh: bash 4.4 or newer is expected" >&2 && exit 3; }
+{ sed --version && date --date @0; } &>/dev/null || { echo "install.sh: GNU sed and coreutils are expected" >&2 && exit 3; }
 shopt -s inherit_errexit # a failing line ends a $(...) too
 umask 077
 ROOT=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)

@@ -2,7 +2,7 @@
 # Makes .venv from requirements.lock: infra/environment.sh
 # Safe to run twice: does nothing when .venv already holds exactly this lock file. One that holds another is changed in
 # place, once everything is downloaded, and not while jobs train from it. One whose set-up did not end is made anew.
-# Needs Python 3.11 or newer with venv (PYTHON=... names one), and PyPI.
+# Needs Python 3.11 or newer with venv (PYTHON=... names one), and PyPI or the mirror that pip is set to.
 set -Eeuo pipefail
 shopt -s inherit_errexit # a failing line ends a $(...) too
 ROOT=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
@@ -57,7 +57,7 @@ refuse_while_jobs_run() {
 }
 
 install() {
-    local python=$1 entry sync
+    local python=$1 entry index sync
     refuse_while_jobs_run
     say "up to $DOWNLOAD_GB GB to download and $DISK_GB GB on disk, once; $(free_gb) GB are free here"
     (($(free_gb) >= DISK_GB)) || die "not enough room in $ROOT: $DISK_GB GB are needed"
@@ -70,6 +70,10 @@ install() {
     lock_entry_of_uv >"$entry"
     "$VENV/bin/python" -m pip install --quiet --disable-pip-version-check --no-deps --require-hashes -r "$entry"
     rm -f "$entry"
+    # The mirror that pip is told of, which uv does not look for.
+    index=${UV_DEFAULT_INDEX:-${PIP_INDEX_URL:-$("$VENV/bin/python" -m pip config get global.index-url 2>/dev/null || true)}}
+    unset UV_DEFAULT_INDEX
+    [[ -z $index ]] || export UV_DEFAULT_INDEX=$index
     # Compiled once here: where PYTHONDONTWRITEBYTECODE is set, every worker would otherwise compile torch for 15 s.
     # A busy machine takes its time for that: only what fails ends the set-up.
     sync=("$VENV/bin/uv" pip sync --python "$VENV/bin/python" --compile-bytecode --require-hashes "$LOCK")

@@ -3,6 +3,7 @@
 #   IMAGE=registry/name:tag   its name; by default train-func with a hash of what it is made of, so that no cluster
 #                             goes on with an older one
 #   REQUIREMENTS=file         a requirements file with packages of your own
+#   PIP_INDEX_URL=https://... a mirror of PyPI to build from; UV_DEFAULT_INDEX=, where uv is to take another
 #   BUILDER=docker            or podman, buildah, or a program that is called as PROGRAM CONTEXT NAME:TAG OPTIONS... and
 #                             prints the name that the cluster knows; by default the first of them that works
 # Safe to run twice: only layers that changed are built.
@@ -57,8 +58,18 @@ keep_list() { # keep_list BUILDER NAME
     mv "$file.part" "$file"
 }
 
+# OPTIONS: of the build, for a mirror of PyPI; its address stays readable in the image's history.
+read_index() {
+    local name uv=${UV_DEFAULT_INDEX:-${PIP_INDEX_URL:-}} pip=${PIP_INDEX_URL:-}
+    for name in UV_DEFAULT_INDEX PIP_INDEX_URL; do
+        [[ ${!name:-} != *://*@* ]] || die "$name holds a password, which every user of the image could read;" \
+            "name an index that needs none, or unset it"
+    done
+    OPTIONS=(${pip:+--build-arg "PIP_INDEX_URL=$pip"} ${uv:+--build-arg "UV_DEFAULT_INDEX=$uv"})
+}
+
 build() { # build BUILDER NAME REQUIREMENTS_TEXT
-    local builder=$1 name=$2 options=(--build-arg "REQUIREMENTS=$3")
+    local builder=$1 name=$2 options=(--build-arg "REQUIREMENTS=$3" "${OPTIONS[@]}")
     case $(basename "$builder") in
         docker | podman)
             "$builder" build "${options[@]}" --tag "$name" "$ROOT" >&2
@@ -74,6 +85,7 @@ main() {
     local builder text name
     builder=${BUILDER:-$(find_builder)}
     text=$(requirements)
+    read_index
     name=${IMAGE:-train-func:$(fingerprint "$text")}
     say "$builder builds $name; the first time, about 3 GB to download and 6 GB on disk"
     build "$builder" "$name" "$text"

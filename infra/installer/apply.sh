@@ -4,16 +4,11 @@ CHANGED=()
 
 # apply COMPONENT FILE: server-side, all of it; nothing when nothing differs
 apply() {
-    if same "$2"; then
-        say "  unchanged"
-    else
-        bring "$1" "$2"
-    fi
-}
-
-# bring COMPONENT FILE: as apply, without looking first
-bring() {
     local component=$1 file=$2
+    if same "$file"; then
+        say "  unchanged"
+        return
+    fi
     if [[ $DRY_RUN == true ]]; then
         say "  would be applied:"
         objects_of "$file" | sed 's/^/    /' >&2

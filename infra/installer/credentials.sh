@@ -61,8 +61,6 @@ copy_key_of_jobs() {
         say "  would be created: Secret $2/$3"
         return
     fi
-    exists secret myminio-jobs kubeflow ||
-        die "$FAILED" "there is no Secret kubeflow/myminio-jobs, the key that $1 get a copy of; install the component s3 first"
     user=$(secret_value kubeflow myminio-jobs rootUser) || exit
     password=$(secret_value kubeflow myminio-jobs rootPassword) || exit
     exchange_secret "$1" "$2" "$3" rootUser "$user" rootPassword "$password"

@@ -27,8 +27,8 @@ image_finding() { # image_finding IMAGE PRESENT
     registry=$(registry_of "$image")
     answer=$(asked_for "$registry" "$image")
     case $answer in
-        000) finding FAIL image "$image: $registry does not answer, and no node has the image" \
-            "see whether the name is right, or push it where the nodes pull from, and see IMAGE_REGISTRY in install.sh --help" ;;
+        000) finding note image "$image: $registry does not answer from here, and no node has the image" \
+            "see whether the nodes reach it and the name is right; IMAGE_REGISTRY in install.sh --help names another" ;;
         404) finding FAIL image "$image is not in $registry, which answers" "push it, or fix its name" ;;
         *) finding ok image "$image: $registry answers" ;;
     esac

@@ -40,6 +40,12 @@ check_namespaces() {
 check_store() {
     local held
     not_wanted s3 >/dev/null || check_foreign_store
+    if not_wanted s3 >/dev/null && { ! not_wanted jobs || ! not_wanted jupyterhub; } >/dev/null &&
+        ! exists secret myminio-jobs kubeflow; then
+        finding FAIL store "there is no Secret kubeflow/myminio-jobs, the key that jobs and notebooks get a copy of" \
+            "install the component s3 first, or together with them"
+        return
+    fi
     if [[ $S3 == external ]]; then
         if [[ -z ${AWS_ACCESS_KEY_ID:-} || -z ${AWS_SECRET_ACCESS_KEY:-} ]] && ! exists secret myminio-jobs kubeflow; then
             finding FAIL store "--s3 external without a key" "set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY"

@@ -67,13 +67,14 @@ deployed() {
         k diff --namespace "$2" --server-side --force-conflicts --field-manager "$OWNER" --filename - >/dev/null 2>&1
 }
 
-# Helm refuses a release whose last change was killed; what it had made is taken over by the next one.
+# Helm refuses a release whose last change or removal was killed; what is left of it is taken over by the next one.
 forget_interrupted() { # forget_interrupted NAME NAMESPACE
     local status
     status=$(release_field "$1" "$2" status)
-    if [[ $status == pending-* ]]; then
+    if [[ $status == pending-* || $status == uninstalling ]]; then
         say "  an earlier run was interrupted; going on"
-        k delete secrets --namespace "$2" --selector "owner=helm,name=$1,status in (pending-install,pending-upgrade,pending-rollback)" >/dev/null
+        k delete secrets --namespace "$2" --selector \
+            "owner=helm,name=$1,status in (pending-install,pending-upgrade,pending-rollback,uninstalling)" >/dev/null
     fi
 }
 

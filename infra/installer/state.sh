@@ -5,7 +5,6 @@ readonly MANAGED=app.kubernetes.io/managed-by=train-func-install
 readonly OWNER=train-func-install # of the fields in server-side apply
 
 RECORD="" RECORD_FAULT="" REMEMBERED=false
-DEFINITIONS="" # in what state the operator's definitions were left, when this run has brought them
 
 # RECORD: what was decided, KEY=VALUE a line; RECORD_FAULT: why it could not be read
 read_record() {
@@ -57,11 +56,12 @@ settle_recorded() {
     if [[ $S3 != external ]]; then
         unset AWS_ACCESS_KEY_ID AWS_SECRET_ACCESS_KEY AWS_ENDPOINT_URL_S3 AWS_REGION
     fi
+    [[ $STORAGE != auto || -z $RECORD ]] || STORAGE="" # which one that is was decided then
     : "${PROFILE:=$(recorded profile)}" "${S3:=$(recorded s3)}" "${STORAGE:=$(recorded storage)}"
     : "${TRAIN_FUNC_IMAGE:=$(recorded image)}" "${S3_IMAGE:=$(recorded s3_image)}"
     : "${AWS_ENDPOINT_URL_S3:=$(recorded endpoint)}" "${AWS_REGION:=$(recorded region)}"
     : "${IMAGE_REGISTRY:=$(recorded image_registry)}" "${NOTEBOOK_EGRESS:=$(recorded notebook_egress)}"
-    if [[ ${#ONLY[@]} -eq 0 && ${#SKIP[@]} -eq 0 ]]; then
+    if [[ ${#ONLY[@]} -eq 0 ]]; then
         read -ra ONLY <<<"$(recorded components)"
         [[ ${#ONLY[@]} -eq 0 ]] || REMEMBERED=true
     fi
@@ -91,7 +91,7 @@ use_image_registry() {
 # The class of a volume cannot be changed: another one would begin without what the store and the notebooks hold.
 refuse_other_storage() { # refuse_other_storage RECORDED
     [[ -z $1 || $STORAGE =~ ^(|auto)$ || $STORAGE == "$1" ]] ||
-        die "$USAGE" "--storage $STORAGE: this cluster has $1, and volumes stay in their class; uninstall first, or leave --storage out"
+        die "$USAGE" "--storage $STORAGE: this cluster has $1, and volumes stay in their class; uninstall --purge first, or leave --storage out"
 }
 
 # STORAGE_CLASS: what volumes ask for; empty when nothing is to last.
@@ -135,7 +135,6 @@ data:
   notebook_egress: "${NOTEBOOK_EGRESS:-}"
   endpoint: "$([[ $S3 != external ]] || printf '%s' "${AWS_ENDPOINT_URL_S3:-}")"
   region: "$(region)"
-  definitions: "${DEFINITIONS:-$(recorded definitions)}"
 YAML
 }
 

@@ -31,7 +31,7 @@ install_all() {
 # not_wanted COMPONENT: says why it is left out; fails when it is expected
 not_wanted() {
     if ! wanted "$1"; then
-        if [[ $REMEMBERED == true ]]; then
+        if [[ $REMEMBERED == true && " ${SKIP[*]} " != *" $1 "* ]]; then
             printf 'left out when this was installed; --only %s adds it\n' "$1"
         else
             printf 'by --only or --skip\n'

@@ -61,14 +61,13 @@ purge_hint() {
     [[ $left == nothing || $PURGE == true ]] || printf '; --purge would remove what was kept: %s' "$left"
 }
 
-# Of every kind that uses the store: those of the operator, and TrainJob, whose success is Complete. A job that failed
-# under ExitCode has no time of completion, so conditions are read.
+# Of both kinds that use the store: PyTorchJob, and TrainJob, whose success is Complete. A job that failed under ExitCode
+# has no time of completion, so conditions are read.
 refuse_while_jobs_run() {
     local kinds running="" name='{.kind} {.metadata.namespace}/{.metadata.name}'
     local state='{range .status.conditions[?(@.status=="True")]}{.type},{end}'
     kinds=$(asked customresourcedefinitions --no-headers --ignore-not-found) || exit
-    kinds=$(grep -oE '^((pytorch|tf|mpi|xgboost|paddle|jax)jobs\.kubeflow|trainjobs\.trainer\.kubeflow)\.org' <<<"$kinds" |
-        paste -sd,) || true
+    kinds=$(grep -oE '^(pytorchjobs\.kubeflow|trainjobs\.trainer\.kubeflow)\.org' <<<"$kinds" | paste -sd,) || true
     [[ -n $kinds ]] || return 0
     running=$(asked "$kinds" --all-namespaces --output "jsonpath={range .items[*]}$name $state{'\n'}{end}") || exit
     running=$(awk 'NF && $3 !~ /Succeeded|Complete|Failed/ { printf "%s%s %s", (n++ ? ", " : ""), $1, $2 }' <<<"$running")
@@ -159,27 +158,30 @@ everything_ours() {
         <<<"$found" | sort -u
 }
 
-# Drops the store's volumes and root key unless they are to go: a volume without its key is of no use.
+# Drops the store's volumes and root key unless they are to go: a volume without its key is of no use, nor a key without
+# its volume, which would be the key of the next store.
 keep_volumes() {
+    local kept='^persistentvolumeclaim/'
     if [[ $PURGE == true ]]; then
-        cat
-    else
-        grep -vE '^(persistentvolumeclaim/|secret/myminio kubeflow )' || true
+        kept='^$'
+    elif grep -q '^persistentvolumeclaim/data-myminio-0 kubeflow ' "$WORK/ours"; then
+        kept+='|^secret/myminio kubeflow '
     fi
+    grep -vE "$kept" || true
 }
 
-# A definition takes all its objects with it.
+# A definition takes all its objects with it: with --purge, those of our namespaces alone.
 keep_definitions_in_use() {
-    local lines kinds kind found=""
+    local lines kinds kind found
     lines=$(cat)
     kinds=$(sed -nE 's#^customresourcedefinition[^/]*/([^ ]+) .*#\1#p' <<<"$lines")
-    if [[ $PURGE == false && -n $kinds ]]; then
-        found=$(asked "$(paste -sd, <<<"$kinds")" --all-namespaces --output name) || exit
-    fi
-    for kind in ${found:+$kinds}; do
-        found=$(asked "$kind" --all-namespaces --output name) || exit
+    for kind in $kinds; do
+        found=$(asked "$kind" --all-namespaces --output 'jsonpath={range .items[*]}{.metadata.namespace}{"\n"}{end}') || exit
+        if [[ $PURGE == true ]]; then
+            found=$(grep -vxF "$(printf '%s\n' "${NAMESPACES[@]}")" <<<"$found") || true
+        fi
         if [[ -n $found ]]; then
-            say "  kept $kind: there still are some"
+            say "  kept $kind: there still are some in $(sort -u <<<"$found" | paste -sd' ')"
             lines=$(grep -v "/$kind " <<<"$lines") || true
         fi
     done

@@ -143,41 +143,50 @@ forget_setups() {
     [[ $DRY_RUN == false ]] || return 0
     k delete jobs --namespace kubeflow --selector "$MANAGED,app.kubernetes.io/component=s3" \
         --field-selector "metadata.name!=$(setup_name)" >/dev/null
-    if [[ $(state_of_setup) == *Failed* ]]; then
+    if [[ $(state_of_setup "$(setup_name)") == *Failed* ]]; then
         k delete job "$(setup_name)" --namespace kubeflow >/dev/null
     fi
 }
 
-state_of_setup() {
-    asked job "$(setup_name)" --namespace kubeflow --ignore-not-found --output \
+state_of_setup() { # state_of_setup JOB
+    asked job "$1" --namespace kubeflow --ignore-not-found --output \
         'jsonpath={.status.conditions[?(@.status=="True")].type}'
 }
 
 await_setup() {
-    local end=$((SECONDS + $(seconds "$TIMEOUT"))) state
-    until state=$(state_of_setup) && [[ $state == *Complete* ]]; do
+    local end=$((SECONDS + $(seconds "$TIMEOUT"))) next=$((SECONDS + 15)) job state
+    job=$(setup_name)
+    until state=$(state_of_setup "$job") && [[ $state == *Complete* ]]; do
         if [[ $state == *Failed* ]]; then
-            die "$FAILED" "the bucket and its key were not set up: $(said_by_setup)"
+            die "$FAILED" "the bucket and its key were not set up: $(said_by_setup "$job")"
         fi
         if ((SECONDS >= end)); then
             evidence kubeflow
-            die "$TIMED_OUT" "the bucket was not made within $TIMEOUT; see whether pods reach $(store_endpoint): $(said_by_setup)"
+            die "$TIMED_OUT" "the bucket was not made within $TIMEOUT; see whether pods reach $(store_endpoint): $(said_by_setup "$job")"
+        fi
+        if ((SECONDS >= next)); then
+            say "  waiting for the bucket: $(said_by_setup "$job" | tail -n 1)"
+            next=$((SECONDS + 15))
         fi
         sleep 1
     done
 }
 
 # Its last line says what was wrong, and what to do next.
-said_by_setup() {
+said_by_setup() { # said_by_setup JOB
     local said
-    said=$(k logs "job/$(setup_name)" --namespace kubeflow --tail 3 2>/dev/null) || said=""
-    printf '%s\n' "${said:-its pod has said nothing; kubectl --namespace kubeflow describe job $(setup_name) tells more}"
+    said=$(k logs "job/$1" --namespace kubeflow --tail 3 2>/dev/null) || said=""
+    printf '%s\n' "${said:-its pod has said nothing; kubectl --namespace kubeflow describe job $1 tells more}"
 }
 
+# By the Job that is there: its name has the image of then, not one that was exported since.
 verify_s3() {
-    read_keys
+    local job
     [[ $S3 == external ]] || k rollout status statefulset/myminio --namespace kubeflow --timeout 30s >/dev/null || return
-    [[ $(state_of_setup) == *Complete* ]] || { said_by_setup && return 1; }
+    job=$(asked jobs --namespace kubeflow --selector "$MANAGED,app.kubernetes.io/component=s3" --output \
+        'jsonpath={.items[*].metadata.name}') || return
+    job=${job##* }
+    [[ -n $job && $(state_of_setup "$job") == *Complete* ]] || { said_by_setup "$job" && return 1; }
 }
 
 status_of_s3() {

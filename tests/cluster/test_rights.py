@@ -9,14 +9,11 @@ from tests.cluster.kubectl import Kubectl
 
 ALLOWED = {
     "pytorchjobs.kubeflow.org": ("get", "list", "watch", "create", "delete", "patch"),
-    "pytorchjobs.kubeflow.org/status": ("get",),
     "trainjobs.trainer.kubeflow.org": ("get", "list", "watch", "create", "delete", "patch"),
-    "trainjobs.trainer.kubeflow.org/status": ("get",),
     "pods": ("get", "list", "watch"),
     "pods/log": ("get",),
-    "events": ("get", "list", "watch"),
-    "resourcequotas": ("get", "list"),
-    "limitranges": ("get", "list"),
+    "events": ("list",),
+    "resourcequotas": ("list",),
     "persistentvolumeclaims": ("get",),
 }
 # What every authenticated user of the cluster may ask: about itself.

@@ -13,9 +13,16 @@ IMAGE = "registry.example/train-func:1"
 
 
 def install(
-    *arguments: str | Path, folder: Path | None = None, programs: Mapping[str, str] = {}, **environment: str
+    *arguments: str | Path,
+    folder: Path | None = None,
+    programs: Mapping[str, str] = {},
+    answer: str = "",
+    **environment: str,
 ) -> subprocess.CompletedProcess[str]:
-    """As it ended, well or not; ``programs``: scripts that stand in ``folder``, in front of the real ones."""
+    """As it ended, well or not; ``programs``: scripts that stand in ``folder``, in front of the real ones.
+
+    ``answer``: its standard input.
+    """
     for name, text in programs.items():
         (folder / name).write_text(text)
         (folder / name).chmod(0o755)
@@ -27,7 +34,13 @@ def install(
         **environment,
     }
     return subprocess.run(
-        [ROOT / "install.sh", *arguments], env=given, capture_output=True, text=True, timeout=300, check=False, input=""
+        [ROOT / "install.sh", *arguments],
+        env=given,
+        capture_output=True,
+        text=True,
+        timeout=300,
+        check=False,
+        input=answer,
     )
 
 

@@ -14,8 +14,14 @@ from tests.messages import unnamed
 
 LOCK = "uv==1.0 --hash=sha256:0\n"
 PROGRAMS = {
-    ".venv/bin/python": f'case "$*" in *pip*) ;; *) exec {sys.executable} "$@" ;; esac',
-    ".venv/bin/uv": 'case "$*" in *--dry-run*) exit ${INDEX_ENDS:-0} ;; *) exit ${UV_ENDS:-0} ;; esac',
+    ".venv/bin/python": (
+        'case "$*" in *"config get global.index-url") echo "$SET_FOR_PIP" ;; *pip*) ;; '
+        f'*) exec {sys.executable} "$@" ;; esac'
+    ),
+    ".venv/bin/uv": (
+        'echo "${UV_DEFAULT_INDEX-none}" >index; '
+        'case "$*" in *--dry-run*) exit ${INDEX_ENDS:-0} ;; *) exit ${UV_ENDS:-0} ;; esac'
+    ),
     "bin/df": "printf '\\n0 0 0 99999999\\n'",
     # -m venv --clear FOLDER makes the programs above anew.
     "bin/python": f'[[ "$*" != *venv* ]] || {{ rm -rf "$4" && cp -r new "$4" && exit; }}; exec {sys.executable} "$@"',
@@ -78,3 +84,20 @@ def test_other_packages_are_refused_while_a_job_trains_from_the_environment(chec
     assert unnamed(done.stderr, str(number), "cancel") == []
     assert (checkout / ".venv/.made-of").read_text() == "another lock file\n"
     assert set_up(checkout).returncode == 0
+
+
+MIRROR = "https://mirror.example/simple"
+
+
+@pytest.mark.parametrize(
+    ("given", "index"),
+    [
+        ({}, "none"),
+        ({"SET_FOR_PIP": MIRROR}, MIRROR),
+        ({"PIP_INDEX_URL": MIRROR, "SET_FOR_PIP": "https://other.example"}, MIRROR),
+        ({"UV_DEFAULT_INDEX": MIRROR, "PIP_INDEX_URL": "https://other.example"}, MIRROR),
+    ],
+)
+def test_what_is_downloaded_comes_from_the_mirror_that_pip_is_set_to(checkout, given, index):
+    assert set_up(checkout, **given).returncode == 0
+    assert (checkout / "index").read_text() == f"{index}\n"

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.messages import unnamed
 from train_func.wire.layout import image_key
 
 ROOT = Path(__file__).parents[2]
@@ -98,6 +99,18 @@ def test_packages_of_ones_own_travel_and_change_the_name(image, told, tmp_path):
         assert re.fullmatch(r"train-func:[0-9a-f]{12}\n", name)
     assert plain != with_them
     assert image("docker", BUILDER="docker").stdout == plain
+
+
+def test_a_mirror_of_pypi_is_handed_on_unless_it_would_show_a_password(image, told):
+    done = image("docker", BUILDER="docker", PIP_INDEX_URL="https://mirror.example/simple")
+    given = [f"{name}=https://mirror.example/simple" for name in ("PIP_INDEX_URL", "UV_DEFAULT_INDEX")]
+    assert [argument for argument in arguments(told) if "mirror" in argument] == given, done.stderr
+    assert set(re.findall(r"^ARG (\w+)$", DOCKERFILE, re.M)) == {"PIP_INDEX_URL", "UV_DEFAULT_INDEX"}
+    told.unlink()
+    done = image("docker", BUILDER="docker", PIP_INDEX_URL="https://me:hunter2@mirror.example/simple")
+    assert (done.returncode, told.exists()) == (1, False)
+    assert unnamed(done.stderr, "PIP_INDEX_URL", "password") == []
+    assert "hunter2" not in done.stdout + done.stderr
 
 
 def test_a_password_that_would_stay_in_the_history_is_refused_unseen(image, told, tmp_path):

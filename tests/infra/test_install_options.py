@@ -110,11 +110,17 @@ def test_a_server_that_does_not_answer_is_not_one_where_nothing_is_installed(kub
 
 
 def test_without_kubectl_it_says_which_version_it_wants(tmp_path):
-    for tool in ("bash", "dirname", "sed", "mktemp", "rm"):
+    for tool in ("bash", "dirname", "sed", "date", "mktemp", "rm"):
         (tmp_path / tool).symlink_to(shutil.which(tool))
     done = install("install", PATH=str(tmp_path))
     assert done.returncode == PREREQUISITE
     assert unnamed(done.stderr, "kubectl", "1.30") == []
+
+
+def test_tools_that_are_not_those_of_gnu_are_named(tmp_path):
+    done = install("doctor", folder=tmp_path, programs={"date": "#!/bin/sh\nexit 1\n"})
+    assert done.returncode == PREREQUISITE
+    assert "GNU" in done.stderr
 
 
 def test_an_image_without_a_tag_is_refused(kubectl, tmp_path):

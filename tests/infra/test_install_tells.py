@@ -1,4 +1,4 @@
-"""What install.sh tells of a cluster: JupyterHub apart from store, operator and jobs, jobs that run, nothing in part.
+"""What install.sh tells of a cluster, and what it does where something was left there or is missing.
 
 A kubectl stands in that knows one context and answers with what a test says the cluster has.
 """
@@ -9,20 +9,34 @@ import pytest
 import yaml
 
 from tests.infra.install_sh import install, needs_kubectl
+from tests.messages import unnamed
 
 MISSING_PREREQUISITE, FAILED = 3, 4
 HUB_NAMESPACE = "train-func-hub"
 KUBECTL = """#!/usr/bin/env bash
 case "$*" in
     *"get-contexts"*) echo here ;;
-    *"get configmap train-func-install"*) printf 'profile=generic\\ns3=seaweedfs\\nstorage=none\\n' ;;
+    *"version --client"* | *"--raw /version") echo '"gitVersion": "v1.34.0"' ;;
+    *"get nodes "*) echo True ;;
+    *"get configmap train-func-install"*) printf 'profile=generic\\ns3=seaweedfs\\nstorage=none\\n%s' "$DECIDED" ;;
+    *"get secret myminio-jobs "*) echo "$KEY_OF_JOBS" ;;
+    *"get persistentvolumeclaim "*storageClassName*) echo "$CLASS_OF_VOLUMES" ;;
+    *"get jobs "*) echo myminio-setup-1 ;;
+    *"get job myminio-setup-1 "*) echo Complete ;;
+    *"get deployments.apps,"*) printf '%s\\n' "${OURS:-Service,v1,myminio,kubeflow,s3}" ;;
+    *"items[*]}{.metadata.namespace}{"*) echo "$NAMESPACE_OF_JOBS" ;;
+    *" delete "*) echo "$*" >>"$HOME/deleted" ;;
     *"get customresourcedefinitions --no-headers"*) echo "$KIND_OF_JOBS" ;;
     *"get $KIND_OF_JOBS "*) printf '%s\\n' "$JOBS_THERE" ;;
     *"get ${IS_NOT_TOLD:-nothing} "*) exit 1 ;;
-    *"get "*"/"*) printf '01/1 image:1' ;;
+    *"get statefulset/"* | *"get deployment/"*) printf '01/1 image:1' ;;
 esac
 """
 STORE = "statefulset/myminio"
+PROGRAMS = {"kubectl": KUBECTL, "curl": "#!/bin/sh\nexit 7\n"}  # no registry is reached
+DEFINITION = "CustomResourceDefinition,apiextensions.k8s.io/v1,pytorchjobs.kubeflow.org,,operator"
+ROOT_KEY = "Secret,v1,myminio,kubeflow,s3"
+VOLUME = "PersistentVolumeClaim,v1,data-myminio-0,kubeflow,"
 
 
 @pytest.mark.parametrize("command", ["status", "credentials"])
@@ -73,3 +87,52 @@ def test_a_status_that_the_cluster_did_not_tell_is_a_failure(tmp_path):
     assert done.returncode == FAILED
     assert STORE in done.stderr
     assert "s3 " not in done.stdout
+
+
+def findings(done):
+    return [line.split()[:2] for line in done.stdout.splitlines() if line.startswith(("ok", "note", "FAIL"))]
+
+
+def test_a_store_is_ready_whatever_image_is_named_since_and_an_image_that_only_nodes_reach_is_no_fault(tmp_path):
+    given = {"TRAIN_FUNC_IMAGE": "registry.example/another:2"}
+    done = install("doctor", "--only", "s3", folder=tmp_path, programs=PROGRAMS, **given)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert ["ok", "s3"] in findings(done)
+    assert ["note", "image"] in findings(done)
+
+
+def test_a_volume_that_was_kept_in_another_class_is_told_with_that_class(tmp_path):
+    given = {"CLASS_OF_VOLUMES": "fast"}
+    done = install("doctor", "--only", "s3,jupyterhub", folder=tmp_path, programs=PROGRAMS, **given)
+    assert done.returncode == MISSING_PREREQUISITE
+    assert findings(done).count(["FAIL", "volumes"]) == 2
+    assert unnamed(done.stdout, "data-myminio-0", "hub-db-dir", "--storage existing:fast", "uninstall --purge") == []
+
+
+@pytest.mark.parametrize("key", ["", "a-key"])
+def test_jobs_without_a_store_to_get_a_key_of_are_refused_before_anything_is_changed(tmp_path, key):
+    done = install("doctor", "--only", "jobs", folder=tmp_path, programs=PROGRAMS, KEY_OF_JOBS=key)
+    assert (["FAIL", "store"] in findings(done)) is (not key)
+
+
+def test_what_was_decided_holds_for_a_later_call_with_auto_or_skip(tmp_path):
+    given = {"DECIDED": "components=s3 jobs\\n"}
+    told = install("status", "--storage", "auto", "--skip", "s3", folder=tmp_path, programs=PROGRAMS, **given).stdout
+    assert "volumes none" in told
+    assert unnamed(told, "--only jupyterhub adds it", "by --only or --skip") == []
+
+
+@pytest.mark.parametrize("volume", ["", VOLUME])
+def test_uninstalling_keeps_the_root_key_with_its_volume_alone(tmp_path, volume):
+    ours = f"{DEFINITION}\n{ROOT_KEY}\n{volume}"
+    assert install("uninstall", "--yes", folder=tmp_path, programs=PROGRAMS, OURS=ours).returncode == 0
+    assert ("delete secret/myminio " in (tmp_path / "deleted").read_text()) is (not volume)
+
+
+@pytest.mark.parametrize("namespace", ["train-func", "alice"])
+def test_purging_keeps_the_jobs_of_other_namespaces(tmp_path, namespace):
+    given = {"OURS": DEFINITION, "NAMESPACE_OF_JOBS": namespace, "answer": "here\n"}
+    done = install("uninstall", "--purge", "--yes", folder=tmp_path, programs=PROGRAMS, **given)
+    assert done.returncode == 0, done.stderr
+    deleted = (tmp_path / "deleted").read_text()
+    assert ("/pytorchjobs.kubeflow.org" in deleted) is (namespace == "train-func")

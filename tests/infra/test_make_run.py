@@ -1,7 +1,9 @@
 """make run: what is given reaches the notebook as it was written, what nothing takes is refused, a failure is told."""
 
 import json
+import os
 import re
+import sys
 
 import pytest
 
@@ -113,6 +115,16 @@ def test_what_the_notebook_does_not_take_is_refused_before_anything_is_set_up(ru
     assert (told, done.returncode) == (None, 2)
     assert not (run.checkout / "set-up").exists()
     assert unnamed(done.stderr, *named) == []
+
+
+def test_where_python3_is_old_a_newer_one_is_taken(run, tmp_path):
+    programs = {"python3": "exit 1", "python3.14": f'exec {sys.executable} "$@"'}
+    for name, text in programs.items():
+        (tmp_path / name).write_text(f"#!/usr/bin/env bash\n{text}\n")
+        (tmp_path / name).chmod(0o755)
+    told, done = run("ROWZ=1", PATH=f"{tmp_path}:{os.environ['PATH']}", PYTHON="")
+    assert (told, done.returncode) == (None, 2)
+    assert unnamed(done.stderr, "ROWZ", "WORKERS") == []
 
 
 def test_what_an_error_calls_a_field_is_told_as_make_takes_it(run):

@@ -4,6 +4,7 @@ from typing import Any
 
 from tests.cluster.kubectl import Kubectl
 
+BUCKET = "kubeflow-examples"
 SECRETS = [("kubeflow", "myminio"), ("kubeflow", "myminio-jobs"), ("train-func", "myminio")]
 
 
@@ -38,7 +39,7 @@ def can_list(admin: Kubectl, key: tuple[str, str]) -> bool:
     from botocore.exceptions import ClientError
 
     try:
-        client(admin, key).list_objects_v2(Bucket="kubeflow-examples")
+        client(admin, key).list_objects_v2(Bucket=BUCKET)
     except ClientError:
         return False
     return True

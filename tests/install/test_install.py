@@ -87,12 +87,12 @@ def test_the_doctor_names_what_is_not_well_and_finds_all_well_once_install_has_b
 
     # A definition that was changed by hand is put back by the same run.
     columns = "jsonpath={.spec.versions[0].additionalPrinterColumns}"
-    before = admin("get", "crd", "tfjobs.kubeflow.org", f"--output={columns}")
+    before = admin("get", "crd", "pytorchjobs.kubeflow.org", f"--output={columns}")
     patch = [{"op": "remove", "path": "/spec/versions/0/additionalPrinterColumns"}]
-    admin("patch", "crd", "tfjobs.kubeflow.org", "--type=json", f"--patch={json.dumps(patch)}")
+    admin("patch", "crd", "pytorchjobs.kubeflow.org", "--type=json", f"--patch={json.dumps(patch)}")
     assert "changed: operator s3" in installed.must("install")
     assert before
-    assert admin("get", "crd", "tfjobs.kubeflow.org", f"--output={columns}") == before
+    assert admin("get", "crd", "pytorchjobs.kubeflow.org", f"--output={columns}") == before
     said = installed.must("doctor")
     assert "FAIL" not in said
     assert said.count("is ready") >= 3
