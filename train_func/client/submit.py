@@ -221,8 +221,9 @@ def attach_to(
     before = Submission.newest(store, record.keys)
     if before is None:
         raise JobNotFound(
-            f"job {record.job_name} of {backend.place} is {state}, and {store.address} holds no submission of it: wait "
-            "for its end, or delete it there; then submit the run again"
+            f"job {record.job_name} of {backend.place} is {state}, and {store.address} holds no submission of it: "
+            f"wait for its end, or end it by `{name_of_backend(backend)}(...).job({record.job_name!r}).delete()`; then "
+            "submit the run again"
         )
     job = Job(before.run, backend, store)
     folder = f"{record.store}/{record.keys.prefix}"
