@@ -112,7 +112,7 @@ class Run(NamedFields):
     max_attempts: int = field(default=3, metadata={"judge": whole(1, 1000)})
     """Attempts without a new checkpoint after which a retryable failure becomes final."""
     deadline: int = field(default=24 * 3600, metadata={"judge": whole(1, 10**9)})
-    """Seconds after which the job fails."""
+    """Seconds after which the job fails; one whose workers find no node waits on."""
     checkpoint_every: float | None = field(default=None, metadata={"judge": _seconds(0)})
     """Seconds between two checkpoints; None: 50 times as long as the last one took, and at least 10."""
     hang_after: float = field(default=60, metadata={"judge": _seconds(1)})

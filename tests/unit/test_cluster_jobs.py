@@ -2,15 +2,19 @@
 
 import json
 import subprocess
+from datetime import timedelta
 from urllib.parse import parse_qs, urlsplit
 
 import pytest
 
 from tests.api_servers import Answer, ApiServer, running, write_kubeconfig
-from tests.messages import unnamed
+from tests.messages import refuses, unnamed
 from tests.recorded_jobs import RecordedJob
 from train_func import Cluster, InvalidInput, JobNotFound, Run
 from train_func.client.backend import JobRequest, provisional
+from train_func.client.cluster.cluster_job import ClusterJob
+from train_func.client.control import move
+from train_func.client.diagnose import monitor
 from train_func.client.job import Job
 from train_func.client.kinds import KINDS
 from train_func.client.kinds.pytorchjob import PyTorchJob
@@ -83,6 +87,7 @@ def changed(server):
     of_job = [{**pod, "metadata": {**pod["metadata"], "name": f"run-1-worker-{n}", "uid": f"uid-{n}"}} for n in (0, 1)]
     for number, each in enumerate(of_job):
         each["metadata"]["labels"] = {"training.kubeflow.org/replica-index": str(number)}
+        each["spec"] = {"nodeName": "node-a"}
     server.refusal = None
 
     def noted(asked):
@@ -128,6 +133,15 @@ def test_a_worker_without_a_pod_is_not_evicted(backend, changed):
     assert changed == []
 
 
+def test_a_job_in_a_queue_is_not_changed(server, backend, changed):
+    metadata = {**JOB["metadata"], "labels": {"kueue.x-k8s.io/queue-name": "mornings"}}
+    server.held[f"{JOBS}/run-1"] = {**JOB, "metadata": metadata}
+    for change in ({"workers": 1}, {"suspend": True}, {"node_selector": {"zone": "b"}}):
+        with refuses("run-1", "mornings", "Kueue", "submit again"):
+            backend.job("run-1").change(**change)
+    assert changed == []
+
+
 @pytest.mark.parametrize(
     ("act", "verb", "resource", "rule"),
     [
@@ -161,6 +175,52 @@ def test_a_move_that_is_refused_has_changed_nothing(server, backend, changed, tm
     assert [(method, options.get("dryRun")) for method, _, options in changed] == [("DELETE", ["All"])]
 
 
+@pytest.fixture
+def moving(server, backend, changed, tmp_path, monkeypatch):
+    """A job whose node is dead, so that its pods stay for a while when it is suspended; once resumed it fails.
+
+    Of the requests after its suspension, those of the numbers in ``server.away`` get no answer.
+    """
+    record, answer, asked_after = provisional(Run(workers=2), (tmp_path / "store").as_uri()), server.answer, []
+    path = f"{JOBS}/{record.job_name}"
+    server.held[path], server.away = JOB, ()
+    monkeypatch.setattr(ClusterJob, "pause", 0.0)
+    monkeypatch.setattr(monitor, "LASTS", timedelta(microseconds=1))
+    not_ready = {"type": "Ready", "status": "False", "lastTransitionTime": "2026-11-21T14:00:00Z"}
+
+    def answer_at_times(asked):
+        asked_after.extend([asked] if changed else [])
+        if len(asked_after) in server.away:
+            return Answer(503, {"kind": "Status", "message": "it is away", "code": 503})
+        given = answer(asked)
+        if len(changed) > 1:
+            server.held[path] = {**JOB, "status": {"conditions": [{"type": "Failed", "status": "True"}]}}
+        if "/pods" in asked.path:
+            for pod in given.body["items"]:
+                pod["spec"], pod["status"]["conditions"] = {"nodeName": "gone"}, [not_ready]
+            return Answer(body={"items": []}) if len(asked_after) > 6 else given
+        return given
+
+    server.answer = answer_at_times
+    return Job(record, backend, open_store(record.store))
+
+
+def test_a_move_says_what_holds_it_up_and_resumes_the_job_however_the_cluster_answers(server, changed, moving, capsys):
+    server.away = (1, 2, 9, 11)  # two looks, and of the change that resumes it the first look and the first patch
+    assert [move.to_node for move in moving.move(to={"zone": "b"})] == [None, None]
+    suspends = [body["spec"]["runPolicy"]["suspend"] for _, _, body in changed]
+    assert suspends == [True, False]
+    assert unnamed(capsys.readouterr().out, "it is away", "kubectl taint nodes gone", "ended meanwhile") == []
+
+
+def test_a_move_that_cannot_resume_the_job_says_what_does(server, changed, moving, monkeypatch):
+    monkeypatch.setattr(move, "AWAY_SECONDS", 0.0)
+    server.away = range(10, 1000)  # after two looks at its pods and one that finds none
+    with refuses("it is away", moving.name, "suspended", "move(...)", cause="cluster"):
+        moving.move(to={"zone": "b"})
+    assert len(changed) == 1
+
+
 def test_what_is_not_there_or_has_a_fixed_shape_is_not_changed(server, backend, changed):
     server.refusal = Answer(404, {"kind": "Status", "message": 'pytorchjobs "nosuch" not found', "code": 404})
     with pytest.raises(JobNotFound, match="'nosuch'"):
@@ -188,6 +248,19 @@ def test_cancelling_a_job_that_has_ended_deletes_nothing_and_changes_nothing(ser
     assert {asked.method for asked in server.asked} == {"GET"}
     assert (job.state, store.list("")) == ("Failed", [])
     assert unnamed(capsys.readouterr().out, job.name, "nothing") == []
+
+
+def test_a_failed_job_whose_workers_train_on_is_removed_by_a_cancel(server, backend, changed, tmp_path, capsys):
+    record = provisional(Run(), (tmp_path / "store").as_uri())
+    failed = {"conditions": [{"type": "Failed", "status": "True"}]}
+    metadata = {**JOB["metadata"], "name": record.job_name}
+    server.held[f"{JOBS}/{record.job_name}"] = {**JOB, "metadata": metadata, "status": failed}
+    is_job = lambda asked: urlsplit(asked.path).path.endswith(record.job_name)  # noqa: E731
+    answer, gone = server.answer, Answer(404, {"kind": "Status", "message": "not found", "code": 404})
+    server.answer = lambda asked: gone if changed and is_job(asked) else answer(asked)
+    Job(record, backend, open_store(record.store)).cancel()
+    assert [(method, name) for method, name, _ in changed] == [("DELETE", record.job_name)]
+    assert unnamed(capsys.readouterr().out, "cancelled") == []
 
 
 def test_its_manifest_is_sent_as_it_is(server, backend):

@@ -7,6 +7,7 @@ from urllib.parse import urlsplit
 import pytest
 
 from tests.api_servers import Answer, ApiServer, running, write_kubeconfig
+from tests.messages import refuses
 from train_func.client.backend import RunsAlready
 from train_func.client.cluster import objects
 from train_func.client.cluster.kubeconfig import connect
@@ -86,9 +87,11 @@ def access(api, tmp_path, monkeypatch):
         yield connect()
 
 
-def manifest(by):
+def manifest(by, store="s3://bucket"):
     """A job with the marks of a submission."""
-    worker = {"template": {"spec": {"containers": [{"env": [{"name": "TRAIN_FUNC_SUBMITTED", "value": by}]}]}}}
+    variables = {"TRAIN_FUNC_SUBMITTED": by, "TRAIN_FUNC_STORE": store}
+    environment = [{"name": name, "value": value} for name, value in variables.items()]
+    worker = {"template": {"spec": {"containers": [{"env": environment}]}}}
     spec = {"pytorchReplicaSpecs": {"Worker": worker}}
     return {"apiVersion": "kubeflow.org/v1", "kind": "PyTorchJob", "metadata": METADATA, "spec": spec}
 
@@ -134,3 +137,11 @@ def test_whether_a_job_was_created_stays_unknown_when_neither_answer_comes(api, 
     with pytest.raises(InvalidInput) as raised:
         create(access, "the one")
     assert raised.value.cause == "cluster"
+
+
+@pytest.mark.parametrize("at", [1, 2])
+def test_a_job_whose_run_is_in_another_store_is_refused_with_that(api, access, at):
+    api.at, api.meanwhile = at, lambda: api.post(JOB, manifest("the other", "s3://other"))
+    with refuses(NAME, "s3://other", "s3://bucket"):
+        create(access, "the one")
+    assert api.held[JOB]["spec"] == manifest("the other", "s3://other")["spec"]

@@ -119,6 +119,27 @@ def not_picked_up(job: RecordedJob) -> None:
     job.without(pods=True, events=True, conditions=True)
 
 
+def without_its_pod(job: RecordedJob) -> None:
+    job.without(pods=True)
+
+
+def left_by_the_operator(job: RecordedJob) -> None:
+    (pod,) = job.recorded["pods"]
+    end = {"exitCode": 143, "reason": "Error", "finishedAt": "2026-11-21T14:42:50Z"}
+    pod["metadata"].pop("deletionTimestamp")
+    pod["status"] = {"phase": "Failed", "containerStatuses": [{"name": "pytorch", "state": {"terminated": end}}]}
+
+
+def unscheduled(message: str) -> Callable[[RecordedJob], None]:
+    """The scheduler says so of the worker's pod."""
+
+    def change(job: RecordedJob) -> None:
+        (condition,) = job.recorded["pods"][0]["status"]["conditions"]
+        condition["message"] = message
+
+    return change
+
+
 def case(recorded, cause, words, remedy="", change=lambda job: None, workers=1):
     """A recorded job, changed; and the cause, the words and the next step that are told of it."""
     job = RecordedJob(recorded)
@@ -142,6 +163,12 @@ NUMBERS = "requested: limits.memory=64Mi; used: limits.memory=64Mi; limited: lim
 WAITS = [
     case("unschedulable", "scheduling", "worker 0; Insufficient cpu", "fewer workers"),
     case("no_gpu", "scheduling", "worker 0; Insufficient nvidia.com/gpu", "ask for less"),
+    *(
+        case("no_gpu", "scheduling", f"worker 0; {words}", "kubectl describe pvc", unscheduled(words))
+        for words in ("pod has unbound immediate PersistentVolumeClaims", "1 node(s) had volume node affinity conflict")
+    ),
+    case("evicted", "cluster", "worker 0; Training Operator", "kubectl", without_its_pod),
+    case("evicted", "cluster", "worker 0; Training Operator", "kubectl", left_by_the_operator),
     case(QUOTA, "quota", NUMBERS, "have the quota raised", workers=2),
     case(IMAGE, "image", "worker 0; localhost:5000/nosuch:1", "when that is done", pulls),
     case(REFUSED_POD, "quota", "suspended", "resumed", suspended),
@@ -273,7 +300,7 @@ def test_an_eviction_that_pod_and_event_tell_is_told_once():
     (pod,) = job.recorded["pods"]
     pod["metadata"]["uid"] = "uid-0"
     pod["status"] |= {"phase": "Failed", "reason": "Evicted", "message": CACHE}
-    assert len(looked(job)[0]) == 1
+    assert len(looked(job, 10)[0]) == 1
 
 
 def test_what_happened_to_workers_comes_in_the_order_of_its_times():

@@ -296,7 +296,8 @@ def faults(server, tmp_path):
 
 def changes(server):
     """What was changed in the cluster: method, last parts of the path, and body."""
-    asked = [one for one in server.asked if one.method != "GET" and "selfsubject" not in one.path]
+    asks = ("selfsubject", "dryRun=All")
+    asked = [one for one in server.asked if one.method != "GET" and not any(word in one.path for word in asks)]
     return [(one.method, urlsplit(one.path).path.rpartition("/here/")[2], json.loads(one.body)) for one in asked]
 
 
@@ -358,3 +359,13 @@ def test_a_node_is_cordoned_its_workers_are_evicted_and_it_takes_pods_again_unle
     assert [path for _, path, _ in evictions] == [f"pods/run-1-worker-{worker}/eviction" for worker in (0, 1)]
     uncordoned = [body for _, _, body in changes(server)[3:]]
     assert uncordoned == ([] if is_cordoned else [{"spec": {"unschedulable": None}}])
+
+
+def test_a_node_that_a_disruption_budget_protects_is_left_as_it_is(server, faults):
+    refused = "Cannot evict pod as it would violate the pod's disruption budget."
+    answer = server.answer
+    budget = lambda asked: Answer(429, {"kind": "Status", "message": refused, "code": 429})  # noqa: E731
+    server.answer = lambda asked: budget(asked) if "worker-1/eviction" in asked.path else answer(asked)
+    with refuses(refused, "PodDisruptionBudget", "kill='pod'", cause="permission"):
+        faults.inject(Fault(kill="node"), None)
+    assert changes(server) == []

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from tests.local_jobs import full_disk, until
-from tests.messages import unnamed
+from tests.messages import refuses, unnamed
 from train_func import Local
 from train_func.client.local.machine import Machine
 from train_func.errors import InvalidInput, JobFailed, JobNotFound
@@ -135,6 +135,8 @@ def test_a_job_that_runs_cannot_be_created_again(jobs):
     jobs.start(FOREVER)
     with pytest.raises(InvalidInput, match="job-a runs already"):
         jobs.start("pass")
+    with refuses("job-a", "file:///srv/store", "file:///srv/other"):
+        jobs.start("pass", store="file:///srv/other")
     assert not jobs.backend.job("job-a").status().finished
 
 

@@ -174,6 +174,22 @@ def test_of_two_clients_at_once_the_slower_attaches_and_is_told_what_differs(sto
     assert (newest.options, len(numbers(store, job))) == ({"colour": "red"}, 1)
 
 
+def test_who_waits_for_the_job_of_another_client_is_not_given_the_failure_of_the_one_before(store, monkeypatch):
+    monkeypatch.setattr(submitting, "OTHER_SECONDS", 0.1)
+    first = with_deadline(60, Room())
+    Room.jobs_of[1][first.record.job_name] = status("Failed")  # whose removal the other client waits for
+    with pytest.raises(JobNotFound, match="submit it again"):
+        with_deadline(60, Room(before=lambda: put_submission(store, first.record, Room())))
+
+
+def test_a_job_whose_run_is_gone_from_the_store_is_named_to_who_submits_it(store):
+    job = with_deadline(60, Room())
+    for key in files(store):
+        store.delete(key)
+    with pytest.raises(JobNotFound, match=f"{job.record.job_name} of room 1 is Running"):
+        with_deadline(60, Room())
+
+
 def test_of_two_clients_that_train_afresh_at_once_the_slower_attaches(store):
     first = with_deadline(60, Room())
     Room.jobs_of[1][first.record.job_name] = status("Succeeded")

@@ -40,6 +40,22 @@ class RunsAlready(InvalidInput):
     """Another client has started a job of that name at the same moment."""
 
 
+def runs_already(job: str, theirs: str, ours: str) -> InvalidInput:
+    """Returns the error for a job that has the name of a new one: RunsAlready if both runs are in the same store.
+
+    Args:
+        job: its name, and where it is.
+        theirs: address of the store that its run is in.
+        ours: address of the store of the new run.
+    """
+    if theirs == ours:
+        return RunsAlready(f"job {job} runs already: attach to it, or cancel it first")
+    return InvalidInput(
+        f"job {job} runs already, of the same run in another store, {theirs}, and this is {ours}: attach to it with "
+        f"store={theirs!r}, or cancel it there first"
+    )
+
+
 @dataclass(frozen=True)
 class JobRequest:
     """A job as a backend executes it, and the options that decided that."""

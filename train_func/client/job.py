@@ -253,7 +253,8 @@ class Job:
         """Stops the workers. When the run is submitted again, it goes on from the newest checkpoint, which is printed.
 
         A training that is over is published within the grace period: then the job succeeds. A job that has ended stays
-        so. One that cannot be asked and gives no sign of life is given up: its workers begin no further attempt.
+        so, unless workers of it go on. One that cannot be asked and gives no sign of life is given up: its workers
+        begin no further attempt.
 
         Raises:
             JobNotFound: there is no such job any more, or it runs in another place.
@@ -303,7 +304,7 @@ class Job:
         """Changes the number of workers while the run trains, between ``min_workers`` and ``workers`` of the Run.
 
         The highest workers leave, or new ones join, at the end of a step. Raises InvalidInput if the run cannot have
-        that size or a right is missing, and JobNotFound if its job does not run.
+        that size, a right is missing or the job is in a queue, and JobNotFound if its job does not run.
         """
         self._workers.scale(workers)
 
@@ -319,7 +320,7 @@ class Job:
             timeout: seconds after which TimeoutError ends the waiting; the job goes on.
 
         Raises:
-            InvalidInput: the worker cannot be moved, or a right for that is missing.
+            InvalidInput: the worker cannot be moved, the job is in a queue, or a right for that is missing.
             JobFailed: the worker cannot start there without a change from outside.
             JobNotFound: its job does not run here.
         """

@@ -10,6 +10,7 @@ from typing import Literal
 from train_func.errors import Cause, InvalidInput
 from train_func.text import shown
 
+OPEN = ("Pending", "Running")  # phases of a pod that has not ended
 DELETED = "Deleted"  # the reason of a pod that a user or a controller has deleted, where no event tells of its end
 
 

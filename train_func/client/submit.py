@@ -219,7 +219,12 @@ def attach_to(
 ) -> Job:
     """Attaches to the job that was submitted before; prints which of its options, of run and backend, are others."""
     before = Submission.newest(store, record.keys)
-    assert before  # its job is there, or its end
+    if before is None:
+        raise JobNotFound(
+            f"job {record.job_name} of {backend.place} is {state}, and {store.address} holds no submission of it: "
+            f"wait for its end, or end it by `{name_of_backend(backend)}(...).job({record.job_name!r}).delete()`; then "
+            "submit the run again"
+        )
     job = Job(before.run, backend, store)
     folder = f"{record.store}/{record.keys.prefix}"
     done = f"it was already done, and its run is kept in {folder}" if state == "Succeeded" else f"it is {state}"
@@ -249,7 +254,7 @@ def await_other(record: RunRecord, backend: Backend, store: Store) -> Job:
 
     Raises:
         InvalidInput: it is in another place.
-        JobNotFound: there is none after a while.
+        JobNotFound: there is none that runs after a while.
     """
     job = Job(record, backend, store)
     print(f"{job.name}: another client submits the same run; waiting up to {OTHER_SECONDS:.0f} s for its job")
@@ -259,8 +264,8 @@ def await_other(record: RunRecord, backend: Backend, store: Store) -> Job:
         refuse_elsewhere(record.keys, backend, store)
         time.sleep(LOOK_SECONDS)
         state = job.state
-    if state == "Absent":
-        raise JobNotFound(f"{job.name}: the other client that submitted the run started no job; submit it again")
+    if state in ("Absent", *WITHOUT_RESULT):  # the end of a job from before, or of one that has failed by now
+        raise JobNotFound(f"{job.name}: the other client that submitted the run has no job that runs; submit it again")
     return attach_to(record, backend, store, state, by=f"already submitted by another client and {state}")
 
 

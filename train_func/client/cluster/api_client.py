@@ -35,7 +35,8 @@ class BusyRetry(Retry):
     def increment(self, *arguments: Any, **options: Any) -> "BusyRetry":
         """Returns the remaining retries after an attempt; raises if there are none."""
         response = options.get("response")
-        if response is not None and (self.get_retry_after(response) or 0) > LONGEST_WAIT_SECONDS:
+        is_eviction = str(arguments[1]).partition("?")[0].endswith("/eviction")  # which a budget refuses by 429, too
+        if response is not None and (is_eviction or (self.get_retry_after(response) or 0) > LONGEST_WAIT_SECONDS):
             raise MaxRetryError(options["_pool"], "")
         return super().increment(*arguments, **options)
 

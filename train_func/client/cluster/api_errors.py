@@ -108,6 +108,9 @@ def diagnose(error: Any, verb: str, resource: str, scope: Scope) -> Diagnosis:
             # An error with the cause "cluster" would leave open whether it was done.
             cause = "permission" if reason.cause == "cluster" else reason.cause
             return Diagnosis(cause, f"{request}: refused: {words}{remedy}")
+        case 429 if "disruption budget" in words:
+            remedy = "Wait until its PodDisruptionBudget allows it, or take kill='pod', which no budget keeps off"
+            return Diagnosis("permission", f"{request}: refused: {words} {remedy}")
         case 429:
             seconds = next((v for k, v in (error.headers or {}).items() if k.lower() == "retry-after"), None)
             later = f", and asks to wait {seconds} s" if seconds else ""

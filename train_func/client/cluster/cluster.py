@@ -73,7 +73,7 @@ class Cluster(NamedFields):
     tolerations: Sequence[Mapping[str, Any]] = ()
     """Taints that a node may have, as Kubernetes writes them."""
     queue: str | None = None
-    """Kueue's local queue."""
+    """Kueue's local queue; a job in one is neither scaled nor moved."""
     service_account: str | None = None
     """Service account of the workers; a PyTorchJob does not mount its token. Default: that of the namespace."""
     priority_class: str | None = None

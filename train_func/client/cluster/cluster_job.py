@@ -14,7 +14,8 @@ from datetime import datetime, timedelta
 from train_func.client.cluster import api_errors, objects
 from train_func.client.cluster.access import Access
 from train_func.client.kinds.kind import Operator
-from train_func.client.status import JobStatus, LogLine, LogPosition, Pod, Snapshot
+from train_func.client.kinds.pod import QUEUE_LABEL
+from train_func.client.status import OPEN, JobStatus, LogLine, LogPosition, Pod, Snapshot
 from train_func.errors import InvalidInput, JobNotFound
 from train_func.text import counted
 
@@ -67,7 +68,11 @@ class ClusterJob:
         status = objects.status(access, self.name)
         living = objects.pods(access, self.name)
         uids = {pod.uid for pod in living}
-        gone = [replace(pod, deleted=True, unheard_since=None) for pod in since.pods if pod.uid not in uids]
+        gone = [
+            replace(pod, deleted=True, unheard_since=None, phase="Unknown" if pod.phase in OPEN else pod.phase)
+            for pod in since.pods
+            if pod.uid not in uids
+        ]
         logs, note = chosen(living, worker) if with_logs else ([], "")
         unread = [pod for pod in logs if not since.positions.get(pod.uid, LogPosition()).is_complete]
         with ThreadPoolExecutor(AT_ONCE) as readers:
@@ -102,9 +107,16 @@ class ClusterJob:
         node_selector: Mapping[str, str] | None = None,
         suspend: bool | None = None,
     ) -> None:
-        """Changes the job as every backend does, by one patch of the object."""
+        """Changes the job as every backend does, by one patch of the object; refuses a job in a queue."""
         access = self.access()
         changes = access.kind.patch(workers=workers, node_selector=node_selector, suspend=suspend)
+        job = objects.read_job(access, self.name) or {"metadata": {}}
+        if queue := (job["metadata"].get("labels") or {}).get(QUEUE_LABEL):
+            raise InvalidInput(
+                f"job {self.name} is in the queue {queue!r} of Kueue, which decides when its workers run, and for any "
+                "change would end all of them and queue the job anew: cancel the job, and submit again with other "
+                "options; it goes on from its newest checkpoint"
+            )
         if not objects.change(access, self.name, changes):
             raise self._absent(access)
 

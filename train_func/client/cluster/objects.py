@@ -8,7 +8,7 @@ import time
 from collections.abc import Mapping
 from typing import Any
 
-from train_func.client.backend import RunsAlready
+from train_func.client.backend import runs_already
 from train_func.client.cluster.access import Access, Json
 from train_func.client.job_spec import RUN_LABEL
 from train_func.client.kinds import reading
@@ -24,8 +24,8 @@ def create(access: Access, manifest: Mapping[str, Any]) -> None:
     """Creates the job; a finished job of that run is removed first.
 
     Raises:
-        InvalidInput: the name is taken by something else, or the cluster refuses. With the cause ``cluster`` an answer
-            was lost, and whether the job was created is unknown.
+        InvalidInput: the name is taken by something else, or by a job whose run is in another store, or the cluster
+            refuses. With the cause ``cluster`` an answer was lost, and whether the job was created is unknown.
         RunsAlready: another client has created it.
         JobFailed: the finished job does not go away.
     """
@@ -39,7 +39,7 @@ def create(access: Access, manifest: Mapping[str, Any]) -> None:
                 "name that this run needs; delete it, or submit to another namespace"
             )
         if not access.kind.status(job).finished and "deletionTimestamp" not in job["metadata"]:
-            raise _runs(access, name)
+            raise _runs(access, name, job, manifest)
         _remove(access, job)
     try:
         with access.asking("create", access.kind.plural, 409) as met:
@@ -55,14 +55,14 @@ def create(access: Access, manifest: Mapping[str, Any]) -> None:
         if existing is None:
             raise
     # Else a lost answer was asked for again.
-    if existing is None or _marks(access, existing) != _marks(access, manifest):
-        raise _runs(access, name)
+    marks = "TRAIN_FUNC_SUBMISSION", "TRAIN_FUNC_SUBMITTED"
+    if existing is None or _values(access, existing, *marks) != _values(access, manifest, *marks):
+        raise _runs(access, name, existing or manifest, manifest)
 
 
-def _marks(access: Access, job: Mapping[str, Any]) -> list[str]:
-    """Returns the marks that identify the submission of a job."""
-    environment = access.kind.environment(job)
-    return [entry.get("value", "") for entry in environment if entry["name"].startswith("TRAIN_FUNC_SUBMI")]
+def _values(access: Access, job: Mapping[str, Any], *names: str) -> list[str]:
+    """Returns the values of these variables of a job's workers."""
+    return [entry.get("value", "") for entry in access.kind.environment(job) if entry["name"] in names]
 
 
 def read_job(access: Access, name: str) -> Json | None:
@@ -136,7 +136,7 @@ def _remove(access: Access, job: Json) -> None:
         options = {"propagationPolicy": "Foreground", "preconditions": {"uid": uid}}
         access.kind.delete(access, name, options)
     if 409 in met:  # another job of that name by now: another client submitted it again
-        raise _runs(access, name)
+        raise _runs(access, name, job, job)
     grace = max((pod["spec"].get("terminationGracePeriodSeconds", 30) for pod in _pods(access, name)), default=0)
     begun, is_reported = time.monotonic(), False
     end = begun + grace + GONE_SECONDS
@@ -155,7 +155,6 @@ def _remove(access: Access, job: Json) -> None:
         time.sleep(LOOK_SECONDS)
 
 
-def _runs(access: Access, name: str) -> RunsAlready:
-    return RunsAlready(
-        f"job {name} runs already in namespace {access.namespace} of {access.where}: attach to it, or cancel it first"
-    )
+def _runs(access: Access, name: str, existing: Mapping[str, Any], job: Mapping[str, Any]) -> InvalidInput:
+    stores = ["".join(_values(access, each, "TRAIN_FUNC_STORE")) for each in (existing, job)]
+    return runs_already(f"{name} in namespace {access.namespace} of {access.where}", *stores)

@@ -5,6 +5,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 from train_func.client.backend import Backend, BoundJob
 from train_func.client.elsewhere import SILENT_SECONDS, Elsewhere, whereabouts
+from train_func.client.status import OPEN, JobStatus
 from train_func.client.stored_attempts import state_in_store
 from train_func.client.stored_run import ENDED, how_to, mark_cancelled, newest_checkpoint, status_here
 from train_func.errors import JobNotFound, StorageFailed
@@ -20,7 +21,7 @@ def cancel(record: RunRecord, job: BoundJob, backend: Backend, store: Store, not
     status = status_here(job.status(), keys, store, backend)
     if status is None and (other := Elsewhere.of(keys, store, backend)):
         return give_up(record, other, store, note)
-    if status is not None and status.is_over:
+    if status is not None and status.is_over and not _train_on(status, job):
         return note(OVER)
     with ThreadPoolExecutor(1) as beside:  # a store that is away must not keep the workers going
         marked = beside.submit(mark_cancelled, store, keys) if status else None
@@ -62,6 +63,12 @@ def give_up(record: RunRecord, other: Elsewhere, store: Store, note: Callable[[s
         return note(OVER)
     mark_cancelled(store, record.keys)
     return note(f"its job on {other.submission.place} is given up; {_goes_on(record, store)}")
+
+
+def _train_on(status: JobStatus, job: BoundJob) -> bool:
+    """Returns whether workers go on although the job has failed: an operator leaves their pods as they are then."""
+    has_failed = status.condition("Failed") is not None
+    return has_failed and any(pod.phase in OPEN and not pod.deleted for pod in job.look(with_logs=False).pods)
 
 
 def _goes_on(record: RunRecord, store: Store) -> str:

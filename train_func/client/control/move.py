@@ -12,7 +12,7 @@ from itertools import pairwise
 from train_func.client.backend import Backend, BoundJob
 from train_func.client.diagnose import JobMonitor
 from train_func.client.elsewhere import whereabouts
-from train_func.client.status import Pod, Snapshot
+from train_func.client.status import OPEN, Pod, Snapshot
 from train_func.client.stored_attempts import all_ends, attempt_numbers, attempt_rows
 from train_func.errors import InvalidInput, JobNotFound
 from train_func.fields import brief, whole_fault
@@ -22,7 +22,7 @@ from train_func.wire import events
 from train_func.wire.metrics import Row
 from train_func.wire.records import RunRecord
 
-LIVING = ("Pending", "Running")  # phases of a pod that has not ended
+AWAY_SECONDS = 300.0  # for which a cluster that does not answer is asked again to resume a job
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -119,15 +119,37 @@ class Workers:
 
     def _move_together(self, size: int, to: Mapping[str, str]) -> list[Move]:
         before = self._before()
-        self._job.change(suspend=True)
+        snapshot = before.snapshot
+        self._change(suspend=True)
         self._note("all workers leave at the same step; should this be interrupted, move(...) again has them go on")
         try:
-            while any(pod.phase in LIVING for pod in self._look().pods):
+            while any(pod.phase in OPEN for pod in snapshot.pods):
                 self._pause("its workers have not ended")
+                snapshot = self._look(snapshot)
+                for diagnosis in before.monitor.look(snapshot):
+                    if diagnosis.cause != "quota":  # that it is suspended
+                        self._note(str(diagnosis))
         finally:
-            self._job.change(node_selector=to, suspend=False)
+            self._change(node_selector=to, suspend=False)
         self._note("all workers are started again")
         return self._wait_for(range(size), before)
+
+    def _change(self, *, suspend: bool, node_selector: Mapping[str, str] | None = None) -> None:
+        """Changes the job; asks a cluster that does not answer again, because no workers run while it is suspended."""
+        end, is_first = time.monotonic() + AWAY_SECONDS, True
+        while True:
+            try:
+                return self._job.change(node_selector=node_selector, suspend=suspend)
+            except InvalidInput as error:
+                if error.cause != "cluster":
+                    raise
+                if time.monotonic() > end:
+                    again = f"{self._record.name} may be suspended now: move(...) again resumes it"
+                    raise InvalidInput(f"{error}; {again}", cause="cluster") from None
+                if is_first:
+                    self._note(f"it is asked again for up to {AWAY_SECONDS:.0f} s: {error}")
+                is_first = False
+            time.sleep(self._job.pause)
 
     def _before(self) -> "_Before":
         monitor, snapshot = JobMonitor(self._record, self._job.operator), self._look()
@@ -224,9 +246,9 @@ class Workers:
     def _newest(self) -> int:
         return max(self._attempts(0), default=0)
 
-    def _look(self) -> Snapshot:
+    def _look(self, since: Snapshot | None = None) -> Snapshot:
         """Looks at the job that can be changed; raises JobNotFound where none runs."""
-        snapshot = self._job.look(with_logs=False)
+        snapshot = self._job.look(since, with_logs=False)
         if snapshot.status is None or snapshot.status.is_over or snapshot.status.deleting:
             gone = f"job {self._job.name} does not run: submit the run again, with fresh=True if it has succeeded"
             raise JobNotFound(whereabouts(self._record.keys, self._store, self._backend) or gone)

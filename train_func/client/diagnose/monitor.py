@@ -10,12 +10,13 @@ from datetime import UTC, datetime, timedelta
 from train_func.client.diagnose.incidents import SHORT_LIFE_SECONDS, Incident, incidents
 from train_func.client.diagnose.reasons import dead_nodes, refusals, waits
 from train_func.client.kinds.kind import Operator
-from train_func.client.status import DELETED, Diagnosis, Pod, Snapshot
+from train_func.client.status import DELETED, OPEN, Diagnosis, Pod, Snapshot
 from train_func.errors import JobFailed
-from train_func.text import counted
+from train_func.text import counted, numbered_workers
 from train_func.wire.records import RunRecord
 
 LASTS = timedelta(seconds=5)  # before a hindrance counts: many are over in a moment
+UNATTENDED = timedelta(seconds=20)  # without a pod of a worker; an operator at work replaces it within a second or two
 GIVES_UP = timedelta(seconds=30)  # before a permanent one ends the waiting: a registry, say, is asked three times
 
 
@@ -28,6 +29,7 @@ class JobMonitor:
         self._record, self._operator, self._now = record, operator, now
         self._seen: set[str] | None = None  # keys of incidents; None before the first look
         self._since: dict[object, datetime] = {}  # by kind of hindrance
+        self._without_pod: dict[int, datetime] = {}  # since when, by worker
         self._reported: set[object] = set()  # kinds of those that last
         self._outage: Diagnosis | None = None
         self._hindrances: list[Diagnosis] = []  # of the last look that was answered
@@ -83,7 +85,8 @@ class JobMonitor:
         is_new = not (status.conditions or pods or any(event.object != f"Pod/{event.pod}" for event in events))
         if is_suspended:
             what = "the job is suspended, by its queue or by a user"
-            self._hindrances = [Diagnosis("quota", what, "the job continues once it is resumed")]
+            suspended = Diagnosis("quota", what, "the job continues once it is resumed")
+            self._hindrances = [suspended, *dead_nodes(pods, now)]
         elif is_new and self._operator:
             what = (
                 f"the {self._operator.name} has not picked up this job yet: it is busy or starting, does not run, or "
@@ -93,11 +96,13 @@ class JobMonitor:
             self._hindrances = [Diagnosis("cluster", what, remedy)]
         else:
             hopeless = [end for end in of_workers if _is_hopeless(end, pods, now)]
+            refused = refusals(pods, events, num_workers)
             self._hindrances = [
-                *refusals(pods, events, num_workers),
+                *refused,
                 *waits(pods, events),
                 *[end.diagnosis for end in hopeless][-1:],
                 *dead_nodes(pods, now),
+                *([] if refused or status.deleting else self._unattended(pods, num_workers, now)),
             ]
             num_running = len(snapshot.running - {end.worker for end in hopeless})
             if run.min_workers is not None and num_running >= run.min_workers:
@@ -105,6 +110,21 @@ class JobMonitor:
                 each_may_pass = (replace(each, permanent=False) for each in self._hindrances)
                 self._hindrances = [replace(each, message=f"{each.message}{go_on}") for each in each_may_pass]
         return [incident.diagnosis for incident in news]
+
+    def _unattended(self, pods: tuple[Pod, ...], num_workers: int, now: datetime) -> list[Diagnosis]:
+        """Finds the workers whose pods have ended or are gone while no operator does anything about it."""
+        living = {pod.worker for pod in pods if pod.phase in OPEN}
+        self._without_pod = {n: self._without_pod.get(n, now) for n in range(num_workers) if n not in living}
+        late = {n: since for n, since in self._without_pod.items() if now - since >= UNATTENDED}
+        if not late or self._operator is None:
+            return []
+        seconds = (now - min(late.values())).total_seconds()
+        what = (
+            f"{numbered_workers(list(late))}: ended or missing for {seconds:.0f} s, and the {self._operator.name} has "
+            "neither made a new pod nor ended the job"
+        )
+        remedy = f"the job goes on, or ends, once it does; to see whether it runs: {self._operator.look}"
+        return [Diagnosis("cluster", what, remedy)]
 
 
 def _is_hopeless(incident: Incident, pods: tuple[Pod, ...], now: datetime) -> bool:

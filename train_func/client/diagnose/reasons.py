@@ -26,6 +26,10 @@ _SECURITY = (
 _MORE_ROOM = (
     "it starts when a node has room; or cancel the job and ask for less cpu, memory or gpu, or for fewer workers"
 )
+_OTHER_CLAIM = (
+    "it starts when each of its claims is bound to a volume that a node reaches: see `kubectl describe pvc`; or cancel "
+    "the job and name another claim: cache=..., inputs={...: 'pvc://...'}"
+)
 _QUOTA = "it starts when others give back what they use; or ask for less or for fewer workers, or have the quota raised"
 _LESS_MEMORY = "cancel the job, and submit again with more memory=..., or, with a task, a lower micro_batch_size"
 OTHER_IMAGE = "give an image built by `make image` (image=...) and submit again"
@@ -55,6 +59,7 @@ class Reason:
 
 _NO_SUCH_OBJECT = r'(?i)secret "[^"]+" not found|couldn\'t find key \S+ in|references non-existent'
 _PULL = "InvalidImageName ErrImageNeverPull ErrImagePull ImagePullBackOff ImageInspectError RegistryUnavailable"
+_CLAIM = r"(?i)persistent ?volume|volume node affinity"
 _UNMADE = "CreateContainerConfigError CreateContainerError"
 _MOUNT = "FailedMount FailedAttachVolume FailedCreatePodSandBox"
 _UNSET = "container configuration failed"
@@ -74,6 +79,7 @@ REASONS = (
     Reason(_UNMADE, "", "cluster", _UNSET, _TRIED_AGAIN),
     Reason(_MOUNT, "", "cluster", "cannot be set up on its node", _TRIED_AGAIN),
     Reason("Pulling", "", "image", "its node loads its image", "it starts when that is done"),
+    Reason("Unschedulable", _CLAIM, "scheduling", "no node takes it", _OTHER_CLAIM),
     Reason("Unschedulable", "", "scheduling", "no node takes it", _MORE_ROOM),
     Reason("SchedulingGated", "", "quota", "waits to be let in by its queue", "it starts when its turn comes"),
     Reason(EVICTED, _OVER_DISK, "storage", "was evicted", LESS_ON_DISK),

@@ -13,7 +13,7 @@ from datetime import datetime
 from train_func.client.diagnose.incidents import ending, incidents
 from train_func.client.display.chart import Curve
 from train_func.client.logs import AttemptLine
-from train_func.client.status import Diagnosis, Pod, Snapshot
+from train_func.client.status import OPEN, Diagnosis, Pod, Snapshot
 from train_func.client.watch import News
 from train_func.errors import Cause
 from train_func.wire import events, exits
@@ -227,7 +227,7 @@ class Trace:
         begun = self.group.attempt if self.group else 0
         losses = sum(root == worker for attempt, (root, _) in self._reasons.items() if attempt <= begun)
         if newest.phase != "Running" or newest.deleted:
-            phase = "Deleted" if newest.deleted and newest.phase in ("Running", "Pending") else newest.phase
+            phase = "Deleted" if newest.deleted and newest.phase in (*OPEN, "Unknown") else newest.phase
             why = ending(newest.exit_code, newest.reason, newest.message) if newest.exit_code else newest.reason
             why = "" if newest.exit_code == 0 else why
             if self.state == "Cancelled" and phase == "Failed" and newest.exit_code in BY_CANCEL:

@@ -116,6 +116,17 @@ def _signal_rank(access: Access, pods: Iterable[Pod], rank: int, signal: str) ->
 def _drain(access: Access, node: str, pods: list[Pod]) -> Injection:
     """Cordons a node and evicts the job's pods from it, as ``kubectl drain`` does; undone, it takes pods again."""
     path = f"/api/v1/nodes/{node}"
+    evictions = {
+        access.core("pods", f"{pod.name}/eviction"): {
+            "apiVersion": "policy/v1",
+            "kind": "Eviction",
+            "metadata": {"name": pod.name, "namespace": access.namespace},
+        }
+        for pod in pods
+    }
+    with access.asking("create", "pods/eviction"):  # a refusal leaves everything as it is
+        for eviction, body in evictions.items():
+            access.post(eviction, body, dryRun="All")
     with access.asking("get", "nodes"):
         was_cordoned = bool(access.get(path)["spec"].get("unschedulable"))
 
@@ -127,11 +138,9 @@ def _drain(access: Access, node: str, pods: list[Pod]) -> Injection:
     try:
         with access.asking("patch", "nodes"):
             access.patch(path, {"spec": {"unschedulable": True}})
-        for pod in pods:
-            metadata = {"name": pod.name, "namespace": access.namespace}
-            with access.asking("create", "pods/eviction"):
-                body = {"apiVersion": "policy/v1", "kind": "Eviction", "metadata": metadata}
-                access.post(access.core("pods", f"{pod.name}/eviction"), body)
+        with access.asking("create", "pods/eviction"):
+            for eviction, body in evictions.items():
+                access.post(eviction, body)
     except BaseException:
         uncordon()
         raise

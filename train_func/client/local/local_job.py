@@ -13,17 +13,16 @@ from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
 
-from train_func.client.backend import RunsAlready
+from train_func.client.backend import runs_already
 from train_func.client.job_spec import TTL_SECONDS, JobSpec
 from train_func.client.local.job_folder import OLD, JobFolder, Journal, make_folder, writing
 from train_func.client.local.worker import machine_environment, secret_values
-from train_func.client.status import JobStatus, LogLine, LogPosition, Pod, Snapshot
+from train_func.client.status import OPEN, JobStatus, LogLine, LogPosition, Pod, Snapshot
 from train_func.errors import InvalidInput, JobFailed, JobNotFound
 from train_func.process import lock
 from train_func.wire.layout import home
 
 _JOB_NAME = re.compile(r"[a-z]([-a-z0-9]{0,61}[a-z0-9])?")
-OPEN = ("Pending", "Running")  # phases of a pod that has not ended
 LOG_BYTES = 1024 * 1024  # of one pod in one look
 START_SECONDS = 30.0  # for a controller to accept a job, on a machine that is busy
 END_SECONDS = 15.0  # for a controller to answer, and to end beyond the grace period of its workers
@@ -81,7 +80,7 @@ class LocalJob:
 
         Raises:
             RunsAlready: another client has started it, here or where TRAIN_FUNC_HOME is shared.
-            InvalidInput: TRAIN_FUNC_HOME cannot be written.
+            InvalidInput: its run is in another store, or TRAIN_FUNC_HOME cannot be written.
             JobFailed: the controller does not start.
         """
         folder = self.folder
@@ -90,7 +89,8 @@ class LocalJob:
             remove_old(folder.root.parent)
             self._end_if_finished()
             if folder.is_controlled():
-                raise RunsAlready(f"job {self.name} runs already: attach to it, or cancel it first")
+                stores = [str(each.environment["TRAIN_FUNC_STORE"]) for each in (folder.spec(), spec)]
+                raise runs_already(self.name, *stores)
             environment = {
                 **machine_environment(os.environ),
                 **secret_values(spec, os.environ),
