@@ -200,6 +200,8 @@ class Session:
     def _begin_training(self, made_of: Mapping[str, Any]) -> Checkpointing:
         """Collective. Trainings are numbered over all sessions of a function: each has its own checkpoints."""
         number, end.here.num_trainings = end.here.num_trainings, end.here.num_trainings + 1
+        if number:
+            world.log_rank0(Stage(text=f"training {number + 1} of the function", training=number))
         return Checkpointing(
             self.store,
             self.record,
