@@ -16,8 +16,7 @@ from tests.faults import forks, trainings
 from train_func.storage import find, open_store
 from train_func.wire.exits import DONE, PEER, RENDEZVOUS, STOPPED
 from train_func.wire.layout import MODEL_MANIFEST, SUMS
-from train_func.wire.result import Result, read_sums
-from train_func.worker.publish.publication import complete
+from train_func.wire.result import Result, complete, read_sums
 
 NOTHING, RESULT, MODEL = "nothing", "result", "model"
 KILLED = -signal.SIGKILL

@@ -23,7 +23,7 @@ from tests.messages import unnamed
 from tests.tiny_llama import write_tiny_llama
 from train_func.client import preflight
 from train_func.client.model import load
-from train_func.client.model.fetch import STAGING
+from train_func.client.model.fetch import STAGING, as_fetched
 from train_func.errors import InvalidInput
 from train_func.run import Run
 from train_func.tasks import CausalLM
@@ -149,6 +149,7 @@ def test_the_merged_model_ends_its_answers_where_the_pipeline_of_the_adapters_do
     (adapted / PIPELINE).write_text('{"task": "text-generation", "eos_token_id": [1, 5]}')
     folder = load.write_merged(record_of(base, tmp_path), adapted, tmp_path / "merged", is_ours=False)
     assert AutoModelForCausalLM.from_pretrained(folder).generation_config.eos_token_id == [1, 5]
+    assert {*as_fetched(folder)} == {path.name for path in folder.iterdir()}
 
 
 def test_a_merged_model_of_other_adapters_gives_way_where_no_one_has_named_its_folder(base, published, tmp_path):

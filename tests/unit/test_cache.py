@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+from train_func.process import lock
 from train_func.worker.inputs import fingerprint
 from train_func.worker.inputs.cache import entry, load_entry
 
@@ -54,6 +55,21 @@ def test_what_a_killed_maker_left_does_not_count(tmp_path):
     process.communicate(timeout=300)
     assert not (tmp_path / "cache/deep/thing").exists()
     assert entry(tmp_path / "cache", "deep/thing", lambda part: part.write_text("whole")).read_text() == "whole"
+
+
+def test_a_maker_that_fails_leaves_nothing_and_the_next_one_removes_what_killed_ones_have_left(tmp_path):
+    for name in ("of-a-killed-one", "of-one-at-work"):
+        (tmp_path / f"{name}.lock").touch()
+        (tmp_path / f"{name}.part").mkdir()
+        (tmp_path / f"{name}.part" / "rows").write_text("half")
+
+    def fails(part):
+        part.write_text("as much as there was room for")
+        raise OSError(errno.ENOSPC, "no space left")
+
+    with lock.hold(tmp_path / "of-one-at-work.lock", lock.SHARED), pytest.raises(OSError, match="no space"):
+        entry(tmp_path, "thing", fails)
+    assert [path.name for path in tmp_path.glob("*.part")] == ["of-one-at-work.part"]
 
 
 def test_an_entry_that_another_process_has_made_again_meanwhile_stays(tmp_path):

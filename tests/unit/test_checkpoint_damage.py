@@ -305,6 +305,23 @@ def test_when_all_are_damaged_the_run_stops_with_a_list_and_does_not_begin_anew(
         assert all(key_of(step, name) in str(failed.value) for step in (OLDER, NEWER))
 
 
+def test_checkpoints_that_another_attempt_has_replaced_meanwhile_are_listed_again(kept, monkeypatch):
+    """As where the run that is resumed goes on training while its files are downloaded."""
+    made = checkpoints_of(kept.record)
+    get, left = kept.store.get, [41, 42, 43]
+    reading = checkpoints_of(record_in(kept.folder / "store", "resuming"))
+
+    def overtaken(key):
+        if key.endswith("manifest.json"):
+            while left:
+                add(made, left.pop(0), kept.folder)
+        return get(key)
+
+    monkeypatch.setattr(reading._store, "get", overtaken)
+    found = reading.newest(kept.folder / "read", kept.record)
+    assert (found.manifest.step, found.refused) == (43, ())
+
+
 def test_an_attempt_that_was_killed_before_its_first_manifest_is_followed_by_a_beginning(tmp_path):
     record = record_in(tmp_path / "store")
     assert checkpoints_of(record).newest(tmp_path) is None

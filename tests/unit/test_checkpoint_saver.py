@@ -17,7 +17,7 @@ from train_func.storage import open_store
 from train_func.wire.events import CheckpointSaved, Note
 from train_func.worker.checkpoint import saver as saver_module
 from train_func.worker.checkpoint.checkpoint_store import BEST, FROZEN, TRAINING, Checkpoints, of_rank
-from train_func.worker.checkpoint.checkpointing import Checkpointing, Parts
+from train_func.worker.checkpoint.checkpointing import LAST_SECONDS, Checkpointing, Parts
 from train_func.worker.checkpoint.saver import SHARE, SHORTEST_SECONDS, Saver, StepState
 from train_func.worker.checkpoint.state import State
 from train_func.worker.rank import stop_flag
@@ -230,6 +230,43 @@ def test_what_is_left_of_the_grace_period_at_the_vote_decides_which_save_is_fini
     with pytest.raises(stop_flag.StopSignal):
         made.decide([0, 1, 0, 0], 8, take)
     assert [int(step) for step in re.findall(r"saved the checkpoint of step (\d+)", capsys.readouterr().out)] == saved
+
+
+@pytest.mark.parametrize("is_over", [False, True])
+@pytest.mark.parametrize(("reason", "saved"), [("unreachable", [8]), ("denied", [])])
+def test_the_last_checkpoint_is_tried_again_while_the_store_is_away_and_the_grace_period_lasts(
+    saving, tmp_path, monkeypatch, is_over, reason, saved
+):
+    monkeypatch.setenv("TRAIN_FUNC_GRACE_SECONDS", "40")
+    monkeypatch.setattr(saver_module, "PAUSE_SECONDS", 0.01)
+    upload, failures = saving.store.upload, [StorageFailed("refused", reason=reason)] * 3
+
+    def fails(*args, **options):
+        while failures:
+            raise failures.pop()
+        return upload(*args, **options)
+
+    monkeypatch.setattr(saving.store, "upload", fails)
+    made = Checkpointing(saving.store, saving.record, 1, number=0, made_of={}, folder=tmp_path / "files")
+    weights = torch.arange(101)
+
+    def take():
+        return Parts({"w": weights}, {"used": []}, lasting=frozenset([weights.data_ptr()]))
+
+    if is_over:
+        made.decide([0, 0, 0, 0], 8, take, is_over=True)
+        made.before_update()
+        weights.zero_()  # the function goes on with its model
+        made.close(LAST_SECONDS)
+    else:
+        monkeypatch.setattr(stop_flag, "_names", ["SIGTERM"])
+        monkeypatch.setattr(stop_flag, "_times", [time.monotonic()])
+        with pytest.raises(stop_flag.StopSignal):
+            made.decide([0, 1, 0, 0], 8, take)
+    again = Checkpointing(saving.store, saving.record, 2, number=0, made_of={}, folder=tmp_path / "read")
+    restored = again.restore(torch.device("cpu"))
+    assert ([restored.step] if restored else []) == saved
+    assert not restored or torch.equal(restored.training["w"], torch.arange(101))
 
 
 @pytest.mark.parametrize(

@@ -42,7 +42,7 @@ def test_rows_are_read_as_they_were_written():
     rows = [row_of(event) for event in said]
     assert from_csv(to_csv(rows)) == rows
     assert to_csv(rows).decode().splitlines()[0] == (
-        "step,timestamp,epoch,loss,rows_per_second,eval_accuracy,eval_best,eval_rows"
+        "step,timestamp,training_number,epoch,loss,rows_per_second,eval_accuracy,eval_best,eval_rows"
     )
     assert row_of(events.Note(text="step=1")) is None
     assert from_csv(to_csv([])) == []
@@ -154,6 +154,20 @@ def test_of_a_step_that_was_repeated_the_later_attempt_counts():
 
 def test_of_one_step_that_was_trained_and_evaluated_both_count():
     assert steps(a1=[40, 40]) == [(1, 40), (1, 40)]
+
+
+def test_steps_of_one_training_replace_none_of_another_training_of_the_function(store):
+    for attempt, trainings in ((1, {0: range(1, 101), 1: range(1, 61)}), (2, {1: range(51, 101)})):
+        made = HistoryUpload(RunKeys("job-a").attempt(attempt), store.put, interval=3600)
+        for number, numbers in trainings.items():
+            made.hear(events.Stage(text="", training=number))
+            for step in numbers:
+                made.hear(progress(step))
+        made.start()
+        made.flush(30)
+    rows = read_rows(store, a_record().keys)
+    assert [row["step"] for row in rows] == [*range(1, 101)] * 2
+    assert [row["attempt"] for row in rows] == [1] * 150 + [2] * 50
 
 
 def test_what_is_behind_a_step_is_what_the_whole_history_has_behind_it(store):

@@ -39,6 +39,10 @@ def folder_in(path):
     return path
 
 
+def images(folder):
+    return sorted(Path(folder).glob("*/*.*"))
+
+
 def folder_of(path, num_rows):
     return str(write_image_folder(path / "images", num_rows))
 
@@ -66,6 +70,29 @@ def test_every_image_of_a_folder_is_on_one_side_with_its_class_and_the_bytes_of_
         for row in side.cast_column("image", datasets.Image(decode=False)):
             assert files.pop(row["image"]["bytes"]) == rows.labels[row["label"]]
     assert files == {}
+
+
+@pytest.mark.parametrize("kind", ["folder", "parquet"])
+def test_images_that_change_while_they_are_read_are_refused_and_not_kept(half, tmp_path, monkeypatch, kind):
+    folder = folder_of(tmp_path, 8)
+    rows = [{"image": {"bytes": path.read_bytes(), "path": None}, "label": path.parent.name} for path in images(folder)]
+    dataset = folder if kind == "folder" else table_of(rows, tmp_path)
+    changed = images(folder)[3] if kind == "folder" else Path(dataset)
+    made = half(dataset, held_out=0.5)
+    store = made._store
+
+    def overtaken(*args):
+        if kind == "folder":
+            changed.write_bytes(changed.read_bytes() + b"\0")
+        else:
+            table_of(rows[::-1], tmp_path)
+        return store(*args)
+
+    monkeypatch.setattr(made, "_store", overtaken)
+    with pytest.raises(InvalidInput, match=changed.name) as refused:
+        made.rows()
+    assert refused.value.cause == "data"
+    assert not [*(tmp_path / "cache/images").glob("*.arrow")]
 
 
 def test_splits_are_folders_and_held_out_may_name_one_or_a_folder_of_its_own(half, tmp_path):

@@ -230,4 +230,4 @@ def test_weights_are_those_that_are_loaded_and_a_missing_part_is_named(folder, t
     assert equal(loaded(folder, tmp_path).bert, model.bert)
     parts[-1].unlink()
     with pytest.raises(InvalidInput, match=parts[-1].name if is_divided else "no weights|pickle"):
-        loaded(folder, tmp_path)
+        find_text_model(a_task(folder), None, tmp_path)

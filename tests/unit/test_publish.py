@@ -10,7 +10,8 @@ from tests.stored_runs import Sent
 from train_func.errors import StorageFailed
 from train_func.run import Run
 from train_func.wire.records import Lease, RunRecord
-from train_func.worker.publish.publication import complete, publish_files
+from train_func.wire.result import complete
+from train_func.worker.publish.publication import publish_files
 
 REPORT = {"step": 9, "num_steps": 9, "metrics": {"accuracy": 0.5}, "audit": {"world_size": 2}}
 

@@ -14,7 +14,8 @@ from tests.unit.test_checkpoint_damage import MEMORY, record_in
 from train_func.client.model.fetch import fetch
 from train_func.errors import StorageFailed
 from train_func.storage import open_store
-from train_func.worker.publish.publication import complete, publish_files
+from train_func.wire.result import complete
+from train_func.worker.publish.publication import publish_files
 
 SEEDS = 100
 REPORT = {"step": 9, "num_steps": 9, "metrics": {"accuracy": 0.5}, "audit": {"world_size": 2}}

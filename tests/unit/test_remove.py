@@ -2,6 +2,7 @@
 
 import dataclasses
 import hashlib
+import json
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
@@ -15,6 +16,7 @@ from tests.unit.test_checkpoint_damage import MEMORY
 from train_func import Local, Run, attach, remove, runs
 from train_func.client.backend import JobRequest
 from train_func.client.control.remove import Removal
+from train_func.client.model.fetch import MERGED
 from train_func.client.status import Condition, JobStatus
 from train_func.client.stored_run import start_job
 from train_func.errors import InvalidInput, JobNotFound, StorageFailed
@@ -114,6 +116,20 @@ def test_the_copy_that_was_fetched_goes_and_is_told_with_its_size(store, backend
     remove(gone.name, on=backend)
     assert not folder.exists()
     assert (kept / "weights").exists()
+
+
+def test_the_merged_model_goes_as_it_was_written(store, backend):
+    record, folder = fetched(store, backend)
+    merged = folder.with_name(f"{folder.name}-merged")
+    merged.mkdir()
+    for name in ("model.safetensors", "README.md"):
+        (merged / name).write_text("as it was merged")
+    files = dict.fromkeys(("model.safetensors", "README.md"), hashlib.sha256(b"as it was merged").hexdigest())
+    (merged / MERGED).write_text(json.dumps({"run": record.name, "adapters": {}, "files": files}))
+    (merged / "README.md").write_text("of the user")
+    assert unnamed(Removal.of(record.name, backend), merged, "2 files") == []
+    remove(record.name, on=backend)
+    assert [path.name for path in merged.iterdir()] == ["README.md"]
 
 
 def test_a_folder_that_the_user_named_stays(store, backend, tmp_path):

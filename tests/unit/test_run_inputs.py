@@ -388,6 +388,15 @@ def test_files_that_no_worker_could_keep_are_refused_before_one_is_sent(large, s
     assert shelf.list("") == []
 
 
+@pytest.mark.parametrize("cache", [None, "shared"])
+def test_a_file_that_is_gone_since_the_check_is_refused_by_its_name(large, shelf, tmp_path, cache):
+    with Check(large, shelf.address) as check:
+        inputs = check.facts().inputs
+    (tmp_path / "copy/rows.bin").unlink()
+    with refuses("copy/rows.bin", "submit again"):
+        Cluster(disk="4Mi", cache=cache).prepare(provisional(large, shelf.address), inputs, 0, shelf)
+
+
 @pytest.mark.parametrize("room", [{"disk": "4Mi"}, {"disk": "3Mi", "cache": "shared"}])
 def test_files_that_fit_or_lie_in_a_claim_of_their_own_size_are_sent(large, shelf, room):
     with Check(large, shelf.address) as check:

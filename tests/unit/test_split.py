@@ -127,6 +127,20 @@ def test_a_split_that_is_not_there_is_refused_with_those_that_are(tmp_path, refu
     assert unnamed(refusal(path, held_out="train"), "held_out='train'") == []
 
 
+def test_a_file_that_changes_while_it_is_read_is_refused_and_its_rows_are_not_kept(rows, tmp_path):
+    run = a_run(dataset=rows(40))
+
+    class Overtaken(TextClassifier):
+        def split(self, sources, findings):
+            rows(40, word="service")
+            return super().split(sources, findings)
+
+    with pytest.raises(InvalidInput, match=r"reviews\.csv") as refused:
+        Overtaken(run.task, run.seed, None, tmp_path / "cache").rows()
+    assert refused.value.cause == "data"
+    assert not [*(tmp_path / "cache/rows").glob("*[!k]")]
+
+
 def test_a_file_is_held_out(rows, prepared, refusal):
     path, other = rows(40), rows(9, name="other.csv", word="service")
     found = prepared(path, held_out=other)

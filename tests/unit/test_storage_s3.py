@@ -9,6 +9,7 @@ import pytest
 from tests.messages import refusal
 from tests.s3_servers import KINDS, add_minio_user, only_these, s3_server
 from tests.tcp_proxy import Cut, Spoiler, cut, flip_last_byte, lose, tcp_proxy
+from train_func.errors import StorageFailed
 from train_func.storage import open_store
 from train_func.storage import s3 as s3_module
 
@@ -160,6 +161,26 @@ def test_a_byte_damaged_on_the_way_here_is_noticed_and_read_again(store, proxy, 
         assert read() in (data, digest)
         assert proxy.on_reply.num_spoiled == 1
     assert (tmp_path / "back").read_bytes() == data
+
+
+@pytest.mark.parametrize("change", ["written", "replaced", "removed"])
+def test_a_large_file_that_changes_while_it_is_sent_leaves_no_object_that_is_taken_for_it(store, tmp_path, change):
+    path, _ = a_file(tmp_path, 17 * MIB)
+    changes = {
+        "written": lambda: path.write_bytes(bytes(17 * MIB)),
+        "replaced": lambda: path.with_name("new").replace(path),
+        "removed": path.unlink,
+    }
+    path.with_name("new").write_bytes(bytes(17 * MIB))
+    left = [changes[change]]
+
+    def sent(num_bytes):
+        while left:
+            left.pop()()
+
+    with pytest.raises(StorageFailed):
+        store.upload("run/model", path, sent=sent)
+    assert store.list("run/") == []
 
 
 def test_a_byte_damaged_on_the_way_there_is_noticed_and_sent_again(store, proxy, tmp_path):

@@ -1,5 +1,6 @@
 """Of all clients that submit one run, at once or later, here or in another place, one has the job; none loses it."""
 
+import hashlib
 import re
 import sys
 import threading
@@ -11,18 +12,21 @@ import pytest
 
 from tests.api_servers import Answer, ApiServer, Authority, running, write_kubeconfig
 from tests.messages import unnamed
-from tests.stored_runs import put_checkpoint, put_run, put_submission
+from tests.stored_runs import put_checkpoint, put_run, put_submission, whole_model
 from train_func import Cluster, InvalidInput, JobNotFound, Local, Run, attach, remove, submit
 from train_func.client import backend as backends
 from train_func.client import elsewhere
 from train_func.client import submit as submitting
 from train_func.client.backend import JobRequest, RunsAlready
 from train_func.client.cli import main
+from train_func.client.job import Job
 from train_func.client.status import Condition, JobStatus
 from train_func.client.stored_run import Submission, newest_generation
 from train_func.errors import JobFailed, StorageFailed
 from train_func.storage import open_store
+from train_func.wire.layout import MODEL_MANIFEST, SUMS
 from train_func.wire.records import SignOfLife
+from train_func.wire.result import FileEntry, Result
 from train_func.worker.supervisor.uploads import Heartbeat
 
 
@@ -206,6 +210,28 @@ def test_a_fresh_training_ends_no_job_of_the_generation_before_that_another_clie
     jobs[first.record.job_name] = status("Failed")
     again = with_deadline(60, Room(meanwhile=lambda: jobs.update({first.record.job_name: status()})), fresh=True)
     assert (first.state, again.state) == ("Running", "Running")
+
+
+@pytest.mark.parametrize("completes", ["fetch", "submit"])
+@pytest.mark.parametrize(("ends", "is_completed"), [("Succeeded", True), ("Running", False)])
+def test_a_model_folder_that_a_killed_worker_left_is_completed_once_no_worker_can(
+    store, tmp_path, completes, ends, is_completed
+):
+    record = put_run(store, Run(parameters={"lr": 0.1}))
+    sha256 = hashlib.sha256(b"weights").hexdigest()
+    result = Result.write(1, 1, {}, {"weights": FileEntry(7, sha256)})
+    store.put(record.keys.result, result)
+    store.delete(f"{record.keys.model}/{SUMS}", f"{record.keys.model}/weights")
+    store.put(f"{record.keys.model}/{MODEL_MANIFEST}", b"of the generation before")
+    Room.jobs_of[1] = {record.job_name: status(ends)}
+    if completes == "fetch":
+        Job(record, Room(), store).fetch()
+    else:
+        submitting.attach_to(record, Room(), store, ends)
+    if is_completed:
+        assert (whole_model(store, record.keys.model, tmp_path / "copy") / "weights").read_bytes() == b"weights"
+    else:
+        assert [entry.key for entry in store.list(f"{record.keys.model}/")] == [f"{record.keys.model}/{MODEL_MANIFEST}"]
 
 
 def test_a_job_that_does_not_go_on_from_the_run_that_is_named_now_is_attached_to_with_a_note(store, capsys):

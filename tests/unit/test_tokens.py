@@ -5,6 +5,7 @@ import os
 import datasets
 import pytest
 from transformers import AutoTokenizer
+from transformers.models.bert.tokenization_bert_legacy import BertTokenizerLegacy
 
 from tests.tiny_model import write_tiny_tokenizer
 from train_func.errors import StorageFailed
@@ -69,7 +70,19 @@ def test_other_rows_lengths_or_tokenizers_are_other_entries(tokenizer, folder, t
     other = AutoTokenizer.from_pretrained(folder)
     other.add_tokens(["food"])
     tokenise(rows(), other, 512, tmp_path)
-    assert len(files(tmp_path)) == 4
+    other.model_input_names = ["input_ids", "attention_mask"]
+    assert "token_type_ids" not in tokenise(rows(), other, 512, tmp_path).column_names
+    other.split_special_tokens = True
+    tokenise(rows(), other, 512, tmp_path)
+    assert len(files(tmp_path)) == 6
+
+
+def test_the_options_of_a_tokenizer_in_python_decide_its_entry(folder, tmp_path):
+    for lower in (True, False):
+        (folder / "vocab.txt").write_text("\n".join(["[UNK]", "[SEP]", "[PAD]", "[CLS]", "[MASK]", "food", "Food"]))
+        tokenizer = BertTokenizerLegacy(folder / "vocab.txt", do_lower_case=lower)
+        tokenise(rows(word="Food"), tokenizer, 512, tmp_path)
+    assert len(files(tmp_path)) == 2
 
 
 def test_a_file_cut_short_is_made_again(tokenizer, tmp_path):

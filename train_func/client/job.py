@@ -12,6 +12,7 @@ from train_func.client.stored_attempts import job_state, workers_of
 from train_func.client.stored_run import (
     Submission,
     attach_expression,
+    complete_model,
     newest_generation,
     published_keys,
     published_result,
@@ -364,7 +365,9 @@ class Job:
         folder = Path(to) if to is not None else models_folder() / (self._promoted_as or self.name)
         try:
             keys = self.record.keys if self._promoted_as else published_keys(self._store, self.record.keys)
-            return fetch(self._store, keys, folder.expanduser().absolute())
+            fetched = fetch(self._store, keys, folder.expanduser().absolute())
+            complete_model(self._store, self.record, lambda: self.state)
+            return fetched
         except StorageFailed as failure:
             if failure.reason != "absent":
                 raise

@@ -28,6 +28,7 @@ from train_func.text import in_ipython, listed
 from train_func.wire.events import now
 from train_func.wire.layout import (
     INPUTS,
+    MODEL_MANIFEST,
     REMOVAL_MARK,
     RunKeys,
     input_folder,
@@ -249,6 +250,19 @@ def published_result(store: Readable, keys: RunKeys) -> "Result | None":
 
     manifest = find(store, keys.result)
     return Result.read(manifest.data, f"{keys.result} in {store.address}") if manifest else None
+
+
+def complete_model(store: Store, record: RunRecord, state: Callable[[], str]) -> None:
+    """Completes the model folder of a run that has published, if its last worker was killed before it had done so.
+
+    ``state``: of the job, which is asked for only then. A store that denies it or is away keeps the folder as it is.
+    """
+    from train_func.wire.result import complete
+
+    with contextlib.suppress(TrainFuncError):
+        result, manifest = (find(store, key) for key in (record.keys.result, f"{record.keys.model}/{MODEL_MANIFEST}"))
+        if result and not (manifest and manifest.data == result.data) and state() in ENDED:
+            complete(store, record)
 
 
 def published_keys(store: Readable, keys: RunKeys) -> RunKeys:

@@ -17,6 +17,7 @@ from train_func.client.stored_run import (
     ENDED,
     WITHOUT_RESULT,
     Submission,
+    complete_model,
     goes_on_in,
     how_to,
     newest_checkpoint,
@@ -229,6 +230,7 @@ def attach_to(
     folder = f"{record.store}/{record.keys.prefix}"
     done = f"it was already done, and its run is kept in {folder}" if state == "Succeeded" else f"it is {state}"
     print(f"{job.name}: {by or done}; attached to it (fresh=True trains again)")
+    complete_model(store, before.run, lambda: state)
     was = {**recorded_only(before.run.run), "train_func": before.run.package_version}
     now = {**recorded_only(record.run), "train_func": record.package_version}
     remedy = ""

@@ -45,6 +45,11 @@ def disk_faults(action: str) -> Iterator[None]:
         raise StorageFailed(f"{action}: {error}; {remedy}", reason=reason) from error
 
 
+def state_of(status: os.stat_result) -> list[int]:
+    """Returns what changes with a file's bytes; of these only the third cannot be set."""
+    return [status.st_size, status.st_mtime_ns, status.st_ctime_ns, status.st_ino]
+
+
 def open_source(path: Path, action: str) -> BufferedReader:
     """Opens the local file to store; raises StorageFailed (reason "absent") if it is no file."""
     with disk_faults(action):

@@ -22,7 +22,7 @@ from typing import Any, ClassVar, Literal, TypeVar
 from train_func.errors import StorageFailed
 from train_func.process.failpoint import reach
 from train_func.storage import probe
-from train_func.storage.disk import CHUNK, disk_faults, open_source, replacing
+from train_func.storage.disk import CHUNK, disk_faults, open_source, replacing, state_of
 from train_func.storage.store import (
     Entry,
     FromSecret,
@@ -145,7 +145,8 @@ class S3Store(Scheme):
         message = f"upload of {path} to {key!r} in {self.address}"
         with disk_faults(message):
             with open_source(path, message) as source:
-                if os.fstat(source.fileno()).st_size <= PART:
+                status = os.fstat(source.fileno())
+                if status.st_size <= PART:
                     self.put(key, data := source.read())
                     sent(len(data))
                     return hashlib.sha256(data).hexdigest()
@@ -159,6 +160,10 @@ class S3Store(Scheme):
             reach("upload begun")
             self._ask("upload", key, lambda client: self._send(client, "upload", str(path), key, options, sent=send))
             reach("upload completed")
+            # Each part was read by the file's name; what is recorded of other bytes would be believed from now on.
+            if not path.exists() or state_of(path.stat()) != state_of(status):
+                self.delete(key)
+                raise StorageFailed(f"{message}: the file changed during its upload; try again", reason="damaged")
             return sha256
 
     def download(self, key: str, path: Path) -> str:

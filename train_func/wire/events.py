@@ -259,6 +259,8 @@ class Stage(Event):
     text: str
     precision: str = ""
     """In which the training computes, where that begins and it is known."""
+    training: int | None = None
+    """The number of the training in the function that begins, from 0, where it is not the first."""
 
 
 class StepProgress(Event):

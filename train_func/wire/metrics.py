@@ -11,6 +11,7 @@ from train_func.wire.events import Evaluated, Event, Reported, StepProgress
 EVAL_PREFIX = "eval_"  # of what an evaluation measures: it is drawn beside the same metric of the training
 # The columns of a history that are not drawn.
 NO_METRICS = ("step", "timestamp", "attempt", "epoch", "learning_rate", "grad_norm", "rows_per_second", "eval_rows")
+TRAINING = "training_number"  # a column that no metric has
 Value = float | int | str
 
 
@@ -22,6 +23,8 @@ class Row:
     timestamp: str
     """ISO, UTC."""
     values: dict[str, Value]
+    training: int = 0
+    """The number of the training in the function, from 0."""
 
 
 def row_of(event: Event) -> Row | None:
@@ -46,14 +49,14 @@ def _of_cells(metrics: Mapping[str, Any]) -> dict[str, Value]:
 
 
 def to_csv(rows: Iterable[Row]) -> bytes:
-    """Writes the columns step and timestamp, and one for every metric; a cell is empty where a row has no value."""
+    """Writes the columns of every row, and one for each metric; a cell is empty where a row has no value."""
     rows = list(rows)
     names = dict.fromkeys(name for row in rows for name in row.values)
     text = io.StringIO(newline="")
-    writer = csv.DictWriter(text, ["step", "timestamp", *names], lineterminator="\n")
+    writer = csv.DictWriter(text, dict.fromkeys(["step", "timestamp", TRAINING, *names]), lineterminator="\n")
     writer.writeheader()
     for row in rows:
-        writer.writerow({**row.values, "step": row.step, "timestamp": row.timestamp})
+        writer.writerow({**row.values, "step": row.step, "timestamp": row.timestamp, TRAINING: row.training})
     return text.getvalue().encode()
 
 
@@ -64,8 +67,8 @@ def from_csv(data: bytes) -> list[Row]:
         raise ValueError("its columns are not those of metrics: step and timestamp are missing")
     rows = []
     for cells in reader:
-        step, timestamp = int(cells.pop("step")), cells.pop("timestamp")
-        rows.append(Row(step, timestamp, {name: _value(cell) for name, cell in cells.items() if cell}))
+        step, timestamp, training = int(cells.pop("step")), cells.pop("timestamp"), int(cells.pop(TRAINING, 0))
+        rows.append(Row(step, timestamp, {name: _value(cell) for name, cell in cells.items() if cell}, training))
     return rows
 
 

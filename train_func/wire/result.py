@@ -8,16 +8,17 @@ before the first file is replaced.
 import hashlib
 import re
 from collections.abc import Collection, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import PurePosixPath
 from typing import Any, Self
 
 from train_func.errors import StorageFailed
 from train_func.process.failpoint import reach
-from train_func.storage import Store
+from train_func.storage import Store, find
 from train_func.storage.store import key_fault
 from train_func.wire.codec import Record
-from train_func.wire.layout import MODEL_MANIFEST, SUMS
+from train_func.wire.layout import MODEL_MANIFEST, SUMS, RunKeys, later_generations
+from train_func.wire.records import RunRecord
 
 _SHA256 = re.compile(r"[0-9a-f]{64}")
 
@@ -151,6 +152,40 @@ def copy_model(store: Store, source: str, target: str, manifest: bytes, of: str)
     reach("sums put")
     store.put(f"{target}/{MODEL_MANIFEST}", manifest)
     reach("manifest put")
+
+
+def complete(store: Store, record: RunRecord) -> bool:
+    """Completes the copy of the published model to the model folder; returns False if nothing is published yet.
+
+    The folder belongs to the newest generation with a result: it is left alone, or copied again if that generation
+    published meanwhile.
+
+    Raises:
+        StorageFailed: reason "damaged" if a file under the attempt is not the published one.
+    """
+    if not (result := find(store, record.keys.result)):
+        return False
+    manifest = find(store, f"{record.keys.model}/{MODEL_MANIFEST}")
+    if not (manifest and manifest.data == result.data) and not _newer(store, record):
+        _copy(store, record, result.data)
+        while newer := _newer(store, record):  # its files may lie under those that were just copied
+            record = newer
+            _copy(store, record, store.get(record.keys.result).data)
+    return True
+
+
+def _newer(store: Store, record: RunRecord) -> RunRecord | None:
+    """Returns the record of the newest generation with a result, if it is later than this one; else None."""
+    generations = later_generations(store.names(record.keys.generations))
+    later = (number for number in generations if number > record.generation)
+    newest = max((number for number in later if store.list(RunKeys(record.name, number).result)), default=None)
+    return replace(record, generation=newest) if newest else None
+
+
+def _copy(store: Store, record: RunRecord, result: bytes) -> None:
+    attempt = Result.read(result, f"{store.address}/{record.keys.result}").attempt
+    source = record.keys.attempt(attempt).model
+    copy_model(store, source, record.keys.model, result, f"attempt {attempt} of {record.name}")
 
 
 def is_copied(store: Store, target: str, manifest: bytes) -> bool:

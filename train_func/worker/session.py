@@ -31,6 +31,7 @@ from train_func.storage import Store, open_store
 from train_func.wire.events import Reported, Resumes, Stage
 from train_func.wire.layout import RUN, home
 from train_func.wire.records import Numerics, RunRecord
+from train_func.wire.result import complete
 from train_func.worker import context, numerics
 from train_func.worker.checkpoint.checkpointing import Checkpointing
 from train_func.worker.context import Context
@@ -39,7 +40,7 @@ from train_func.worker.inputs.cache import machine_cache
 from train_func.worker.ledger import Ledger
 from train_func.worker.loading import Loading
 from train_func.worker.publish import module
-from train_func.worker.publish.publication import Publication, complete, delete_checkpoints
+from train_func.worker.publish.publication import Publication, delete_checkpoints
 from train_func.worker.rank import end, folders, marks, reporting, world
 from train_func.worker.rank.json_values import report_arguments
 from train_func.worker.rank.marks import Phase
@@ -199,6 +200,8 @@ class Session:
     def _begin_training(self, made_of: Mapping[str, Any]) -> Checkpointing:
         """Collective. Trainings are numbered over all sessions of a function: each has its own checkpoints."""
         number, end.here.num_trainings = end.here.num_trainings, end.here.num_trainings + 1
+        if number:
+            world.log_rank0(Stage(text=f"training {number + 1} of the function", training=number))
         return Checkpointing(
             self.store,
             self.record,

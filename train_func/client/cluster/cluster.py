@@ -203,9 +203,14 @@ class Cluster(NamedFields):
         Raises:
             InvalidInput: they do not fit the cache of a worker, or one has changed since it was checked.
         """
-        if self.cache is None:
-            input_uploads.check_room(inputs, self.disk)
-        return input_uploads.upload_inputs(record.run, inputs, store)
+        try:
+            if self.cache is None:
+                input_uploads.check_room(inputs, self.disk)
+            return input_uploads.upload_inputs(record.run, inputs, store)
+        except StorageFailed:  # an OSError too
+            raise
+        except OSError as error:
+            raise InvalidInput(f"a file changed since it was checked; submit again: {error}", cause="data") from None
 
     def request(self, record: RunRecord) -> JobRequest:
         """Returns the request for the job of a run on this cluster."""

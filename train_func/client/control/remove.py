@@ -16,7 +16,7 @@ from pathlib import Path
 from train_func import tables as tables_module
 from train_func.client.backend import Backend, BoundJob, backend_or_default
 from train_func.client.elsewhere import Elsewhere
-from train_func.client.model.fetch import as_fetched, models_folder, remove_fetched
+from train_func.client.model.fetch import as_fetched, fetched_folders, remove_fetched
 from train_func.client.model.promote import all_in_place
 from train_func.client.stored_run import generations, how_to, whole_name
 from train_func.errors import InvalidInput, StorageFailed
@@ -84,10 +84,8 @@ class Removal:
     """The files in its folder in the store."""
     inputs: tuple[Entry, ...]
     """The inputs that no other run names."""
-    copy: Path
-    """The folder of this machine that a model of the run was fetched to, if there is one."""
-    fetched: Mapping[str, int]
-    """Sizes of the files in it that are as they were fetched, by name."""
+    fetched: Mapping[Path, Mapping[str, int]]
+    """Sizes of the files that are as they were fetched or merged, by folder of this machine and name."""
     tables: tuple[Path, ...]
     """The tables saved on this machine that no other run needs."""
 
@@ -111,7 +109,6 @@ class Removal:
             _check_no_use_of(name, other, store, backend)
             for sha256 in _named(other):
                 inputs.pop(sha256, None)
-        copy = models_folder() / name
         return cls(
             name=name,
             store=store,
@@ -119,8 +116,7 @@ class Removal:
             jobs=jobs,
             files=tuple(store.list(f"{name}/")),
             inputs=tuple(chain(*inputs.values())),
-            copy=copy,
-            fetched=as_fetched(copy),
+            fetched={folder: as_fetched(folder) for folder in fetched_folders(name)},
             tables=tuple(tables_module.of_run(store.address, name)),
         )
 
@@ -130,13 +126,16 @@ class Removal:
         known_by = (f"{model}{MODEL_MANIFEST}", f"{model}{SUMS}")  # also of a run that has published no files
         if published := [e for e in self.files if e.key.startswith(model) and e.key not in known_by]:
             inside.append(f"model/: {_amount(published)}")
-        fetched = [Entry(name, size) for name, size in self.fetched.items()]
+        fetched = {
+            f"what was fetched to {folder}": _amount(Entry(name, size) for name, size in sizes.items()) if sizes else ""
+            for folder, sizes in self.fetched.items()
+        }
         tables = [Entry(str(path), path.stat().st_size) for path in self.tables if path.exists()]
         parts = {
             f"{self.name}": f"{_amount(self.files)} in {self.store.address}/{self.name}/"
             + (f" ({', '.join(inside)})" if inside else ""),
             "inputs that no other run names": _amount(self.inputs) if self.inputs else "",
-            f"what was fetched to {self.copy}": _amount(fetched) if fetched else "",
+            **fetched,
             f"tables saved for it in {tables_module.tables_folder()}": _amount(tables) if self.tables else "",
         }
         return shown("; ".join(f"{what}: {amount}" for what, amount in parts.items() if amount))
@@ -159,7 +158,8 @@ class Removal:
         used = {sha256 for other in _other_runs(self.store, self.name) for sha256 in _named(other)} if marks else set()
         for job in self.jobs:
             job.delete()
-        remove_fetched(self.copy)  # before the run: without it, no removal would find the copy again
+        for folder in self.fetched:  # before the run: without it, no removal would find them again
+            remove_fetched(folder)
         tables_module.release(self.store.address, self.name)
         for sha256, mark in marks.items():
             if sha256 not in used:

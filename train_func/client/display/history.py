@@ -79,24 +79,27 @@ def read_rows(store: Readable, keys: RunKeys, since: int | None = None) -> list[
 
 
 def joined_history(rows: Mapping[int, Sequence[Row]]) -> list[tuple[int, Row]]:
-    """The rows with their attempts, without steps that a later attempt repeated; sorted by step and time.
+    """The rows with their attempts, without steps that a later attempt repeated; sorted by training, step and time.
 
     An attempt that was stopped in an evaluation is followed by one that begins with that evaluation, and has no other
     row of that step: the loss of the step stays.
     """
     joined: list[tuple[int, Row]] = []
     for number in sorted(rows):
-        if rows[number]:
-            steps = [row.step for row in rows[number]]
+        for training in {row.training for row in rows[number]}:
+            of_training = [row for row in rows[number] if row.training == training]
+            steps = [row.step for row in of_training]
             first, last = min(steps), max(steps)
-            metrics = {name for row in rows[number] if row.step == first for name in row.values}
+            metrics = {name for row in of_training if row.step == first for name in row.values}
             joined = [
                 (earlier, row)
                 for earlier, row in joined
-                if not first <= row.step <= last or (row.step == first and not row.values.keys() <= metrics)
+                if row.training != training
+                or not first <= row.step <= last
+                or (row.step == first and not row.values.keys() <= metrics)
             ]
-        joined += [(number, row) for row in rows[number]]
-    return sorted(joined, key=lambda numbered: (numbered[1].step, numbered[1].timestamp))
+            joined += [(number, row) for row in of_training]
+    return sorted(joined, key=lambda numbered: (numbered[1].training, numbered[1].step, numbered[1].timestamp))
 
 
 def history_of(rows: Sequence[dict[str, Any]], name: str) -> History:

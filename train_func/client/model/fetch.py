@@ -11,12 +11,14 @@ from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 
 from train_func.errors import InvalidInput, StorageFailed
+from train_func.published_model import object_in
 from train_func.storage import Store
 from train_func.wire.layout import MODEL_MANIFEST, SUMS, RunKeys, home
 from train_func.wire.result import Result, read_sums, write_sums
 
 STAGING = ".train_func-fetch-"  # begins the name of the folder that files arrive in
 EXCHANGE = f"{STAGING}exchange"  # a folder that is there while files are renamed
+MERGED = "merged.json"  # in a folder with merged adapters: the adapters that it is made of, and its files
 EXCHANGE_SECONDS = 60.0  # longest that files are renamed in one folder
 LOOK_SECONDS = 0.05
 STALE_SECONDS = 24 * 3600  # what a fetch that was killed has left goes after so long
@@ -25,6 +27,17 @@ STALE_SECONDS = 24 * 3600  # what a fetch that was killed has left goes after so
 def models_folder() -> Path:
     """Returns the folder of this person's fetched models, a folder for each run or name."""
     return home(os.environ) / "models"
+
+
+def fetched_folders(name: str) -> tuple[Path, Path]:
+    """Returns the folders of this person for the model of a run, or of a name, and for its merged adapters."""
+    folder = models_folder() / name
+    return folder, merged_folder(folder)
+
+
+def merged_folder(adapters: Path) -> Path:
+    """Returns the folder of the whole model of fetched adapters, unless another one is named."""
+    return adapters.with_name(f"{adapters.name}-merged")
 
 
 def fetch(store: Store, keys: RunKeys, to: Path) -> Path:
@@ -173,15 +186,21 @@ def _fetched_before(folder: Path) -> Result | None:
 
 
 def as_fetched(folder: Path) -> dict[str, int]:
-    """Returns the sizes of the files in a folder that are as they were fetched, by name; the model's own records last.
+    """Returns the sizes of the files in a folder that are as they were fetched or merged, by name; its records last.
 
     The result is empty where no model was fetched.
     """
-    known = None if folder.is_symlink() else _fetched_before(folder)
-    if known is None or _sums_in(folder) != known.sums:
+    if folder.is_symlink():
         return {}
-    files = [name for name, sha256 in known.files.items() if sha256_of(folder / name) == sha256]
-    return {name: (folder / name).stat().st_size for name in (*files, SUMS, MODEL_MANIFEST)}
+    known, merged = _fetched_before(folder), object_in(folder / MERGED).get("files")
+    if known and _sums_in(folder) == known.sums:
+        sums, records = known.files, [SUMS, MODEL_MANIFEST]
+    elif isinstance(merged, dict):
+        sums, records = merged, [MERGED]
+    else:
+        return {}
+    files = [name for name, sha256 in sums.items() if sha256_of(folder / name) == sha256]
+    return {name: (folder / name).stat().st_size for name in (*files, *records)}
 
 
 def remove_fetched(folder: Path) -> None:

@@ -13,7 +13,7 @@ from importlib.util import find_spec
 from pathlib import Path, PurePath
 from typing import TYPE_CHECKING, Any
 
-from train_func.client.model.fetch import staging_folder
+from train_func.client.model.fetch import MERGED, merged_folder, sha256_of, staging_folder
 from train_func.client.packages.inventory import pip_install
 from train_func.client.preflight import Question
 from train_func.errors import InvalidInput
@@ -39,7 +39,6 @@ if TYPE_CHECKING:
 
 NO_FILES = "it has published no files: result() returns what the function returned"
 MAX_SHOWN = 10  # published files
-MERGED = "merged.json"  # beside a merged model: of which adapters it is made
 
 
 def check_loadable(record: RunRecord, published: Result) -> None:
@@ -136,7 +135,7 @@ def merge(record: RunRecord, adapters: Path, to: str | Path | None) -> Path:
     """
     if not are_adapters(adapters):
         raise InvalidInput(f"{record.name} has published a whole model and no adapters: fetch('model') brings it")
-    folder = Path(to) if to is not None else adapters.with_name(f"{adapters.name}-merged")
+    folder = Path(to) if to is not None else merged_folder(adapters)
     return write_merged(record, adapters, folder.expanduser().absolute(), is_ours=to is None)
 
 
@@ -150,7 +149,7 @@ def write_merged(record: RunRecord, adapters: Path, to: Path, *, is_ours: bool) 
     """
     made_of = {"run": record.name, "adapters": json.loads((adapters / MODEL_MANIFEST).read_text())["files"]}
     made_before = object_in(to / MERGED)
-    if made_before == made_of:
+    if {**made_before, **made_of} == made_before:
         return to
     is_free = not to.exists() or (to.is_dir() and not any(to.iterdir()))
     if not is_free and not (is_ours and made_before):
@@ -169,7 +168,8 @@ def write_merged(record: RunRecord, adapters: Path, to: Path, *, is_ours: bool) 
         if (adapters / PIPELINE).exists():
             shutil.copyfile(adapters / PIPELINE, folder / PIPELINE)
         (folder / CARD).write_text(_card(record, adapters, options["task"]), encoding="utf-8")
-        (folder / MERGED).write_text(json.dumps(made_of))
+        files = {path.relative_to(folder).as_posix(): sha256_of(path) for path in folder.rglob("*") if path.is_file()}
+        (folder / MERGED).write_text(json.dumps({**made_of, "files": files}))
         if made_before:
             to.rename(staging / "before")
         folder.rename(to)

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from train_func.client.backend import Backend, backend_or_default
+from train_func.client.model.fetch import fetched_folders, remove_fetched
 from train_func.client.stored_run import published_result
 from train_func.errors import InvalidInput, StorageFailed
 from train_func.fields import brief
@@ -162,7 +163,8 @@ def promote(store: Store, record: RunRecord, name: str, *, better: str | None = 
 def withdraw(name: str, *, on: Backend | None = None) -> None:
     """Takes the model in place under ``name`` away, with its files. The name leads to no run then.
 
-    The run keeps its model, and can be promoted again or removed.
+    What ``fetch()`` and ``load()`` keep of it on this machine goes too, unless it was changed. The run keeps its model,
+    and can be promoted again or removed.
 
     Args:
         name: such as ``"reviews"``.
@@ -187,6 +189,8 @@ def vacate(store: Store, name: str) -> str:
         _put(store, Promotion(name=name, number=newest.number + 1, metrics={}, promoted=events.now()))
     else:
         _delete_others(store, name)
+    for folder in fetched_folders(name):
+        remove_fetched(folder)
     return newest.run
 
 

@@ -142,27 +142,32 @@ class Checkpoints:
             StorageFailed: reason "damaged", with a list, if there are checkpoints and none can be used; reason "absent"
                 if ``other`` has no checkpoint of any training; or the store's own failure.
         """
-        record, refused = other or self._record, list[str]()
-        ids = (record.keys.checkpoint_id(entry.key) for entry in self._store.list(f"{record.keys.checkpoints}/"))
-        complete = sorted(filter(None, ids), reverse=True)
-        if other and not complete:
-            gone = f"{other.name}, the run to resume from, has no checkpoints any more. Submit without resume"
-            absent = StorageFailed(gone, reason="absent")
-            absent.checkpoints_of = other.name
-            raise absent
-        for checkpoint_id in complete:
-            if checkpoint_id.training != self._training:
-                continue
-            try:
-                checkpoint = self._verify(record, checkpoint_id, folder, tuple(refused))
-            except StorageFailed as failure:
-                if failure.reason not in ("damaged", "absent"):
-                    raise
-                refused.append(f"step {checkpoint_id.step}: {failure}")
-            else:
-                if other is None:
-                    self._whole = [(checkpoint_id, checkpoint.manifest)]
-                return checkpoint
+        record = other or self._record
+        for _ in range(2):  # another attempt may save, and delete what was listed, while files are downloaded
+            refused, reasons = list[str](), set[str]()
+            ids = (record.keys.checkpoint_id(entry.key) for entry in self._store.list(f"{record.keys.checkpoints}/"))
+            complete = sorted(filter(None, ids), reverse=True)
+            if other and not complete:
+                gone = f"{other.name}, the run to resume from, has no checkpoints any more. Submit without resume"
+                absent = StorageFailed(gone, reason="absent")
+                absent.checkpoints_of = other.name
+                raise absent
+            for checkpoint_id in complete:
+                if checkpoint_id.training != self._training:
+                    continue
+                try:
+                    checkpoint = self._verify(record, checkpoint_id, folder, tuple(refused))
+                except StorageFailed as failure:
+                    if failure.reason not in ("damaged", "absent"):
+                        raise
+                    refused.append(f"step {checkpoint_id.step}: {failure}")
+                    reasons.add(failure.reason)
+                else:
+                    if other is None:
+                        self._whole = [(checkpoint_id, checkpoint.manifest)]
+                    return checkpoint
+            if "absent" not in reasons:
+                break
         if not refused:
             return None
         faults = "\n".join(f"  - {fault}" for fault in refused)

@@ -6,8 +6,11 @@ at the same step.
 
 import hashlib
 import json
+import math
+import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -26,6 +29,7 @@ from train_func.worker.stop import work_seconds
 
 # An upload sees only between two of its parts that it is given up; a request to a silent server takes 40 s.
 GIVING_UP_SECONDS = 1.0
+LAST_SECONDS = 15 * 60.0  # longest wait for a store that is away with the last checkpoint of a training
 
 
 @dataclass(frozen=True)
@@ -188,7 +192,8 @@ class Checkpointing:
         if step != self._begun_at and (is_stopped or (step != self._taken_at and (is_due or is_over))):
             self._save(step, world.on_all_ranks(take))
         if is_stopped:
-            world.on_rank_zero(self.close)
+            seconds = min(LAST_SECONDS, _grace_seconds() - stop_flag.seconds())
+            world.on_rank_zero(partial(self.close, seconds))
             raise stop_flag.stop_signal(step)
 
     @marks.within(Phase.SAVING)
@@ -232,10 +237,20 @@ class Checkpointing:
         if self._saver:
             self._saver.wait_copied()
 
-    def close(self) -> None:
-        """Waits until the last checkpoint is saved. Not collective; raises StorageFailed as ``decide`` does."""
+    @marks.within(Phase.SAVING)
+    def close(self, seconds: float = 0.0) -> None:
+        """Waits until the last checkpoint is saved; while the store is away, tries it again for ``seconds``.
+
+        A signal shortens them to the grace period. Not collective; raises Fenced as ``decide`` does.
+        """
+        until = time.monotonic() + seconds
+
+        def seconds_left() -> float:
+            grace = _grace_seconds() - stop_flag.seconds() if stop_flag.requested() else math.inf
+            return min(until - time.monotonic(), grace)
+
         if self._saver:
-            self._saver.wait()
+            self._saver.insist(seconds_left)
             self._raise_fenced()
 
 

@@ -5,8 +5,8 @@ the optimizer's next step waits for the copy. torch counts the changes of a tens
 all are copied at once from then on. The copy takes the memory of the tensors once more; the next checkpoint reuses it.
 
 One checkpoint is made at a time. A newer state replaces one that is still on its way, because an old state is not worth
-the network traffic. A failure ends no training: it is reported, and the next checkpoint tries again. Only a fenced
-attempt has to stop.
+the network traffic. A failure ends no training: it is reported, and the next checkpoint tries again. If no other one
+follows, the same copy is sent again while the store is away. Only a fenced attempt has to stop.
 """
 
 import contextlib
@@ -17,17 +17,20 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import torch
 
+from train_func.errors import StorageFailed
 from train_func.process.failpoint import reach
-from train_func.wire.events import CheckpointFailed, CheckpointSaved, Event, Note
+from train_func.wire.events import CheckpointFailed, CheckpointSaved, Event, Note, WaitsForStore
 from train_func.worker.attempt_records import Fenced
 from train_func.worker.checkpoint.checkpoint_store import BEST, FROZEN, TRAINING, Checkpoints, Manifest, of_rank
 from train_func.worker.checkpoint.state import State
 
 SHARE = 50  # how many times as long as a checkpoint took the next one waits, unless the Run says
 SHORTEST_SECONDS = 10.0  # between two, at least, unless the Run says
+PAUSE_SECONDS = 2.0  # before the last checkpoint is sent again
 NICENESS = 10  # of the thread: training goes first
 
 
@@ -70,6 +73,8 @@ class Saver:
         """The error of an attempt, if a later one has begun."""
         self.has_failed = False
         """Whether the last checkpoint could not be saved."""
+        self._unsent: tuple[StepState, State, StorageFailed] | None = None
+        """The last checkpoint, its copy, and the failure of the store, if that was away."""
 
     @property
     def is_busy(self) -> bool:
@@ -114,7 +119,7 @@ class Saver:
         """
         self.give_up()
         self._begun = begun = time.monotonic()
-        self._is_asked = False
+        self._is_asked, self._unsent = False, None
         tensors: dict[str, torch.Tensor] = {}
         lasting: dict[str, tuple[torch.Tensor, int]] = {}  # copied by the thread; the version counts changes
         try:
@@ -134,10 +139,24 @@ class Saver:
             return
         self._copied.clear()
         copy = State(tensors, snapshot.training.plain)
-        self._thread = threading.Thread(
-            target=self._save, args=(snapshot, copy, lasting, time.monotonic() - begun), name="checkpoint", daemon=True
-        )
+        self._start(snapshot, copy, lasting, time.monotonic() - begun)
+
+    def _start(self, *args: Any) -> None:
+        self._thread = threading.Thread(target=self._save, args=args, name="checkpoint", daemon=True)
         self._thread.start()
+
+    def insist(self, seconds_left: Callable[[], float]) -> None:
+        """Waits for the checkpoint on its way; while the store is away and time is left, sends it again."""
+        self.wait()
+        is_told = False
+        while self._unsent and seconds_left() > PAUSE_SECONDS:
+            snapshot, copy, failure = self._unsent
+            if not is_told:
+                is_told, purpose = True, "save the last checkpoint"
+                self._say(WaitsForStore(seconds_left=seconds_left(), message=str(failure), purpose=purpose))
+            time.sleep(PAUSE_SECONDS)
+            self._start(snapshot, copy, {}, 0.0)
+            self.wait()
 
     def wait_copied(self) -> None:
         """Waits until the tensors may change."""
@@ -171,12 +190,16 @@ class Saver:
         except _Superseded:
             pass
         except Exception as failure:  # whatever it is, the training is worth more
-            self._tell(failure, snapshot.step)
+            was_away, self._unsent = self._unsent is not None, None
+            if isinstance(failure, StorageFailed) and failure.retryable:
+                self._unsent = snapshot, copy, failure
+            if not (was_away and self._unsent):
+                self._tell(failure, snapshot.step)
             begun = time.monotonic()  # and tried again soon
         else:
             seconds = time.monotonic() - begun
             size = sum(file.size for file in manifest.files.values())
-            self._took, self.has_failed = seconds, False
+            self._took, self.has_failed, self._unsent = seconds, False, None
             self._say(CheckpointSaved(step=snapshot.step, size=size, seconds=seconds))
             why, was_told = self._checkpoints.not_deleted, self._is_told_of_others
             self._is_told_of_others = why is not None

@@ -1,5 +1,6 @@
 """The machine's cache folder: each entry is made by one process while the others wait, and is whole or absent."""
 
+import contextlib
 import errno
 import os
 import shutil
@@ -43,11 +44,28 @@ def _lock(target: Path) -> AbstractContextManager[None]:
 
 def _make(target: Path, make: Callable[[Path], None]) -> None:
     part = target.with_name(f"{target.name}.part")
-    remove(part)
-    make(part)
-    _settle(part)
+    _remove_left(target.parent, part)
+    try:
+        make(part)
+        _settle(part)
+    except BaseException:
+        remove(part)  # a full disk would stay full for all others
+        raise
     part.replace(target)
     sync_folder(target.parent)
+
+
+def _remove_left(folder: Path, own: Path) -> None:
+    """Removes the parts of makers that have died: the one of this entry, and those of others whose lock is free."""
+    remove(own)
+    for part in folder.glob("*.part"):
+        path = part.with_suffix(".lock")
+        with contextlib.suppress(OSError):  # of another user, or gone
+            if path.exists() and (descriptor := lock.take(path, 0, lock.SHARED)) is not None:
+                try:
+                    remove(part)
+                finally:
+                    lock.release(descriptor)
 
 
 def load_entry(cache: Path, key: str, make: Callable[[Path], None], load: Callable[[Path], Loaded]) -> Loaded:

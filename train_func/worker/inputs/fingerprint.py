@@ -9,7 +9,7 @@ import time
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 
-from train_func.storage.disk import make_folders
+from train_func.storage.disk import make_folders, state_of
 
 REMEMBERED_FROM = 1 << 20  # bytes; a smaller file is hashed sooner than looked up
 SETTLED_SECONDS = 2.0  # a file changed more recently could change again within the tick of its time stamp
@@ -20,7 +20,7 @@ def of_file(path: Path, cache: Path) -> str:
     status = path.stat()
     if status.st_size < REMEMBERED_FROM:
         return _hash(path)
-    state = [status.st_size, status.st_mtime_ns, status.st_ctime_ns, status.st_ino]  # only the third cannot be set
+    state = state_of(status)
     note = cache / "fingerprints" / f"{hashlib.sha256(os.fsencode(path.resolve())).hexdigest()}.json"
     with contextlib.suppress(OSError, ValueError):
         known = json.loads(note.read_text())

@@ -94,9 +94,25 @@ class LocalFiles:
         files = {f"{path.name}/{name}" if name else path.name: part for name, part in parts.items()}
         return cls(path, files, fingerprint.of_named(parts))
 
+    def check_unchanged(self, cache: Path) -> None:
+        """Raises InvalidInput if a file is not what it was when its SHA-256 was taken."""
+        for name, sha256 in self.files.items():
+            path = self.path.parent / name
+            if not path.exists() or fingerprint.of_file(path, cache) != sha256:
+                raise changed_while_read([path])
+
     def to_dict(self) -> dict[str, object]:
         """Plain JSON."""
         return {"path": str(self.path), "files": dict(self.files), "sha256": self.sha256}
+
+
+def changed_while_read(paths: Sequence[object]) -> InvalidInput:
+    """Returns the error of files to which another program has written."""
+    return InvalidInput(
+        f"{listed(paths, NEAREST)} changed while it was read, so it is not what names the run; submit again once no "
+        "program writes to it",
+        cause="data",
+    )
 
 
 def locate(reference: Reference, store: Store | None, cache: Path) -> Path | None:

@@ -16,6 +16,7 @@ from tokenizers import Tokenizer
 from train_func.errors import InvalidInput
 from train_func.published_model import object_in
 from train_func.storage import Store
+from train_func.text import listed
 from train_func.worker.inputs import fingerprint
 from train_func.worker.inputs.locate import HubUnreachable, LocalFiles, Reference, copied, is_in_store, locate, stored
 
@@ -132,6 +133,11 @@ def _judge(folder: Path, where: str, sizes: Mapping[str, int], use: ModelUse) ->
         )
     config = object_in(folder / CONFIG)
     faults += [fault for name in sizes if name.endswith(".safetensors") and (fault := _wrong_weights(folder / name))]
+    # transformers loads the whole file before its parts, and none of other variants beside them.
+    parts = set(object_in(folder / INDEX).get("weight_map", {}).values()) if WHOLE not in sizes else {WHOLE}
+    loaded = {PurePosixPath(str(name)).name for name in parts}
+    if INDEX in sizes and (absent := sorted(loaded - set(sizes))):
+        faults.append(f"{where}: no {listed(absent)}, which {INDEX} names; copy the model again, with all its files")
     if use.max_length is not None:
         max_positions = _max_positions(config, object_in(folder / "tokenizer_config.json"))
         if max_positions is not None and use.max_length > max_positions:
@@ -144,9 +150,7 @@ def _judge(folder: Path, where: str, sizes: Mapping[str, int], use: ModelUse) ->
             faults += _wrong_vocabulary(folder / TOKENIZER, where, config.get("vocab_size"))
     if faults:
         raise InvalidInput(faults, cause="model")
-    # transformers loads the whole file before its parts, and none of other variants beside them.
-    loaded = {WHOLE} if WHOLE in sizes else set(object_in(folder / INDEX).get("weight_map", {}).values())
-    return sum(sizes.get(PurePosixPath(str(name)).name, 0) for name in loaded)
+    return sum(sizes.get(name, 0) for name in loaded)
 
 
 def _missing(where: str, sizes: Mapping[str, int], *, needs_tokenizer: bool) -> list[str]:

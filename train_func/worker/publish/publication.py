@@ -23,10 +23,10 @@ from train_func.process.timeout import call_with_timeout
 from train_func.storage import Store, find, put_new
 from train_func.wire.codec import Record
 from train_func.wire.events import Published
-from train_func.wire.layout import CARD, CELLS, LABELS, MODEL_MANIFEST, RUN, SOURCE, RunKeys, later_generations
+from train_func.wire.layout import CARD, CELLS, LABELS, RUN, SOURCE
 from train_func.wire.predictions import PREDICTIONS, Predictions
 from train_func.wire.records import RunRecord, SubmissionRecord
-from train_func.wire.result import FileEntry, Result, copy_model
+from train_func.wire.result import FileEntry, Result, complete
 from train_func.worker import masks
 from train_func.worker.attempt_records import check_lease, versions
 from train_func.worker.publish.card import TaskPart, render
@@ -317,40 +317,6 @@ def check_unpublished(store: Store, record: RunRecord, attempt: int, done: str =
         f"{store.address}/{key} says. Nothing of this attempt was published; fetch the model that is there",
         reason="conflict",
     )
-
-
-def complete(store: Store, record: RunRecord) -> bool:
-    """Completes the copy of the published model to the model folder; returns False if nothing is published yet.
-
-    The folder belongs to the newest generation with a result: it is left alone, or copied again if that generation
-    published meanwhile.
-
-    Raises:
-        StorageFailed: reason "damaged" if a file under the attempt is not the published one.
-    """
-    if not (result := find(store, record.keys.result)):
-        return False
-    manifest = find(store, f"{record.keys.model}/{MODEL_MANIFEST}")
-    if not (manifest and manifest.data == result.data) and not _newer(store, record):
-        _copy(store, record, result.data)
-        while newer := _newer(store, record):  # its files may lie under those that were just copied
-            record = newer
-            _copy(store, record, store.get(record.keys.result).data)
-    return True
-
-
-def _newer(store: Store, record: RunRecord) -> RunRecord | None:
-    """Returns the record of the newest generation with a result, if it is later than this one; else None."""
-    generations = later_generations(store.names(record.keys.generations))
-    later = (number for number in generations if number > record.generation)
-    newest = max((number for number in later if store.list(RunKeys(record.name, number).result)), default=None)
-    return replace(record, generation=newest) if newest else None
-
-
-def _copy(store: Store, record: RunRecord, result: bytes) -> None:
-    attempt = Result.read(result, f"{store.address}/{record.keys.result}").attempt
-    source = record.keys.attempt(attempt).model
-    copy_model(store, source, record.keys.model, result, f"attempt {attempt} of {record.name}")
 
 
 def delete_checkpoints(store: Store, record: RunRecord, seconds: float) -> None:

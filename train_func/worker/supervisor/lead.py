@@ -26,8 +26,8 @@ from train_func.storage import Store, put_new
 from train_func.wire.codec import Record
 from train_func.wire.layout import newest_number
 from train_func.wire.records import RunRecord
+from train_func.wire.result import complete
 from train_func.worker.environment import Environment
-from train_func.worker.publish.publication import complete
 from train_func.worker.supervisor.connection import Connection, Host
 from train_func.worker.supervisor.coordinator import (
     GATHER_SECONDS,

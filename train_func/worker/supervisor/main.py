@@ -18,9 +18,10 @@ from train_func.wire import exits
 from train_func.wire.events import WorkerEnds, WorkerStarts
 from train_func.wire.layout import SOURCE
 from train_func.wire.records import RunRecord, Termination, Verdict
+from train_func.wire.result import complete
 from train_func.worker import masks
 from train_func.worker.environment import GROUP_SECRET, WEBHOOK, Environment, read_environment
-from train_func.worker.publish.publication import complete, delete_checkpoints
+from train_func.worker.publish.publication import delete_checkpoints
 from train_func.worker.rank import reporting
 from train_func.worker.stop import Stop, Stopped, WithinGrace
 from train_func.worker.store_wait import RECORD_SECONDS, patiently

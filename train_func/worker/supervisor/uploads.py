@@ -10,11 +10,12 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable
+from dataclasses import replace
 
 from train_func.errors import StorageFailed
 from train_func.process.timeout import call_with_timeout
 from train_func.storage import Store
-from train_func.wire.events import CheckpointSaved, Event, now
+from train_func.wire.events import CheckpointSaved, Event, Stage, now
 from train_func.wire.layout import AttemptKeys
 from train_func.wire.metrics import Row, row_of, to_csv
 from train_func.wire.records import BEAT_SECONDS, RunRecord, SignOfLife
@@ -101,13 +102,15 @@ class HistoryUpload(Periodic):
         self._keys, self._put, self._interval, self._longest_file = keys, put, interval, longest_file
         self._new: deque[Row] = deque(maxlen=MOST_ROWS)
         self._rows: list[Row] = []  # of the file that is open
-        self._part = 1
+        self._part, self._training = 1, 0
         self._last = b""
 
     def hear(self, event: Event) -> None:
         """Takes an event for the history; returns at once."""
+        if isinstance(event, Stage) and event.training is not None:
+            self._training = event.training
         if row := row_of(event):
-            self._new.append(row)
+            self._new.append(replace(row, training=self._training))
             if len(self._new) == MOST_ROWS // 2:
                 self.hasten()
         if isinstance(event, CheckpointSaved):  # what goes on from it reports none of the steps before it again

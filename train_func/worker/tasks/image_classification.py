@@ -122,10 +122,8 @@ class ImageClassifier(WorkerHalf[ImageClassification]):
 
     def _store(self, sources: Sources, part: str, table: pa.Table) -> ImageTable:
         source, split = sources.parts[part]
-        has_commit = source.commit is not None
-        known_by = [source.fingerprint, self.task.subset if has_commit else None, split]
-        column, cache = self.task.image, self.cache
-        return keep(table, column, root=source.where, known_by=known_by, has_commit=has_commit, cache=cache)
+        known_by = [source.fingerprint, self.task.subset if source.commit is not None else None, split]
+        return keep(table, self.task.image, source, known_by, self.cache)
 
     def target(self, data: TrainEvalSplit) -> str:
         return classes_text(data)

@@ -12,7 +12,7 @@ import os
 import re
 import struct
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
@@ -26,6 +26,8 @@ from train_func.rgb import upright_rgb
 from train_func.text import COUNTED, MAX_SHOWN, counted, listed
 from train_func.worker.inputs.cache import entry, load_entry
 from train_func.worker.inputs.image_folder import IS_FOLDER, STORED
+from train_func.worker.inputs.locate import changed_while_read
+from train_func.worker.inputs.reader import RawDataset
 from train_func.worker.inputs.row_files import holds_bytes, values_of
 
 MAX_PIXELS = 50_000_000  # of one image, 150 MB when decoded
@@ -146,28 +148,29 @@ class ImageTable:
     """Key in the cache, by content."""
 
 
-def keep(
-    table: pa.Table, column: str, *, root: str, known_by: list[str | None], has_commit: bool, cache: Path
-) -> ImageTable:
+def keep(table: pa.Table, column: str, source: RawDataset, known_by: list[str | None], cache: Path) -> ImageTable:
     """Stores the images of a column in the cache, and returns them.
 
     Args:
-        root: where the data set was read from; images in a folder are named by their paths from it.
+        source: the data set of ``table``; images in a folder are named by their paths from it.
         known_by: identifies the content of the data set.
-        has_commit: whether it is a commit of the Hub, whose files never change.
 
     Raises:
-        InvalidInput: the column holds no images, or a row names a file that does not exist.
+        InvalidInput: the column holds no images, or a row names a file that does not exist or has changed.
     """
     if fault := _type_fault(table, column):
         raise InvalidInput(fault, cause="data")
-    may_read = has_commit or IS_FOLDER in (table.schema.metadata or {})
+    is_folder, local = IS_FOLDER in (table.schema.metadata or {}), source.local
+    may_read = source.commit is not None or is_folder
+    sums = {name.partition("/")[2]: sha256 for name, sha256 in local.files.items()} if local and is_folder else {}
     key = hashlib.sha256(json.dumps([VERSION, column, *known_by]).encode()).hexdigest()
 
     def write(part: Path) -> None:
         with pa.ipc.new_stream(str(part), SCHEMA) as writer:
-            for batch in _batches(table, column, root, may_read=may_read):
+            for batch in _batches(table, column, source.where, sums, may_read=may_read):
                 writer.write_batch(batch)
+        if local and not is_folder:
+            local.check_unchanged(cache)
 
     def mapped(path: Path) -> pa.Table:
         return pa.ipc.open_stream(pa.memory_map(str(path))).read_all()
@@ -190,8 +193,12 @@ def _type_fault(table: pa.Table, column: str) -> str | None:
     )
 
 
-def _batches(table: pa.Table, column: str, root: str, *, may_read: bool) -> Iterator[pa.RecordBatch]:
+def _batches(
+    table: pa.Table, column: str, root: str, sums: Mapping[str, str], *, may_read: bool
+) -> Iterator[pa.RecordBatch]:
+    """Yields the stored images; ``sums``: the SHA-256 that files of images must have, by name."""
     missing: list[str] = []
+    changed: list[str] = []
     rows: list[dict[str, Any]] = []
     size = 0
     for at, scalar in enumerate(values_of(table, column), 1):
@@ -204,12 +211,17 @@ def _batches(table: pa.Table, column: str, root: str, *, may_read: bool) -> Iter
             data = b""
         is_inside = path is not None and path.startswith(f"{root}{os.sep}")
         name = "" if path is None else path.removeprefix(f"{root}{os.sep}") if is_inside else Path(path).name
-        rows.append({"image": {"bytes": data, "path": name}, "sha256": hashlib.sha256(data).hexdigest()})
+        sha256 = hashlib.sha256(data).hexdigest()
+        if sums.get(name, sha256) != sha256:
+            changed.append(name)
+        rows.append({"image": {"bytes": data, "path": name}, "sha256": sha256})
         size += len(data)
         if len(rows) == BATCH or size >= BATCH_BYTES:
             yield pa.RecordBatch.from_pylist(rows, SCHEMA)
             rows, size = [], 0
     yield pa.RecordBatch.from_pylist(rows, SCHEMA)
+    if changed:
+        raise changed_while_read(changed)
     if missing:
         raise InvalidInput(
             f"column {column!r}: {len(missing)} of {counted(table.num_rows, 'image')} with no bytes: "

@@ -238,6 +238,7 @@ class WorkerHalf(Generic[AnyRowsTask]):
         def write(folder: Path) -> None:
             noted = Findings()
             write_split(self._divided(sources, noted, self.split), noted.notes, folder)
+            sources.check_unchanged(self.cache)
 
         stored = load_entry(self.cache, f"rows/{self._key(sources)}", write, SplitFiles.load)
         findings.note(*stored.notes)

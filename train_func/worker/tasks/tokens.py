@@ -26,7 +26,7 @@ from train_func.wire.layout import TOKENS
 from train_func.worker.inputs.cache import load_entry, remove
 from train_func.worker.tasks.columns import TEXTS
 
-VERSION = 3  # of what is stored; to be raised when the same input gives something else
+VERSION = 4  # of what is stored; to be raised when the same input gives something else
 BATCH = 1000  # rows
 PART = 5_000  # rows that one worker encodes for all, in a second or two
 KEPT = ("label", "row_id")
@@ -130,7 +130,8 @@ def _write(batches: Iterable[pa.RecordBatch], sink: Any, compression: str | None
 def key_of(rows: Dataset, tokenizer: Any, max_length: int) -> str:
     """Returns the SHA-256 of everything that decides the result: fingerprint of the rows, tokenizer and length."""
     made_by = [VERSION, tokenizers.__version__, max_length, type(tokenizer).__name__, tokenizer.truncation_side]
-    known_by = json.dumps([*made_by, rows.column_names, rows._fingerprint])
+    columns = [tokenizer.model_input_names, tokenizer.split_special_tokens]
+    known_by = json.dumps([*made_by, *columns, rows.column_names, rows._fingerprint])
     return hashlib.sha256(known_by.encode() + _state(tokenizer).encode()).hexdigest()
 
 
@@ -138,7 +139,7 @@ def _state(tokenizer: Any) -> str:
     """Returns the parts of a tokenizer that decide its ids."""
     backend = getattr(tokenizer, "backend_tokenizer", None)
     if backend is None:
-        return json.dumps(sorted(tokenizer.get_vocab().items()))
+        return json.dumps([tokenizer.get_vocab(), tokenizer.init_kwargs], sort_keys=True, default=str)
     # Before the tokens stand truncation and padding, in which a tokenizer remembers how it was last called.
     text: str = backend.to_str()
     return text[text.index('"added_tokens"') :]

@@ -50,6 +50,12 @@ class Sources:
         """The tables by part; the first use reads them."""
         return {part: source.splits[split] for part, (source, split) in self.parts.items()}
 
+    def check_unchanged(self, cache: Path) -> None:
+        """Raises InvalidInput if a file of this machine is not what its fingerprint says any more."""
+        for source in self.read.values():
+            if source.local:
+                source.local.check_unchanged(cache)
+
     def having(self, *columns: str) -> dict[str, pa.Table]:
         """Returns the tables, by part, that have rows and these columns."""
         tables = self.tables

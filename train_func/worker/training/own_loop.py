@@ -23,7 +23,7 @@ from torch.utils.data import default_collate
 
 from train_func.errors import InvalidInput
 from train_func.text import counted, listed
-from train_func.worker.checkpoint.checkpointing import Checkpointing, Parts, Resumption
+from train_func.worker.checkpoint.checkpointing import LAST_SECONDS, Checkpointing, Parts, Resumption
 from train_func.worker.checkpoint.state import State
 from train_func.worker.rank import end, marks, stop_flag, world
 from train_func.worker.rank.marks import Phase
@@ -145,7 +145,7 @@ class OwnState:
     def end(self, step: int) -> None:
         """Collective, when all steps are done: what was begun is saved."""
         world.on_all_ranks(partial(weights.check_finite, self.models, f"After step {step}, "))
-        world.on_rank_zero(self.checkpointing.close)
+        world.on_rank_zero(partial(self.checkpointing.close, LAST_SECONDS))
 
     def close(self) -> None:
         """Saves what was begun, when the loop is left in whatever way. Not collective."""

@@ -30,7 +30,7 @@ from train_func.errors import InvalidInput
 from train_func.process.failpoint import reach
 from train_func.wire.events import Evaluated, Stage
 from train_func.worker import context
-from train_func.worker.checkpoint.checkpointing import Checkpointing, Parts, Resumption
+from train_func.worker.checkpoint.checkpointing import LAST_SECONDS, Checkpointing, Parts, Resumption
 from train_func.worker.rank import marks, reporting, stop_flag, world
 from train_func.worker.rank.marks import Phase
 from train_func.worker.tasks.protocol import StreamingMetric
@@ -160,7 +160,7 @@ class Trainer(transformers.Trainer):
             if checks:
                 checks.after_training(self)
             if self._checkpointing:
-                world.on_rank_zero(self._checkpointing.close)
+                world.on_rank_zero(partial(self._checkpointing.close, LAST_SECONDS))
         return result
 
     def hyperparameter_search(self, *args: Any, **kwargs: Any) -> Any:
