@@ -133,26 +133,33 @@ def test_the_deadline_counts_from_the_first_attempt_however_many_pods_there_were
         assert now[0] == 1060.0
 
 
+def storage(reason):
+    return StorageFailed(f"a fault: {reason}", reason=reason)
+
+
 @pytest.mark.parametrize(
-    ("reason", "has_probed", "others_train", "code"),
+    ("error", "has_probed", "others_train", "code"),
     [
-        ("credentials", False, True, exits.PERMISSION),  # no pod ever had a key that is taken, for all that it knows
-        ("credentials", True, False, exits.KEY),
-        ("full", True, False, exits.FULL),
-        ("full", True, True, exits.PEER),
-        ("unreachable", True, True, exits.UNREACHABLE),
+        (storage("credentials"), False, True, exits.PERMISSION),  # no pod ever had a better key, for all that it knows
+        (storage("credentials"), True, False, exits.KEY),
+        (storage("full"), True, False, exits.FULL),
+        (storage("full"), True, True, exits.PEER),
+        (storage("unreachable"), True, True, exits.UNREACHABLE),
+        (FileNotFoundError("a volume"), True, False, exits.CODE),
+        (FileNotFoundError("a volume"), True, True, exits.PEER),
     ],
+    ids=str,
 )
 def test_a_pod_that_another_one_may_do_better_than_ends_with_a_code_that_is_retried(
-    tmp_path, monkeypatch, reason, has_probed, others_train, code
+    tmp_path, monkeypatch, error, has_probed, others_train, code
 ):
     def prepare(supervisor):
         supervisor._heartbeat = SimpleNamespace() if has_probed else None
-        raise StorageFailed("why", reason=reason)
+        raise error
 
     monkeypatch.setattr(main.Supervisor, "_prepare", prepare)
     monkeypatch.setattr(main, "kill_descendants", lambda **options: None)
     supervisor = Supervisor(environment_of(1, tmp_path), LogTee(), Stop())
     supervisor._lead = SimpleNamespace(others_train=lambda: others_train)
     verdict = supervisor.run()
-    assert (verdict.exit_code, verdict.cause, verdict.message) == (code, "storage", "why")
+    assert (verdict.exit_code, unnamed(verdict.message, error)) == (code, [])

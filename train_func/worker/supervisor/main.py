@@ -197,23 +197,23 @@ class Supervisor:
             exit, is_own = exits.exit_of(error), isinstance(error, TrainFuncError)
             message = f"{error}" if is_own else f"{type(error).__name__}: {error}"
             if is_own or exit.cause != "code":
-                code = self._code_of(exit)
+                code = self._code_for_pod(exit.code)
                 return self._close(Verdict(code, exit.cause, message, worker, root_cause=exit.cause != "peer"))
             traceback.print_exception(error)
-            return self._close(Verdict(exits.CODE, "unknown", f"{FAILED}: {message}", worker))
+            return self._close(Verdict(self._code_for_pod(exits.CODE), "unknown", f"{FAILED}: {message}", worker))
 
-    def _code_of(self, exit: exits.Exit) -> int:
-        """Returns the exit code for an error of this pod.
+    def _code_for_pod(self, code: int) -> int:
+        """Returns the exit code of a pod for the code of an error in it.
 
         A new pod may have another key of the store, if the store has taken the one of this pod before. One of a worker
         without a group may be on a node that can do what this one cannot, and the others train meanwhile.
         """
-        if exit.code == exits.KEY and self._heartbeat is None:
+        if code == exits.KEY and self._heartbeat is None:
             return exits.PERMISSION
         has_no_group = self._member is None or self._member.has_gone
-        if has_no_group and not exits.retryable(exit.code) and self._lead.others_train():
+        if has_no_group and not exits.retryable(code) and self._lead.others_train():
             return exits.PEER
-        return exit.code
+        return code
 
     def _prepare(self) -> Verdict | None:
         """Returns None once the group is complete; a verdict when there is nothing to train."""
