@@ -1,19 +1,26 @@
-"""How an attempt of a worker begins."""
+"""How an attempt of a worker begins, and by what it ends before its ranks do."""
 
+from dataclasses import replace
+from datetime import UTC, datetime, timedelta
 from types import SimpleNamespace
 
 import pytest
 
 from tests.job_folder import write_job_folder
 from tests.messages import unnamed
+from tests.unit.test_publication import environment_of
 from train_func.errors import StorageFailed
-from train_func.wire import events
+from train_func.wire import events, exits
 from train_func.wire.records import Verdict
 from train_func.worker import store_wait
 from train_func.worker.ledger import Ledger
 from train_func.worker.rank import reporting
 from train_func.worker.stop import Stop, Stopped
+from train_func.worker.supervisor import attempt as attempt_module
+from train_func.worker.supervisor import main
 from train_func.worker.supervisor.attempt import WorkerAttempt
+from train_func.worker.supervisor.log import LogTee
+from train_func.worker.supervisor.main import Supervisor
 
 
 class AwayOnce:
@@ -36,25 +43,123 @@ def stops(*arguments, **options):
     raise Stopped("SIGTERM")
 
 
+@pytest.fixture
+def record(tmp_path, store):
+    return write_job_folder(tmp_path, "def train_func(): ...", store=store.address)
+
+
+@pytest.fixture
+def attempt_of(tmp_path, record, store):
+    """Makes an attempt of worker 0, the lead of a group of one."""
+
+    def make(store=store, **parts):
+        environment = SimpleNamespace(
+            worker=0,
+            pod="a-run-worker-0",
+            pod_uid="",
+            num_ranks=1,
+            num_threads=1,
+            is_elastic=False,
+            job_dir=tmp_path,
+            work_dir=tmp_path,
+        )
+        lead = SimpleNamespace(check=lambda: None)
+        log_tee = SimpleNamespace(begin=lambda *given: None, flush=lambda seconds: None)
+        alerter = SimpleNamespace(look=lambda *given: None, end=lambda *given: None)
+        heartbeat = SimpleNamespace(check=lambda: None)
+        parts = {"stop": Stop(), "lead": lead, "alerter": alerter, "heartbeat": heartbeat, **parts}
+        return WorkerAttempt(environment, record, store, log_tee, **parts)
+
+    return make
+
+
+@pytest.fixture
+def member():
+    order = {"members": (0,), "lease": None, "refused": None}
+    return SimpleNamespace(
+        is_lead=True,
+        look=lambda: None,
+        hear=lambda phase, **says: SimpleNamespace(**{**order, **says}),
+        fail=lambda *given, **options: None,
+    )
+
+
 def test_why_the_previous_attempt_has_ended_is_told_also_where_the_store_is_away_for_a_moment(
-    tmp_path, store, monkeypatch, capsys
+    record, store, attempt_of, member, monkeypatch, capsys
 ):
     monkeypatch.setattr(store_wait, "PAUSE_SECONDS", 0.01)
     monkeypatch.setattr(reporting, "_sink", [(said := []).append])
-    record = write_job_folder(tmp_path, "def train_func(): ...", store=store.address)
     before = Ledger(store, record, worker=0, pod="a-run-worker-0")
     before.write_end(before.claim(), Verdict(147, "killed", "rank 0 was killed by SIGKILL", 0), [], step=39)
-    environment = SimpleNamespace(
-        worker=0, pod="a-run-worker-0", pod_uid="", num_ranks=1, num_threads=1, is_elastic=False, job_dir=tmp_path
-    )
-    lead, log_tee = SimpleNamespace(check=lambda: None), SimpleNamespace(begin=lambda *given: None)
-    attempt = WorkerAttempt(environment, record, AwayOnce(store), log_tee, Stop(), lead, SimpleNamespace())
-    order = {"members": (0,), "lease": None, "refused": None}
-    member = SimpleNamespace(
-        is_lead=True, look=lambda: None, hear=lambda phase, **says: SimpleNamespace(**{**order, **says})
-    )
     with pytest.raises(Stopped):
-        attempt.run(member, SimpleNamespace(start=stops))
+        attempt_of(AwayOnce(store)).run(member, SimpleNamespace(start=stops))
     (begun,) = [event for event in said if isinstance(event, events.AttemptStarts)]
     assert (begun.attempt, unnamed(begun.after, "rank 0", "SIGKILL")) == (2, [])
     assert "failed" not in capsys.readouterr().out
+
+
+def begin_ago(store, record, seconds):
+    """An attempt of the same submission began before this one, in a pod that is gone."""
+    lease = Ledger(store, record, worker=0, pod="before").lease(1)
+    started = datetime.now(UTC) - timedelta(seconds=seconds)
+    store.put(record.keys.attempt(1).lease, replace(lease, started=started.isoformat()).to_json())
+
+
+@pytest.mark.parametrize("is_over", [True, False])
+def test_the_deadline_counts_from_the_first_attempt_however_many_pods_there_were(
+    record, store, attempt_of, member, monkeypatch, is_over
+):
+    begin_ago(store, record, record.run.deadline - (-1 if is_over else 60))
+    stop = Stop()
+
+    def run(*given):
+        given[-1]("a sign of progress")
+        stop.check()
+        now[0] += 60
+        given[-1]("a sign of progress")
+        stop.check()
+
+    now = [1000.0]
+    monkeypatch.setattr(attempt_module, "time", SimpleNamespace(monotonic=lambda: now[0]))
+    monkeypatch.setattr(attempt_module, "Launcher", lambda *given: SimpleNamespace(run=lambda _: run(*given)))
+    made = attempt_of(stop=stop)
+    if is_over:
+        verdict = made.run(member, SimpleNamespace())
+        assert (verdict.exit_code, verdict.cause) == (exits.DEADLINE, "deadline")
+        assert unnamed(verdict.message, f"{record.run.deadline} s") == []
+    else:
+        with pytest.raises(Stopped, match="deadline"):
+            made.run(member, SimpleNamespace(start=lambda *given, **options: None))
+        assert now[0] == 1060.0
+
+
+def storage(reason):
+    return StorageFailed(f"a fault: {reason}", reason=reason)
+
+
+@pytest.mark.parametrize(
+    ("error", "has_probed", "others_train", "code"),
+    [
+        (storage("credentials"), False, True, exits.PERMISSION),  # no pod ever had a better key, for all that it knows
+        (storage("credentials"), True, False, exits.KEY),
+        (storage("full"), True, False, exits.FULL),
+        (storage("full"), True, True, exits.PEER),
+        (storage("unreachable"), True, True, exits.UNREACHABLE),
+        (FileNotFoundError("a volume"), True, False, exits.CODE),
+        (FileNotFoundError("a volume"), True, True, exits.PEER),
+    ],
+    ids=str,
+)
+def test_a_pod_that_another_one_may_do_better_than_ends_with_a_code_that_is_retried(
+    tmp_path, monkeypatch, error, has_probed, others_train, code
+):
+    def prepare(supervisor):
+        supervisor._heartbeat = SimpleNamespace() if has_probed else None
+        raise error
+
+    monkeypatch.setattr(main.Supervisor, "_prepare", prepare)
+    monkeypatch.setattr(main, "kill_descendants", lambda **options: None)
+    supervisor = Supervisor(environment_of(1, tmp_path), LogTee(), Stop())
+    supervisor._lead = SimpleNamespace(others_train=lambda: others_train)
+    verdict = supervisor.run()
+    assert (verdict.exit_code, unnamed(verdict.message, error)) == (code, [])

@@ -135,6 +135,7 @@ TABLE = [
     (runs, [(0, ENDED), (1, failed(1, LOST))], STOP),
     (runs, [(1, failed(1, STOPPED))], EXIT),
     (runs, [(1, failed(1, HANG))], STOP),
+    (runs, [(0, failed(0, exits.KEY))], EXIT),  # the pods of all have the same key
     (runs, [(1, follows(1)), (0, ENDED), (2, ENDED)], START),  # who has failed first is to show itself
     (runs, [(1, follows(1)), (0, failed(0))], EXIT),
     (runs, [(1, follows(1)), (0, failed(0, LOST))], STOP),
@@ -472,9 +473,10 @@ def test_the_lead_of_an_elastic_group_has_the_first_ranks_whatever_its_number():
     assert group.order(0).lease == LEASE
 
 
-def test_a_final_verdict_ends_an_elastic_group_too():
+@pytest.mark.parametrize("code", [exits.CODE, exits.KEY])
+def test_a_final_verdict_and_a_key_that_is_refused_end_an_elastic_group_too(code):
     group = runs(3, min_workers=1)
-    group.tell(1, **failed(1))
+    group.tell(1, **failed(1, code))
     assert group.phase is EXIT
 
 

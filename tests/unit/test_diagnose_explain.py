@@ -127,6 +127,7 @@ CASES = [
     case("interrupted", "submit again", change=interrupted, ends=[end("preemption", "asked to stop", 143)]),
     case("code", "KeyError: 'x'; fix", change=interrupted, ends=[end("code", "", 70, ranks=(a_rank(),))]),
     case("deadline", "raise deadline=...", "deadline"),
+    case("deadline", "86400 s; raise deadline=...", ends=[end("deadline", "not done after 86400 s", 72)]),
     case("deadline", "worker 0; Insufficient cpu", "unschedulable", past_its_deadline),
     case("memory", "worker 0; more memory", GONE, without_pods),
     case("memory", "worker 0; more memory", "child_out_of_memory"),
@@ -164,7 +165,7 @@ def test_the_first_failure_is_named_with_its_cause_and_what_to_do(store, recorde
 
 @pytest.mark.parametrize("is_written", [True, False])
 @pytest.mark.parametrize(
-    ("code", "helps"), [(74, False), (73, False), (65, False), (77, False), (144, True), (71, True)]
+    ("code", "helps"), [(74, False), (73, False), (65, False), (77, False), (144, True), (71, True), (72, True)]
 )
 def test_of_a_store_that_failed_a_job_the_exit_code_of_a_command_says_whether_the_same_again_may_help(
     store, code, helps, is_written

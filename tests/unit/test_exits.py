@@ -57,7 +57,7 @@ def caused(error, cause):
         (storage("unreachable"), 144, "storage"),
         (storage("absent"), 69, "storage"),
         (storage("bucket"), 69, "storage"),
-        (storage("credentials"), 77, "storage"),
+        (storage("credentials"), 150, "storage"),
         (storage("denied"), 77, "storage"),
         (storage("full"), 74, "storage"),
         (storage("conflict"), 73, "storage"),
@@ -84,9 +84,9 @@ def test_every_exception_has_its_exit(error, code, cause):
     assert exit_of(error) == Exit(code, cause)
 
 
-def test_every_reason_of_a_storage_failure_has_an_exit_and_two_are_retried():
+def test_every_reason_of_a_storage_failure_has_an_exit_and_three_are_retried():
     exits = {reason: exit_of(storage(reason)).code for reason in get_args(StorageReason)}
-    assert {reason for reason, code in exits.items() if retryable(code)} == {"unreachable", "replaced"}
+    assert {reason for reason, code in exits.items() if retryable(code)} == {"unreachable", "replaced", "credentials"}
     assert all(64 <= code <= 78 for code in exits.values() if not retryable(code))
 
 

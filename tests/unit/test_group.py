@@ -281,6 +281,14 @@ def test_a_lead_shows_that_it_lives_while_it_has_enough_workers_and_answers_none
         first.lead.check()
 
 
+@pytest.mark.parametrize("beats", [True, False])
+def test_a_worker_without_a_group_sees_whether_the_others_train(store, seeks, monkeypatch, beats):
+    worker = seeks(1)
+    put_lead(store, 1, 1)
+    monkeypatch.setattr(lead.time, "sleep", lambda seconds: put_lead(store, 1, 1, beat=int(beats)))
+    assert worker.lead.others_train() is beats
+
+
 def test_a_store_that_denies_ends_the_search_for_a_lead_at_once():
     def denies(**options):
         raise StorageFailed("wrong key", reason="denied")

@@ -183,6 +183,16 @@ def test_a_stop_of_one_worker_frees_the_attempt_of_all(store, attempts):
     assert attempts.account().num_charged == 0
 
 
+def test_the_time_of_a_submission_counts_from_its_first_group_that_formed(store):
+    before, after = (Ledger(store, record(submitted=day), worker=0, pod="p") for day in ("2026-01-01", "2026-01-02"))
+    lived(before, 147)
+    after.write_end(after.claim_unformed(), verdict(143), [])
+    assert after.account().began == ""
+    first = after.claim()
+    lived(after, 147, 147)
+    assert after.account().began == first.started
+
+
 def test_the_attempt_that_ends_is_counted_although_a_peer_has_recorded_its_final_end(store, attempts):
     lived(attempts, 147, 147)
     lease = attempts.claim()

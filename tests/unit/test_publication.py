@@ -40,7 +40,7 @@ def supervisor(tmp_path, record, store, pending):
     pending.report({"metrics": {}})
     made = Supervisor(environment_of(0, tmp_path), LogTee(), Stop())
     made._attempt = WorkerAttempt(
-        made._environment, record, store, made._log_tee, made._stop, made._lead, made._alerter
+        made._environment, record, store, made._log_tee, made._stop, made._lead, made._alerter, SimpleNamespace()
     )
     made._attempt.launcher = SimpleNamespace(ends=list, pids=set, step=0, out_of_memory=False, has_ranks=True)
     return made
@@ -301,7 +301,8 @@ def last_attempt(tmp_path, record, store):
         stop = Stop()
         environment = environment_of(worker, tmp_path / str(worker))
         log_tee = SimpleNamespace(begin=lambda *given: None, flush=lambda seconds: None)
-        made = WorkerAttempt(environment, record, store, log_tee, stop, FixedLead(environment), Alerter(environment))
+        parts = (FixedLead(environment), Alerter(environment), SimpleNamespace())
+        made = WorkerAttempt(environment, record, store, log_tee, stop, *parts)
         way = Way(group.report, "127.0.0.1", lead=0)
         made._member = Member(way, Report(worker, f"pod {worker}", round=1), stop)
         return made

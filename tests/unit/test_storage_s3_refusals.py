@@ -76,6 +76,11 @@ def test_wrong_credentials_are_told(server, environment, wrong):
     probe_refused("credentials", "store_secret=", "rootPassword", server.endpoint)
 
 
+def test_a_token_that_minio_takes_no_more_is_told_as_wrong_credentials(minio, environment):
+    environment(minio.environment, AWS_SESSION_TOKEN="run out")
+    probe_refused("credentials", "AWS_SESSION_TOKEN", minio.endpoint)
+
+
 @pytest.mark.parametrize("missing", [("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY"), ("AWS_SECRET_ACCESS_KEY",)])
 def test_missing_credentials_are_told_with_where_they_come_from(environment, tmp_path, missing):
     present = {name: value for name, value in KEYS.items() if name not in missing}

@@ -27,6 +27,7 @@ from train_func.storage import open_store
 from train_func.wire.layout import MODEL_MANIFEST, SUMS
 from train_func.wire.records import SignOfLife
 from train_func.wire.result import FileEntry, Result
+from train_func.worker.supervisor import uploads
 from train_func.worker.supervisor.uploads import Heartbeat
 
 
@@ -349,6 +350,34 @@ def test_a_job_whose_run_was_submitted_again_gives_no_sign_of_life(store, newer,
     heartbeat.flush(60)
     heartbeat.finish(60, is_over=True)
     assert bool(store.list(record.keys.alive)) is beats
+
+
+def test_a_key_that_the_store_refuses_for_a_while_ends_the_training_and_other_faults_of_a_store_do_not(
+    store, monkeypatch
+):
+    record, now = put_run(store, Run(name="a"), code=None), 100.0
+    monkeypatch.setattr(uploads, "time", SimpleNamespace(monotonic=lambda: now))
+    heartbeat = Heartbeat(store, record, "a-worker-0")
+    heartbeat.start()
+
+    def beat(reason):
+        nonlocal now
+
+        def put(*_):
+            raise StorageFailed("no such key", reason=reason)
+
+        with monkeypatch.context() as patched:
+            if reason:
+                patched.setattr(type(store), "put", put)
+            heartbeat.flush(60)
+        heartbeat.check()
+        now += uploads.KEY_SECONDS
+
+    for reason in ("credentials", "", "unreachable", "denied", "full", "credentials"):  # answers heal the first
+        beat(reason)
+    with pytest.raises(StorageFailed, match="no such key"):
+        beat("credentials")
+    heartbeat.finish(0, is_over=False)
 
 
 def test_the_last_sign_of_life_shares_its_time_with_one_that_is_on_its_way(store, monkeypatch):

@@ -37,7 +37,9 @@ _REMEDIES: dict[StorageReason, str] = {
 _CODES: dict[StorageReason, str] = {
     "absent": "NoSuchKey NoSuchUpload",
     "conflict": "PreconditionFailed ConditionalRequestConflict",
-    "credentials": "InvalidAccessKeyId SignatureDoesNotMatch InvalidToken ExpiredToken RequestTimeTooSkewed",
+    "credentials": (
+        "InvalidAccessKeyId SignatureDoesNotMatch InvalidToken InvalidTokenId ExpiredToken RequestTimeTooSkewed"
+    ),
     "denied": "AccessDenied",
     "bucket": "NoSuchBucket",
     "full": "XMinioStorageFull XMinioAdminBucketQuotaExceeded QuotaExceeded",

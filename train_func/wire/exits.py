@@ -18,6 +18,7 @@ DIVERGED = 67
 MISSING = 69  # a bucket, an object
 CODE = 70
 SPENT = 71  # all attempts used up
+DEADLINE = 72
 FENCED = 73  # another job of the run has begun, or the run has a result
 FULL = 74
 PERMISSION = 77
@@ -30,6 +31,7 @@ RENDEZVOUS = 146
 KILLED = 147
 HANG = 148
 RESIZED = 149  # the group goes on with other workers
+KEY = 150  # the store refuses the key of a pod; a new pod gets the current one
 
 
 @dataclass(frozen=True)
@@ -58,7 +60,7 @@ _STORAGE: dict[StorageReason, int] = {
     "unreachable": UNREACHABLE,
     "absent": MISSING,
     "bucket": MISSING,
-    "credentials": PERMISSION,
+    "credentials": KEY,
     "denied": PERMISSION,
     "full": FULL,
     "conflict": FENCED,
@@ -78,6 +80,7 @@ _CAUSES: dict[int, Cause] = {
     **dict.fromkeys(_STORAGE.values(), "storage"),
     **{code: cause for cause, code in _REFUSED.items()},
     STOPPED: "preemption",
+    DEADLINE: "deadline",
     PEER: "peer",
     RENDEZVOUS: "peer",
     KILLED: "killed",

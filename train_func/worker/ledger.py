@@ -41,6 +41,8 @@ class Account:
     """The end of the newest charged attempt, if it is known."""
     saved_step: int
     """The step of the newest checkpoint; 0 if there is none."""
+    began: str
+    """The time at which the first group of this submission formed, ISO, UTC; empty if none has."""
 
     @property
     def spent(self) -> bool:
@@ -154,7 +156,8 @@ class Ledger:
         not known.
         """
         ended = self._ended()
-        numbers = sorted(self._of_submission(ended, current))
+        leases = dict(self._of_submission(ended, current))
+        numbers = sorted(leases)
         saved: dict[int, tuple[int, int]] = {}  # training and step of the newest complete checkpoint, by attempt
         for entry in self._store.list(f"{self._keys.checkpoints}/"):
             if checkpoint := self._keys.checkpoint_id(entry.key):
@@ -176,10 +179,14 @@ class Ledger:
             done = step if number == current else max((end.step for end in ends), default=0)
             failed_at = max(failed_at, (training, done))
         _, saved_step = max(saved.values(), default=(0, 0))
-        return Account(len(numbers), num_charged, self._record.run.max_attempts, self._read_first(last), saved_step)
+        formed = (lease.started for lease in map(leases.get, numbers) if lease and lease.formed)
+        began, max_attempts = next(formed, ""), self._record.run.max_attempts
+        return Account(len(numbers), num_charged, max_attempts, self._read_first(last), saved_step, began)
 
-    def _of_submission(self, ended: Mapping[int, Mapping[str, EndRecord]], current: int | None) -> Iterator[int]:
-        """Yields the numbers of the attempts of this submission, the newest first."""
+    def _of_submission(
+        self, ended: Mapping[int, Mapping[str, EndRecord]], current: int | None
+    ) -> Iterator[tuple[int, Lease | None]]:
+        """Yields the numbers of the attempts of this submission, the newest first, with the leases of earlier ones."""
         submitted = self._record.submitted
         for number in sorted(ended, reverse=True):
             if current is not None and number > current:
@@ -189,7 +196,7 @@ class Ledger:
                 continue  # of a superseded job, whose worker may end after the attempts of this one began
             if number != current and (lease is None or lease.submitted != submitted):
                 return
-            yield number
+            yield number, lease
 
     def root_of(self, number: int) -> Verdict | None:
         """Returns the verdict on this attempt from the worker that failed first; None until that is recorded."""

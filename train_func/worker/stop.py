@@ -1,4 +1,4 @@
-"""The request to stop: which signals came, when, and how long the worker may still take.
+"""The request to stop: which signals came, or what else asks for it, when, and how long the worker may still take.
 
 The first signal counts, and the grace period alone decides: Kubernetes, init systems and people repeat signals, and a
 save that is under way is worth the wait.
@@ -38,7 +38,11 @@ class Stop:
             signal.signal(number, self._on_signal)
 
     def _on_signal(self, number: int, frame: FrameType | None) -> None:
-        self._names.append(signal.Signals(number).name)
+        self.request(signal.Signals(number).name)
+
+    def request(self, name: str) -> None:
+        """Asks to stop, as a signal does; ``name`` says what asks."""
+        self._names.append(name)
         self._times.append(time.monotonic())
 
     @property

@@ -261,8 +261,8 @@ def _ends_with_roots(store: Store, record: RunRecord) -> tuple[list[EndRecord], 
 
 
 def _is_final(code: int) -> bool:
-    """Returns whether another attempt would end the same; where all were used up, each could have been another one."""
-    return code != exits.SPENT and not exits.retryable(code)
+    """Returns whether the same submission would end the same; it begins anew with the attempts and the deadline."""
+    return code not in (exits.SPENT, exits.DEADLINE) and not exits.retryable(code)
 
 
 def _own_cause(pod: Pod) -> Cause:

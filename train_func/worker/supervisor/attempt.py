@@ -17,10 +17,12 @@ At its end a worker does not wait long for the store: each request has the rest 
 period after a signal, and after a request without an answer the others have SHORTEST_SECONDS.
 """
 
+import math
 import threading
 import time
 from collections.abc import Callable
 from dataclasses import replace
+from datetime import UTC, datetime
 from functools import partial
 from typing import Self, TypeVar
 
@@ -38,6 +40,7 @@ from train_func.worker.publish.publication import Publication
 from train_func.worker.rank import reporting
 from train_func.worker.rank.end import RankEnd
 from train_func.worker.rank.folders import FOLDERS, keep, rank_folder
+from train_func.worker.rank.marks import Mark
 from train_func.worker.stop import Stop, WithinGrace
 from train_func.worker.store_wait import RECORD_SECONDS, patient, patiently
 from train_func.worker.supervisor.alerts.alerter import Alerter
@@ -48,7 +51,7 @@ from train_func.worker.supervisor.log import LogTee
 from train_func.worker.supervisor.rank_process import Template
 from train_func.worker.supervisor.ranks import Launcher
 from train_func.worker.supervisor.run_inputs import RunInputs
-from train_func.worker.supervisor.uploads import HistoryUpload
+from train_func.worker.supervisor.uploads import Heartbeat, HistoryUpload
 from train_func.worker.supervisor.verdict import follower_verdict, left_loop_verdict, worker_verdict
 
 SUPERSEDED_SECONDS = 10.0  # for a record that another client has put in the place of the job's own to be put back
@@ -71,11 +74,12 @@ class WorkerAttempt:
         stop: Stop,
         lead: Lead,
         alerter: Alerter,
+        heartbeat: Heartbeat,
         before: Verdict | None = None,
     ) -> None:
         self._environment = environment
         self._lead = lead
-        self._alerter = alerter
+        self._alerter, self._heartbeat = alerter, heartbeat
         self._record = record
         self._store = store
         self._log_tee = log_tee
@@ -91,6 +95,7 @@ class WorkerAttempt:
         self._num_memory_kills = num_memory_kills()
         self._is_silent = False  # the store, at the end
         self._until = 0.0  # monotonic seconds; set anew where an end is written down
+        self._deadline = math.inf  # of the run, in the lead; monotonic seconds
         self.launcher: Launcher | None = None
         self.lease: Lease | None = None
         self.finishes = False
@@ -125,7 +130,7 @@ class WorkerAttempt:
             member.look()  # a group that has ended needs no number
             lease = patiently(self._ledger.claim, self._stop)
             self._begin(lease)  # its end is on record also where the others never hear of it
-            refused = account.verdict(worker) if account.spent else None
+            refused = account.verdict(worker) if account.spent else self._limit_time(account.began)
         order = member.hear(GroupPhase.PREPARE, lease=lease, refused=refused)
         assert order.lease is not None  # the lead has claimed it before that phase
         if not member.is_lead:
@@ -158,14 +163,33 @@ class WorkerAttempt:
         inputs = RunInputs(environment, self._record, self._store, self._stop).bring(member.look)
         template.start(environment.job_dir / SOURCE, has_task=self._record.run.task is not None)
         hang_after = self._record.run.hang_after
-        watch = partial(self._alerter.look, hang_after=hang_after)
-        launcher = Launcher(environment, self._log_tee, self._stop, member, template, hang_after, watch)
+        launcher = Launcher(environment, self._log_tee, self._stop, member, template, hang_after, self._watch)
         self.launcher = launcher
         if not launcher.run({"TRAIN_FUNC_ATTEMPT": str(number), LAST_STEP: str(last_step), **inputs}):
             return self.close(launcher.hang.verdict(worker) if launcher.hang else None)
         self.finish(member, launcher.ends())
         member.leave(SILENCE_SECONDS)
         return self.close(Verdict(exits.DONE, None, "all ranks of all workers ended", worker))
+
+    def _limit_time(self, began: str) -> Verdict | None:
+        """Sets the time until the deadline of the run; returns a verdict if it is over.
+
+        The deadline of a pod begins anew with each pod. ``began``: when the first group of the submission formed.
+        """
+        deadline = self._record.run.deadline
+        spent = (datetime.now(UTC) - datetime.fromisoformat(began)).total_seconds() if began else 0.0
+        self._deadline = time.monotonic() + deadline - spent
+        if spent < deadline:
+            return None
+        message = f"the job was not done after {deadline} s, its deadline; its first attempt began at {began}"
+        return Verdict(exits.DEADLINE, "deadline", message, self._environment.worker)
+
+    def _watch(self, mark: Mark) -> None:
+        """Takes the last sign of progress of rank 0; raises StorageFailed if the store refuses the key of this pod."""
+        if time.monotonic() >= self._deadline and not self._stop.requested:
+            self._stop.request("the deadline of the run")
+        self._heartbeat.check()
+        self._alerter.look(mark, self._record.run.hang_after)
 
     def _begin(self, lease: Lease) -> None:
         self.lease = lease
@@ -275,7 +299,7 @@ class WorkerAttempt:
         if not self._member.begin_again() and not (self._environment.is_elastic and self._member.has_gone):
             return None
         another = (self._environment, self._record, self._store, self._log_tee, self._stop, self._lead, self._alerter)
-        return type(self)(*another, root or verdict)
+        return type(self)(*another, self._heartbeat, root or verdict)
 
     @property
     def _is_lead(self) -> bool:

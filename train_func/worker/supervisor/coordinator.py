@@ -338,10 +338,11 @@ def _begin_again(state: GroupState, now: float) -> GroupState:
 def _stop(state: GroupState, verdict: Verdict) -> GroupState:
     """Returns the state of a group whose round ends.
 
-    Another round may follow if a rank was lost and no worker was asked to stop; in an elastic group it always may.
+    Another round may follow if a rank was lost and no worker was asked to stop; in an elastic group it always may. None
+    follows if the store refuses the key of these pods.
     """
     is_of_rank = verdict.root_cause and verdict.exit_code != exits.STOPPED
-    may_follow = verdict.retryable and (is_of_rank or state.is_elastic)
+    may_follow = verdict.retryable and verdict.exit_code != exits.KEY and (is_of_rank or state.is_elastic)
     return replace(state, phase=GroupPhase.STOP if may_follow else GroupPhase.EXIT, since=None, verdict=verdict)
 
 

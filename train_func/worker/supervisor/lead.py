@@ -89,6 +89,9 @@ class Lead(Protocol):
     def check(self) -> None:
         """Raises Replaced if this worker is no longer the lead."""
 
+    def others_train(self) -> bool:
+        """Returns whether the group goes on without this worker, which belongs to none."""
+
 
 class FixedLead:
     """Finds worker 0, which leads as long as the group lasts."""
@@ -111,6 +114,10 @@ class FixedLead:
 
     def check(self) -> None:
         """Does nothing, because worker 0 leads as long as it lives."""
+
+    def others_train(self) -> bool:
+        """Returns False, because a group of a fixed size needs every worker."""
+        return False
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -147,8 +154,7 @@ class ElectedLead:
         """
         environment = self._environment
         try:
-            number = self._newest()
-            data = self._store.get(self._key(number)).data if number else b""
+            number, data = self._newest_record()
         except StorageFailed:
             self._seen = None  # a lead is not silent while the store is away
             raise
@@ -201,6 +207,14 @@ class ElectedLead:
                 self._coordinator.retire()
             raise Replaced(f"{self._store.address}/{self._key(newest)} names another lead of the group")
 
+    def others_train(self) -> bool:
+        """Returns whether another worker shows within LEAD_SILENCE_SECONDS that it leads enough workers."""
+        with contextlib.suppress(StorageFailed):
+            before = self._newest_record()
+            time.sleep(LEAD_SILENCE_SECONDS)
+            return self._newest_record() != before
+        return False
+
     def _beat(self, number: int, record: LeadRecord, coordinator: Coordinator) -> None:
         """Puts the record of this lead again and again, until another worker leads."""
         due = time.monotonic() + LEAD_BEAT_SECONDS
@@ -212,6 +226,10 @@ class ElectedLead:
                 if coordinator.has_enough():
                     record = replace(record, beat=record.beat + 1)
                     self._store.put(self._key(number), record.to_json())
+
+    def _newest_record(self) -> tuple[int, bytes]:
+        number = self._newest()
+        return number, self._store.get(self._key(number)).data if number else b""
 
     def _newest(self) -> int:
         return newest_number(self._store.names(self._folder))

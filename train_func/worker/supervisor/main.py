@@ -198,9 +198,23 @@ class Supervisor:
             exit, is_own = exits.exit_of(error), isinstance(error, TrainFuncError)
             message = f"{error}" if is_own else f"{type(error).__name__}: {error}"
             if is_own or exit.cause != "code":
-                return self._close(Verdict(exit.code, exit.cause, message, worker, root_cause=exit.cause != "peer"))
+                code = self._code_for_pod(exit.code)
+                return self._close(Verdict(code, exit.cause, message, worker, root_cause=exit.cause != "peer"))
             traceback.print_exception(error)
-            return self._close(Verdict(exits.CODE, "unknown", f"{FAILED}: {message}", worker))
+            return self._close(Verdict(self._code_for_pod(exits.CODE), "unknown", f"{FAILED}: {message}", worker))
+
+    def _code_for_pod(self, code: int) -> int:
+        """Returns the exit code of a pod for the code of an error in it.
+
+        A new pod may have another key of the store, if the store has taken the one of this pod before. One of a worker
+        without a group may be on a node that can do what this one cannot, and the others train meanwhile.
+        """
+        if code == exits.KEY and self._heartbeat is None:
+            return exits.PERMISSION
+        has_no_group = self._member is None or self._member.has_gone
+        if has_no_group and not exits.retryable(code) and self._lead.others_train():
+            return exits.PEER
+        return code
 
     def _prepare(self) -> Verdict | None:
         """Returns None once the group is complete; a verdict when there is nothing to train."""
@@ -212,14 +226,16 @@ class Supervisor:
         record = patiently(lambda: bring_submission(store, environment.submission, environment.job_dir), stop)
         if environment.is_elastic:
             self._lead = ElectedLead(environment, store, record)
-        self._attempt = WorkerAttempt(environment, record, store, self._log_tee, stop, self._lead, self._alerter)
+        heartbeat = Heartbeat(store, record, environment.pod)
+        given = (environment, record, store, self._log_tee, stop, self._lead, self._alerter, heartbeat)
+        self._attempt = WorkerAttempt(*given)
         stop.check()
         if not record.wheels:  # which are to be unpacked before
             self._start_template(record)  # its imports take longest, so they begin before the store is probed
         patiently(lambda: store.probe(record.keys.prefix), stop)  # which says within seconds why it cannot be used
-        self._heartbeat = Heartbeat(store, record, environment.pod)
+        self._heartbeat = heartbeat
         if environment.worker == 0:
-            self._heartbeat.start()
+            heartbeat.start()
             begin(partial(packages.share_packages, store, environment.image))
         if patiently(lambda: complete(store, record), stop):
             delete_checkpoints(store, record, RECORD_SECONDS)  # who has published may have died before it

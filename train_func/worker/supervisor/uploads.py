@@ -24,6 +24,7 @@ from train_func.worker.ledger import newest_submission
 LOG_SECONDS = 3.0  # between two uploads of a short log; twice that of one of a MiB, because each carries all of it
 HISTORY_SECONDS = 10.0  # between two uploads of a short file; longer for longer ones, as each carries all of it
 LONGEST_FILE = 2**20  # bytes of a file of a history, after which the next one begins
+KEY_SECONDS = 60.0  # for which the store refuses a key, as the Secret may follow an exchange of it later
 MOST_ROWS = 20_000  # of a file, and as many for the next ones while the store is away; then the oldest go first
 
 
@@ -142,7 +143,15 @@ class Heartbeat(Periodic):
     def __init__(self, store: Store, record: RunRecord, pod: str) -> None:
         super().__init__()
         self._store, self._record, self._pod = store, record, pod
+        self._refusal: StorageFailed | None = None  # of the key, by the last answer of the store
+        self._refused_since = 0.0
         self.hasten()
+
+    def check(self) -> None:
+        """Raises StorageFailed once the store has refused the key of this worker for KEY_SECONDS."""
+        refusal = self._refusal
+        if refusal and time.monotonic() - self._refused_since >= KEY_SECONDS:
+            raise refusal
 
     def finish(self, seconds: float, *, is_over: bool) -> None:
         """Ends the signs within ``seconds``; the last one says whether the job ``is_over``."""
@@ -159,6 +168,12 @@ class Heartbeat(Periodic):
         return BEAT_SECONDS
 
     def _keep(self, *, is_over: bool = False) -> None:
-        if self._record.submission in (0, newest_submission(self._store, self._record)):
-            sign = SignOfLife(time=now(), pod=self._pod, is_over=is_over)
-            self._store.put(self._record.keys.alive, sign.to_json())
+        try:
+            if self._record.submission in (0, newest_submission(self._store, self._record)):
+                sign = SignOfLife(time=now(), pod=self._pod, is_over=is_over)
+                self._store.put(self._record.keys.alive, sign.to_json())
+        except StorageFailed as failure:
+            if failure.reason == "credentials" and self._refusal is None:
+                self._refusal, self._refused_since = failure, time.monotonic()
+            raise
+        self._refusal = None
