@@ -118,7 +118,7 @@ class Screen(io.StringIO):
         return num_written
 
     def stop(self, seconds: float) -> None:
-        """Ends the processes that print, each after so many seconds in which it may print the end of its job."""
+        """Ends the processes that print, each after at most ``seconds`` in which it may print the end of its job."""
         for watch, thread in self._watches:
             with contextlib.suppress(subprocess.TimeoutExpired):
                 watch.wait(seconds)
@@ -171,7 +171,10 @@ def run(notebook: str, values: dict[str, object], place: str, where: str) -> int
     jobs = re.findall(rf"^({JOB}): ", screen.getvalue(), re.M)
     if jobs and (code == 130 or "cancel()" in words):
         cancel = f"make cancel {place}JOB={jobs[-1]}"
-        lines.append(f"the job goes on: make run with the same parameters shows it again, {cancel} stops it")
+        again = "the same parameters"
+        if {**parameters(notebook), **values}.get("fresh"):  # which would be refused while the job runs
+            again = "FRESH=0 and otherwise the same parameters"
+        lines.append(f"the job goes on: make run with {again} shows it again, {cancel} stops it")
     if is_ours and not jobs:  # nothing was done that the notebook could tell of
         executed.unlink(missing_ok=True)
         log.unlink()

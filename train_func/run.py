@@ -114,7 +114,7 @@ class Run(NamedFields):
     deadline: int = field(default=24 * 3600, metadata={"judge": whole(1, 10**9)})
     """Seconds after which the job fails; one whose workers find no node waits on."""
     checkpoint_every: float | None = field(default=None, metadata={"judge": _seconds(0)})
-    """Seconds between two checkpoints; None: 50 times as long as the last one took, and at least 10."""
+    """Seconds between two checkpoints; None: by what saving costs."""
     hang_after: float = field(default=60, metadata={"judge": _seconds(1)})
     """Seconds without progress, from the first step on, after which a rank counts as hanging and the attempt ends."""
     parameters: Mapping[str, Any] = field(default_factory=dict)
@@ -225,7 +225,7 @@ def replace_inputs(run: Run, addresses: Mapping[str, Any]) -> Run:
 
 
 def ranks_fault(run: Run, num_ranks: int) -> str | None:
-    """Returns what is wrong with so many ranks of all workers together."""
+    """Returns what is wrong with this number of ranks of all workers together."""
     if num_ranks <= run.batch_size:
         return None
     return (

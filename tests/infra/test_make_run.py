@@ -183,6 +183,16 @@ def test_the_way_to_stop_the_last_job_is_told_as_a_shell_needs_it(run):
     assert f" make cancel WHERE=Cluster STORE=s3://bucket/runs JOB={JOB} stops it" in done.stderr
 
 
+@pytest.mark.parametrize(
+    ("given", "is_fresh"),
+    [((), False), (("FRESH=1",), True), (("NOTEBOOK=07_spot",), True), (("NOTEBOOK=07_spot", "FRESH=0"), False)],
+)
+def test_the_command_that_shows_the_job_again_is_one_that_is_not_refused_while_it_runs(run, given, is_fresh):
+    _, done = run(*given, RAISES=f"JobFailed: {JOB} hangs: or job.cancel()", PRINTS=f"{JOB}: submitted, 2 workers")
+    assert "the same parameters" in done.stderr
+    assert ("FRESH=0" in done.stderr) is is_fresh
+
+
 def test_an_error_of_ours_is_told_without_the_rest(run):
     _, done = run(RAISES="InvalidInput: workers=0: a whole number is expected")
     assert done.returncode == 2

@@ -374,7 +374,7 @@ def painted(tmp_path):
         backend = RecordedBackend(Played(*snapshots))
         looks = JobLooks(record, backend.job(record.job_name), store, backend)
         with contextlib.suppress(KeyboardInterrupt):
-            Job(record, backend, store).show(PaintedPanel(looks, frozenset(), canvas))
+            Job(record, backend, store)._show(PaintedPanel(looks, frozenset(), canvas))
         return canvas
 
     return play

@@ -291,7 +291,7 @@ def test_a_result_says_why_it_has_no_metrics(job, capsys):
 def test_a_result_repeats_no_note_that_the_watching_has_shown(job, capsys, is_shown):
     job._store.put(job.record.keys.result, b'{"format": 1, "attempt": 1, "files": {}, "note": "not measured: why"}')
     screen = SimpleNamespace(notes=["not measured: why"] if is_shown else [], take=str, finish=str, close=str)
-    job.show(screen)
+    job._show(screen)
     job.result()
     assert ("not measured: why" in capsys.readouterr().out) is not is_shown
 

@@ -114,17 +114,17 @@ class Job:
             on_alert: is called with each alert of the newest submission, also with those from before the watching. The
                 first exception that it raises is printed; none ends the watching.
         """
-        screen = self.screen()
-        self.show(screen, on_alert)
+        screen = self._screen()
+        self._show(screen, on_alert)
         return screen.state or "Created"
 
-    def screen(self) -> "Screen":
+    def _screen(self) -> "Screen":
         """Returns the best screen that there is where this program prints."""
         from train_func.client.display.screen import screen_of
 
         return screen_of(self._looks, self._printed_notes)
 
-    def show(self, screen: "Screen", on_alert: Callable[[Alert], object] | None = None) -> JobFailed | None:
+    def _show(self, screen: "Screen", on_alert: Callable[[Alert], object] | None = None) -> JobFailed | None:
         """Shows the job on this screen, as ``watch`` does; returns why it has no result, None where it has one."""
         from train_func.client.diagnose import separate
         from train_func.client.watch import AlertCallback
@@ -258,7 +258,7 @@ class Job:
         begin no further attempt.
 
         Raises:
-            JobNotFound: there is no such job any more, or it runs in another place.
+            JobNotFound: there is no such job any more, or it runs on another backend.
         """
         from train_func.client.control.cancel import cancel
 

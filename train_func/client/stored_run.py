@@ -238,8 +238,8 @@ def _removed_input(store: Store, record: RunRecord, addresses: Iterable[str], ba
                 complete = f". Where that was interrupted, complete it first: `{remove}`"
             return (
                 f"{store.address}/{input_folder(sha256)}, an input of {record.name}, is being removed with "
-                f"{listed(removed_with) or 'another run'}, and nothing was submitted: submit again, which carries it "
-                f"to the store again{complete}"
+                f"{listed(removed_with) or 'another run'}, and nothing was submitted: submit again, which uploads it "
+                f"again{complete}"
             )
     return ""
 

@@ -73,7 +73,7 @@ def submit(
 
     Raises:
         SourceRefused: the function cannot travel; every reason is named with its cell and line.
-        InvalidInput: data, model or options cannot work, every fault at once; or the run is in another place.
+        InvalidInput: data, model or options cannot work, every fault at once; or the run is on another backend.
         StorageFailed: the store is away, denies, or is not there.
         JobNotFound: the store has no run ``resume``; or another client that submits the run starts no job.
         JobFailed: the backend could not start the job.

@@ -35,7 +35,7 @@ def arguments(function: Callable[..., object], run: Run | None = None, *, on: Ba
     """Returns the parameters ``run``, ``source``, ``where`` and ``options`` of the pipeline and its components.
 
     Function, data, model and backend are checked as ``submit`` checks them. For a cluster the files of this machine
-    are carried to the store, where the steps find them.
+    are uploaded to the store, where the steps find them.
 
     Args:
         function: as for ``submit``.

@@ -16,7 +16,7 @@ def prepare(
     promote_as: str = "",
     better: str = "",
 ) -> NamedTuple("Prepared", [("run", str), ("began", str)]):  # type: ignore[valid-type]
-    """Checks data, model, store and backend, and brings what lies on this machine to where the workers read it.
+    """Checks data, model, store and backend, and uploads the files of this machine where the workers cannot read them.
 
     What the run is to be promoted by is checked too, where it is given.
 

@@ -124,8 +124,9 @@ def _parser(command: str = "") -> Parser:
         prog="train_func" if Path(sys.argv[0]).name == "train_func" else "python -m train_func",
         description="What can be done with a run from a terminal. Backend and store come from the environment "
         "(TRAIN_FUNC_*, AWS_*, KUBECONFIG), as in a notebook. With --json a program reads what comes. Exit codes: 0 "
-        "done, 1 not done, 2 wrong usage, 130 interrupted; of errors 10 to 19 change the function or the Run, 20 to 29 "
-        "try again, 30 to 39 ask the administrator, 40 to 49 look at it.",
+        "done, 1 not done, 2 wrong usage, 3 doctor found a fault, 124 the time of wait --timeout is over, 130 "
+        "interrupted; of errors 10 to 19 change the function or the Run, 20 to 29 try again, 30 to 39 ask the "
+        "administrator, 40 to 49 look at it.",
     )
     parser.add_argument("--version", action="version", version=f"train_func {VERSION}")
     commands = parser.add_subparsers(title="commands", metavar="COMMAND", required=True)
@@ -192,7 +193,7 @@ def _submit(arguments: argparse.Namespace, output: Output) -> int:
 
 def _show(job: Job, output: Output) -> int:
     """Shows a job to its end, with why it has no result; for a program it raises that, too."""
-    failure = job.show(EventLines(output) if output.is_json else job.screen())
+    failure = job._show(EventLines(output) if output.is_json else job._screen())
     if failure and output.is_json:
         raise failure
     return exit_codes.code_of(failure) if failure else exit_codes.DONE

@@ -209,7 +209,8 @@ def resolve(requirements: Sequence[str], inventory: Inventory, cache: Path) -> R
         "known there: name the packages of the extra instead"
         if required[name].extras
         else f"packages={str(required[name])!r}: {inventory.of} has {name} {version}, which the workers themselves "
-        "use; a second version beside it cannot work. Leave it out, or build an image with the other version"
+        "use; a second version beside it cannot work. Leave it out, or build an image from a requirements.lock with "
+        "the other version"
         for name, version in present.items()
         if required[name].extras or (name in inventory.core and not _fulfils(required[name], version))
     ]
@@ -341,6 +342,7 @@ def _fault(texts: Sequence[str], inventory: Inventory, answer: "subprocess.Compl
     platform = inventory.platforms[0] if inventory.platforms else "its platform"
     fits = f"that fit Python {inventory.python} on {platform}"
     cause: Cause = "image"
+    way = "; or build an image with them: make image REQUIREMENTS=a requirements file"
     if answer.returncode != UNSOLVABLE:
         what = f"packages={list(texts)}: uv failed. If it reaches no package index, check the network and UV_INDEX"
     elif absent := [
@@ -354,6 +356,6 @@ def _fault(texts: Sequence[str], inventory: Inventory, answer: "subprocess.Compl
             f"{inventory.of} has. Name another version; name a package that the image has in another version among "
             "packages= too"
         )
+        way = ""  # the build keeps the versions of requirements.lock, too
     words = re.sub(rf"[+.]{re.escape(MARK)}", "", answer.stderr).strip()
-    way = "or build an image with them: make image REQUIREMENTS=a requirements file"
-    return InvalidInput(f"{what}; {way}. uv says:\n{words}", cause=cause)
+    return InvalidInput(f"{what}{way}. uv says:\n{words}", cause=cause)

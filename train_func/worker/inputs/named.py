@@ -48,7 +48,7 @@ def find(name: str, address: str, store: Store | None, cache: Path) -> InputVers
         StorageFailed: the store is away or denies.
     """
     if claim := claim_of(address):
-        note = f"{claim} is mounted read-only and not carried; its content is no part of the run's name"
+        note = f"{claim} is mounted read-only and not uploaded; its content is no part of the run's name"
         return InputVersion(str(claim), notes=(f"inputs[{name!r}]: {note}",))
     if repository := repository_of(address):
         return _on_hub(_of_hub(name, repository), repository)
@@ -65,7 +65,7 @@ def find(name: str, address: str, store: Store | None, cache: Path) -> InputVers
     sha256 = fingerprint.of_named(parts)
     for part in parts:
         if fault := key_fault(f"{INPUTS}/{sha256}/{path.name}/{part}".rstrip("/")):
-            raise reference.fault(f"{path / part} cannot be carried to a store under its name: {fault}")
+            raise reference.fault(f"{path / part} cannot be uploaded to a store under its name: {fault}")
     local = LocalFiles.of_path(reference, path, parts)
     return InputVersion(_with_ending(sha256, parts.keys() == {""}, path.name), local)
 
@@ -159,9 +159,7 @@ def files_in(folder: Path, reference: Reference | None = None) -> list[str]:
     names = fingerprint.names_in(folder)
     strange = [name for name in names if not (folder / name).is_file()]
     if strange:
-        fault = (
-            f"{folder / strange[0]} is no file that can be carried: it is no regular file, or a link to nothing or back"
-        )
+        fault = f"{folder / strange[0]} cannot be uploaded: it is no regular file, or a link to nothing or back"
         raise reference.fault(fault) if reference else InvalidInput(fault, cause="data")
     if reference and not names:
         raise reference.fault("the folder holds no file")
