@@ -174,7 +174,7 @@ def test_an_image_that_cannot_be_had_ends_it_by_name_and_without_half_an_archive
 
 
 def test_all_that_it_lacks_is_said_before_anything_is_fetched(tmp_path):
-    for tool in ("bash", "dirname", "sed", "mktemp", "rm", "cp"):
+    for tool in ("bash", "dirname", "sed", "date", "mktemp", "rm", "cp"):
         (tmp_path / tool).symlink_to(shutil.which(tool))
     environment = {"PATH": str(tmp_path), "HOME": "/nonexistent"}
     said = ran(ROOT / "install.sh", "bundle", "--bundle", tmp_path / "bundle", env=environment, code=PREREQUISITE)
