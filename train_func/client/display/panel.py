@@ -11,13 +11,12 @@ from itertools import pairwise
 from typing import Any
 
 from train_func.client.backend import name_of_backend
-from train_func.client.display.chart import Flag, Line
+from train_func.client.display.chart import Flag, Line, by_metric
 from train_func.client.display.trace import Trace, WorkerState, seconds_of
 from train_func.client.stored_run import submission_time
 from train_func.client.watch import JobLooks
 from train_func.text import counted, cut, listed, shown, sized
 from train_func.wire.events import Alert, RowsAudited
-from train_func.wire.metrics import EVAL_PREFIX, NO_METRICS
 
 SIGNS = {
     "Created": "◌",
@@ -142,7 +141,7 @@ def panel_of(
             *(str(alert) for alert in trace.alerts if _lasts(alert, trace)),
             *([silence] if silence else []),
         ],
-        charts=_charts(trace),
+        charts=by_metric(trace.curves()),
         marks=[*(Flag(save.step) for save in trace.saves[-MOST_MARKS:]), *_restarts(trace)],
         last_step=0.0 if state == "Succeeded" else float(trace.num_steps or 0),
         workers=[_cells(worker) for worker in workers],
@@ -196,15 +195,6 @@ def _progress(trace: Trace, *, is_last: bool = False) -> list[str]:
     if not is_last and step < progress.num_steps and progress.seconds_left is not None:
         words.append(f"about {duration(progress.seconds_left)} left")
     return words
-
-
-def _charts(trace: Trace) -> list[list[Line]]:
-    by_metric: dict[str, list[Line]] = {}
-    for name, points in trace.curves().items():
-        if name not in NO_METRICS:
-            line = Line(name, points, has_dots=name.startswith(EVAL_PREFIX))
-            by_metric.setdefault(name.removeprefix(EVAL_PREFIX), []).append(line)
-    return [lines for _, lines in sorted(by_metric.items(), key=lambda item: item[0] != "loss")]
 
 
 def _slowness(trace: Trace) -> Iterator[str]:

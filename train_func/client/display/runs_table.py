@@ -11,13 +11,12 @@ from typing import Any
 
 import pandas as pd
 
-from train_func.client.display.chart import Curve, means
+from train_func.client.display.chart import Curve, curves_of, means
 from train_func.client.display.history import read_rows
 from train_func.client.display.html import STYLE, as_html
 from train_func.client.display.panel import SIGNS, duration
 from train_func.client.stored_run import newest_generation
 from train_func.errors import StorageFailed
-from train_func.fields import is_number
 from train_func.storage import open_store
 from train_func.wire.layout import RunKeys
 
@@ -68,8 +67,7 @@ def _losses(address: str, names: Sequence[str]) -> list[Curve]:
             rows = read_rows(store, RunKeys(name, newest_generation(store, name) or 1))
         except StorageFailed:
             return []
-        values = [(row["step"], row.get("loss")) for row in rows]
-        return [(step, loss) for step, loss in values if is_number(loss)]
+        return curves_of((row["step"], row) for row in rows).get("loss", [])
 
     with ThreadPoolExecutor(AT_ONCE) as readers:
         return list(readers.map(losses, names))

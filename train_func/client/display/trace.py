@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from datetime import datetime
 
 from train_func.client.diagnose.incidents import ending, incidents
-from train_func.client.display.chart import Curve
+from train_func.client.display.chart import Curve, curves_of
 from train_func.client.logs import AttemptLine
 from train_func.client.status import Diagnosis, Pod, Snapshot
 from train_func.client.watch import News
@@ -201,13 +201,8 @@ class Trace:
 
     def curves(self) -> dict[str, Curve]:
         """Returns the curve of each metric, without the steps that a later attempt did again."""
-        curves: dict[str, Curve] = {}
-        for rows in (self.steps, self.evaluations):
-            for step in unrepeated(rows, self.first_steps):
-                for name, value in step.values.items():
-                    if math.isfinite(value):
-                        curves.setdefault(name, []).append((float(step.step), value))
-        return curves
+        rows = (self.steps, self.evaluations)
+        return curves_of((step.step, step.values) for of_rows in rows for step in unrepeated(of_rows, self.first_steps))
 
     def workers(self) -> list[WorkerState]:
         """Returns how each worker is that the job has or should have."""
