@@ -12,7 +12,7 @@ from typing import Any
 from train_func.client.backend import Backend
 from train_func.client.display.chart import Curve, Line, chart, curves_of
 from train_func.client.display.history import read_rows
-from train_func.client.display.html import STYLE, as_html
+from train_func.client.display.html import STYLE, table
 from train_func.client.job import Job, attach
 from train_func.client.model.held_out import stored_predictions, texts_of
 from train_func.client.runs import differences
@@ -99,15 +99,9 @@ class SideBySide:
     __repr__ = __str__
 
     def _repr_html_(self) -> str:
-        head = "".join(f"<th>{letter}: {as_html(name)}</th>" for letter, name in self._letters())
-        rows = "".join(
-            f"<tr><th>{as_html(column)}</th>{''.join(f'<td>{as_html(cell)}</td>' for cell in cells)}</tr>"
-            for column, cells in self._table()
-        )
-        return (
-            f'{STYLE}<div class="tf"><div class="tf-charts">{"".join(self._charts())}</div>'
-            f'<table class="tf-beside"><tr><th></th>{head}<th></th></tr>{rows}</table></div>'
-        )
+        head = ["", *(f"{letter}: {name}" for letter, name in self._letters()), ""]
+        rows = table(head, [(column, *cells) for column, cells in self._table()], "tf-beside")
+        return f'{STYLE}<div class="tf"><div class="tf-charts">{"".join(self._charts())}</div>{rows}</div>'
 
     def to_dict(self) -> dict[str, Any]:
         """Returns all of it as plain values."""
