@@ -87,15 +87,9 @@ class _Attempt:
 
 
 def page(panel: Panel, trace: Trace, record: RunRecord, store: Readable, attach: str, *, texts: bool = False) -> str:
-    """Returns the page.
+    """Returns the page, whose ``panel`` is the last frame; ``attach`` is the expression that gets a handle on the run.
 
-    Args:
-        panel: the last frame.
-        trace: what the job has told.
-        record: of the run.
-        store: of the run.
-        attach: the expression that gets a handle on the run.
-        texts: whether rows are shown with their texts, where this machine has them.
+    With ``texts`` it has the texts of rows, where this machine has them.
     """
     keys = record.keys
     ends = all_ends(store, keys, [], of_newest=False)

@@ -112,16 +112,10 @@ def panel_of(
     is_stopped: bool = False,
     now: datetime | None = None,
 ) -> Panel:
-    """Returns what is shown of a job.
+    """Returns what is shown of a job at the moment ``now``; ``is_stopped``: in the last frame, though the job goes on.
 
-    Args:
-        subject: the job.
-        trace: what it has told.
-        explanation: why it failed, in the words of the error that ``result`` raises.
-        result: what it has published and returned, where that is known.
-        silence: that nothing was new for a while, and how a person learns what the ranks do.
-        is_stopped: whether this frame is the last one although the job goes on.
-        now: the moment that is shown; by default this one.
+    ``explanation`` says why it failed, as the error of ``Job.result`` does. ``silence`` says that nothing was new for a
+    while, and how a person learns what the ranks do.
     """
     state = trace.state or "Created"
     workers, num_more = _workers(trace.workers())

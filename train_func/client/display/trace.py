@@ -236,12 +236,7 @@ class Trace:
         return WorkerState(worker, newest.phase, newest.node, restarts, losses, memory, limit, activity)
 
     def _training(self, shares: Sequence[Sequence[int]], is_done: bool) -> str:
-        """Returns what a worker does that says nothing else.
-
-        Args:
-            shares: those of its ranks, where they are known.
-            is_done: whether all steps are done.
-        """
+        """Returns what a worker does that says nothing else, by the shares of the time of its ranks."""
         means = [round(sum(part) / len(part)) for part in zip(*shares, strict=True)]
         means = [mean if mean >= LEAST_SHARE else 0 for mean in means]
         if is_done:
@@ -327,9 +322,7 @@ class Trace:
 def unrepeated(points: Iterable[Point], first_steps: Mapping[int, int]) -> Iterator[Point]:
     """Yields the points in their order, without those that a later attempt has measured again, or will.
 
-    Args:
-        points: steps or evaluations.
-        first_steps: the first step that each attempt has done.
+    ``first_steps`` are those that attempts have done, which tell more than points of evaluations do.
     """
     by_attempt: dict[int, list[Point]] = {}
     for point in points:
