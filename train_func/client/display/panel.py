@@ -124,14 +124,17 @@ def panel_of(
     if state == "Running" and hindrances and not trace.is_stepping:
         state = "Waiting"  # the backend's word says only that a worker runs
     now = now or datetime.now(UTC)
+    progress = _progress(trace, is_last=is_stopped or trace.is_over)
+    slowness = trace.measured.slowness if trace.measured else ""
+    stopped = f"{STOPPED} stopped watching at {now.astimezone():%H:%M:%S}"
     return Panel(
-        state=_stopped(trace, now) if is_stopped else f"{SIGNS.get(state, '◌')} {state}",
+        state=", ".join([stopped, *progress[:1]]) if is_stopped else f"{SIGNS.get(state, '◌')} {state}",
         heading=_heading(subject, trace, now, state if is_stopped else ""),
         share=min(1.0, step / trace.num_steps) if trace.num_steps else None,
-        progress=_progress(trace, is_last=is_stopped or trace.is_over),
+        progress=progress,
         warnings=[
             *hindrances,
-            *_slowness(trace),
+            *([slowness] if slowness and trace.state == "Running" and not trace.is_over else []),
             *(str(alert) for alert in trace.alerts if _lasts(alert, trace)),
             *([silence] if silence else []),
         ],
@@ -152,11 +155,6 @@ def duration(seconds: float) -> str:
     units = [("d", left // 86400), ("h", left // 3600 % 24), ("min", left // 60 % 60), ("s", left % 60)]
     first = next((place for place, (_, number) in enumerate(units) if number), 3)
     return " ".join(f"{number} {unit}" for unit, number in units[first : first + 2] if number or first == 3)
-
-
-def _stopped(trace: Trace, now: datetime) -> str:
-    """Returns when the watching stopped, by the clock of this machine, and how far the job was."""
-    return ", ".join([f"{STOPPED} stopped watching at {now.astimezone():%H:%M:%S}", *_progress(trace)[:1]])
 
 
 def _heading(subject: Subject, trace: Trace, now: datetime, state: str) -> list[str]:
@@ -189,13 +187,6 @@ def _progress(trace: Trace, *, is_last: bool = False) -> list[str]:
     if not is_last and step < progress.num_steps and progress.seconds_left is not None:
         words.append(f"about {duration(progress.seconds_left)} left")
     return words
-
-
-def _slowness(trace: Trace) -> Iterator[str]:
-    """Returns why the training is slow, while it runs."""
-    measured = trace.measured
-    if measured and measured.slowness and trace.state == "Running" and not trace.is_over:
-        yield measured.slowness
 
 
 def _lasts(alert: Alert, trace: Trace) -> bool:
