@@ -46,7 +46,7 @@ def outputs(executed: Path) -> list[Any]:
 
 
 def pictures(executed: Path) -> list[Any]:
-    return [out for out in outputs(executed) if "image/png" in out.get("data", {})]
+    return [out for out in outputs(executed) if {"image/png", "image/svg+xml"} & {*out.get("data", {})}]
 
 
 def errors(executed: Path) -> list[str]:

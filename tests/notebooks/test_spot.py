@@ -62,9 +62,10 @@ def test_every_row_and_every_step_counts_once_and_the_weights_are_those_of_a_qui
 def test_it_draws_the_curve_with_the_workers_and_the_faults(executed):
     path, _, _ = executed
     (data,) = (out["data"] for out in outputs(path) if "image/svg+xml" in out.get("data", {}))
-    texts = re.findall(r"<text[^>]*>([^<]*)</text>", "".join(data["image/svg+xml"]))
-    assert {"loss", "workers"} <= {*texts}
-    assert [text[:6] for text in texts if text.startswith("pod")] == ["pod 2:", "pod 1:"]
+    picture = "".join(data["image/svg+xml"])
+    names = {text.split()[0] for text in re.findall(r'font-weight="600">([^<]+)<', picture)}
+    assert {"loss", "workers"} <= names
+    assert re.findall(r"<title>(pod \d):", picture) == ["pod 2", "pod 1"]
 
 
 def test_a_size_that_the_run_cannot_have_is_refused_and_any_size_when_it_is_over(executed, capsys):

@@ -155,20 +155,33 @@ def test_a_report_is_plain_json_with_the_cause_that_was_injected_beside_the_one_
     assert len(report["steps"]) == 4
 
 
+def drawn(picture, tag):
+    """The elements of a picture: ``text`` stands in it, ``title`` is told to a mouse."""
+    return [*ElementTree.fromstring(picture).iter(f"{{http://www.w3.org/2000/svg}}{tag}")]
+
+
 def texts(picture):
-    """The texts of a picture, with their places."""
-    nodes = ElementTree.fromstring(picture).iter("{http://www.w3.org/2000/svg}text")
-    return {node.text: (float(node.get("x")), float(node.get("y"))) for node in nodes}
+    return [node.text for node in drawn(picture, "text")]
 
 
 def test_the_picture_names_each_fault_with_its_cost_and_numbers_the_workers():
     close = [recovery(fault=Fault(kill="pod", worker=1)), recovery(time=103.5, seconds=None)]
-    drawn = texts(report_of(*close).picture())
-    labels = ["pod 1: 3.2 s, 5 steps again", "rank 1: no step came"]
-    assert {"a-run", "loss", "workers", "0", "1", "2", "3", "steps that were done again", *labels} <= {*drawn}
-    assert drawn[labels[0]][1] != drawn[labels[1]][1]  # they would overlap
+    picture, labels = report_of(*close).picture(), ["pod 1: 3.2 s, 5 steps again", "rank 1: no step came"]
+    assert unnamed("\n".join(texts(picture)), "a-run", "loss 0.6", "again 0.4", "workers 2") == []
+    assert {*"0123"} <= {*texts(picture)}
+    assert [node.text for node in drawn(picture, "title")] == labels
+    assert [any(label in text for text in texts(picture)) for label in labels] == [True, False]  # they would overlap
     apart = texts(report_of(recovery(time=106.0, fault=Fault(kill="pod"))).picture(report_of(recovery(time=99.5))))
-    assert apart["rank 1: 3.2 s, 5 steps again"][1] == apart["pod: 3.2 s, 5 steps again"][1]
+    assert sum("3.2 s, 5 steps again" in text for text in apart) == 2
+
+
+def test_in_the_picture_a_group_trains_until_the_fault_that_ends_it():
+    picture = report_of(recovery()).picture()
+    *_, first, last = [
+        [point.split(",")[0] for point in line.get("points").split()] for line in drawn(picture, "polyline")
+    ]
+    (fault,) = [line.get("x1") for line in drawn(picture, "line") if len(line)]
+    assert (first[-1], float(fault) < float(last[0])) == (fault, True)
 
 
 @pytest.mark.parametrize("losses", [(), (0.5,), (0.0, 0.0), (float("nan"), 1.0, float("inf")), (3e-9, 2e-9)])

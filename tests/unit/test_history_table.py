@@ -1,18 +1,16 @@
 """The history of a run as a DataFrame, and what its picture shows."""
 
-import subprocess
-import sys
+import re
+from xml.etree import ElementTree
 
 import matplotlib
 import pandas as pd
-import pytest
 
-from tests.messages import unnamed
+from tests.messages import refuses
 from tests.recorded_jobs import a_record
 from train_func import Local
-from train_func.client.display.history import history_of, panels
+from train_func.client.display.history import history_of
 from train_func.client.job import Job
-from train_func.errors import InvalidInput
 from train_func.storage import open_store
 from train_func.wire.metrics import Row, to_csv
 
@@ -27,14 +25,15 @@ def trained(first, last, attempt=1):
     return [row(attempt, step, epoch=step / 40, loss=1 / step, rows_per_second=7.5) for step in range(first, last)]
 
 
-@pytest.fixture
-def picture():
-    """The panels that ``plot()`` draws of these rows."""
-    matplotlib.use("agg")
-    import matplotlib.pyplot as plt
+def charts_of(rows):
+    """The charts that ``plot()`` draws of these rows, as SVG."""
+    return re.findall(
+        r"<svg [^>]*viewBox.*?</svg>", history_of(rows, "reviews-0123456789ab").plot().partition("</style>")[2]
+    )
 
-    yield lambda rows: history_of(rows, "reviews-0123456789ab").plot()
-    plt.close("all")
+
+def names_in(chart):
+    return re.findall(r'font-weight="600">(\w+) ', chart)
 
 
 def test_a_job_gives_it_as_a_dataframe_with_a_row_for_each_step(tmp_path, monkeypatch):
@@ -79,54 +78,44 @@ def test_what_is_selected_from_it_is_a_plain_dataframe():
     assert type(table[["step", "loss"]]) is type(table.query("step > 3")) is pd.DataFrame
 
 
-def test_each_metric_has_a_panel_which_training_and_evaluation_share(picture):
+def test_each_metric_has_a_chart_which_training_and_evaluation_share():
     rows = [*trained(1, 41), row(1, 40, epoch=1.0, eval_loss=0.3, eval_accuracy=0.5, eval_best="text")]
-    loss, accuracy = picture(rows)
-    assert [line.get_label() for line in loss.lines] == ["loss", "eval_loss"]
-    assert [line.get_label() for line in accuracy.lines] == ["eval_accuracy"]
-    assert loss.lines[0].get_xydata().tolist() == [[step, 1 / step] for step in range(1, 41)]
-    assert loss.lines[1].get_xydata().tolist() == [[40, 0.3]]
-    assert loss.lines[1].get_marker() == "o"  # a single point would be no line
-    assert (loss.get_ylabel(), accuracy.get_ylabel(), accuracy.get_xlabel()) == ("loss", "accuracy", "step")
-    assert accuracy.figure.get_suptitle() == "reviews-0123456789ab"
+    loss, accuracy = charts_of(rows)
+    assert (names_in(loss), names_in(accuracy)) == (["loss", "eval_loss"], ["eval_accuracy"])
+    assert [len(line.split()) for line in re.findall(r'<polyline [^>]*points="([^"]+)"', loss)] == [40, 1]
+    assert "<circle" in accuracy  # a single point would be no line
 
 
-def test_it_shows_where_a_later_attempt_begins(picture):
-    (loss,) = picture([*trained(1, 21), *trained(21, 102, attempt=2)])
-    assert loss.lines[1].get_xdata() == [21, 21]
+def test_it_shows_where_a_later_attempt_begins():
+    (loss,) = charts_of([*trained(1, 21), *trained(21, 102, attempt=2)])
+    assert re.findall("<title>([^<]+)", loss) == ["attempt 2"]
 
 
-def test_no_panel_is_drawn_of_texts_truths_and_what_only_tells_how_far_it_is():
-    table = history_of(
-        [row(1, 1, epoch=0.5, rows_per_second=7.5, learning_rate=1e-4, grad_norm=2.0, best="text", done=True, f1=0.5)],
-        "n",
-    )
-    assert panels(table) == {"f1": ["f1"]}
+def test_its_picture_is_a_whole_file_that_a_notebook_shows(tmp_path):
+    picture = history_of(trained(1, 8), "reviews-<1>").plot()
+    path = tmp_path / "curve.svg"
+    path.write_text(picture)
+    assert ElementTree.parse(path).getroot().tag.endswith("svg")
+    assert (picture._repr_svg_(), "reviews-&lt;1&gt;" in picture) == (path.read_text(), True)
 
 
-def test_a_history_without_a_number_is_not_drawn(picture):
-    with pytest.raises(InvalidInput) as refused:
-        picture([row(1, 1, best="text")])
-    assert unnamed(refused.value, "reviews-0123456789ab", "session.report(") == []
+def test_no_chart_is_drawn_of_texts_truths_and_what_only_tells_how_far_it_is():
+    rest = {"learning_rate": 1e-4, "grad_norm": 2.0, "best": "text", "done": True}
+    (chart,) = charts_of([row(1, 1, epoch=0.5, rows_per_second=7.5, f1=0.5, **rest)])
+    assert names_in(chart) == ["f1"]
 
 
-def test_plot_with_arguments_is_that_of_pandas_and_draws_a_metric_over_its_steps(picture):
+def test_a_history_without_a_number_is_not_drawn():
+    with refuses("reviews-0123456789ab", "session.report("):
+        charts_of([row(1, 1, best="text")])
+
+
+def test_plot_with_arguments_is_that_of_pandas_and_draws_a_metric_over_its_steps():
+    matplotlib.use("agg")
     table = history_of([*trained(10, 14), row(1, 11, eval_loss=0.5), row(1, 13, eval_loss=0.4)], "n")
     for axes in (table.plot(y="eval_loss"), table.plot.line(y="eval_loss")):
         assert [line.get_xydata().tolist() for line in axes.lines] == [[[11, 0.5], [13, 0.4]]]
     (line,) = table.plot(x="epoch", y="loss").lines
     assert line.get_xdata().tolist() == [step / 40 for step in range(10, 14)]
     assert len(table.plot(kind="hist", y="loss", bins=3).patches) == 3
-
-
-WITHOUT_MATPLOTLIB = """
-import sys
-sys.modules["matplotlib"] = sys.modules["matplotlib.pyplot"] = None
-from train_func.client.display.history import history_of
-history_of([{"step": 1, "timestamp": "2026-01-02T03:04:05+00:00", "attempt": 1, "loss": 0.5}], "n").plot()
-"""
-
-
-def test_without_matplotlib_the_command_that_installs_it_is_named():
-    done = subprocess.run([sys.executable, "-c", WITHOUT_MATPLOTLIB], capture_output=True, text=True, check=False)
-    assert unnamed(done.stderr.splitlines()[-1], "InvalidInput", "pip install matplotlib") == []
+    matplotlib.pyplot.close("all")

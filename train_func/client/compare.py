@@ -10,9 +10,9 @@ from string import ascii_uppercase
 from typing import Any
 
 from train_func.client.backend import Backend
-from train_func.client.display.chart import Curve, Line, chart
+from train_func.client.display.chart import Curve, Line, chart, curves_of
 from train_func.client.display.history import read_rows
-from train_func.client.display.html import STYLE, as_html
+from train_func.client.display.html import STYLE, table
 from train_func.client.job import Job, attach
 from train_func.client.model.held_out import stored_predictions, texts_of
 from train_func.client.runs import differences
@@ -20,7 +20,7 @@ from train_func.client.stored_run import published_result
 from train_func.errors import InvalidInput
 from train_func.storage import open_store
 from train_func.text import counted, cut, shown
-from train_func.wire.metrics import EVAL_PREFIX, NO_METRICS
+from train_func.wire.metrics import EVAL_PREFIX
 from train_func.wire.predictions import Predictions
 from train_func.wire.records import RunRecord
 
@@ -99,15 +99,9 @@ class SideBySide:
     __repr__ = __str__
 
     def _repr_html_(self) -> str:
-        head = "".join(f"<th>{letter}: {as_html(name)}</th>" for letter, name in self._letters())
-        rows = "".join(
-            f"<tr><th>{as_html(column)}</th>{''.join(f'<td>{as_html(cell)}</td>' for cell in cells)}</tr>"
-            for column, cells in self._table()
-        )
-        return (
-            f'{STYLE}<div class="tf"><div class="tf-charts">{"".join(self._charts())}</div>'
-            f'<table class="tf-beside"><tr><th></th>{head}<th></th></tr>{rows}</table></div>'
-        )
+        head = ["", *(f"{letter}: {name}" for letter, name in self._letters()), ""]
+        rows = table(head, [(column, *cells) for column, cells in self._table()], "tf-beside")
+        return f'{STYLE}<div class="tf"><div class="tf-charts">{"".join(self._charts())}</div>{rows}</div>'
 
     def to_dict(self) -> dict[str, Any]:
         """Returns all of it as plain values."""
@@ -175,7 +169,7 @@ def compare(*runs: Job | str, on: Backend | None = None, texts: bool = True) -> 
     jobs = [attach(run, on=on) if isinstance(run, str) else run for run in runs]
     stored = [(open_store(job.record.store), job.record.keys) for job in jobs]
     results = [published_result(store, keys) for store, keys in stored]
-    by_run = [_curves(read_rows(store, keys)) for store, keys in stored]
+    by_run = [curves_of((row["step"], row) for row in read_rows(store, keys)) for store, keys in stored]
     metrics = dict.fromkeys(name for curves in by_run for name in curves)
     predictions = [stored_predictions(store, keys) for store, keys in stored]
     held_out = _held_out(predictions)
@@ -253,15 +247,6 @@ def _answers(change: Change) -> list[str]:
 
 def _name(value: Any) -> str:
     return ", ".join(map(str, value)) or "none" if isinstance(value, list) else str(value)
-
-
-def _curves(rows: Sequence[Row]) -> dict[str, Curve]:
-    curves: dict[str, Curve] = {}
-    for row in rows:
-        for name, value in row.items():
-            if name not in NO_METRICS and isinstance(value, (int, float)) and abs(value) < float("inf"):
-                curves.setdefault(name, []).append((row["step"], value))
-    return curves
 
 
 def _cell(value: Any) -> str:

@@ -71,9 +71,8 @@ def runs(name: str = "", *, state: str | Collection[str] = (), on: Backend | Non
         print(f"note: {note}")
     for row in rows:
         row["size_mb"] = round(row.pop("num_bytes") / 1e6, 3)
-    filled = {*ALWAYS, *(column for row in rows for column, value in row.items() if not _is_empty(value))}
-    columns = dict.fromkeys([*ALWAYS, *(column for row in rows for column in row)])
-    table = pd.DataFrame(rows, columns=sorted(filter(filled.__contains__, columns), key=_order))
+    filled = (column for row in rows for column, value in row.items() if value not in (None, "") and value == value)
+    table = pd.DataFrame(rows, columns=sorted(dict.fromkeys([*ALWAYS, *filled]), key=_order))
     for column in table:
         cells = [row.get(column) for row in rows]
         if {*map(type, cells)} == {int, type(None)}:  # of which pandas makes floats
@@ -95,10 +94,6 @@ def _order(column: str) -> int:
     if column.startswith(METRIC):
         return 1
     return 2 if column not in LAST else 3 + LAST.index(column)
-
-
-def _is_empty(value: Any) -> bool:
-    return value is None or value == "" or value != value
 
 
 class _Run(NamedTuple):

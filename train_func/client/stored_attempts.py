@@ -46,13 +46,9 @@ def workers_of(store: Readable, record: RunRecord) -> list[int]:
 def all_ends(
     store: Readable, keys: RunKeys, damaged: list[str] | None = None, *, of_newest: bool = True
 ) -> list[EndRecord]:
-    """Every end record, oldest attempt first.
+    """Every end record of the newest submission, or of all, oldest attempt first.
 
-    Args:
-        store: of the run.
-        keys: of the run.
-        damaged: takes why a record cannot be read, which hides only itself; without it, that raises StorageFailed.
-        of_newest: only those of the newest submission.
+    ``damaged`` takes why a record cannot be read, which hides only itself; without it, that raises StorageFailed.
     """
     newest = submission_time(store, keys) if of_newest else ""
     records = []

@@ -123,11 +123,7 @@ def stored_record(store: Readable, keys: RunKeys) -> RunRecord:
 def whole_name(store: Store, name: object, function: str, *, without_digits: bool = True) -> str:
     """The name of the run that is meant: its whole name, or a beginning that no other run has.
 
-    Args:
-        store: that holds it.
-        name: as a user gives it.
-        function: that was called, such as ``attach``.
-        without_digits: whether a beginning without a digit of the hash is enough.
+    ``function`` was called, such as ``attach``. ``without_digits``: a beginning without a digit of the hash is enough.
 
     Raises:
         InvalidInput: it is no name, or several runs begin with it.
@@ -175,14 +171,8 @@ def start_job(
 ) -> bool:
     """Writes the submission and starts its job; returns False if another client has submitted the run meanwhile.
 
-    Args:
-        record: of the run, with the number of this submission.
-        source: the text that travels.
-        cells: where its lines come from.
-        request: the job of ``record``.
-        addresses: of the inputs.
-        backend: executes the job.
-        store: of the run.
+    ``record`` has the number of this submission, ``cells`` tell where the lines of the source come from, and
+    ``addresses`` are those of the inputs.
     """
     key = record.keys.submission(record.submission)
     submission = SubmissionRecord(
@@ -312,10 +302,7 @@ def is_cancelled(store: Readable, keys: RunKeys) -> bool:
 def state_of(status: JobStatus, *, published: Callable[[], bool]) -> str:
     """One word for the state of a job: its newest true condition.
 
-    Args:
-        status: of the job.
-        published: whether the store holds the result; a job that was cancelled, or that has lost its
-            controller, has then succeeded.
+    A job that was cancelled, or that has lost its controller, has succeeded if the result is ``published``.
     """
     if status.condition("Succeeded"):
         return "Succeeded"

@@ -185,13 +185,10 @@ class JobLooks:
         *,
         is_followed: bool,
     ) -> Iterator[AttemptLine]:
-        """Returns what the workers say, with the attempts that they belong to.
+        """Returns what the workers say, with the attempts that they belong to; of one worker or attempt if it is given.
 
-        Args:
-            note: takes which logs are left out and, while the job is followed, why there is no news.
-            worker: the only one whose lines are given; None: all.
-            attempt: the only one whose lines are given; None: all.
-            is_followed: whether to go on until the job, or the attempt, has ended.
+        If the job ``is_followed``, until the job, or the attempt, has ended. ``note`` takes which logs are left out
+        and, while the job is followed, why there is no news.
         """
         views = until_read(self.views(worker)) if is_followed else until_now(self.views(worker))
         logs, monitor = RunLogs(self.record, self.store, worker, is_followed=is_followed), self.monitor()

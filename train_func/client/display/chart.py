@@ -2,13 +2,16 @@
 
 The text has the colour of the page it stands in. A curve of many points is drawn twice, thin as it is and thick as the
 means of its neighbours, which the legend tells; lines differ by dashes too, so that they can be told apart without
-colours.
+colours. A picture of several charts stands by itself.
 """
 
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from html import escape
+
+from train_func.fields import is_number
+from train_func.wire.metrics import EVAL_PREFIX, NO_METRICS
 
 LEFT, RIGHT, TOP, BOTTOM = 46, 12, 24, 20  # room around a chart
 INSET = 6  # between its edges and the curves
@@ -20,6 +23,11 @@ NOTE = 200  # width beside the names of the curves for what a thick line is, whi
 COLOURS = ("#2f7fd0", "#cf7516", "#2e9e5b", "#a259c4", "#c0392b")  # to be seen on white and on black
 DASHES = ("", "5 3", "1.5 3", "8 3 2 3", "12 4")
 FAULT = "#d64545"
+PICTURE, TITLE, GAP = 780, 30, 8  # width of a picture of several charts, room above them, and between two
+PICTURE_STYLE = """<style>.tf-picture{color-scheme:light dark}.tf-picture>rect{fill:Canvas}svg.tf-picture text{
+font-size:10.5px;font-family:sans-serif;fill:CanvasText;fill-opacity:.8;stroke:Canvas;stroke-width:3px;paint-order:stroke}
+svg.tf-picture>text{font-size:13px}.tf-picture .tf-grid{stroke:CanvasText;stroke-opacity:.15}
+.tf-picture .tf-axis{stroke:CanvasText;stroke-opacity:.5}.tf-picture .tf-ink{fill:CanvasText}</style>"""
 
 Points = Sequence[tuple[float, float]]
 Curve = list[tuple[float, float]]
@@ -31,6 +39,7 @@ class Line:
     """A curve."""
 
     name: str
+    """In the legend; empty for a further part of a curve."""
     points: Points
     has_dots: bool = False
     """Whether its points are marked, as those of evaluations."""
@@ -47,20 +56,70 @@ class Flag:
     """Words on a dashed line from top to bottom; without words it is a small sign at the bottom, as of a checkpoint."""
 
 
-def chart(lines: Sequence[Line], marks: Sequence[Flag], *, width: int, height: int, last: float = 0) -> str:
-    """Draws the curves in one chart.
+class Picture(str):
+    """The text of an SVG, which a notebook draws and a file keeps."""
 
-    Args:
-        lines: the curves, whose points are finite.
-        marks: what happened on the way.
-        width: in pixels.
-        height: in pixels.
-        last: the step at its right edge, if the curves end before that.
+    def __repr__(self) -> str:
+        return f"<a picture, {len(self)} characters of SVG>"
+
+    def _repr_svg_(self) -> str:
+        return str(self)
+
+
+def curves_of(rows: Iterable[tuple[int, Mapping[str, object]]]) -> dict[str, Curve]:
+    """Returns the curve of each metric, of its finite numbers, out of steps and what was told of them."""
+    curves: dict[str, Curve] = {}
+    for step, values in rows:
+        for name, value in values.items():
+            if name not in NO_METRICS and is_number(value):
+                curves.setdefault(name, []).append((step, value))
+    return curves
+
+
+def by_metric(curves: Mapping[str, Curve]) -> list[list[Line]]:
+    """Returns the lines of each chart, the losses first: training and evaluation of a metric share one."""
+    charts: dict[str, list[Line]] = {}
+    for name, curve in curves.items():
+        line = Line(name, curve, has_dots=name.startswith(EVAL_PREFIX))
+        charts.setdefault(name.removeprefix(EVAL_PREFIX), []).append(line)
+    return [lines for _, lines in sorted(charts.items(), key=lambda item: item[0] != "loss")]
+
+
+def stack(title: str, charts: Sequence[tuple[int, Sequence[Line], Sequence[Flag]]], *, unit: str = "step") -> Picture:
+    """Draws charts over the same steps one below the other, each of its height in pixels, its lines and its marks.
+
+    The picture needs nothing around it, and is light or dark as the program that shows it.
+    """
+    steps = [step for _, lines, _ in charts for line in lines for step, _ in line.points]
+    steps = [*steps, *(mark.step for _, _, marks in charts for mark in marks)] or [0.0]
+    parts, top = [PICTURE_STYLE, '<rect width="100%" height="100%" rx="6" fill="#fff"/>'], TITLE
+    parts.append(f'<text x="{LEFT}" y="20" font-weight="600">{escape(title)}</text>')
+    for height, lines, marks in charts:
+        drawn = chart(lines, marks, width=PICTURE, height=height, first=min(steps), last=max(steps), unit=unit)
+        parts.append(f'<svg y="{top}" width="{PICTURE}" height="{height}">{drawn}</svg>')
+        top += height + GAP
+    size = f'width="{PICTURE}" height="{top}" viewBox="0 0 {PICTURE} {top}"'
+    return Picture(f'<svg xmlns="http://www.w3.org/2000/svg" class="tf-picture" {size}>{"".join(parts)}</svg>')
+
+
+def chart(
+    lines: Sequence[Line],
+    marks: Sequence[Flag],
+    *,
+    width: int,
+    height: int,
+    first: float = math.inf,
+    last: float = 0,
+    unit: str = "step",
+) -> str:
+    """Draws curves of finite points, and what happened on the way, in so many pixels.
+
+    It reaches from step ``first`` to step ``last`` if the curves begin later or end before.
     """
     steps = [step for line in lines for step, _ in line.points] or [0.0]
     values = [value for line in lines for _, value in line.points] or [0.0]
     low, high = min(values), max(values)
-    first, last = min(steps), max([*steps, last])
+    first, last = min([*steps, first]), max([*steps, last])
     x_scale, y_scale = (width - LEFT - RIGHT) / ((last - first) or 1), (height - TOP - BOTTOM - 2 * INSET)
     bottom = height - BOTTOM
 
@@ -71,7 +130,8 @@ def chart(lines: Sequence[Line], marks: Sequence[Flag], *, width: int, height: i
         return bottom - INSET - (value - low) / ((high - low) or 1) * y_scale
 
     parts = [f'<svg xmlns="http://www.w3.org/2000/svg" class="tf-chart" viewBox="0 0 {width} {height}">']
-    for tick in ticks(low, high, max(4, (bottom - TOP) // PER_TICK)):
+    least = all(value == round(value) for value in values)  # nothing is between whole numbers, as of workers
+    for tick in ticks(low, high, max(4, (bottom - TOP) // PER_TICK), least):
         parts.append(f'<line x1="{LEFT}" x2="{width - RIGHT}" y1="{y(tick):.1f}" y2="{y(tick):.1f}" class="tf-grid"/>')
         parts.append(_text(LEFT - 5, y(tick) + 3.5, f"{tick:.6g}", "end"))
     parts.append(f'<line x1="{LEFT}" x2="{width - RIGHT}" y1="{bottom}" y2="{bottom}" class="tf-axis"/>')
@@ -80,7 +140,7 @@ def chart(lines: Sequence[Line], marks: Sequence[Flag], *, width: int, height: i
         if x(tick) < LEFT + LETTER / 2 * len(words):  # where the word stands
             continue
         parts.append(_text(min(x(tick), width - LETTER / 2 * len(words)), bottom + 14, words, "middle"))
-    parts.append(_text(LEFT - 5, bottom + 14, "step", "end"))
+    parts.append(_text(LEFT - 5, bottom + 14, unit, "end"))
     for number, line in enumerate(lines):
         parts += _curve(line, *_look(line, number), [(x(step), y(value)) for step, value in line.points])
     parts += _marks(marks, x, width, bottom)
@@ -169,6 +229,8 @@ def _legend(lines: Sequence[Line], width: int) -> Iterator[str]:
     """The names of the curves with their newest values, above the chart, and what thick lines are means of."""
     at = float(LEFT)
     for number, line in enumerate(lines):
+        if not line.name:
+            continue
         words = f"{line.name} {line.points[-1][1]:.4g}" if line.points else line.name
         colour, dash = _look(line, number)
         dashes = f' stroke-dasharray="{dash}"' if dash else ""

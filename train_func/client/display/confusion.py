@@ -6,7 +6,7 @@ A cell has a number and, where there is room, the share of its line; its colour 
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from train_func.client.display.html import as_html
+from train_func.client.display.html import as_html, table
 from train_func.text import cut
 from train_func.wire.predictions import Confusion, Predictions
 
@@ -36,7 +36,7 @@ def draw_confusion(predictions: Predictions) -> str:
         (expected, predicted, f"{number:,} of {num_rows:,}", f"{number / num_rows:.0%}")
         for expected, predicted, number, num_rows in confusion.pairs(MOST_PAIRS)
     ]
-    return _table(words, ("expected", "predicted", "rows", "share"), pairs)
+    return f'<p class="tf-of">{as_html(words)}</p>{table(("expected", "predicted", "rows", "share"), pairs, "tf-rows")}'
 
 
 def _matrix(confusion: Confusion, extent: str) -> str:
@@ -78,7 +78,8 @@ def draw_mistakes(predictions: Predictions, places: Sequence[int], texts: Mappin
         values = [shown_value(predictions, name, column[place]) for name, column in columns.items()]
         rows.append([str(row), *([texts.get(row, "")] if texts else []), *values])
     words = f"Of {predictions.extent}" + (f"; without their texts: {why}" if why else "")
-    return _table(words, ["row", *(["text"] if texts else []), *columns], rows)
+    head = ["row", *(["text"] if texts else []), *columns]
+    return f'<p class="tf-of">{as_html(words)}</p>{table(head, rows, "tf-rows")}'
 
 
 def title_of_mistakes(predictions: Predictions) -> str:
@@ -98,10 +99,3 @@ def shown_value(predictions: Predictions, name: str, value: Any) -> str:
         value = predictions.with_names(value)
         return ", ".join(map(str, value)) or "none" if isinstance(value, list) else str(value)
     return f"{value:.4g}" if isinstance(value, float) else str(value)
-
-
-def _table(words: str, head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
-    lines = [f"<tr>{''.join(f'<td>{as_html(cell)}</td>' for cell in cells)}</tr>" for cells in rows]
-    titles = "".join(f"<th>{name}</th>" for name in head)
-    table = f'<table class="tf-rows"><tr>{titles}</tr>{"".join(lines)}</table>'
-    return f'<p class="tf-of">{as_html(words)}</p>{table}'

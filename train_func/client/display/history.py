@@ -1,28 +1,21 @@
-"""The history of a run, read from the store as a table of pandas, and its picture: a panel for each metric."""
+"""The history of a run, read from the store as a table of pandas, and its picture: a chart for each metric."""
 
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pandas as pd
 from pandas.plotting import PlotAccessor
 
+from train_func.client.display.chart import Flag, by_metric, curves_of, stack
 from train_func.client.stored_attempts import attempt_numbers, attempt_rows
 from train_func.errors import InvalidInput
 from train_func.fields import whole_fault
 from train_func.storage import Readable
 from train_func.wire.layout import RunKeys
-from train_func.wire.metrics import EVAL_PREFIX, NO_METRICS, Row
-
-if TYPE_CHECKING:
-    from matplotlib.axes import Axes
+from train_func.wire.metrics import Row
 
 COLUMNS = ("step", "timestamp", "attempt")
-_ON_LIGHT_AND_DARK = {  # a page of any colour shows through, and grey is read on it
-    **dict.fromkeys(("figure.facecolor", "axes.facecolor", "legend.facecolor"), "none"),
-    **dict.fromkeys(("text.color", "axes.labelcolor", "axes.edgecolor", "xtick.color"), "#808080"),
-    "ytick.color": "#7f7f7f",  # Jupyter lays a sheet behind a picture whose ticks are all light, or all dark
-}
-_MOST_MARKED = 40  # points of a curve that are marked one by one
+HEIGHT = 170  # of a chart, in pixels
 
 
 class History(pd.DataFrame):
@@ -33,34 +26,37 @@ class History(pd.DataFrame):
 
     @property
     def plot(self) -> "_Plot":
-        """Called without arguments: the picture of all metrics; otherwise ``DataFrame.plot`` over ``step``."""
+        """Called without arguments: the picture of all metrics, as SVG; otherwise ``DataFrame.plot`` over ``step``."""
         return _Plot(self)
 
 
 class _Plot(PlotAccessor):
     def __call__(self, *args: Any, **options: Any) -> Any:
-        """Draws a panel for each metric, and a dotted line where a later attempt begins; returns the Axes.
+        """Returns a picture: a chart for each metric, with a mark where a later attempt begins.
 
-        With arguments it draws as ``DataFrame.plot`` does, with lines over ``step`` unless ``x`` is given.
+        The last expression of a cell, or ``display``, shows it; its text is an SVG. With arguments it draws as
+        ``DataFrame.plot`` does, with lines over ``step`` unless ``x`` is given.
 
         Raises:
-            InvalidInput: matplotlib is not installed, or the run has reported no number.
+            InvalidInput: the run has reported no number.
         """
-        if not (args or options):
-            return _picture(self._parent)
         rows = self._parent
+        if not (args or options):
+            name = rows.attrs.get("run", "the run")
+            charts = by_metric(curves_of((row["step"], row) for row in rows.to_dict("records")))
+            if not charts:
+                raise InvalidInput(
+                    f"{name} has reported no number: the Trainer of train_func reports its steps and evaluations, a "
+                    "loop of your own with session.report(step, loss=...)"
+                )
+            begins = rows.groupby("attempt")["step"].min().iloc[1:]
+            marks = [Flag(step, f"attempt {attempt}") for attempt, step in begins.items()]
+            return stack(name, [(HEIGHT, lines, marks) for lines in charts])
         if not args and options.get("kind", "line") == "line":
             options["x"] = options.get("x") or "step"
             if isinstance(y := options.get("y"), str):
                 rows = rows.dropna(subset=[y])  # pandas draws no line across the rows that have no value
         return PlotAccessor(rows)(*args, **options)
-
-
-class _AxesWithoutRepr(list["Axes"]):
-    """Axes of which a notebook shows the picture alone."""
-
-    def _ipython_display_(self) -> None:
-        pass
 
 
 def read_rows(store: Readable, keys: RunKeys, since: int | None = None) -> list[dict[str, Any]]:
@@ -120,53 +116,3 @@ def history_of(rows: Sequence[dict[str, Any]], name: str) -> History:
     history = History(table.astype({"step": int, "attempt": int}))
     history.attrs["run"] = name
     return history
-
-
-def panels(history: pd.DataFrame) -> dict[str, list[str]]:
-    """The columns that are drawn, by the metric of their panel: ``loss`` and ``eval_loss`` share one."""
-    of_panel: dict[str, list[str]] = {}
-    for column in history.columns:
-        values = history[column]
-        is_number = pd.api.types.is_numeric_dtype(values) and not pd.api.types.is_bool_dtype(values)
-        if column not in NO_METRICS and is_number and values.notna().any():
-            of_panel.setdefault(column.removeprefix(EVAL_PREFIX), []).append(column)
-    return of_panel
-
-
-def _picture(history: History) -> "list[Axes]":
-    columns_by_metric = panels(history)
-    if not columns_by_metric:
-        raise InvalidInput(
-            f"{history.attrs.get('run', 'the run')} has reported no number: the Trainer of train_func reports its "
-            "steps and evaluations, a loop of your own with session.report(step, loss=...)"
-        )
-    try:
-        import matplotlib.pyplot as plt
-    except ImportError:
-        raise InvalidInput(
-            "history().plot() needs matplotlib, which is not installed here: pip install matplotlib"
-        ) from None
-    with plt.rc_context(_ON_LIGHT_AND_DARK):
-        return _draw_panels(plt, history, columns_by_metric)
-
-
-def _draw_panels(plt: Any, history: History, columns_by_metric: Mapping[str, Sequence[str]]) -> "list[Axes]":
-    num_panels = len(columns_by_metric)
-    size = (7, 1 + 2 * num_panels)
-    figure, grid = plt.subplots(num_panels, sharex=True, squeeze=False, figsize=size, layout="constrained")
-    axes: list[Axes] = _AxesWithoutRepr(grid[:, 0])
-    starts = history.groupby("attempt")["step"].min().iloc[1:]
-    for panel, (metric, columns) in zip(axes, columns_by_metric.items(), strict=True):
-        for column in columns:
-            points = history[["step", column]].dropna()
-            marker = "o" if len(points) <= _MOST_MARKED else ""
-            panel.plot(points["step"], points[column], marker=marker, markersize=4, label=column)
-        for attempt, step in starts.items():
-            panel.axvline(step, color="grey", linestyle=":", label=f"attempt {attempt} begins")
-        panel.set_ylabel(metric)
-        panel.grid(alpha=0.3)
-        if len(columns) > 1 or len(starts):
-            panel.legend()
-    axes[-1].set_xlabel("step")
-    figure.suptitle(history.attrs.get("run", ""))
-    return axes

@@ -4,10 +4,10 @@ It takes Jupyter's own colours, or those of VS Code, or else of the page that it
 """
 
 import re
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from html import escape
 
-from train_func.client.display.chart import FAULT, Line, chart
+from train_func.client.display.chart import FAULT, Line, Picture, chart
 from train_func.client.display.panel import COLUMNS, MOST_NUMBERS, Panel
 from train_func.text import counted, cut, shown
 
@@ -110,11 +110,8 @@ def _numbers(metrics: Sequence[Sequence[Line]]) -> str:
 def _workers(panel: Panel) -> str:
     if not panel.workers:
         return ""
-    head = "".join(f"<th>{name}</th>" for name in COLUMNS)
-    rows = "".join(f"<tr>{''.join(f'<td>{as_html(cell)}</td>' for cell in cells)}</tr>" for cells in panel.workers)
-    more = f"and {panel.num_more_workers} more" if panel.num_more_workers else ""
-    last = f'<tr><td></td><td colspan="{len(COLUMNS) - 1}" class="tf-soft">{more}</td></tr>' if more else ""
-    return f'<table class="tf-workers"><tr>{head}</tr>{rows}{last}</table>'
+    more = f'<div class="tf-soft">and {panel.num_more_workers} more</div>' if panel.num_more_workers else ""
+    return table(COLUMNS, panel.workers, "tf-workers") + more
 
 
 def _printed(lines: Sequence[str]) -> str:
@@ -126,6 +123,19 @@ def _printed(lines: Sequence[str]) -> str:
     num_older = counted(len(texts[:-MOST_PRINTED]), "earlier line")
     fold = f"<details><summary>{num_older}</summary><pre>{older}</pre></details>" if older else ""
     return f'<div class="tf-soft">printed by rank 0</div>{fold}<pre>{newer}</pre>'
+
+
+def table(head: Sequence[str], rows: Iterable[Sequence[str]], kind: str = "") -> str:
+    """Returns a table as HTML, with its pictures as they are; empty without head and rows.
+
+    ``kind``: its class. A first column that has no title names the rows.
+    """
+    first = "td" if head and head[0] else "th"
+    lines = ["".join(f"<th>{as_html(title)}</th>" for title in head)] if head else []
+    for name, *cells in rows:
+        values = "".join(f"<td>{cell if isinstance(cell, Picture) else as_html(cell)}</td>" for cell in cells)
+        lines.append(f"<{first}>{as_html(name)}</{first}>{values}")
+    return f'<table class="{kind}">{"".join(f"<tr>{line}</tr>" for line in lines)}</table>' if lines else ""
 
 
 _COLOURS = re.compile(r"\x1b\[[0-9;]*[A-Za-z]")  # of a terminal

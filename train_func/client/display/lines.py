@@ -51,14 +51,10 @@ class Lines:
         printed_notes: Iterable[str] = (),
         clock: Callable[[], float] = time.time,
     ) -> None:
-        """Prints nothing yet.
+        """Prints nothing yet. Times are counted from ``submitted``, by default now; ``clock`` tells Unix seconds.
 
-        Args:
-            name: of the run.
-            how_to_look: tells, in words, how a person learns what the ranks of a silent job do.
-            submitted: when; None: now.
-            printed_notes: notes that the submission has printed.
-            clock: in Unix seconds.
+        ``how_to_look`` tells how a person learns what the ranks of a silent job do. The submission has printed
+        ``printed_notes``.
         """
         self._name, self._how_to_look, self._clock = name, how_to_look, clock
         self._last = clock()

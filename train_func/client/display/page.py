@@ -18,7 +18,7 @@ from train_func.client.display.confusion import (
     draw_mistakes,
     title_of_mistakes,
 )
-from train_func.client.display.html import as_html, draw, draw_head
+from train_func.client.display.html import as_html, draw, draw_head, table
 from train_func.client.display.panel import Panel, Subject, panel_of
 from train_func.client.display.trace import Trace
 from train_func.client.model.held_out import stored_predictions, texts_of
@@ -41,6 +41,7 @@ td,th{{padding:2px 18px 2px 0;text-align:left;vertical-align:top;font-weight:400
 th{{color:light-dark(#666,#aaa)}}pre{{white-space:pre-wrap;overflow-wrap:anywhere;font-size:12.5px;line-height:1.45}}
 </style></head><body>{body}</body></html>
 """
+ATTEMPT = ("attempt", "workers", "began after step", "ended")  # columns
 Rows = Iterable[Sequence[str]]
 
 
@@ -86,15 +87,9 @@ class _Attempt:
 
 
 def page(panel: Panel, trace: Trace, record: RunRecord, store: Readable, attach: str, *, texts: bool = False) -> str:
-    """Returns the page.
+    """Returns the page, whose ``panel`` is the last frame; ``attach`` is the expression that gets a handle on the run.
 
-    Args:
-        panel: the last frame.
-        trace: what the job has told.
-        record: of the run.
-        store: of the run.
-        attach: the expression that gets a handle on the run.
-        texts: whether rows are shown with their texts, where this machine has them.
+    With ``texts`` it has the texts of rows, where this machine has them.
     """
     keys = record.keys
     ends = all_ends(store, keys, [], of_newest=False)
@@ -105,12 +100,12 @@ def page(panel: Panel, trace: Trace, record: RunRecord, store: Readable, attach:
     newest = Submission.newest(store, keys)
     parts = [
         draw(panel),
-        _section("Result", _table((), _result(record, store))),
+        _section("Result", table((), _result(record, store))),
         *_held_out(record, store, texts=texts),
-        _section("When", _table((), _times(record, store, trace))),
-        _section("Asked for", _table((), _request_rows(record))),
-        _section("Attempts", _table(("attempt", "workers", "began after step", "ended"), _attempts(attempts, trace))),
-        _section("Computed on", _table((), _environment(attempts, trace))),
+        _section("When", table((), _times(record, store, trace))),
+        _section("Asked for", table((), _request_rows(record))),
+        _section("Attempts", table(ATTEMPT, _attempts(attempts, trace)) if attempts else ""),
+        _section("Computed on", table((), _environment(attempts, trace))),
         _section("Function", _cells(newest.cells if newest else {})),
         _section("Again", f"<pre>{as_html(_again(record, attach))}</pre>"),
     ]
@@ -229,14 +224,3 @@ def _json(store: Readable, key: str) -> dict[str, Any]:
 
 def _section(title: str, body: str) -> str:
     return f"<h2>{title}</h2>{body}" if body else ""
-
-
-def _table(head: Sequence[str], rows: Rows) -> str:
-    """A table; without a head the first cell of each row is its name."""
-    lines = [f"<tr>{''.join(f'<th>{name}</th>' for name in head)}</tr>"] if head else []
-    for first, *cells in rows:
-        tag = "td" if head else "th"
-        lines.append(
-            f"<tr><{tag}>{as_html(first)}</{tag}>{''.join(f'<td>{as_html(cell)}</td>' for cell in cells)}</tr>"
-        )
-    return f"<table>{''.join(lines)}</table>" if len(lines) > bool(head) else ""

@@ -11,13 +11,12 @@ from itertools import pairwise
 from typing import Any
 
 from train_func.client.backend import name_of_backend
-from train_func.client.display.chart import Flag, Line
+from train_func.client.display.chart import Flag, Line, by_metric
 from train_func.client.display.trace import Trace, WorkerState, seconds_of
 from train_func.client.stored_run import submission_time
 from train_func.client.watch import JobLooks
 from train_func.text import counted, cut, listed, shown, sized
 from train_func.wire.events import Alert, RowsAudited
-from train_func.wire.metrics import EVAL_PREFIX, NO_METRICS
 
 SIGNS = {
     "Created": "◌",
@@ -113,16 +112,10 @@ def panel_of(
     is_stopped: bool = False,
     now: datetime | None = None,
 ) -> Panel:
-    """Returns what is shown of a job.
+    """Returns what is shown of a job at the moment ``now``; ``is_stopped``: in the last frame, though the job goes on.
 
-    Args:
-        subject: the job.
-        trace: what it has told.
-        explanation: why it failed, in the words of the error that ``result`` raises.
-        result: what it has published and returned, where that is known.
-        silence: that nothing was new for a while, and how a person learns what the ranks do.
-        is_stopped: whether this frame is the last one although the job goes on.
-        now: the moment that is shown; by default this one.
+    ``explanation`` says why it failed, as the error of ``Job.result`` does. ``silence`` says that nothing was new for a
+    while, and how a person learns what the ranks do.
     """
     state = trace.state or "Created"
     workers, num_more = _workers(trace.workers())
@@ -131,18 +124,21 @@ def panel_of(
     if state == "Running" and hindrances and not trace.is_stepping:
         state = "Waiting"  # the backend's word says only that a worker runs
     now = now or datetime.now(UTC)
+    progress = _progress(trace, is_last=is_stopped or trace.is_over)
+    slowness = trace.measured.slowness if trace.measured else ""
+    stopped = f"{STOPPED} stopped watching at {now.astimezone():%H:%M:%S}"
     return Panel(
-        state=_stopped(trace, now) if is_stopped else f"{SIGNS.get(state, '◌')} {state}",
+        state=", ".join([stopped, *progress[:1]]) if is_stopped else f"{SIGNS.get(state, '◌')} {state}",
         heading=_heading(subject, trace, now, state if is_stopped else ""),
         share=min(1.0, step / trace.num_steps) if trace.num_steps else None,
-        progress=_progress(trace, is_last=is_stopped or trace.is_over),
+        progress=progress,
         warnings=[
             *hindrances,
-            *_slowness(trace),
+            *([slowness] if slowness and trace.state == "Running" and not trace.is_over else []),
             *(str(alert) for alert in trace.alerts if _lasts(alert, trace)),
             *([silence] if silence else []),
         ],
-        charts=_charts(trace),
+        charts=by_metric(trace.curves()),
         marks=[*(Flag(save.step) for save in trace.saves[-MOST_MARKS:]), *_restarts(trace)],
         last_step=0.0 if state == "Succeeded" else float(trace.num_steps or 0),
         workers=[_cells(worker) for worker in workers],
@@ -159,11 +155,6 @@ def duration(seconds: float) -> str:
     units = [("d", left // 86400), ("h", left // 3600 % 24), ("min", left // 60 % 60), ("s", left % 60)]
     first = next((place for place, (_, number) in enumerate(units) if number), 3)
     return " ".join(f"{number} {unit}" for unit, number in units[first : first + 2] if number or first == 3)
-
-
-def _stopped(trace: Trace, now: datetime) -> str:
-    """Returns when the watching stopped, by the clock of this machine, and how far the job was."""
-    return ", ".join([f"{STOPPED} stopped watching at {now.astimezone():%H:%M:%S}", *_progress(trace)[:1]])
 
 
 def _heading(subject: Subject, trace: Trace, now: datetime, state: str) -> list[str]:
@@ -196,22 +187,6 @@ def _progress(trace: Trace, *, is_last: bool = False) -> list[str]:
     if not is_last and step < progress.num_steps and progress.seconds_left is not None:
         words.append(f"about {duration(progress.seconds_left)} left")
     return words
-
-
-def _charts(trace: Trace) -> list[list[Line]]:
-    by_metric: dict[str, list[Line]] = {}
-    for name, points in trace.curves().items():
-        if name not in NO_METRICS:
-            line = Line(name, points, has_dots=name.startswith(EVAL_PREFIX))
-            by_metric.setdefault(name.removeprefix(EVAL_PREFIX), []).append(line)
-    return [lines for _, lines in sorted(by_metric.items(), key=lambda item: item[0] != "loss")]
-
-
-def _slowness(trace: Trace) -> Iterator[str]:
-    """Returns why the training is slow, while it runs."""
-    measured = trace.measured
-    if measured and measured.slowness and trace.state == "Running" and not trace.is_over:
-        yield measured.slowness
 
 
 def _lasts(alert: Alert, trace: Trace) -> bool:

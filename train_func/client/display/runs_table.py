@@ -11,13 +11,12 @@ from typing import Any
 
 import pandas as pd
 
-from train_func.client.display.chart import Curve, means
+from train_func.client.display.chart import Curve, Picture, curves_of, means
 from train_func.client.display.history import read_rows
-from train_func.client.display.html import STYLE, as_html
+from train_func.client.display.html import STYLE, table
 from train_func.client.display.panel import SIGNS, duration
 from train_func.client.stored_run import newest_generation
 from train_func.errors import StorageFailed
-from train_func.fields import is_number
 from train_func.storage import open_store
 from train_func.wire.layout import RunKeys
 
@@ -32,15 +31,15 @@ class RunsTable(pd.DataFrame):
     def __repr__(self) -> str:
         """Returns the first columns, as many as fit: pandas leaves out those in the middle, such as the state."""
         times = self.select_dtypes("datetimetz")
-        table = pd.DataFrame(self).assign(**{name: times[name].dt.strftime("%Y-%m-%d %H:%M") for name in times})
-        if table.empty:
-            return repr(table)
+        frame = pd.DataFrame(self).assign(**{name: times[name].dt.strftime("%Y-%m-%d %H:%M") for name in times})
+        if frame.empty:
+            return repr(frame)
         width = shutil.get_terminal_size().columns
-        for number in range(len(table.columns), 0, -1):
-            text = table.iloc[:, :number].to_string(max_rows=pd.get_option("display.max_rows"))
+        for number in range(len(frame.columns), 0, -1):
+            text = frame.iloc[:, :number].to_string(max_rows=pd.get_option("display.max_rows"))
             if max(map(len, text.splitlines())) <= width:
                 break
-        left_out = list(table.columns[number:])
+        left_out = list(frame.columns[number:])
         return f"{text}\nand the columns {', '.join(left_out)}" if left_out else text
 
     def _repr_html_(self) -> str:
@@ -48,15 +47,13 @@ class RunsTable(pd.DataFrame):
         curves = _losses(self.attrs.get("store", ""), list(rows["name"]))
         columns = [*rows.columns]
         place = columns.index("state") + 1  # of the curve: before the other results
-        titles = [*columns[:place], "loss", *columns[place:]]
-        head = "".join(f"<th>{as_html(str(title))}</th>" for title in titles)
+        titles = [*map(str, columns[:place]), "loss", *map(str, columns[place:])]
         lines = []
         for (_, row), curve in zip(rows.iterrows(), curves, strict=True):
-            cells = [f"<td>{as_html(_cell(column, row[column]))}</td>" for column in columns]
-            cells.insert(place, f"<td>{_sparkline(curve)}</td>")
-            lines.append(f"<tr>{''.join(cells)}</tr>")
+            cells = [_cell(column, row[column]) for column in columns]
+            lines.append([*cells[:place], _sparkline(curve), *cells[place:]])
         more = f'<div class="tf-soft">and {len(self) - len(rows)} earlier ones</div>' if len(self) > len(rows) else ""
-        return f'{STYLE}<div class="tf tf-runs"><table><tr>{head}</tr>{"".join(lines)}</table>{more}</div>'
+        return f'{STYLE}<div class="tf tf-runs">{table(titles, lines)}{more}</div>'
 
 
 def _losses(address: str, names: Sequence[str]) -> list[Curve]:
@@ -68,8 +65,7 @@ def _losses(address: str, names: Sequence[str]) -> list[Curve]:
             rows = read_rows(store, RunKeys(name, newest_generation(store, name) or 1))
         except StorageFailed:
             return []
-        values = [(row["step"], row.get("loss")) for row in rows]
-        return [(step, loss) for step, loss in values if is_number(loss)]
+        return curves_of((row["step"], row) for row in rows).get("loss", [])
 
     with ThreadPoolExecutor(AT_ONCE) as readers:
         return list(readers.map(losses, names))
@@ -87,7 +83,7 @@ def _sparkline(curve: Curve) -> str:
         for step, value in points
     )
     line = f'<polyline fill="none" stroke="#2f7fd0" stroke-width="1.5" points="{places}"/>'
-    return f'<svg width="{WIDTH}" height="{HEIGHT}" role="img" aria-label="losses">{line}</svg>'
+    return Picture(f'<svg width="{WIDTH}" height="{HEIGHT}" role="img" aria-label="losses">{line}</svg>')
 
 
 def _cell(column: str, value: Any) -> str:

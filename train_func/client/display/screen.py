@@ -118,12 +118,7 @@ class Notebook:
 
 
 def screen_of(looks: JobLooks, printed_notes: frozenset[str]) -> Screen:
-    """Returns the best there is where this program prints.
-
-    Args:
-        looks: at the job that is shown.
-        printed_notes: notes that the submission has printed.
-    """
+    """Returns the best there is where this program prints; the submission has printed ``printed_notes``."""
     shell: Any = getattr(sys.modules.get("IPython"), "get_ipython", lambda: None)()
     if getattr(shell, "kernel", None) is not None:
         return PaintedPanel(looks, printed_notes, Notebook())

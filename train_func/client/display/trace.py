@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from datetime import datetime
 
 from train_func.client.diagnose.incidents import ending, incidents
-from train_func.client.display.chart import Curve
+from train_func.client.display.chart import Curve, curves_of
 from train_func.client.logs import AttemptLine
 from train_func.client.status import OPEN, Diagnosis, Pod, Snapshot
 from train_func.client.watch import News
@@ -201,13 +201,8 @@ class Trace:
 
     def curves(self) -> dict[str, Curve]:
         """Returns the curve of each metric, without the steps that a later attempt did again."""
-        curves: dict[str, Curve] = {}
-        for rows in (self.steps, self.evaluations):
-            for step in unrepeated(rows, self.first_steps):
-                for name, value in step.values.items():
-                    if math.isfinite(value):
-                        curves.setdefault(name, []).append((float(step.step), value))
-        return curves
+        rows = (self.steps, self.evaluations)
+        return curves_of((step.step, step.values) for of_rows in rows for step in unrepeated(of_rows, self.first_steps))
 
     def workers(self) -> list[WorkerState]:
         """Returns how each worker is that the job has or should have."""
@@ -241,12 +236,7 @@ class Trace:
         return WorkerState(worker, newest.phase, newest.node, restarts, losses, memory, limit, activity)
 
     def _training(self, shares: Sequence[Sequence[int]], is_done: bool) -> str:
-        """Returns what a worker does that says nothing else.
-
-        Args:
-            shares: those of its ranks, where they are known.
-            is_done: whether all steps are done.
-        """
+        """Returns what a worker does that says nothing else, by the shares of the time of its ranks."""
         means = [round(sum(part) / len(part)) for part in zip(*shares, strict=True)]
         means = [mean if mean >= LEAST_SHARE else 0 for mean in means]
         if is_done:
@@ -332,9 +322,7 @@ class Trace:
 def unrepeated(points: Iterable[Point], first_steps: Mapping[int, int]) -> Iterator[Point]:
     """Yields the points in their order, without those that a later attempt has measured again, or will.
 
-    Args:
-        points: steps or evaluations.
-        first_steps: the first step that each attempt has done.
+    ``first_steps`` are those that attempts have done, which tell more than points of evaluations do.
     """
     by_attempt: dict[int, list[Point]] = {}
     for point in points:

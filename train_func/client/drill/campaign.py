@@ -86,14 +86,7 @@ class Campaign(NamedFields):
         return cls(**{**values, "faults": tuple(faults)})
 
     def choose(self, step: int, num_steps: int | None, num_ranks: int, num_workers: int) -> tuple[Fault, ...]:
-        """Returns the faults, drawn where none are listed.
-
-        Args:
-            step: that the training has done.
-            num_steps: of the training, where that is known.
-            num_ranks: of the group that trains.
-            num_workers: of that group.
-        """
+        """Returns the faults, drawn where none are listed: behind ``step``, among the group that trains."""
         if self.faults:
             return tuple(self.faults)
         first, last = self.steps or (step + 1, (num_steps or 0) - 1)

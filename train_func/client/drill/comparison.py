@@ -52,15 +52,9 @@ def compare(
     end_of: Callable[[RunRecord], str],
     note: Callable[[str], None],
 ) -> Comparison:
-    """Returns the verdict on the result of a drilled run; trains it undisturbed first, unless that was done before.
+    """Returns the verdict on the result of a drilled run, whose job has ended in ``state``.
 
-    Args:
-        record: of the drilled run.
-        state: of its job, which has ended.
-        backend: of both jobs.
-        store: of both runs.
-        end_of: waits for the end of the job of a record; returns its state.
-        note: prints what is done.
+    Trains the run undisturbed first, unless that was done before: ``end_of`` waits for the end of a job.
     """
     other = undisturbed(record)
     if state != "Succeeded":
@@ -88,13 +82,9 @@ def _last_loss(record: RunRecord, store: Store) -> float | None:
 def judge(
     name: str, ours: Mapping[str, str], theirs: Mapping[str, str], losses: tuple[float | None, float | None]
 ) -> Comparison:
-    """Returns the verdict on two results: on their files, SHA-256 by name.
+    """Returns the verdict on the files of the drilled run and of the undisturbed one, SHA-256 by name.
 
-    Args:
-        name: of the undisturbed run.
-        ours: the files of the drilled run.
-        theirs: those of the undisturbed one.
-        losses: the last of each.
+    ``name`` is that of the undisturbed run, and ``losses`` are the last of each.
     """
     names = sorted(file for file in {*ours, *theirs} if file.endswith(WEIGHTS))
     weights = {file: (ours.get(file), theirs.get(file)) for file in names}

@@ -42,12 +42,7 @@ class Observer(Trace):
     """The trace of a job, which looks at it when it is asked to."""
 
     def __init__(self, news: Iterator[News], note: Callable[[str], None]) -> None:
-        """Looks at nothing yet.
-
-        Args:
-            news: of the job, until it has ended.
-            note: prints what hinders the job, or happened to a worker.
-        """
+        """Looks at nothing yet; ``note`` prints what hinders the job, or happened to a worker."""
         super().__init__()
         self._news, self._note = news, note
 
@@ -78,12 +73,8 @@ class Observer(Trace):
     def first_new(self, attempt: int, since: float, done: int = -1) -> Point | None:
         """The first step after ``since``, of this or a later attempt, that had not been done before; None if none was.
 
-        For a function that tells no steps it is the step 0 of the next group.
-
-        Args:
-            attempt: the first one that may do it.
-            since: Unix seconds, by the clock of the worker.
-            done: the last step that was done before, where more is known of that than steps tell.
+        ``since`` is in Unix seconds, by the clock of the worker. ``done``: the last step that was done before, where
+        more is known of that than steps tell. For a function that tells no steps it is the step 0 of the next group.
         """
         steps, groups = self.steps, self.groups
         before = [step.step for step in steps if step.attempt < attempt or step.time < since]
@@ -95,12 +86,7 @@ class Observer(Trace):
 
 
 def campaign_of(kill: str | Path, **fields: object) -> Campaign:
-    """Returns the campaign that is asked for: of one fault, or that of a file.
-
-    Args:
-        kill: the name of a fault, or the path of a file that ends in .json.
-        fields: of the fault; None where they are not given.
-    """
+    """Returns the campaign that is asked for: of one fault with its fields, or that of a file that ends in .json."""
     arguments = {name: value for name, value in fields.items() if value is not None}
     if isinstance(kill, Path) or str(kill).endswith(".json"):
         if arguments:
@@ -216,14 +202,8 @@ def _measured(
 ) -> Recovery:
     """Returns what the fault has cost, by what the workers have told and put on record.
 
-    Args:
-        fault: that was caused.
-        what: was done, in words.
-        target: the job.
-        trace: what it has told.
-        attempt: trained before the fault.
-        new: the first new step; None where none came.
-        begun: when the fault came, Unix seconds.
+    ``attempt`` trained before the fault, which came at ``begun``, in Unix seconds by the clock of this machine;
+    ``new`` is the first new step.
     """
     seconds, elapsed = new.time - begun if new else None, time.time() - begun
     if seconds is not None and not 0 <= seconds <= elapsed:  # the clock of the worker is not that of this machine

@@ -1,15 +1,19 @@
 """The report of a drill: what was done, what it cost, whether the job told the right cause; as dict, text, picture."""
 
-from collections.abc import Sequence
+import math
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from datetime import datetime
+from itertools import zip_longest
 from typing import Any
 
-from train_func.client.display.trace import Group, Point
+from train_func.client.display.chart import Curve, Flag, Line, Picture, stack
+from train_func.client.display.trace import Group, Point, unrepeated
 from train_func.client.drill.faults import Fault
-from train_func.client.drill.picture import Picture, draw
 from train_func.errors import Cause
 from train_func.text import counted, shown
+
+LOSS, WORKERS = 250, 130  # heights of the charts, in pixels
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -145,11 +149,39 @@ class DrillReport:
     def picture(self, *earlier: "DrillReport") -> Picture:
         """Returns the loss and the number of workers over time as SVG; a cell shows it, ``str`` is its text.
 
-        ``earlier``: reports of the same training, whose faults are marked too.
+        A fault for whose words there is no room is a line that tells them to a mouse. ``earlier``: reports of the same
+        training, whose faults are marked too.
         """
-        recoveries = [recovery for report in (*earlier, self) for recovery in report.recoveries]
-        marks = [(recovery.time, recovery.label) for recovery in recoveries]
-        return draw(self.name, self.steps, self.groups, marks)
+        faults = [recovery for report in (*earlier, self) for recovery in report.recoveries]
+        times = [step.time for step in self.steps] + [group.time for group in self.groups]
+        times = [*times, *(fault.time for fault in faults)] or [0.0]
+        begin, end = min(times), max(times)
+        marks = [Flag(fault.time - begin, fault.label) for fault in faults]
+        workers = list(self._workers(begin, end, [fault.time for fault in faults]))
+        return stack(self.name, [(LOSS, self._losses(begin), marks), (WORKERS, workers, ())], unit="s")
+
+    def _losses(self, begin: float) -> list[Line]:
+        """Returns a line for each attempt, with a gap before the next, and one for its steps that were done again."""
+        once = {id(step) for step in unrepeated(self.steps, {})}
+        curves: dict[tuple[bool, int], Curve] = {(True, 0): []}  # a chart without losses has its name too
+        for step in sorted(self.steps, key=lambda step: step.time):
+            if step.loss is not None and math.isfinite(step.loss):
+                curves.setdefault((id(step) in once, step.attempt), []).append((step.time - begin, step.loss))
+        names, newest = {True: "loss", False: "loss of steps done again"}, dict(sorted(curves))
+        return [
+            Line(names[is_once] if attempt == newest[is_once] else "", curve, place=0 if is_once else 1)
+            for (is_once, attempt), curve in sorted(curves.items(), reverse=True)
+        ]
+
+    def _workers(self, begin: float, end: float, faults: Sequence[float]) -> Iterator[Line]:
+        """Returns a box for each group: from its start to the fault that ended it, or to the next group."""
+        groups = sorted(self.groups, key=lambda group: group.attempt)
+        for group, following in zip_longest(groups, groups[1:]):
+            size, start, stop = group.workers, group.time, end
+            if following:
+                stop = max((time for time in faults if start <= time < following.time), default=following.time)
+            corners = [(start, 0), (start, size), (stop, size), (stop, 0 if following else size)]
+            yield Line("" if following else "workers", [(time - begin, number) for time, number in corners], place=0)
 
     def __str__(self) -> str:
         lines = [f"{self.name}: {counted(len(self.recoveries), 'fault')}; the job is {self.state}"]
