@@ -10,7 +10,7 @@ from torch.nn.parallel import DistributedDataParallel
 from tests.distributed.parity import flat
 from train_func.errors import InvalidInput
 from train_func.wire.events import Note
-from train_func.worker.rank import reporting
+from train_func.worker.rank import end, reporting
 from train_func.worker.training import own_loop
 from train_func.worker.training.plan import build_plan, lengths_of
 
@@ -126,6 +126,46 @@ def uses_a_sparse_layer(step, model, optimizer):
     optimizer.step()
 
 
+def goes_through_it_first(step, model, optimizer):
+    for batch, weight in [*step]:
+        (weight * loss_of(model, batch)).backward()
+    optimizer.step()
+
+
+def trains_on_behind_it(step, model, optimizer):
+    for batch, weight in step:
+        (weight * loss_of(model, batch)).backward()
+    optimizer.zero_grad()
+    loss_of(model, batch).backward()
+    optimizer.step()
+
+
+def gives_a_closure(step, model, optimizer):
+    for batch, weight in step:
+        (weight * loss_of(model, batch)).backward()
+    optimizer.step(lambda: loss_of(model, batch))
+
+
+def sums_by_hand(step, model, optimizer):
+    for batch, weight in step:
+        (weight * loss_of(model, batch)).backward()
+    for of in model.parameters():
+        if of.grad is not None:
+            of.grad.mul_(0.5)
+    nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+    optimizer.step()
+
+
+UNSUMMED = {way.__name__: way for way in (goes_through_it_first, trains_on_behind_it, gives_a_closure, sums_by_hand)}
+
+
+def notes_of(way, size, rank):
+    """What is noted of such a loop for its result."""
+    end.here.notes.clear()
+    assert said_of(way, size, rank) is None
+    return [*end.here.notes]
+
+
 WRONG = {way.__name__: way for way in (steps_too_early, leaves_a_step, steps_with_another_model, uses_a_sparse_layer)}
 
 
@@ -146,4 +186,10 @@ def run(size, rank, folder):
     weights = {way: {name: trained(of, name, size, rank) for name in SIZES} for way, of in WAYS.items()}
     wrong = {name: said_of(way, size, rank) for name, way in WRONG.items()}
     wrong["other_weights"] = said_of(steps_too_early, size, rank, seed=rank)
-    return {**weights, "notes of hooks": trained(by_hook, "40-rows", size, rank)["notes"], "wrong": wrong}
+    unsummed = {name: notes_of(way, size, rank) for name, way in UNSUMMED.items()}
+    return {
+        **weights,
+        "unsummed": unsummed,
+        "notes of hooks": trained(by_hook, "40-rows", size, rank)["notes"],
+        "wrong": wrong,
+    }

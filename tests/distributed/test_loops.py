@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from tests.distributed.conftest import HANG
-from tests.distributed.loops import SIZES
+from tests.distributed.loops import SIZES, UNSUMMED
 from tests.distributed.worlds import WORLD_SIZES
 from tests.messages import unnamed
 
@@ -43,6 +43,12 @@ def test_hooks_that_may_exchange_gradients_too_are_told_of_before_the_first_step
         notes = loops[size, 0]["notes of hooks"]
         assert len(notes) == (size > 1)
         assert all(unnamed(note, "4 parameters", "hooks on their gradients") == [] for note in notes)
+
+
+@pytest.mark.parametrize("way", UNSUMMED)
+def test_gradients_that_are_not_summed_over_the_ranks_are_told_once(loops, way):
+    for (size, _), found in loops.items():
+        assert len(found["unsummed"][way]) == (size > 1 and way != "sums_by_hand")
 
 
 @pytest.mark.parametrize("way", REFUSED)

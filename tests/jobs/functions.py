@@ -246,6 +246,24 @@ def lets_groups_go(parameters):
     print(f"let {step + 1} groups go", flush=True)
 
 
+def meets_again(parameters):
+    """Two groups, one behind the other, to the second of which one rank comes late."""
+    import os
+    import time
+
+    import torch
+    import torch.distributed as dist
+
+    total = torch.ones(1)
+    for group in range(3):
+        if os.environ["RANK"] == str(group % 2):
+            time.sleep(1.5)
+        dist.init_process_group("gloo")
+        dist.all_reduce(total)
+        dist.destroy_process_group()
+    return {"total": total.item()}
+
+
 def takes_the_root_of_zero(rank, step):
     """On one rank, in one step: the loss is finite, and its gradients are not."""
     import torch

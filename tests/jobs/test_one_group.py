@@ -8,6 +8,7 @@ import pytest
 from tests.jobs.functions import (
     ends_before_the_others_have_met_it,
     lets_groups_go,
+    meets_again,
     trains_alone,
 )
 from train_func import Local, attach, submit
@@ -49,6 +50,13 @@ def test_a_group_that_goes_with_its_last_model_holds_no_rank_up(home, a_run):
     job = submit(lets_groups_go, a_run(parameters={"groups": 40}), on=Local())
     job.result(LIMIT)
     assert sum("let 40 groups go" in line for line in job.logs()) == 2
+
+
+@pytest.mark.slow
+def test_a_later_group_does_not_meet_at_the_addresses_of_an_earlier_one(home, a_run):
+    job = submit(meets_again, a_run(), on=Local())
+    assert job.result(LIMIT) == {"total": 8.0}
+    assert attempts(job) == ["1"]
 
 
 def attempts(job) -> list[str]:

@@ -24,7 +24,7 @@ from tests.distributed import small
 from tests.distributed.weighing import state_of
 from tests.messages import refuses, unnamed
 from train_func import InvalidInput
-from train_func.worker.rank import reporting
+from train_func.worker.rank import end, reporting
 from train_func.worker.rank.json_values import report_arguments
 from train_func.worker.training import own_loop
 from train_func.worker.training.own_loop import OwnState
@@ -172,6 +172,85 @@ def test_a_loop_goes_on_with_its_own_rate_where_the_checkpoint_is_of_another_run
     state, steps = loop_at(rate, schedule, saved(before, is_own=is_own))
     assert steps(5) == pytest.approx(undisturbed(9)[8:])
     assert "momentum_buffer" in state.parts().training["objects"]["optimizer"]["state"][0]
+
+
+def test_a_schedule_that_is_made_behind_session_checkpoint_begins_with_the_rate_of_that_moment():
+    optimizer, restored = torch.optim.SGD([torch.nn.Parameter(torch.ones(1))], lr=1.0), None
+    for rate in (0.1, 0.01):
+        state = OwnState(
+            lambda made: SimpleNamespace(restore=lambda device: restored),  # noqa: B023
+            {"optimizer": optimizer},
+            torch.device("cpu"),
+        )
+        optimizer.param_groups[0]["lr"] = rate
+        assert LambdaLR(copy.deepcopy(optimizer), falls).base_lrs == [rate]
+        restored = saved(state)
+
+
+class Checkpoints:
+    """Keeps the state behind each step."""
+
+    def __init__(self, restored=None):
+        self._restored, self.saved = restored, {}
+
+    def restore(self, device):
+        return self._restored
+
+    def votes(self):
+        return [1]
+
+    def decide(self, counts, step, take, *, is_over=False):
+        parts = copy.deepcopy(take())
+        known = {"step": step, "lost": [], "run": "sums-1", "is_own": True}
+        self.saved[step] = SimpleNamespace(training=parts.training, rank=parts.rank, **known)
+
+    def before_update(self):
+        pass
+
+    close = before_update
+
+
+def accumulated(restored=None):
+    """The checkpoints, and the weights, of a loop that updates them every second step."""
+    torch.manual_seed(0)
+    model, checkpoints = torch.nn.Linear(2, 1), Checkpoints(copy.deepcopy(restored))
+    optimizer = torch.optim.Adam(model.parameters(), lr=0.1)
+    state = OwnState(lambda made: checkpoints, {"model": model, "optimizer": optimizer}, torch.device("cpu"))
+    plan = small.plan(Dataset.from_dict({"x": COLUMNS["x"]}), 3, 2, 2, seed=1, num_epochs=2)
+    for step in own_loop.steps(plan, torch.device("cpu"), None, state):
+        for batch, weight in step:
+            (weight * model(batch["x"]).square().mean()).backward()
+        if step.number % 2 == 0:
+            optimizer.step()
+            if step.number % 4:  # else they are left there, and used
+                optimizer.zero_grad()
+    return checkpoints.saved, model.weight
+
+
+def test_gradients_that_no_optimizer_has_used_yet_are_saved_and_added_to():
+    checkpoints, undisturbed = accumulated()
+    assert [*checkpoints] == [1, 2, 3, 4, 5, 6]
+    gradients = {step: of.training["gradients"]["model"] for step, of in checkpoints.items()}
+    assert [step for step, of in gradients.items() if of] == [1, 3, 5]
+    for step in (1, 2, 3, 5, 6):
+        assert torch.equal(accumulated(checkpoints[step])[1], undisturbed)
+
+
+def test_a_loop_that_goes_on_behind_its_last_step_says_that_its_body_does_not_run_again(told, monkeypatch):
+    monkeypatch.setattr(end, "here", end.Sessions())
+    checkpoints, _ = accumulated()
+    for step, is_told in ((5, False), (6, True), (6, True)):
+        accumulated(checkpoints[step])
+        assert [unnamed(note, "state_dict") for note in end.here.notes] == [[]] * is_told
+
+
+@pytest.mark.parametrize("has_published", [True, False])
+def test_a_checkpoint_says_whether_its_attempt_had_published(monkeypatch, has_published):
+    monkeypatch.setattr(end, "here", end.Sessions(published=has_published))
+    checkpoints, _ = accumulated()
+    monkeypatch.setattr(end, "here", end.Sessions())
+    again, _ = accumulated(checkpoints[3])
+    assert end.here.had_published is again[6].training["published"] is has_published
 
 
 SAVED = {"rows": list(range(NUM_ROWS)), "batch_size": 3, "num_epochs": 2, "seed": 1}
@@ -376,15 +455,20 @@ def test_labels_are_refused_before_the_first_step_where(collate, has_model, reme
     assert steps == []
 
 
-def test_a_step_that_is_left_before_its_end_is_refused():
+def breaks(step, layer):
+    for batch, _ in step:
+        layer(batch["x"])
+        break
+
+
+@pytest.mark.parametrize("go_through", [breaks, lambda step, layer: None, lambda step, layer: [*step, *step]])
+def test_a_step_that_is_not_gone_through_once_to_its_end_is_refused_at_once(go_through):
     rows = Dataset.from_dict({"x": [[float(i), 1.0] for i in range(NUM_ROWS)]})
     plan = small.plan(rows, 4, 2, 2, seed=1, num_epochs=2)
 
     def go_on(layer):
         for step in own_loop.steps(plan, torch.device("cpu"), None, state_of(layer)):
-            for batch, _ in step:
-                layer(batch["x"])
-                break
+            go_through(step, layer)
 
     with refuses("step 1", cause="code"):
         go_on(torch.nn.Linear(2, 1))

@@ -173,6 +173,37 @@ def test_a_training_in_a_session_of_which_nothing_is_kept_is_a_fault(end):
     assert end(f"{trained}return {{'loss': 0.5}}")[0] == 0
 
 
+def test_a_function_that_has_not_published_what_an_earlier_attempt_had_is_at_fault(end):
+    """The result would lack it, and its checkpoints would go."""
+    had = "from train_func.worker.rank.end import here\nhere.had_published = True\n"
+    code, outcome, _, _ = end(f"{had}return {{'accuracy': 0.5}}")
+    assert (code, outcome["cause"]) == (70, "code")
+    assert end(f"{had}here.published = True")[0] == 0
+
+
+@pytest.mark.parametrize(
+    "start",
+    [
+        "threading.Thread(target=work).start()",
+        "concurrent.futures.ThreadPoolExecutor().submit(work)",
+        "multiprocessing.get_context('fork').Process(target=work).start()",
+    ],
+)
+@pytest.mark.parametrize("leave", ["return", "sys.exit()"])
+def test_what_a_function_has_begun_in_the_background_is_done_before_it_has_ended(end, start, leave):
+    code, _, out, _ = end(
+        f"""
+        import concurrent.futures, hashlib, multiprocessing, os, sys, threading
+        def work():
+            hashlib.pbkdf2_hmac("sha256", b"", b"", 500_000)
+            print("has ended:", os.path.exists(os.environ["TRAIN_FUNC_OUTCOME_FILE"]), flush=True)
+        {start}
+        {leave}
+        """
+    )
+    assert (code, out) == (0, "has ended: False\n")
+
+
 def test_a_huge_message_is_cut(end):
     _, outcome, _, _ = end("raise ValueError('x' * 1_000_000)")
     assert len(outcome["failure"]["message"]) < 5_000

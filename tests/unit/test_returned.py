@@ -3,6 +3,7 @@
 import datetime
 import json
 from dataclasses import dataclass
+from enum import Enum
 from pathlib import Path
 
 import numpy as np
@@ -16,6 +17,10 @@ from train_func.worker.rank.json_values import LARGEST_ARRAY, LARGEST_INTEGER, p
 class Score:
     loss: float
     model: object
+
+
+class Color(str, Enum):  # noqa: UP042 - whose str() is not its value
+    RED = "red"
 
 
 KEPT = [
@@ -37,6 +42,7 @@ KEPT = [
         {1: "one", "path": Path("a/b"), "day": datetime.date(2026, 1, 2)},
         {"1": "one", "path": "a/b", "day": "2026-01-02"},
     ),
+    ({"color": Color.RED, Color.RED: [Color.RED]}, {"color": "red", "red": ["red"]}),
 ]
 
 
@@ -55,6 +61,7 @@ LEFT_OUT = [
         ["loss (nan) is None", "best (inf) is None"],
     ),
     ({(1, 2): 3, "kept": 4}, {"kept": 4}, ["(1, 2) (its name is of tuple) is left out"]),
+    ({"a": {1: "a", "1": "b"}}, {"a": {"1": "a"}}, ["a.1 (another value has its name) is left out"]),
     ({"s": {1, 2}, "n": 1}, {"n": 1}, ["s (set) is left out"]),
     ({"big": np.zeros(LARGEST_ARRAY + 1), "n": 1}, {"n": 1}, ["big (ndarray) is left out"]),
     ({"n": 10**5000, "m": 10**300}, {"m": 10**300}, ["n (an int of 16610 bits) is left out"]),

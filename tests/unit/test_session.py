@@ -187,12 +187,15 @@ def test_a_checkpoint_within_the_loop_is_refused_and_one_for_the_next_loop_is_no
         model = torch.nn.Linear(1, 1)
         if is_given:
             session.checkpoint(model)
-        for _ in session.steps(plan):
+        held = session.steps(plan)  # as a bar of tqdm holds it
+        for _ in held:
             with pytest.raises(InvalidInput, match="within the loop") as refused:
                 session.checkpoint(model)
             break
         assert refused.value.cause == "code"
         session.checkpoint(model)
+        with refuses("twice", cause="code"):
+            next(iter(held))
 
 
 @pytest.mark.parametrize(
@@ -247,6 +250,7 @@ def test_a_loop_ends_when_a_later_attempt_has_begun_and_saves_nothing_from_then_
         session.checkpoint(model, torch.optim.AdamW(model.parameters()))
         for step in session.steps(plan):
             wait_for_saves()
+            assert [*step]
             if step.number == 4:
                 saved += store.list(f"{record.keys.checkpoints}/")
                 store.put(record.keys.attempt(2).lease, Lease(attempt=2).to_json())
@@ -328,7 +332,7 @@ def test_a_call_leaves_no_checkpoints_which_nothing_would_find_again(a_record, s
     with contextlib.suppress(ZeroDivisionError), Session(run.to_dict()) as session:
         model = torch.nn.Linear(1, 1)
         session.checkpoint(model, torch.optim.AdamW(model.parameters()))
-        loop = session.steps(split_dataset_by_node(session.plan(ROWS), 0, 1))
+        loop = iter(session.steps(split_dataset_by_node(session.plan(ROWS), 0, 1)))
         for step in loop:
             wait_for_saves()
             saved += files()

@@ -267,7 +267,7 @@ def test_a_definition_with_a_computed_default_keeps_its_lines(tmp_path):
 
 
 VALUES = [
-    *(None, True, False, 0, -1, 10**500, -(2**70), ...),
+    *(None, True, False, 0, -1, 10**500, -(2**70), 7**9999, -(7**9999), ...),
     *(0.1, -0.0, 5e-324, 1.7976931348623157e308, math.inf, -math.inf, complex(-0.0, math.inf), 1j),
     *("", "é\u2028\x00\x85\r\n'\"\\{}", "\ud83d", "😀", b"", b"\x00\xff'", bytearray(b"a\x00")),
     *([], [1, [2, [3]]], (), (1,), (1, (2,)), {}, {1: 2, "a": None, (1, 2): [3]}, set(), frozenset()),

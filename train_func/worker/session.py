@@ -13,7 +13,7 @@ import shutil
 import socket
 import tempfile
 import weakref
-from collections.abc import Callable, Generator, Iterator, Mapping
+from collections.abc import Callable, Generator, Iterable, Mapping
 from contextlib import ExitStack
 from dataclasses import replace
 from functools import cached_property
@@ -275,7 +275,7 @@ class Session:
         collate: Callable[[list[dict[str, Any]]], Any] | None = None,
         *,
         shifts_labels: bool | None = None,
-    ) -> Iterator[Step]:
+    ) -> Iterable[Step]:
         """The optimizer's steps of a loop of your own over this rank's part of a plan::
 
             plan = split_dataset_by_node(session.plan(rows), session.rank, session.world_size)
@@ -309,12 +309,16 @@ class Session:
         if state is None and self.attempt > 1:
             why = "no attempt saves this loop, because session.checkpoint was not called before it"
             world.log_resumption(Resumes(step=0, attempt=self.attempt, why=why))
-        of_task = self._loading.collator
-        loop = own_loop.steps(
-            plan, self.device, collate, state, of_task, shifts_labels=shifts_labels, report=self._of_loop.update
-        )
-        self._own_loop = weakref.ref(loop)
-        return loop
+
+        def begin() -> Generator[Step, None, None]:
+            of_task, report = self._loading.collator, self._of_loop.update
+            loop = own_loop.steps(
+                plan, self.device, collate, state, of_task, shifts_labels=shifts_labels, report=report
+            )
+            self._own_loop = weakref.ref(loop)
+            return loop
+
+        return own_loop.Loop(begin)
 
     def checkpoint(self, *objects: Any, **named: Any) -> None:
         """Names what the next ``session.steps`` saves, and restores it from the newest checkpoint.

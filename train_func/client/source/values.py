@@ -19,6 +19,7 @@ from typing import Any
 from train_func.client.source.cells import ATOMS, Text, is_installed
 from train_func.client.source.pieces import Expression, Piece
 
+LARGEST_DECIMAL = 10_000  # bits: Python writes a longer int as hex alone, by default from 4,300 digits
 MAX_ARRAY_BYTES = 1 << 20  # of all arrays and tensors of a function together
 # Of these types, of dataclasses and of classes written here an object is what pickle takes of it.
 _PICKLED = frozenset(
@@ -162,6 +163,8 @@ class Writer:
         return part if isinstance(part, Expression) else Expression(value, [part], [], (text, line))
 
     def _part(self, value: Any) -> str | Expression:
+        if type(value) is int and value.bit_length() > LARGEST_DECIMAL:
+            return hex(value)
         if value is None or type(value) in (str, bool, bytes, int):
             return repr(value)
         if type(value) is float and math.isfinite(value):

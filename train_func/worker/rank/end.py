@@ -63,6 +63,8 @@ class Sessions:
 
     opened: bool = False
     published: bool = False
+    had_published: bool = False
+    """Whether an earlier attempt had published when it saved the checkpoint that a loop goes on from."""
     num_trainings: int = 0
     """Trainings that have begun."""
     trained: bool = False

@@ -1,6 +1,7 @@
 """Values of a function as plain JSON: its return value, and metrics of its own; values that are not JSON are named.
 
-Such a value is left out; an item of a list, and a number that is not finite, becomes None.
+Such a value is left out, and so is one whose name is the text of another's; an item of a list, and a number that is not
+finite, becomes None.
 
 Converting never raises, so the end of a training does not depend on the return value. Loads neither numpy nor torch.
 """
@@ -57,7 +58,9 @@ def _convert(value: Any, name: str, left_out: list[str], level: int, instead: ob
     match value:
         case None | bool():
             return value
-        case str() | PurePath():
+        case str():
+            return str.__str__(value)  # of an enum, what it is equal to
+        case PurePath():
             return str(value)
         case int():
             return int(value)
@@ -75,13 +78,16 @@ def _convert(value: Any, name: str, left_out: list[str], level: int, instead: ob
         return _plain(value.tolist(), name, left_out, level + 1, instead)
     plain = {}
     for key, part in value.items():
-        inner = f"{name}.{key}" if name else str(key)
-        if not isinstance(key, str | int | float):
-            left_out.append(f"{inner} (its name is of {type(key).__name__}) is left out")
+        is_name = isinstance(key, str | int | float)
+        word = str(_convert(key, name, left_out, level, None) if is_name else key)
+        inner = f"{name}.{word}" if name else word
+        if not is_name or word in plain:
+            why = "another value has its name" if is_name else f"its name is of {type(key).__name__}"
+            left_out.append(f"{inner} ({why}) is left out")
             continue
         converted = _plain(part, inner, left_out, level + 1)
         if converted is not _LEFT_OUT:
-            plain[str(key)] = converted
+            plain[word] = converted
     return plain
 
 

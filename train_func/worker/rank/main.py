@@ -5,6 +5,7 @@ import faulthandler
 import logging
 import os
 import sys
+import threading
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from importlib.util import find_spec
@@ -74,9 +75,7 @@ def main(environ: Mapping[str, str]) -> NoReturn:
 def _outcome(run: Callable[[], object]) -> Outcome:
     try:
         stop_flag.accept()
-        outcome = _finished(run())
-    except SystemExit as error:
-        outcome = _finished(None) if error.code in (None, 0) else _failed(error)
+        outcome = _finished(_complete(run))
     except BaseException as error:
         outcome = _failed(error)
     stop_flag.ignore()
@@ -85,12 +84,35 @@ def _outcome(run: Callable[[], object]) -> Outcome:
     return outcome
 
 
+def _complete(run: Callable[[], object]) -> object:
+    """Runs the function, and waits for its threads and processes that are no daemons, as Python does at its end."""
+    value = None
+    try:
+        value = run()
+    except SystemExit as error:
+        if error.code not in (None, 0):
+            raise
+    threading._shutdown()  # type: ignore[attr-defined]
+    if "multiprocessing.util" in sys.modules:
+        sys.modules["multiprocessing.util"]._exit_function()
+    return value
+
+
 def _finished(value: object) -> Outcome:
     """Returns the outcome of a function that returned.
 
     The files and the value of rank 0 are the result. A function that has trained and leaves neither has a fault.
     """
     here, is_first = end.here, os.environ.get("RANK", "0") == "0"
+    if is_first and here.had_published and not here.published:
+        return _failed(
+            InvalidInput(
+                "session.publish was called in an earlier attempt, in the body of the loop over session.steps. This "
+                "attempt goes on behind that and has published nothing, so the result would lack those files: call "
+                "session.publish behind the loop, with what it is to publish among the objects of session.checkpoint",
+                cause="code",
+            )
+        )
     if is_first and here.trained and not here.published and value is None and not folders.files():
         return _failed(
             InvalidInput(

@@ -1,9 +1,11 @@
-"""Four workarounds for process groups of torch; for them each group is noted when torch registers it.
+"""Five workarounds for process groups of torch; for them each group is noted when torch registers it.
 
 - A rank may leave its group before it ends, and torch then forgets the group; ``separate`` knows it.
 - The destructor of a gloo group waits for its threads while it holds the interpreter's lock, and a thread that frees a
   tensor waits for that lock: a DDP model that goes out of scope after destroy_process_group() hangs its rank
   (https://github.com/pytorch/pytorch/issues/56297). So every group is kept until the process ends.
+- A group that is kept keeps its store, in which the next first group of the process would find the addresses of the
+  last one: torch begins to count its names anew. So each first group has names of its own.
 - Rank 0 serves the store through which the others form the group, and may end while they still form it. So each rank
   counts itself in that store, and rank 0 waits for all. torchrun needs no such wait: its agent's store outlives each
   rank.
@@ -25,6 +27,7 @@ from train_func.worker.rank.imports import on_import
 _MODULE = "torch.distributed.distributed_c10d"
 _FORMED = "formed by"  # in the group's own store: how many ranks have formed it
 _POLL_SECONDS = 0.05
+_NAMES = 10**6  # of a first group and all groups that are made in it
 _groups: list[tuple[Any, Any]] = []
 """Each group with its store; None if its backend has no store."""
 
@@ -51,11 +54,16 @@ def wait_until_formed(seconds: float) -> None:
 def _listen(c10d: Any) -> None:
     """Wraps the functions of torch that form the first group and register every group."""
     form, register = c10d.init_process_group, c10d._register_process_group
+    num_formed = 0
 
     @functools.wraps(form)
     def form_or_end(*arguments: Any, **options: Any) -> None:
+        nonlocal num_formed
+        if not c10d.is_initialized():
+            c10d._world.group_count = num_formed * _NAMES
         with stop_flag.ends_process():
             form(*arguments, **options)
+        num_formed += 1
 
     def register_and_note(name: Any, group: Any) -> None:
         _, store = c10d._world.pg_map[group]

@@ -7,6 +7,7 @@ done. An optimizer that would step before that, or has other parameters, is refu
 """
 
 import contextlib
+import copy
 import dis
 import gc
 import sys
@@ -60,10 +61,14 @@ class OwnState:
         is_ddp = {name: isinstance(of, DistributedDataParallel) for name, of in objects.items()}
         self._objects = {name: of.module if is_ddp[name] else of for name, of in objects.items()}
         self._bases = {name: weights.base_names(of) for name, of in self._objects.items() if isinstance(of, nn.Module)}
+        # Only saved: in the live groups a schedule that is made later would find them.
+        self._first_rates = {
+            name: [copy.deepcopy(group.get("lr")) for group in of.param_groups]
+            for name, of in self._objects.items()
+            if hasattr(of, "param_groups")
+        }
         world.on_all_ranks(self._check)
         optimizers = [of for of in self._objects.values() if hasattr(of, "param_groups")]
-        for optimizer in optimizers:
-            weights.keep_first_rates(optimizer)
         if not optimizers:
             world.note(
                 "session.checkpoint was given no optimizer: after a restart it begins anew, and the result may differ; "
@@ -86,6 +91,9 @@ class OwnState:
             parts, is_own = [*self._objects.values()], self._restored.is_own
             with contextlib.nullcontext() if is_own else weights.own_options(parts):
                 self._load(self._restored.training)
+            for group in (group for optimizer in optimizers for group in optimizer.param_groups):
+                group.pop(weights.FIRST, None)
+            end.here.had_published |= is_own and self._restored.training.get("published", False)
 
     def _load(self, training: dict[str, Any]) -> None:
         for name, of in self._objects.items():
@@ -104,7 +112,13 @@ class OwnState:
         return [of for of in self._objects.values() if isinstance(of, nn.Module)]
 
     def _state(self, name: str, of: Any) -> Any:
-        return own_weights(of, self._bases[name]) if isinstance(of, nn.Module) else of.state_dict()
+        if isinstance(of, nn.Module):
+            return own_weights(of, self._bases[name])
+        state = of.state_dict()
+        if rates := self._first_rates.get(name):
+            for group, rate in zip(state["param_groups"], rates, strict=False):  # a loop may add groups
+                group[weights.FIRST] = rate
+        return state
 
     def _check(self) -> None:
         """Raises InvalidInput for what no checkpoint holds; says what ``session.publish`` would refuse."""
@@ -123,16 +137,22 @@ class OwnState:
                 for fault in state_faults(states[name]):
                     world.note(f"session.publish({type(of).__name__}) will be refused: {fault}")
 
-    def parts(self) -> Parts:
-        """Returns what is saved between two steps."""
+    def parts(self, is_pending: Callable[[nn.Parameter], bool] = lambda parameter: False) -> Parts:
+        """Returns what is saved between two steps; ``is_pending``: whether a later step needs this one's gradient."""
         objects = {name: self._state(name, of) for name, of in self._objects.items()}
         modules = {name: of for name, of in self._objects.items() if isinstance(of, nn.Module)}
         names = {name: weights.frozen_names(of) for name, of in modules.items()}
+        gradients = {
+            name: {own: value.grad for own, value in of.named_parameters() if is_pending(value)}
+            for name, of in modules.items()
+        }
+        has_published = end.here.published or end.here.had_published
+        training = {"objects": objects, "frozen": names, "gradients": gradients, "published": has_published}
         # Nothing counts as lasting: a loop may change its weights at any moment, also by their .data.
-        return Parts({"objects": objects, "frozen": names}, {}, frozen=frozenset().union(*map(frozen, self.models)))
+        return Parts(training, {}, frozen=frozenset().union(*map(frozen, self.models)))
 
     def take_restored(self, facts: PlanFacts) -> Resumption | None:
-        """Returns what the loop goes on from, once.
+        """Returns what the loop goes on from, once, and puts back the gradients that its next step adds to.
 
         Raises:
             InvalidInput: (cause "code", on every rank) the checkpoint was saved with another plan.
@@ -140,6 +160,10 @@ class OwnState:
         restored, self._restored = self._restored, None
         if restored:
             world.on_all_ranks(partial(check_same_plan, restored, facts, STEPS))
+            for name, gradients in restored.training.get("gradients", {}).items():
+                parameters = dict(self._objects[name].named_parameters())
+                for own, gradient in gradients.items():
+                    parameters[own].grad = gradient
         return restored
 
     def end(self, step: int) -> None:
@@ -182,6 +206,24 @@ def _stacked(features: list[dict[str, Any]]) -> dict[str, Any]:
                 cause="code",
             ) from error
     return batch
+
+
+class Loop:
+    """The steps for one ``for``. They end where that is left, also where a bar of tqdm holds this object."""
+
+    def __init__(self, begin: Callable[[], Generator[Step, None, None]]) -> None:
+        self._begin: Callable[[], Generator[Step, None, None]] | None = begin
+
+    def __iter__(self) -> Generator[Step, None, None]:
+        """Raises InvalidInput (cause "code") the second time."""
+        begin, self._begin = self._begin, None
+        if begin is None:
+            raise InvalidInput(
+                "what session.steps has returned is gone through twice: it gives all steps of all epochs to one loop. "
+                "Call session.steps again, or go through iter(session.steps(plan)) in parts",
+                cause="code",
+            )
+        return begin()
 
 
 _DROPS = ("POP_TOP", "POP_ITER")  # what Python does where break or return leaves a loop, and no error ends it
@@ -228,9 +270,14 @@ def steps(
         statistics=statistics,
         sums=sums,
         checkpointing=state.checkpointing if state else None,
-        parts=state.parts if state else None,
+        parts=partial(state.parts, sums.is_pending) if state else None,
         restored=restored,
     )
+    if restored and all_steps.is_over:
+        _note_once(
+            "session.steps goes on behind its last step, so the body of its loop does not run again: set what is used "
+            "behind the loop before it, or keep it in an object with state_dict that session.checkpoint is given"
+        )
     del restored
     end.here.loops.append(all_steps.loop)
     try:
@@ -252,6 +299,7 @@ def steps(
                     is_first = False
                     marks.mark(Phase.OWN)
                     yield step
+                    step.check_used()
                     _check_ended(sums, step.number)
                     marks.step_done(step.number)
                     progress.step(step.number, all_steps.num_epochs_done, step.num_rows)
@@ -315,12 +363,20 @@ def _tell_apart(parameters: Sequence[nn.Parameter]) -> None:
         )
     else:
         return
-    world.note(note)
-    end.here.notes.append(note)
+    _note_once(note)
 
 
-def _check_update(sums: Sums, optimizer: Any, *_: Any) -> None:
-    """Raises InvalidInput (cause "code") before an optimizer's step with gradients that are not the sums."""
+def _note_once(note: str) -> None:
+    """Says it in the log and with the result, once in a function."""
+    if note not in end.here.notes:
+        world.note(note)
+        end.here.notes.append(note)
+
+
+def _check_update(sums: Sums, optimizer: Any, arguments: Sequence[Any], named: Mapping[str, Any]) -> None:
+    """Looks, before an optimizer's step, whether its gradients are the sums; ``arguments``, ``named``: those of step.
+
+    Raises InvalidInput (cause "code") where they cannot be, and notes where the function may have summed its own."""
     trained = [of for group in optimizer.param_groups for of in group["params"] if of.grad is not None]
     unknown = [of for of in trained if not sums.knows(of)]
     if sums.is_partial and len(unknown) < len(trained):
@@ -337,6 +393,14 @@ def _check_update(sums: Sums, optimizer: Any, *_: Any) -> None:
             "its own. Make the models and their optimizers before `for step in session.steps(plan)`",
             cause="code",
         )
+    has_closure = any(of is not None for of in (*arguments[1:], named.get("closure")))
+    if world.size() > 1 and not sums.is_open and (has_closure or not all(map(sums.is_sum, trained))):
+        _note_once(
+            f"{type(optimizer).__name__}.step() was called with gradients that were made behind a step of "
+            "session.steps, or in a closure. They are not summed over the ranks, so each rank trains weights of its "
+            "own, unless the function sums them: call backward() within `for batch, weight in step`"
+        )
+    sums.use(trained)
 
 
 def _check_ended(sums: Sums, step: int) -> None:

@@ -32,7 +32,7 @@ import torch
 from datasets import Dataset
 from torch import nn
 
-from train_func.errors import TrainFuncError
+from train_func.errors import InvalidInput, TrainFuncError
 from train_func.worker.checkpoint.checkpointing import Checkpointing, Parts, Resumption
 from train_func.worker.rank import end, marks, world
 from train_func.worker.rank.marks import Phase
@@ -100,6 +100,12 @@ class Step:
     _steps: "Steps" = field(repr=False)
 
     def __iter__(self) -> Iterator[tuple[Any, float]]:
+        if self._steps.begun == self.number:
+            raise InvalidInput(
+                f"step {self.number} of session.steps is gone through twice. Its rows count once, and its gradients "
+                "are summed where `for batch, weight in step` ends: do within that all that needs its batches",
+                cause="code",
+            )
         self.begin()
         for part in self.parts:
             marks.mark(Phase.OWN)
@@ -114,7 +120,17 @@ class Step:
 
     def begin(self) -> None:
         """Begins the step, before its first micro-batch."""
+        self._steps.begun = self.number
         self._steps.sums.begin(self.runs)
+
+    def check_used(self) -> None:
+        """Raises InvalidInput (cause "code") when no micro-batch of it was used."""
+        if self._steps.begun != self.number:
+            raise InvalidInput(
+                f"step {self.number} of session.steps was not gone through, and every row counts once per epoch: use "
+                "`for batch, weight in step` in each step",
+                cause="code",
+            )
 
     def adding(self, part: MicroBatch) -> AbstractContextManager[None]:
         """Surrounds all that gives gradients for a micro-batch."""
@@ -175,6 +191,8 @@ class Steps:
         self._checkpointing, self._own_parts, self._control = checkpointing, parts, control
         self._expected = row_ids_of(rows_of(part))
         self.loop = end.Loop(facts.num_epochs * facts.steps_per_epoch, 0)
+        self.begun = 0
+        """The number of the step that was begun last."""
         self.epoch = self.num_done = 0
         """The epoch under way, from 0, and how many steps of it are done."""
         self.is_broken_off = self._is_ended = False

@@ -22,6 +22,7 @@ is kept from its own exchange while a step is under way.
 """
 
 import ctypes
+import weakref
 from cmath import isfinite
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -144,6 +145,8 @@ class Sums:
         self._sharded = [of for _, of in parameters if id(of) not in ids]
         self._strides = [torch.empty_like(of, device="meta").stride() for of in self._parameters]
         self._parallel = parallel
+        by_ddp = {id(of) for model in parallel for of in model.parameters()}
+        self._alone = ids - by_ddp if world.size() > 1 else set[int]()
         self._memory: dict[tuple[str, int, torch.dtype, torch.device], torch.Tensor] = {}
         self._waiting: list[tuple[Node, Gradients]] = []
         self._runs: Sequence[Node] = ()
@@ -153,6 +156,9 @@ class Sums:
         self.is_open = False
         """Whether a step has begun whose gradients are not the sums yet."""
         self._num_steps = 0
+        self._sums: dict[int, weakref.ref[torch.Tensor] | None] = {}
+        """What ``end`` has made, by parameter; not held, because its memory is needed for those of the next step."""
+        self._used: set[int] = set()
 
     @property
     def is_partial(self) -> bool:
@@ -162,6 +168,21 @@ class Sums:
     def knows(self, parameter: torch.Tensor) -> bool:
         """Returns whether its gradients are summed here."""
         return id(parameter) in self._ids
+
+    def is_sum(self, parameter: torch.Tensor) -> bool:
+        """Returns whether its gradient is what the last step has made, where gradients are summed here alone."""
+        if id(parameter) not in self._sums:
+            return True
+        gradient, total = parameter.grad, self._sums[id(parameter)]
+        return gradient is (total and total())
+
+    def use(self, parameters: Iterable[torch.Tensor]) -> None:
+        """Notes that an optimizer updates these with their gradients."""
+        self._used.update(map(id, parameters))
+
+    def is_pending(self, parameter: torch.Tensor) -> bool:
+        """Returns whether it has a gradient that no optimizer has used since the last step."""
+        return id(parameter) not in self._used and _is_left(parameter.grad)
 
     def check_alike(self, *, whole: bool) -> None:
         """Checks that all ranks begin with the same parameters; ``whole``: their values too.
@@ -258,6 +279,9 @@ class Sums:
                     parameter.grad.mul_(world.size())
         for parameter, gradient in zip(self._parameters, total, strict=True):
             parameter.grad = gradient
+            if id(parameter) in self._alone:
+                self._sums[id(parameter)] = gradient if gradient is None else weakref.ref(gradient)
+        self._used.clear()
         self.close()
 
     def close(self) -> None:

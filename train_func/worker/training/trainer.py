@@ -91,7 +91,7 @@ class Trainer(transformers.Trainer):
         """Leaves nothing of a training that there was."""
         self._steps: Steps | None = None
         self._step: Step | None = None
-        """The step that is under way, its micro-batch, and the losses of the micro-batches before."""
+        """The step that is under way, its micro-batch until that is used, and the losses of those before."""
         self._part: MicroBatch | None = None
         self._of_parts: list[tuple[MicroBatch, torch.Tensor]] = []
         self._mean = math.nan
@@ -269,7 +269,7 @@ class Trainer(transformers.Trainer):
         self.control = self.callback_handler.on_train_end(self.args, self.state, self.control)
         if self.neftune_noise_alpha is not None:
             deactivate_neftune(self.model, self.neftune_hook_handle, self.accelerator)
-        self.is_in_train, self._step, self._part = False, None, None
+        self.is_in_train, self._step = False, None
         return TrainOutput(self.state.global_step, metrics["train_loss"], metrics)
 
     def _go_on(self, training: dict[str, Any], votes: list[str]) -> None:
@@ -297,6 +297,12 @@ class Trainer(transformers.Trainer):
             self.accelerator.gradient_state._set_sync_gradients(is_last)
             with step.adding(part):
                 self._losses.since_log += self.training_step(model, part.batch, None)
+            if self._part:
+                raise InvalidInput(
+                    f"{type(self).__name__}.training_step has returned without a call of super().training_step, which "
+                    "counts the rows of its inputs and weighs their loss: call that, or override compute_loss",
+                    cause="code",
+                )
             self.current_flos += float(self.floating_point_ops(part.batch))
             if not is_last:
                 self.control = self.callback_handler.on_substep_end(self.args, self.state, self.control)
@@ -333,8 +339,14 @@ class Trainer(transformers.Trainer):
         ``num_items_in_batch``, which compute_loss, compute_loss_func and models get, is that of the micro-batch: a sum
         divided by it is the mean, as a loss that does not look at it is.
         """
-        steps, step, part = self._steps, self._step, self._part
-        assert steps is not None and step is not None and part is not None
+        steps, step, part, self._part = self._steps, self._step, self._part, None
+        assert steps is not None and step is not None
+        if part is None:
+            raise InvalidInput(
+                f"{type(self).__name__}.training_step has called super().training_step twice for the same inputs, "
+                "whose rows count once: call it once, and compute the rest in compute_loss",
+                cause="code",
+            )
         marks.mark(Phase.STEP)
         steps.use(part)
         is_last = step.is_last(part)

@@ -95,8 +95,9 @@ def load_optimizer(optimizer: Any, state: dict[str, Any]) -> None:
                 optimizer.state[parameter][name] = saved.to(now.device, copy=True)
 
 
+FIRST = "first_lr"  # in a checkpoint alone: the rate that the loop begins with, where it has no schedule
 # Of an optimizer's group, and of a schedule. What else a group holds may be state: some optimizers count steps there.
-OPTIONS = ("lr", "initial_lr", "max_lr", "min_lr", "weight_decay", "betas", "eps", "momentum")
+OPTIONS = ("lr", FIRST, "initial_lr", "max_lr", "min_lr", "weight_decay", "betas", "eps", "momentum")
 CYCLED = ("betas", "momentum")  # state, where a schedule of cycles moves them against the rate
 RATES = ("base_lrs", "max_lrs", "eta_min", "min_lrs", "default_min_lr")
 
@@ -128,8 +129,9 @@ def own_options(objects: Sequence[Any]) -> Iterator[None]:
             group.update(own)
             if "max_momentum" in group:
                 group.update(_some(saved, CYCLED))
-            if own.get("initial_lr") and saved.get("initial_lr"):
-                group["lr"] = own["initial_lr"] * (saved["lr"] / saved["initial_lr"])
+            first, first_saved = own.get("initial_lr", own.get("lr")), saved.get("initial_lr", saved.get(FIRST))
+            if first and first_saved:
+                group["lr"] = first * (saved["lr"] / first_saved)
     for schedule, own in zip(schedules, rates, strict=True):
         vars(schedule).update(own, _last_lr=[group["lr"] for group in schedule.optimizer.param_groups])
 
