@@ -129,7 +129,6 @@ def fetched(job: Job, to: Path, row: Row) -> frozenset[str]:
     return frozenset(name for name in names - OF_EVERY_MODEL if not name.startswith(row.beside))
 
 
-
 def test_files_of_other_ranks_stay_with_the_attempt_and_are_named(home: Path, tmp_path: Path):
     job = submit(of_users.leaves_files_on_every_rank, Run(workers=2))
     assert job.result(LIMIT) == {}
