@@ -15,7 +15,7 @@ from train_func.wire.source_file import fold
 def write_job_folder(folder, source, *, store=None, submitted=False, **fields):
     """Writes run.json, source.py and cells.json for a module ``source`` with ``train_func``; returns the record.
 
-    The run has a task unless ``task=None`` is given; inputs are claims. ``submitted``: the store has the submission too.
+    With ``task=None`` the run has none. Inputs are claims. ``submitted``: the store has the submission too.
     """
     folder.mkdir(parents=True, exist_ok=True)
     packed = fold(textwrap.dedent(source), [])

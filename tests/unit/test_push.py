@@ -1,8 +1,8 @@
 """A model is pushed to a Hub by the real client: one commit of what was published, none of the same, the token found.
 
-The first test runs the command; the others call it in this process, where the Hub's address is put in place of that which
-huggingface_hub has read when it was imported. Large files go by LFS: the storage of chunks, which the client prefers where
-the Hub has it, is switched off.
+The first test runs the command. The others call it in this process, and replace the address that huggingface_hub has
+read when it was imported. Large files go by LFS: the storage of chunks, which the client prefers where the Hub has it,
+is switched off.
 """
 
 import json
