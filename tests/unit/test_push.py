@@ -101,8 +101,11 @@ def push(tmp_path, address, monkeypatch, capsys):
     for name, value in {**here, "HF_HUB_DISABLE_XET": True, "HF_HUB_OFFLINE": False}.items():
         monkeypatch.setattr(constants, name, value)
 
+    files = constants.HUGGINGFACE_CO_URL_TEMPLATE.removeprefix(constants.ENDPOINT)
+
     def push(name, repo="me/reviews", *options, token=TOKEN, address=address):
         monkeypatch.setattr(constants, "ENDPOINT", address)
+        monkeypatch.setattr(constants, "HUGGINGFACE_CO_URL_TEMPLATE", address + files)
         monkeypatch.setenv("HF_TOKEN", token or "")
         capsys.readouterr()
         code = main(["push", name, repo, "--store", (tmp_path / "store").as_uri(), *options])
