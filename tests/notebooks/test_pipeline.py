@@ -1,27 +1,25 @@
 """Notebook 06 runs headless: of three models the worse one is not promoted, and the better one is.
 
-They are compared by their loss, which a tiny model of random weights lowers within so few steps.
+They are compared by their loss, which moves with every step; random weights learn nothing in so few.
 """
 
 import re
 
 from tests.contracts.test_notebooks import ROOT
 from tests.notebooks.executing import execute, home_in
-from tests.tiny_model import write_tiny_model
 
 NOTEBOOK = ROOT / "notebooks/06_pipeline.ipynb"
-SMALL = {"workers": 1, "samples": 101, "epochs": 3, "metric": "-loss", "learning_rate": 1e-2}
+SMALL = {"workers": 1, "samples": 101, "epochs": 3, "metric": "-loss"}
 
 
 def test_of_three_models_the_worse_one_is_not_promoted_and_the_better_one_is(tmp_path, monkeypatch):
     monkeypatch.setenv("TMPDIR", str(tmp_path))
-    model = str(write_tiny_model(tmp_path / "model", hidden_size=64))
     with home_in(tmp_path):
-        shown = execute(NOTEBOOK, tmp_path / "executed.ipynb", model=model, **SMALL)
+        shown = execute(NOTEBOOK, tmp_path / "executed.ipynb", **SMALL)
     ended = re.findall(r"^(shop-\S+): (in place|not promoted)$", shown, re.M)
     assert [how for _, how in ended] == ["in place", "not promoted", "in place"]
     assert f"shop-messages: {ended[2][0]}" in shown
-    assert re.search(r"'label': '(delivery|payment|product)'", shown)
+    assert "'label': 'delivery'" in shown
     assert re.search(r"^\S+ +Succeeded +shop-messages +0\.\d+$", shown, re.M)  # the table, with the metric compared
     assert "# PIPELINE DEFINITION" in shown
     (pipeline,) = tmp_path.glob("pipeline-*/pipeline.yaml")
