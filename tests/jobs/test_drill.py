@@ -11,6 +11,7 @@ import sys
 import pytest
 
 from tests.jobs.functions import tells_its_steps, waits_for_a_file
+from tests.local_jobs import until
 from tests.messages import refuses
 from train_func import Local, Run, submit
 
@@ -86,6 +87,7 @@ def test_a_function_that_tells_no_steps_is_drilled_by_its_attempts(home, tmp_pat
     try:
         with refuses("store", job.name, "session.report"):
             job.drill("store")
+        until(lambda: sum("waiting" in line for line in job.logs()) == 2, "both ranks")
         (recovery,) = job.drill("rank").recoveries
     finally:
         job.delete()
