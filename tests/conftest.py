@@ -36,7 +36,9 @@ def pytest_collection_finish() -> None:
 
 # Files that look at one launch of four ranks: in one process they share it.
 LAUNCHED = ("parity", "splits", "weighing", "loops", "lora", "images")
-OF_ONE_LAUNCH = {f"tests/distributed/test_{name}.py" for name in LAUNCHED}
+ONE_LAUNCH = {f"tests/distributed/test_{name}.py": "the launch of four ranks" for name in LAUNCHED}
+# And files whose attempts are forked from one process, which has imported everything.
+ONE_LAUNCH |= {f"tests/faults/test_{name}.py": "the launcher of attempts" for name in ("resuming", "stores")}
 
 
 @pytest.hookimpl(optionalhook=True)
@@ -47,6 +49,6 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
     class ByLaunch(LoadFileScheduling):
         def _split_scope(self, nodeid: str) -> str:
             file = super()._split_scope(nodeid)
-            return "the launch of four ranks" if file in OF_ONE_LAUNCH else file
+            return ONE_LAUNCH.get(file, file)
 
     return ByLaunch(config, log)

@@ -6,6 +6,7 @@ import textwrap
 
 from tests.runs import a_run
 from train_func.inputs import claim_of, key_of
+from train_func.run import Run
 from train_func.storage import open_store
 from train_func.wire.records import RunRecord, SubmissionRecord
 from train_func.wire.source_file import fold
@@ -14,11 +15,11 @@ from train_func.wire.source_file import fold
 def write_job_folder(folder, source, *, store=None, submitted=False, **fields):
     """Writes run.json, source.py and cells.json for a module ``source`` with ``train_func``; returns the record.
 
-    Inputs are claims. ``submitted``: the store has the submission too.
+    With ``task=None`` the run has none. Inputs are claims. ``submitted``: the store has the submission too.
     """
     folder.mkdir(parents=True, exist_ok=True)
     packed = fold(textwrap.dedent(source), [])
-    run = a_run(**fields)
+    run = Run(**fields) if "task" in fields else a_run(**fields)
     record = RunRecord(
         run=run,
         name="a-run",

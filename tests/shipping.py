@@ -1,15 +1,20 @@
 """Packs a function of a file written for one test, and loads it as a worker does."""
 
 import importlib.util
+import inspect
 import itertools
 import sys
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from types import ModuleType
 from typing import Any
 
+import pytest
+
 from train_func.client.source import Source, pack
+from train_func.errors import SourceRefused
 from train_func.run import Run
 from train_func.wire.records import RunRecord
 from train_func.worker.rank import source as source_module
@@ -60,3 +65,21 @@ def packed(folder: Path, text: str | bytes, name: str = "train_func") -> Source:
     """The packed function ``name`` of a file with that text."""
     with imported(folder, text) as module:
         return pack(getattr(module, name))
+
+
+def arrived(tmp_path, text):
+    """What the function returns here, and where it arrives."""
+    with imported(tmp_path, inspect.cleandoc(text) if text[0] == "\n" else text) as module:
+        here = module.train_func()
+        source = pack(module.train_func)
+    return here, ship(source, tmp_path)(), source
+
+
+def refused(tmp_path, text):
+    """The faults for which submit refuses it, within a second."""
+    with imported(tmp_path, inspect.cleandoc(text)) as module:
+        started = time.process_time()
+        with pytest.raises(SourceRefused) as raised:
+            pack(module.train_func)
+        assert time.process_time() - started < 1
+    return raised.value.faults

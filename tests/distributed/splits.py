@@ -53,6 +53,8 @@ PLANS = {
     "shuffled": lambda plan, rank, size: split(plan, rank, size).shuffle(seed=1),
     "formatted": lambda plan, rank, size: split(plan, rank, size).with_format("torch"),
 }
+RIGHT = ("split once", "sharded once", "blocks by hand", "another rank's block")
+RIGHT_ALONE = ("split twice", "split and sharded", "not split")
 
 
 def the_plan(size, rows=None):
@@ -78,16 +80,18 @@ def trainer_of(kind, folder, plan, train, **others):
 
 
 def on_the_plan(folder, rank, size):
+    """In a world of one, only what is right there."""
     plan = the_plan(size)
-
-    def train(kind, part):
-        return what_is_said(trainer_of(kind, folder, plan, part).train)
-
     part = split(plan, rank, size)
-    yield from ((name, train(Trainer, change(plan, rank, size))) for name, change in PLANS.items())
-    yield "without use_cpu", what_is_said(trainer_of(Trainer, folder, plan, part, use_cpu=False).train)
-    yield "rows, no plan", train(Trainer, small.rows(NUM_ROWS))
-    yield "a step left out", train(LeavesOutAStep, split(plan, rank, size))
+    trainer = trainer_of(Trainer, folder, plan, part)
+
+    def train(part):
+        trainer.train_dataset = part
+        return what_is_said(trainer.train)
+
+    for name, change in PLANS.items():
+        if size > 1 or name in RIGHT + RIGHT_ALONE:
+            yield name, train(change(plan, rank, size))
     rows = small.rows(NUM_ROWS)
     for name, given in {
         "rows": rows,
@@ -97,10 +101,16 @@ def on_the_plan(folder, rank, size):
         "rows without ids": rows.remove_columns("row_id"),
     }.items():
         yield name, what_is_said(lambda given=given: audit.check_rows_alike(given, row_ids_of(rows), "training"))
+    if size == 1:
+        return
+    yield "rows, no plan", train(rows)
+    yield "without use_cpu", what_is_said(trainer_of(Trainer, folder, plan, part, use_cpu=False).train)
+    yield "a step left out", what_is_said(trainer_of(LeavesOutAStep, folder, plan, part).train)
     held_out = split(small.rows(10, seed=1), rank, size)
     shuffled = small.rows(10, seed=1).remove_columns("row_id").shuffle(seed=rank)
-    yield "predicted rows shuffled", what_is_said(lambda: trainer_of(Trainer, folder, plan, plan).predict(shuffled))
-    yield "held-out split", what_is_said(lambda: trainer_of(Trainer, folder, plan, plan).evaluate(held_out))
+    trainer.train_dataset = plan
+    yield "predicted rows shuffled", what_is_said(lambda: trainer.predict(shuffled))
+    yield "held-out split", what_is_said(lambda: trainer.evaluate(held_out))
 
 
 def without_ids(folder, rank, size):

@@ -42,7 +42,7 @@ def train_func(parameters):
 def leave(job, how, *ranks, **fields):
     """A job of which these ranks leave their loop."""
     given = {"batch_size": 8, "micro_batch_size": 2, "epochs": 2, "environment": {"TRAIN_FUNC_CPUS": "1"}, **fields}
-    return job(SOURCE, parameters={"how": how, "ranks": [*ranks]}, **given).start()
+    return job(SOURCE, task=None, parameters={"how": how, "ranks": [*ranks]}, **given).start()
 
 
 @pytest.mark.parametrize(

@@ -122,7 +122,7 @@ def own_loop(job):
     """Starts one that measures behind its last step on so many workers, each with so many ranks."""
 
     def start(workers, ranks):
-        fields = {"epochs": 1, "batch_size": 16, "micro_batch_size": 4, "checkpoint_every": 3600}
+        fields = {"task": None, "epochs": 1, "batch_size": 16, "micro_batch_size": 4, "checkpoint_every": 3600}
         made = job(OWN_LOOP, workers=workers, ranks=ranks, grace=60, **fields).start()
         for rank in (0, 1):
             made.pods[rank // ranks].says(rf"^\[rank {rank}\] measures")
@@ -189,7 +189,7 @@ def test_a_worker_whose_ranks_wait_for_others_ends_at_once_and_not_with_its_grac
                 dist.init_process_group("gloo")
             Session(parameters).__enter__()
         """
-    made = job(textwrap.dedent(source), ranks=3, grace=1200).start()
+    made = job(textwrap.dedent(source), task=None, ranks=3, grace=1200).start()
     for rank in (0, 1):
         made.pods[0].says(rf"^\[rank {rank}\] waits$")
     made.pods[0].signal(signal.SIGTERM)

@@ -39,6 +39,14 @@ def train_func(parameters):
 )
 
 
+WAITS = """
+def train_func(parameters):
+    import time
+    print("training", flush=True)
+    time.sleep(600)
+"""
+
+
 def test_success_of_two_workers_with_two_ranks_each(job):
     source = MEET + (
         """
@@ -165,7 +173,7 @@ def train_func(parameters):
     if os.environ["TRAIN_FUNC_ATTEMPT"] == "1" and os.environ["RANK"] == "1":
         os.kill(os.getpid(), signal.SIGKILL)
 """
-    made = job(source, ranks=2).start()
+    made = job(source, task=None, ranks=2).start()
     assert made.exit_codes() == [0]
     drawn = [line.split()[3:] for line in made.pods[0].output.splitlines() if "] drawn " in line]
     assert {len({of[place] for of in drawn}) for place in range(3)} == {len(drawn)}
@@ -212,7 +220,7 @@ def test_without_a_template_that_can_fork_ranks_start_as_programs(job):
 
 
 def test_a_stop_while_starting_while_meeting_and_while_training(job):
-    made = job(MEET_FOR_EVER, workers=2)
+    made = job(WAITS, task=None, workers=2)
     made.start(0)
     made.pods[0].says("^worker 0 of 2 starts")
     made.pods[0].signal(signal.SIGTERM)
@@ -234,7 +242,7 @@ def test_a_stop_while_starting_while_meeting_and_while_training(job):
 
 
 def test_a_group_that_never_forms_costs_no_attempt_and_says_who_is_missing(job):
-    made = job(MEET_FOR_EVER, workers=3, max_attempts=1, environment={"PET_RDZV_CONF": "join_timeout=2"})
+    made = job(WAITS, task=None, workers=3, max_attempts=1, environment={"PET_RDZV_CONF": "join_timeout=2"})
     assert made.start(0, 2).exit_codes() == [146, 146]
     records = [made.end_record(1, worker) for worker in (0, 2)]
     assert [(record["cause"], record["formed"]) for record in records] == [("peer", False)] * 2

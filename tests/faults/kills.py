@@ -102,19 +102,23 @@ class Training:
         ]
 
 
-def undisturbed(folder, name, code, bucket):
-    """What it leaves, how many steps it has, and which points an attempt passes: the first, and one that goes on."""
-    path = folder / f"undisturbed-{name}.json"
+def undisturbed(folder, name, code, bucket, *, draws):
+    """What it leaves, and how many steps it has.
+
+    Where points are drawn, also which of them an attempt passes: the first, and one that goes on.
+    """
+    path = folder / f"undisturbed-{name}{'-passed' if draws else ''}.json"
     if path.exists() and (known := json.loads(path.read_text()))["code"] == code:
         return known
     whole, halved = (Training(name, folder / f"undisturbed-{name}-{which}", bucket) for which in ("whole", "halved"))
     whole.go_on()
     assert whole.codes == [[0] * RANKS], forks.output(whole.folder, 1, 0)
-    halved.go_on([HALFWAY])
-    assert len(halved.codes) == 2, halved.codes
     found = {"code": code, "left": whole.left(), "num_steps": len(whole.steps()[0][0])}
-    found["passed"] = [whole.passed(), halved.passed()]
-    found["trained"] = [forks.trained(whole.folder, 1, rank) for rank in range(RANKS)]
+    if draws:
+        halved.go_on([HALFWAY])
+        assert len(halved.codes) == 2, halved.codes
+        found["passed"] = [whole.passed(), halved.passed()]
+        found["trained"] = [forks.trained(whole.folder, 1, rank) for rank in range(RANKS)]
     if "to_best" in VARIANTS[name]:  # else it would not show whether early stopping and the best step are restored
         assert found["num_steps"] < VARIANTS[name]["epochs"] * trainings.STEPS_PER_EPOCH, found
         assert 0 < found["left"]["rank 0: best_step"] < found["num_steps"], found
@@ -157,12 +161,15 @@ def find(given, bucket):
     code = f"{left.code_sha256()} {json.dumps(VARIANTS[given.training])}"
     of = {"training": given.training, "how": given.how, "given": given.drawn, "code": code}
     lines = given.folder / "found.jsonl"
-    done, expected = known_of(lines, of), undisturbed(given.folder, given.training, code, bucket)
+    done = known_of(lines, of)
+    expected = undisturbed(given.folder, given.training, code, bucket, draws=not given.drawn)
     for seed in given.seeds:
         if seed not in done:
             training = Training(given.training, given.folder / f"{given.training}-{given.how}-{seed}", bucket)
-            drawn = points(seed, given.training, expected, given.how, is_of_s3=given.training in SERVED)
-            drawn = [dict(given.drawn[seed])] if given.drawn else drawn
+            if given.drawn:
+                drawn = [dict(given.drawn[seed])]
+            else:
+                drawn = points(seed, given.training, expected, given.how, is_of_s3=given.training in SERVED)
             done[seed] = {**of, "seed": seed, **disturbed(training, drawn, given.how, expected)}
             with lines.open("a") as file:
                 file.write(json.dumps(done[seed]) + "\n")

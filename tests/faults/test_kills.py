@@ -36,9 +36,10 @@ IN_SAVE = at("checkpoint file uploaded", 0, 8)  # the second of three files of t
 IN_OWN_STEP = at("updated", 0, 18)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("training", "kills"),
-    [("with_trainer", [IN_STEP, IN_SAVE]), pytest.param("with_own_loop", [IN_OWN_STEP], marks=pytest.mark.slow)],
+    [("with_trainer", [IN_STEP, IN_SAVE]), ("with_own_loop", [IN_OWN_STEP])],
 )
 def test_a_killed_training_goes_on_behind_its_checkpoint_and_ends_bit_for_bit_as_undisturbed(tmp_path, training, kills):
     given = [word for point in kills for word in ("--drawn", json.dumps(point))]

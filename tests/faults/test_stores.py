@@ -66,6 +66,17 @@ def check_went_on(folder, undisturbed):
     assert most_at_once(text) <= 1
 
 
+def test_a_training_that_is_killed_in_a_save_goes_on_from_the_one_before_and_ends_as_if_undisturbed(
+    tmp_path, undisturbed
+):
+    """tests/faults/test_kills.py has other points, and compares what all ranks leave."""
+    killed = {"point": "checkpoint file uploaded", "rank": 0, "nth": 8, "attempt": 1}  # of three files of the third
+    codes = attempts(tmp_path, (2, killed), (2, None), waits=True)
+    assert (codes[0][0], codes[1]) == (-9, [0, 0])
+    assert first_step(output(tmp_path, 2)) == max(steps_saved(output(tmp_path, 1))) + 1
+    assert result(tmp_path) == undisturbed
+
+
 @needs_mount
 @pytest.mark.parametrize("how", ["full", pytest.param("read-only", marks=pytest.mark.slow)])
 def test_a_disk_that_cannot_be_written_for_a_while_costs_only_the_saves_meanwhile(tmp_path, undisturbed, how):

@@ -62,28 +62,25 @@ def test_values_arrive_as_they_were_written(run):
     }
 
 
-@pytest.mark.parametrize(
-    ("given", "arrives"),
-    [
-        ("my reviews.csv", "{root}/my reviews.csv"),
-        ("folder", "{root}/folder"),
-        ("yelp_review_full", "yelp_review_full"),
-        ("owner/name", "owner/name"),
-        ("s3://bucket/rows.csv", "s3://bucket/rows.csv"),
-    ],
-)
-def test_files_are_named_from_where_make_runs_and_ids_stay(run, given, arrives):
+def write_notebook(checkout, **own):
+    """Notebook 09_own, whose second cell has these parameters."""
+    cell = {"cell_type": "code", "metadata": {"tags": ["parameters"]}, "source": ""}
+    cell["source"] = "\n".join(f"{name} = {value!r}  # what it is" for name, value in own.items())
+    (checkout / "notebooks/09_own.ipynb").write_text(json.dumps({"cells": [{**cell, "metadata": {}}, cell]}))
+
+
+def test_files_are_named_from_where_make_runs_and_ids_stay(run):
     (run.checkout / "my reviews.csv").touch()
     (run.checkout / "folder").mkdir()
-    (_, told, _), _ = run(f"DATASET={given}")
-    assert told == {"dataset": arrives.format(root=run.checkout)}
+    given = {"dataset": "my reviews.csv", "photos": "folder"}
+    ids = {"model": "yelp_review_full", "texts": "owner/name", "rows": "s3://bucket/rows.csv"}
+    write_notebook(run.checkout, **dict.fromkeys(given | ids, "data/own"))
+    (_, told, _), _ = run("NOTEBOOK=09_own", *(f"{name.upper()}={value}" for name, value in (given | ids).items()))
+    assert told == {name: str(run.checkout / value) for name, value in given.items()} | ids
 
 
 def test_any_notebook_takes_the_parameters_of_its_own_first_cell(run):
-    own = {"where": "Local", "photos": "data/photos", "rate": 0.5, "colour": False}
-    cell = {"cell_type": "code", "metadata": {"tags": ["parameters"]}, "source": ""}
-    cell["source"] = "\n".join(f"{name} = {value!r}  # what it is" for name, value in own.items())
-    (run.checkout / "notebooks/09_own.ipynb").write_text(json.dumps({"cells": [{**cell, "metadata": {}}, cell]}))
+    write_notebook(run.checkout, where="Local", photos="data/photos", rate=0.5, colour=False)
     (run.checkout / "mine").mkdir()
     told, done = run("NOTEBOOK=09_own", "PHOTOS=mine", "RATE=1e-3", "COLOUR=yes")
     assert told == ["09_own", {"photos": str(run.checkout / "mine"), "rate": 1e-3, "colour": True}, {}]

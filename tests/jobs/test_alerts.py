@@ -1,4 +1,7 @@
-"""What a real job posts to a service, and keeps: a fault and an end are told once each, and the address nowhere."""
+"""What a real job posts to a service, and keeps: a fault and an end are told once each, and the address nowhere.
+
+The fault is a drill, whose report tells what it has cost.
+"""
 
 import json
 from pathlib import Path
@@ -7,7 +10,7 @@ import pytest
 
 from tests.api_servers import ApiServer, Authority, running
 from tests.jobs.functions import tells_its_steps
-from tests.messages import unnamed
+from tests.messages import refuses, unnamed
 from tests.webhook import SECRET, service
 from train_func import Local, Run, SecretKey, submit
 
@@ -36,9 +39,13 @@ def test_a_job_whose_rank_is_killed_once_posts_a_restart_and_its_end(home, monke
         monkeypatch.setenv("TRAIN_FUNC_WEBHOOK", slack.address)
         run = Run(workers=2, epochs=12, batch_size=8, micro_batch_size=4, parameters={"pause": 0.1}, checkpoint_every=1)
         job = submit(tells_its_steps, run, on=backend)
-        job.drill("rank", rank=1, at_step=10)
+        report = job.drill("rank", rank=1, at_step=25)
         heard = []
         assert job.watch(on_alert=lambda alert: heard.append(alert.kind)) == "Succeeded", "\n".join(job.logs())
+    assert report.name == job.name
+    only_steps_since_the_checkpoint_are_done_again(report)
+    with refuses(job.name, "Succeeded", "fresh=True"):
+        job.drill("rank")
     restart, end = slack.posts
     assert (restart["alert"], end["alert"]) == ("restart", "succeeded")
     assert restart["run"] == end["run"] == job.name
@@ -51,6 +58,17 @@ def test_a_job_whose_rank_is_killed_once_posts_a_restart_and_its_end(home, monke
     assert heard == [alert.kind for alert in alerts]
     assert not files_with(SECRET, home)
     assert not files_with(slack.address, home)
+
+
+def only_steps_since_the_checkpoint_are_done_again(report):
+    (recovery,) = report.recoveries
+    assert 25 <= recovery.last_step < 60
+    assert (recovery.attempt, recovery.next_attempt, recovery.workers) == (1, 2, 2)
+    assert recovery.steps_lost == recovery.last_step - recovery.resumed_step >= 0
+    assert recovery.first_step == recovery.last_step + 1
+    assert (recovery.cause, recovery.has_right_cause) == ("killed", True)
+    assert "rank 1" in recovery.message
+    assert recovery.checkpoint
 
 
 def test_a_job_posts_how_far_it_is_where_an_operator_takes_that(home, tmp_path, monkeypatch, without_proxy):

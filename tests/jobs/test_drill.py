@@ -1,12 +1,17 @@
-"""Faults that are caused on purpose in real jobs: what they cost is measured, and the right cause is told."""
+"""Faults that are caused on purpose in real jobs: what they cost is measured, and the right cause is told.
+
+test_alerts has a rank that is killed; notebook 07 compares the weights with those of an undisturbed training.
+"""
 
 import json
+import socket
 import subprocess
 import sys
 
 import pytest
 
 from tests.jobs.functions import tells_its_steps, waits_for_a_file
+from tests.local_jobs import until
 from tests.messages import refuses
 from train_func import Local, Run, submit
 
@@ -29,30 +34,14 @@ def training(home):
         job.delete()
 
 
-def test_a_rank_that_is_killed_costs_the_steps_since_the_checkpoint(training):
-    """Notebook 07 compares the weights with those of an undisturbed training."""
-    job = training(30, workers=1)
-    report = job.drill("rank", at_step=30)
-    assert job.wait() == "Succeeded"
-    (recovery,) = report.recoveries
-    assert report.name == job.name
-    assert 30 <= recovery.last_step < 150
-    assert (recovery.attempt, recovery.next_attempt, recovery.workers) == (1, 2, 1)
-    assert recovery.steps_lost == recovery.last_step - recovery.resumed_step >= 0
-    assert recovery.first_step == recovery.last_step + 1
-    assert (recovery.cause, recovery.has_right_cause) == ("killed", True)
-    assert "rank 0" in recovery.message
-    assert recovery.checkpoint
-    with refuses(job.name, "Succeeded", "fresh=True"):
-        job.drill("rank")
-
-
-def test_a_campaign_and_then_a_terminal_cause_one_fault_after_the_other_within_one_training(training, tmp_path):
-    job = training(1000, hang_after=HANG_SECONDS)
+def test_a_campaign_and_a_terminal_cause_one_fault_after_the_other_and_all_workers_move_within_one_training(
+    training, tmp_path
+):
+    job = training(1000, pause=0.2, hang_after=HANG_SECONDS)
     campaign = tmp_path / "campaign.json"
     faults = [
-        {"kill": "hang", "rank": 0, "at_step": 60},
-        {"kill": "store", "seconds": 2, "at_step": 90},
+        {"kill": "hang", "rank": 0, "at_step": 20},
+        {"kill": "store", "seconds": 2, "at_step": 35},
         {"kill": "pod", "worker": 1, "signal": "TERM"},
         {"kill": "worker", "worker": 0},
     ]
@@ -79,6 +68,10 @@ def test_a_campaign_and_then_a_terminal_cause_one_fault_after_the_other_within_o
     (told,) = json.loads(done.stdout)["recoveries"]
     assert (told["attempt"], told["steps_lost"]) == (4, 0)
     assert picture.read_text().startswith("<svg")
+    moves = job.move(to={"zone": "b"}, timeout=120)
+    there = f"{socket.gethostname()} (zone=b)"
+    assert [(move.worker, move.to_node, move.num_steps_repeated) for move in moves] == [(0, there, 0), (1, there, 0)]
+    assert moves[0].pause == moves[1].pause > 0
 
 
 @pytest.mark.slow
@@ -94,6 +87,7 @@ def test_a_function_that_tells_no_steps_is_drilled_by_its_attempts(home, tmp_pat
     try:
         with refuses("store", job.name, "session.report"):
             job.drill("store")
+        until(lambda: sum("waiting" in line for line in job.logs()) == 2, "both ranks")
         (recovery,) = job.drill("rank").recoveries
     finally:
         job.delete()

@@ -70,7 +70,8 @@ def test_a_job_is_scaled_and_its_workers_move_while_it_trains(train, capsys):
     assert_whole(job, quiet)
 
 
-def test_workers_that_cannot_leave_alone_move_together(train, capsys):
+def test_workers_that_cannot_leave_alone_are_neither_scaled_nor_moved_alone(train, capsys):
+    """test_drill moves them together."""
     job = train(2)
     with pytest.raises(InvalidInput) as raised:
         job.scale(1)
@@ -80,11 +81,3 @@ def test_workers_that_cannot_leave_alone_move_together(train, capsys):
     for to in ({}, {"zone": 1}, "zone"):
         with pytest.raises(InvalidInput, match="to=.*labels"):
             job.move(to=to)
-    until(lambda: sizes(job) == [2] and len(job.history()) > 3, "two workers train")
-    moves = job.move(to={"zone": "b"}, timeout=120)
-    assert [(move.worker, move.to_node, move.num_steps_repeated) for move in moves] == [
-        (0, f"{HERE} (zone=b)", 0),
-        (1, f"{HERE} (zone=b)", 0),
-    ]
-    assert moves[0].pause == moves[1].pause > 0
-    job.cancel()

@@ -11,14 +11,14 @@ from tests.jobs.functions import (
     meets_again,
     trains_alone,
 )
-from train_func import Local, attach, submit
+from train_func import Local, Run, attach, submit
 
 LIMIT = 180
 SEPARATE = "never formed one process group"
 
 
-def test_ranks_that_train_each_by_itself_succeed_and_are_told_of_everywhere(home, a_run, capsys):
-    job = submit(trains_alone, a_run(parameters={"in_a_group": False}), on=Local())
+def test_ranks_that_train_each_by_itself_succeed_and_are_told_of_everywhere(home, capsys):
+    job = submit(trains_alone, Run(workers=2, parameters={"in_a_group": False}), on=Local())
     assert job.watch() == "Succeeded"
     assert capsys.readouterr().out.count(SEPARATE) == 1
     attach(job.name).result(LIMIT)
@@ -31,23 +31,23 @@ def test_ranks_that_train_each_by_itself_succeed_and_are_told_of_everywhere(home
 
 
 @pytest.mark.slow
-def test_a_group_that_was_left_before_the_end_is_remembered(home, a_run, capsys):
-    job = submit(trains_alone, a_run(parameters={"in_a_group": True}), on=Local())
+def test_a_group_that_was_left_before_the_end_is_remembered(home, capsys):
+    job = submit(trains_alone, Run(workers=2, parameters={"in_a_group": True}), on=Local())
     job.result(LIMIT)
     assert SEPARATE not in capsys.readouterr().out
     assert separate(job) == [False, False]
 
 
 @pytest.mark.slow
-def test_a_rank_0_that_ends_early_leaves_the_others_time_to_form_their_group(home, a_run):
-    job = submit(ends_before_the_others_have_met_it, a_run(), on=Local())
+def test_a_rank_0_that_ends_early_leaves_the_others_time_to_form_their_group(home):
+    job = submit(ends_before_the_others_have_met_it, Run(workers=2), on=Local())
     assert job.result(LIMIT)["world_size"] == 2
     assert attempts(job) == ["1"]
 
 
 @pytest.mark.slow
-def test_a_group_that_goes_with_its_last_model_holds_no_rank_up(home, a_run):
-    job = submit(lets_groups_go, a_run(parameters={"groups": 40}), on=Local())
+def test_a_group_that_goes_with_its_last_model_holds_no_rank_up(home):
+    job = submit(lets_groups_go, Run(workers=2, parameters={"groups": 40}), on=Local())
     job.result(LIMIT)
     assert sum("let 40 groups go" in line for line in job.logs()) == 2
 

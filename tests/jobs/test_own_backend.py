@@ -6,7 +6,7 @@ import pytest
 
 import train_func
 from tests.jobs.functions import only_meets
-from train_func import JobNotFound, Local, attach, submit
+from train_func import JobNotFound, Local, Run, attach, submit
 from train_func.client import backend as backends
 
 MODULE = """
@@ -114,8 +114,8 @@ def own(home, tmp_path, monkeypatch):
     sys.modules.pop("instant", None)
 
 
-def test_a_job_on_it_is_submitted_ends_and_is_found_again(own, a_run, capsys):
-    job = submit(only_meets, a_run(workers=1), on=own())
+def test_a_job_on_it_is_submitted_ends_and_is_found_again(own, capsys):
+    job = submit(only_meets, Run(), on=own())
     assert job.wait() == "Succeeded"
     assert [bound.name for bound in own().jobs()] == [job.record.job_name]
     assert "done before you could look" in "\n".join(job.logs())
@@ -125,20 +125,20 @@ def test_a_job_on_it_is_submitted_ends_and_is_found_again(own, a_run, capsys):
     assert (again.name, again.state) == (job.name, "Succeeded")
 
 
-def test_what_a_backend_changes_of_a_run_is_no_difference_when_it_is_submitted_again(own, a_run, capsys):
-    job = submit(only_meets, a_run(workers=1), on=own())
+def test_what_a_backend_changes_of_a_run_is_no_difference_when_it_is_submitted_again(own, capsys):
+    job = submit(only_meets, Run(), on=own())
     assert job.record.run.max_attempts == 1
     assert "max_attempts=1, not 3" in capsys.readouterr().out
-    assert submit(only_meets, a_run(workers=1), on=own()).name == job.name
+    assert submit(only_meets, Run(), on=own()).name == job.name
     told = capsys.readouterr().out
     assert "submitted with" not in told
     assert "max_attempts" not in told
-    submit(only_meets, a_run(workers=1, deadline=77), on=own())
+    submit(only_meets, Run(deadline=77), on=own())
     assert "submitted with deadline=" in capsys.readouterr().out
 
 
-def test_a_handle_on_another_backend_names_it_with_the_options_that_lead_there(own, a_run):
-    job = submit(only_meets, a_run(workers=1), on=own(room="b"))
+def test_a_handle_on_another_backend_names_it_with_the_options_that_lead_there(own):
+    job = submit(only_meets, Run(), on=own(room="b"))
     expected = f"attach('{job.name}', on=Instant(room='b', store='{own().store}'))"
     for other in (own(room="a"), Local(store=own().store)):
         with pytest.raises(JobNotFound) as refused:
@@ -146,6 +146,6 @@ def test_a_handle_on_another_backend_names_it_with_the_options_that_lead_there(o
         assert expected in str(refused.value)
 
 
-def test_what_is_no_backend_is_refused_with_those_there_are(own, a_run):
+def test_what_is_no_backend_is_refused_with_those_there_are(own):
     with pytest.raises(train_func.InvalidInput, match=r"on=Local\(\) or Cluster\(\) or Instant\(\)"):
-        submit(only_meets, a_run(workers=1), on="Instant")
+        submit(only_meets, Run(), on="Instant")

@@ -27,11 +27,11 @@ def sha256(data: bytes) -> str:
     return hashlib.sha256(data).hexdigest()
 
 
-def test_a_large_source_travels(home, a_run, tmp_path):
+def test_a_large_source_travels(home, tmp_path):
     generated = large_source(3_000_000)
     with imported(tmp_path, generated.data) as module:
         sent = pack(module.train_func)
-        job = submit(module.train_func, a_run(workers=1), on=Local())
+        job = submit(module.train_func, Run(), on=Local())
     assert job.wait(LIMIT) == "Succeeded", list(job.logs())
     stored = open_store(Local().store_address()).get(job.record.keys.source).data
     assert stored == sent.text.encode()

@@ -20,11 +20,11 @@ def dishes(spans):
     return [span["word"] for span in spans]
 
 
-def test_two_workers_learn_the_tags_and_the_pipeline_joins_them_to_spans(home, tiny_model, tmp_path):
+def test_a_worker_learns_the_tags_and_the_pipeline_joins_them_to_spans(home, tiny_model, tmp_path):
     path = tmp_path / "dishes.jsonl"
     path.write_text("\n".join(json.dumps(sentence(number)) for number in range(101)))
     task = TokenClassification(model=str(tiny_model), dataset=str(path), max_length=16)
-    job = submit(functions.fine_tunes, Run(task=task, epochs=3, learning_rate=1e-2), on=Local())
+    job = submit(functions.fine_tunes, Run(task=task, workers=1, epochs=3, learning_rate=1e-2), on=Local())
     assert job.wait(LIMIT) == "Succeeded", "\n".join(job.logs())
     metrics = job.result()
     assert set(metrics) == {"accuracy", "precision", "recall", "f1", "loss", "rows"}

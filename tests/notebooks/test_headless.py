@@ -16,7 +16,7 @@ from tests.tiny_model import write_tiny_model
 from train_func import attach
 from train_func.client.stored_run import ENDED
 
-SMALL = {"EPOCHS": "2", "ROWS": "101"}
+SMALL = {"EPOCHS": "2", "ROWS": "101", "WORKERS": "1"}
 
 
 @pytest.fixture(scope="module")
@@ -49,18 +49,22 @@ def run(tmp_path_factory):
 
 
 @pytest.fixture(scope="module")
-def twice(run):
-    return [run("02_any_function", **SMALL) for _ in range(2)]
+def first(run):
+    done = run("02_any_function", **SMALL)
+    assert done.returncode == 0, done.stderr
+    return done
 
 
-def test_what_was_done_already_is_attached_and_says_so(run, twice):
-    first, second = twice
-    assert [first.returncode, second.returncode] == [0, 0], first.stderr + second.stderr
+@pytest.mark.slow
+def test_what_was_done_already_is_attached_and_says_so(run, first):
+    second = run("02_any_function", **SMALL)
+    assert second.returncode == 0, second.stderr
     assert "already done" not in first.stdout
     assert "already done" in second.stdout
     (one,) = {line for done in (first, second) for line in re.findall(r"^accuracy: .*", done.stdout, re.M)}
     assert one
     assert len(list((run.checkout / "home/store").glob("train-func-*/attempts/*"))) == 1
+    assert pictures(executed_by(run, second)), second.stdout
 
 
 def executed_by(run, done):
@@ -68,24 +72,18 @@ def executed_by(run, done):
     return run.checkout / name
 
 
-def test_each_executed_notebook_keeps_its_pictures(run, twice):
-    for done in twice:
-        assert pictures(executed_by(run, done)), done.stdout
-
-
-def test_notebook_02_shows_what_its_function_printed_returned_and_saved_and_a_mistake_with_its_line(run, twice):
-    executed = executed_by(run, twice[0])
+def test_notebook_02_shows_what_its_function_printed_returned_drew_and_saved_and_a_mistake_with_its_line(run, first):
+    executed = executed_by(run, first)
     shown = texts(executed)
+    assert pictures(executed)
     assert "accuracy: 0." in shown
     assert "0.weight: (64, 2)" in shown
     assert 'line 6: `return {"mean": points.maen()}`' in shown
     assert errors(executed) == []
 
 
-@pytest.mark.parametrize(
-    "notebook",
-    ["02_any_function", *(pytest.param(name, marks=pytest.mark.slow) for name in ("01_finetune", "04_imdb"))],
-)
+@pytest.mark.slow
+@pytest.mark.parametrize("notebook", ["02_any_function", "01_finetune", "04_imdb"])
 def test_what_a_cell_raises_is_told_as_the_typed_error_it_is(run, notebook):
     done = run(notebook, WORKERS="0", EPOCHS="-1")
     assert done.returncode == 1

@@ -18,7 +18,7 @@ def executed(tmp_path_factory):
     """The folder of its home, and what the notebook showed."""
     folder = tmp_path_factory.mktemp("notebook")
     with home_in(folder):
-        return folder, execute(NOTEBOOK, folder / "0.ipynb")
+        return folder, execute(NOTEBOOK, folder / "0.ipynb", workers=1)
 
 
 def test_more_than_nine_in_ten_of_the_held_out_images_are_right(executed):

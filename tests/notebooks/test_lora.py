@@ -23,7 +23,7 @@ NOTEBOOK = ROOT / "notebooks/03_lora.ipynb"
 def executed(tmp_path_factory):
     folder = tmp_path_factory.mktemp("lora")
     with home_in(folder):
-        text = execute(NOTEBOOK, folder / "executed.ipynb")
+        text = execute(NOTEBOOK, folder / "executed.ipynb", workers=1)
         name = re.search(r"^(\S+-[0-9a-f]{12}): submitted", text, re.MULTILINE)[1]
         yield text, attach(name, on=Local())
 

@@ -10,7 +10,8 @@ from train_func import InvalidInput, JobNotFound, attach
 from train_func.client.cli import main
 
 NOTEBOOK = ROOT / "notebooks/07_spot.ipynb"
-GIVEN = parameters(NOTEBOOK)
+SIZE = {"epochs": 16, "pause": 0.3}  # as long as it is shipped, with fewer steps
+GIVEN = parameters(NOTEBOOK) | SIZE
 
 
 @pytest.fixture(scope="module")
@@ -18,7 +19,7 @@ def executed(tmp_path_factory):
     """Where the notebook was executed, what it showed, and the lines of its workers."""
     folder = tmp_path_factory.mktemp("notebook")
     with home_in(folder):
-        shown = execute(NOTEBOOK, folder / "executed.ipynb")
+        shown = execute(NOTEBOOK, folder / "executed.ipynb", **SIZE)
         yield folder / "executed.ipynb", shown, "\n".join(job_in(shown).logs())
 
 

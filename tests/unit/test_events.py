@@ -101,10 +101,19 @@ def test_an_event_of_another_version_is_read_by_people_only(change):
     assert events.readable(line) == "note: hello"
 
 
-@pytest.mark.parametrize("text", ["", events.MARK, f"{events.MARK}words", f"{events.MARK}a\t[]", f"{events.MARK}a\t1"])
-def test_a_broken_line_is_no_event(text):
+@pytest.mark.parametrize(
+    ("text", "shown"),
+    [
+        ("", ""),
+        (events.MARK, events.MARK),
+        (f"{events.MARK}words", f"{events.MARK}words"),
+        (f"{events.MARK}a\t[]", "a"),
+        (f"{events.MARK}a\t1", "a"),
+    ],
+)
+def test_a_broken_line_is_no_event_and_is_shown(text, shown):
     assert events.parse(text) is None
-    assert isinstance(events.readable(text), str)
+    assert events.readable(text) == shown
 
 
 def test_a_rank_reports_whole_lines_from_many_threads(tmp_path, monkeypatch):

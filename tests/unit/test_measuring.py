@@ -12,7 +12,7 @@ import transformers
 from tests.messages import unnamed
 from tests.tiny_session import NAME, opened, result_of, trainer_of, trainer_over
 from train_func.errors import InvalidInput
-from train_func.worker import Session
+from train_func.worker import Session, split
 from train_func.worker.training import evaluation
 
 BEST = {"eval_strategy": "epoch", "save_strategy": "epoch", "load_best_model_at_end": True}
@@ -144,9 +144,9 @@ def test_what_was_measured_is_published_though_a_tracker_cannot_be_told(a_record
     assert "ConnectionError: " in capsys.readouterr().out
 
 
-def own_rows(session):
+def own_rows(session, run):
     """A user's rows, tokenised by the user: the session is not asked for its own."""
-    with_ids = session._loading.rows
+    with_ids = split(run)
     _, tokenizer = session.model()
     columns = ["row_id", "label", "input_ids", "attention_mask"]
     return [
@@ -161,8 +161,9 @@ def trainer_on(session, train, held_out):
 
 
 def test_of_own_rows_the_eval_dataset_is_what_is_published_as_measured(a_record, store):
-    with Session(a_record(epochs=1).parameters()) as session:
-        train, held_out = own_rows(session)
+    record = a_record(epochs=1)
+    with Session(record.parameters()) as session:
+        train, held_out = own_rows(session, record.run)
         trainer = trainer_on(session, train, {"a": held_out.select(range(3)), "b": held_out.select(range(3, 8))})
         trainer.train()
         trainer.evaluate()
@@ -188,7 +189,7 @@ def test_what_the_published_weights_predict_of_each_held_out_row_is_published_by
         trainer.add_callback(Worsens(4))  # behind the first evaluation
         trainer.train()
         session.publish(trainer)
-        told, rows = trainer.predict(trainer.eval_dataset), session._loading.rows.held_out
+        told, rows = trainer.predict(trainer.eval_dataset), trainer.eval_dataset
     found = predictions_in(store)
     columns = {name: np.array(column) for name, column in found["columns"].items()}
     order = np.argsort(rows["row_id"])
@@ -207,7 +208,7 @@ def test_of_very_many_held_out_rows_some_at_even_distances_are_kept(a_record, st
     with opened(a_record(epochs=1)) as (session, trainer):
         trainer.train()
         session.publish(trainer)
-        ids = sorted(session._loading.rows.held_out["row_id"])
+        ids = sorted(trainer.eval_dataset["row_id"])
     found = predictions_in(store)
     assert (found["columns"]["row"], found["num_rows"]) == (ids[::2], 8)
 
@@ -261,8 +262,9 @@ def test_where_an_earlier_evaluation_was_better_by_the_metric_that_judges_the_re
 
 @pytest.mark.parametrize("compute_metrics", [None, lambda prediction: {"hits": 0.2}], ids=["the task's", "own"])
 def test_a_model_below_the_majority_class_baseline_is_published_with_a_note(a_record, store, compute_metrics):
-    with Session(a_record(epochs=1).parameters()) as session:
-        train, held_out = own_rows(session)
+    record = a_record(epochs=1)
+    with Session(record.parameters()) as session:
+        train, held_out = own_rows(session, record.run)
         train, held_out = (
             rows.select([*np.flatnonzero(np.array(rows["label"]) == 0), np.argmax(rows["label"])])
             for rows in (train, held_out)

@@ -1,7 +1,8 @@
 """A model is pushed to a Hub by the real client: one commit of what was published, none of the same, the token found.
 
-Commands run in processes of their own, because huggingface_hub reads the Hub's address when it is imported. Large files
-go by LFS: the storage of chunks, which the client prefers where the Hub has it, is switched off.
+The first test runs the command. The others call it in this process, and replace the address that huggingface_hub has
+read when it was imported. Large files go by LFS: the storage of chunks, which the client prefers where the Hub has it,
+is switched off.
 """
 
 import json
@@ -9,9 +10,10 @@ import os
 import re
 import subprocess
 import sys
+from types import SimpleNamespace
 
 import pytest
-from huggingface_hub import ModelCard
+from huggingface_hub import ModelCard, constants
 
 from tests.messages import unnamed
 from tests.pushed_hub import Pushes
@@ -19,6 +21,7 @@ from tests.runs import a_run
 from tests.stored_runs import put_run
 from tests.tiny_hub import Repository, tiny_hub
 from tests.tiny_model import write_tiny_classifier
+from train_func.client.cli import main
 from train_func.storage import open_store
 from train_func.worker.publish.card import TaskPart
 from train_func.worker.publish.publication import Publication
@@ -65,35 +68,57 @@ def hub():
 
 
 @pytest.fixture
-def call(tmp_path, hub):
-    """Runs a command beside that Hub, or another, with a token or without."""
-    with tiny_hub(hub.repositories, lambda request: hub(request)) as here:
-
-        def call(*command, token=TOKEN, address=here):
-            kept = {name: of for name, of in os.environ.items() if not name.startswith(("HF_", "TRAIN_FUNC_"))}
-            given = {"HF_ENDPOINT": address, "HF_HOME": str(tmp_path / "hf"), "HF_HUB_DISABLE_XET": "1"}
-            given |= {"TRAIN_FUNC_HOME": str(tmp_path / "home"), **({"HF_TOKEN": token} if token else {})}
-            line = [sys.executable, *command]
-            done = subprocess.run(
-                line, env=kept | given, capture_output=True, text=True, check=False, timeout=300, cwd=tmp_path
-            )
-            assert TOKEN not in done.stdout + done.stderr
-            return done
-
-        yield call
+def address(hub):
+    with tiny_hub(hub.repositories, lambda request: hub(request)) as address:
+        yield address
 
 
 @pytest.fixture
-def push(tmp_path, call):
-    def push(name, repo="me/reviews", *options, **given):
-        store = (tmp_path / "store").as_uri()
-        return call("-m", "train_func", "push", name, repo, "--store", store, *options, **given)
+def call(tmp_path, address):
+    """Runs a program beside that Hub, with a token or without."""
+
+    def call(*command, token):
+        kept = {name: of for name, of in os.environ.items() if not name.startswith(("HF_", "TRAIN_FUNC_"))}
+        given = {"HF_ENDPOINT": address, "HF_HOME": str(tmp_path / "hf"), "HF_HUB_DISABLE_XET": "1"}
+        given |= {"TRAIN_FUNC_HOME": str(tmp_path / "home"), **({"HF_TOKEN": token} if token else {})}
+        line = [sys.executable, *command]
+        done = subprocess.run(
+            line, env=kept | given, capture_output=True, text=True, check=False, timeout=300, cwd=tmp_path
+        )
+        assert TOKEN not in done.stdout + done.stderr
+        return done
+
+    return call
+
+
+@pytest.fixture
+def push(tmp_path, address, monkeypatch, capsys):
+    """Calls the command to push beside that Hub, or another, with a token or without."""
+    for name in [name for name in os.environ if name.startswith(("HF_", "TRAIN_FUNC_"))]:
+        monkeypatch.delenv(name)
+    monkeypatch.setenv("TRAIN_FUNC_HOME", str(tmp_path / "home"))
+    here = {"HF_TOKEN_PATH": str(tmp_path / "hf/token"), "HF_HUB_CACHE": str(tmp_path / "hf/hub")}
+    for name, value in {**here, "HF_HUB_DISABLE_XET": True, "HF_HUB_OFFLINE": False}.items():
+        monkeypatch.setattr(constants, name, value)
+
+    files = constants.HUGGINGFACE_CO_URL_TEMPLATE.removeprefix(constants.ENDPOINT)
+
+    def push(name, repo="me/reviews", *options, token=TOKEN, address=address):
+        monkeypatch.setattr(constants, "ENDPOINT", address)
+        monkeypatch.setattr(constants, "HUGGINGFACE_CO_URL_TEMPLATE", address + files)
+        monkeypatch.setenv("HF_TOKEN", token or "")
+        capsys.readouterr()
+        code = main(["push", name, repo, "--store", (tmp_path / "store").as_uri(), *options])
+        said = capsys.readouterr()
+        assert TOKEN not in said.out + said.err
+        return SimpleNamespace(returncode=code, stdout=said.out, stderr=said.err)
 
     return push
 
 
-def test_all_that_was_published_is_one_commit_from_which_the_model_is_loaded_by_its_id(hub, push, publish, call):
-    done = push(name := publish())
+def test_all_that_was_published_is_one_commit_from_which_the_model_is_loaded_by_its_id(hub, publish, call, tmp_path):
+    command = ["push", name := publish(), "me/reviews", "--store", (tmp_path / "store").as_uri()]
+    done = call("-m", "train_func", *command, token=TOKEN)
     assert done.returncode == 0, done.stderr
     there = hub.repositories["models/me/reviews"]
     assert re.fullmatch(rf"{name}: its model is in http://\S+/me/reviews\n", done.stdout)
