@@ -103,7 +103,8 @@ tell_exchange() { # tell_exchange KUBECTL
         return
     fi
     printf 'Another key for jobs and notebooks, or another root key (the Secret myminio): the one of now is deleted and opens\n'
-    printf 'nothing any more, a new one is made; what runs has the old one until it is started again:\n'
+    printf 'nothing any more, a new one is made; running jobs take it by themselves within minutes, from their newest\n'
+    printf 'checkpoint; notebook servers have the old one until they are started again:\n'
     printf '  %s -n kubeflow delete secret myminio-jobs && ./install.sh install --only %s --context %s\n' "$1" "$with" "$CONTEXT"
 }
 

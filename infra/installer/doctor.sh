@@ -208,7 +208,9 @@ check_storage() {
 
 # Kept by uninstall. The class of a claim cannot be changed: the store would go on in the old one, the hub be refused.
 check_claims() {
-    local component name class option
+    local component name class option first=""
+    [[ -n $STORAGE_CLASS ]] || return 0 # a volume that was kept is in nobody's way
+    [[ -z $RECORD ]] || first="install.sh uninstall, then install "
     while read -r component name; do
         ! not_wanted "$component" >/dev/null || continue
         class=$(asked persistentvolumeclaim "$name" --namespace "$(namespace_of "$component")" --ignore-not-found \
@@ -216,8 +218,8 @@ check_claims() {
         [[ -n $class && $class != "$STORAGE_CLASS" ]] || continue
         [[ $component != s3 || $S3 != external ]] || continue
         [[ $class == "$OPENEBS_CLASS" ]] && option=openebs || option=existing:$class
-        finding FAIL volumes "the volume $name that is there is of class $class, not ${STORAGE_CLASS:-none}" \
-            "--storage $option finds what it holds; or install.sh uninstall --purge, which removes it"
+        finding FAIL volumes "the volume $name that is there is of class $class, not $STORAGE_CLASS" \
+            "$first--storage $option finds what it holds; or install.sh uninstall --purge, which removes it"
     done <<<"s3 data-myminio-0
 jupyterhub hub-db-dir"
 }

@@ -91,7 +91,7 @@ use_image_registry() {
 # The class of a volume cannot be changed: another one would begin without what the store and the notebooks hold.
 refuse_other_storage() { # refuse_other_storage RECORDED
     [[ -z $1 || $STORAGE =~ ^(|auto)$ || $STORAGE == "$1" ]] ||
-        die "$USAGE" "--storage $STORAGE: this cluster has $1, and volumes stay in their class; uninstall --purge first, or leave --storage out"
+        die "$USAGE" "--storage $STORAGE: this cluster has $1, and volumes stay in their class; uninstall first, with --purge to lose what they hold; or leave --storage out"
 }
 
 # STORAGE_CLASS: what volumes ask for; empty when nothing is to last.

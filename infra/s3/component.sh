@@ -181,12 +181,19 @@ said_by_setup() { # said_by_setup JOB
 
 # By the Job that is there: its name has the image of then, not one that was exported since.
 verify_s3() {
-    local job
-    [[ $S3 == external ]] || k rollout status statefulset/myminio --namespace kubeflow --timeout 30s >/dev/null || return
+    local job given
+    if [[ $S3 != external ]]; then
+        k rollout status statefulset/myminio --namespace kubeflow --timeout 30s >/dev/null || return
+        given=$(asked statefulset myminio --namespace kubeflow --output \
+            'jsonpath={.spec.template.metadata.annotations.train-func/keys}') || return
+        read_keys
+        [[ $given == "$KEYS" ]] || { printf 'its keys are gone or were exchanged, and are not set up yet\n' && return 1; }
+    fi
     job=$(asked jobs --namespace kubeflow --selector "$MANAGED,app.kubernetes.io/component=s3" --output \
         'jsonpath={.items[*].metadata.name}') || return
     job=${job##* }
-    [[ -n $job && $(state_of_setup "$job") == *Complete* ]] || { said_by_setup "$job" && return 1; }
+    [[ -n $job ]] || { printf 'the bucket was not set up yet\n' && return 1; }
+    [[ $(state_of_setup "$job") == *Complete* ]] || { said_by_setup "$job" && return 1; }
 }
 
 status_of_s3() {

@@ -18,10 +18,14 @@ case "$*" in
     *"get-contexts"*) echo here ;;
     *"version --client"* | *"--raw /version") echo '"gitVersion": "v1.34.0"' ;;
     *"get nodes "*) echo True ;;
-    *"get configmap train-func-install"*) printf 'profile=generic\\ns3=seaweedfs\\nstorage=none\\n%s' "$DECIDED" ;;
+    *"get configmap train-func-install"*)
+        printf 'profile=generic\\ns3=seaweedfs\\nstorage=%s\\n%b' "${STORAGE_THEN:-none}" "$DECIDED"
+        ;;
+    *"get secrets "*"component=s3 "*) echo "$KEYS_THERE" ;;
+    *"get statefulset myminio "*annotations*) echo "$KEYS_GIVEN" ;;
     *"get secret myminio-jobs "*) echo "$KEY_OF_JOBS" ;;
     *"get persistentvolumeclaim "*storageClassName*) echo "$CLASS_OF_VOLUMES" ;;
-    *"get jobs "*) echo myminio-setup-1 ;;
+    *"get jobs "*) echo "${SETUP-myminio-setup-1}" ;;
     *"get job myminio-setup-1 "*) echo Complete ;;
     *"get deployments.apps,"*) printf '%s\\n' "${OURS:-Service,v1,myminio,kubeflow,s3}" ;;
     *"items[*]}{.metadata.namespace}{"*) echo "$NAMESPACE_OF_JOBS" ;;
@@ -101,12 +105,27 @@ def test_a_store_is_ready_whatever_image_is_named_since_and_an_image_that_only_n
     assert ["note", "image"] in findings(done)
 
 
+@pytest.mark.parametrize(
+    "given",
+    [{"KEYS_THERE": "myminio-1", "KEYS_GIVEN": "myminio-1 myminio-jobs-2"}, {"SETUP": ""}],
+    ids=["a key is gone", "no set-up"],
+)
+def test_a_store_that_was_not_set_up_with_the_keys_that_are_there_is_not_ready(tmp_path, given):
+    done = install("doctor", "--only", "s3", folder=tmp_path, programs=PROGRAMS, **given)
+    assert done.returncode == FAILED
+    assert ["FAIL", "s3"] in findings(done)
+    assert "not set up yet" in done.stdout
+
+
 def test_a_volume_that_was_kept_in_another_class_is_told_with_that_class(tmp_path):
-    given = {"CLASS_OF_VOLUMES": "fast"}
+    given = {"CLASS_OF_VOLUMES": "fast", "STORAGE_THEN": "openebs"}
     done = install("doctor", "--only", "s3,jupyterhub", folder=tmp_path, programs=PROGRAMS, **given)
     assert done.returncode == MISSING_PREREQUISITE
     assert findings(done).count(["FAIL", "volumes"]) == 2
-    assert unnamed(done.stdout, "data-myminio-0", "hub-db-dir", "--storage existing:fast", "uninstall --purge") == []
+    assert unnamed(done.stdout, "data-myminio-0", "hub-db-dir", "uninstall --purge") == []
+    assert "uninstall, then install --storage existing:fast" in done.stdout  # the other class is refused until then
+    kept = install("doctor", "--only", "s3,jupyterhub", folder=tmp_path, programs=PROGRAMS, CLASS_OF_VOLUMES="fast")
+    assert ["FAIL", "volumes"] not in findings(kept)  # for an installation without volumes it is in nobody's way
 
 
 @pytest.mark.parametrize("key", ["", "a-key"])
