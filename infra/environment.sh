@@ -2,7 +2,7 @@
 # Makes .venv from requirements.lock: infra/environment.sh
 # Safe to run twice: does nothing when .venv already holds exactly this lock file. One that holds another is changed in
 # place, once everything is downloaded, and not while jobs train from it. One whose set-up did not end is made anew.
-# Needs Python 3.11 or newer with venv (PYTHON=... names one), and PyPI or the mirror that pip is set to.
+# Needs Python 3.11 or newer with venv (PYTHON=... names one), and PyPI or the mirror that uv or pip is set to.
 set -Eeuo pipefail
 shopt -s inherit_errexit # a failing line ends a $(...) too
 ROOT=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
@@ -70,8 +70,8 @@ install() {
     lock_entry_of_uv >"$entry"
     "$VENV/bin/python" -m pip install --quiet --disable-pip-version-check --no-deps --require-hashes -r "$entry"
     rm -f "$entry"
-    # The mirror that pip is told of, which uv does not look for.
-    index=${UV_DEFAULT_INDEX:-${PIP_INDEX_URL:-$("$VENV/bin/python" -m pip config get global.index-url 2>/dev/null || true)}}
+    # Without one of its own, the mirror that pip is told of, which uv does not look for; it goes before one in a uv.toml.
+    index=${UV_DEFAULT_INDEX:-${UV_INDEX_URL:-${PIP_INDEX_URL:-$("$VENV/bin/python" -m pip config get global.index-url 2>/dev/null || true)}}}
     unset UV_DEFAULT_INDEX
     [[ -z $index ]] || export UV_DEFAULT_INDEX=$index
     # Compiled once here: where PYTHONDONTWRITEBYTECODE is set, every worker would otherwise compile torch for 15 s.

@@ -95,9 +95,10 @@ MIRROR = "https://mirror.example/simple"
         ({}, "none"),
         ({"SET_FOR_PIP": MIRROR}, MIRROR),
         ({"PIP_INDEX_URL": MIRROR, "SET_FOR_PIP": "https://other.example"}, MIRROR),
+        ({"UV_INDEX_URL": MIRROR, "PIP_INDEX_URL": "https://other.example"}, MIRROR),
         ({"UV_DEFAULT_INDEX": MIRROR, "PIP_INDEX_URL": "https://other.example"}, MIRROR),
     ],
 )
-def test_what_is_downloaded_comes_from_the_mirror_that_pip_is_set_to(checkout, given, index):
+def test_what_is_downloaded_comes_from_the_mirror_that_uv_or_else_pip_is_set_to(checkout, given, index):
     assert set_up(checkout, **given).returncode == 0
     assert (checkout / "index").read_text() == f"{index}\n"

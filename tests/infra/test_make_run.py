@@ -139,6 +139,13 @@ def test_the_progress_of_a_job_which_the_notebook_has_in_its_panel_is_printed_to
     assert "Succeeded" in "\n".join(lines[1:])
 
 
+def test_a_mirror_of_pypi_is_no_misspelt_parameter(make):
+    done = make(
+        "known", "PIP_INDEX_URL=https://mirror.example/simple", "UV_DEFAULT_INDEX=https://mirror.example/simple"
+    )
+    assert done.returncode == 0, done.stderr
+
+
 def test_only_what_make_run_and_the_notebook_take_is_listed(run):
     _, done = run("LABLE=topic")
     assert unnamed(done.stderr, "LABLE", "did you mean LABEL?", "WORKERS", "STORE") == []
