@@ -12,7 +12,7 @@ import socket
 import subprocess
 import time
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -29,7 +29,10 @@ _PR_SET_PDEATHSIG = 1
 
 @dataclass(frozen=True)
 class S3Server:
-    """A running server: where it listens, its root credentials, its bucket, and the folder with its data."""
+    """A running server: where it listens, its root credentials, its bucket, and the folder with its data.
+
+    ``jobs``: the key of jobs, which SeaweedFS has from its start, and others once they are set up.
+    """
 
     kind: str
     port: int
@@ -38,6 +41,7 @@ class S3Server:
     bucket: str
     folder: Path
     host: str = "127.0.0.1"
+    jobs: tuple[str, str] = field(default_factory=lambda: (secrets.token_hex(8), secrets.token_hex(20)))
 
     @property
     def endpoint(self) -> str:
@@ -130,7 +134,7 @@ def _seaweedfs(server: S3Server, data: Path) -> tuple[list[str], dict[str, str]]
     options += ["-s3.port.iceberg=0", "-s3.port.lance=0", f"-s3.port={server.port}"]
     options += [f"-{name}={free_port()}" for name in (*inner, "s3.port.grpc")]
     variables = {"ROOT_USER": server.access_key, "ROOT_PASSWORD": server.secret_key}
-    variables |= {"JOBS_USER": secrets.token_hex(8), "JOBS_PASSWORD": secrets.token_hex(20)}
+    variables |= {"JOBS_USER": server.jobs[0], "JOBS_PASSWORD": server.jobs[1]}
     return ["-logtostderr=true", "server", *options], variables | {"WEED_MASTER_VOLUME_GROWTH_COPY_1": "1"}
 
 
