@@ -16,6 +16,7 @@ from train_func.worker import store_wait
 from train_func.worker.ledger import Ledger
 from train_func.worker.rank import reporting
 from train_func.worker.stop import Stop, Stopped
+from train_func.worker.store_wait import KEY_SECONDS
 from train_func.worker.supervisor import attempt as attempt_module
 from train_func.worker.supervisor import main
 from train_func.worker.supervisor.attempt import WorkerAttempt
@@ -138,28 +139,32 @@ def storage(reason):
 
 
 @pytest.mark.parametrize(
-    ("error", "has_probed", "others_train", "code"),
+    ("worker", "error", "has_probed", "others_train", "code", "pauses"),
     [
-        (storage("credentials"), False, True, exits.PERMISSION),  # no pod ever had a better key, for all that it knows
-        (storage("credentials"), True, False, exits.KEY),
-        (storage("full"), True, False, exits.FULL),
-        (storage("full"), True, True, exits.PEER),
-        (storage("unreachable"), True, True, exits.UNREACHABLE),
-        (FileNotFoundError("a volume"), True, False, exits.CODE),
-        (FileNotFoundError("a volume"), True, True, exits.PEER),
+        # No pod ever had a better key, for all that it knows.
+        (0, storage("credentials"), False, True, exits.PERMISSION, []),
+        (1, storage("credentials"), False, True, exits.KEY, [KEY_SECONDS]),
+        (1, storage("credentials"), True, False, exits.KEY, [KEY_SECONDS - 20]),
+        (1, storage("full"), True, False, exits.FULL, []),
+        (1, storage("full"), True, True, exits.PEER, []),
+        (1, storage("unreachable"), True, True, exits.UNREACHABLE, []),
+        (1, FileNotFoundError("a volume"), True, False, exits.CODE, []),
+        (1, FileNotFoundError("a volume"), True, True, exits.PEER, []),
     ],
     ids=str,
 )
 def test_a_pod_that_another_one_may_do_better_than_ends_with_a_code_that_is_retried(
-    tmp_path, monkeypatch, error, has_probed, others_train, code
+    tmp_path, monkeypatch, worker, error, has_probed, others_train, code, pauses
 ):
     def prepare(supervisor):
-        supervisor._heartbeat = SimpleNamespace() if has_probed else None
+        supervisor._heartbeat = SimpleNamespace(refused_seconds=20.0) if has_probed else None
         raise error
 
+    paused = []  # while the Secret follows an exchange of the key
+    monkeypatch.setattr(Stop, "pause", lambda stop, seconds: paused.append(seconds))
     monkeypatch.setattr(main.Supervisor, "_prepare", prepare)
     monkeypatch.setattr(main, "kill_descendants", lambda **options: None)
-    supervisor = Supervisor(environment_of(1, tmp_path), LogTee(), Stop())
+    supervisor = Supervisor(environment_of(worker, tmp_path), LogTee(), Stop())
     supervisor._lead = SimpleNamespace(others_train=lambda: others_train)
     verdict = supervisor.run()
-    assert (verdict.exit_code, unnamed(verdict.message, error)) == (code, [])
+    assert (verdict.exit_code, unnamed(verdict.message, error), paused) == (code, [], pauses)
