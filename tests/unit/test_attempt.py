@@ -20,8 +20,10 @@ from train_func.worker.store_wait import KEY_SECONDS
 from train_func.worker.supervisor import attempt as attempt_module
 from train_func.worker.supervisor import main
 from train_func.worker.supervisor.attempt import WorkerAttempt
+from train_func.worker.supervisor.coordinator import GroupPhase
 from train_func.worker.supervisor.log import LogTee
 from train_func.worker.supervisor.main import Supervisor
+from train_func.worker.supervisor.verdict import stop_verdict
 
 
 class AwayOnce:
@@ -106,32 +108,44 @@ def begin_ago(store, record, seconds):
     store.put(record.keys.attempt(1).lease, replace(lease, started=started.isoformat()).to_json())
 
 
-@pytest.mark.parametrize("is_over", [True, False])
+@pytest.mark.parametrize(("is_over", "has_ranks"), [(True, False), (False, True), (False, False)])
 def test_the_deadline_counts_from_the_first_attempt_however_many_pods_there_were(
-    record, store, attempt_of, member, monkeypatch, is_over
+    record, store, attempt_of, member, monkeypatch, is_over, has_ranks
 ):
     begin_ago(store, record, record.run.deadline - (-1 if is_over else 60))
     stop = Stop()
 
-    def run(*given):
-        given[-1]("a sign of progress")
+    def wait(watch):
+        watch()
         stop.check()
         now[0] += 60
-        given[-1]("a sign of progress")
+        watch()
         stop.check()
 
-    now = [1000.0]
+    def launcher(*given):
+        run = (lambda _: wait(given[-1])) if has_ranks else (lambda _: True)
+        return SimpleNamespace(run=run, ends=list, step=0, out_of_memory=False)
+
+    def hear(phase, *others, **says):
+        if phase is GroupPhase.FINISH:  # ranks of another worker are not done
+            wait(says["watch"])
+        return SimpleNamespace(members=(0,), lease=says.get("lease"), refused=says.get("refused"))
+
+    now, told = [1000.0], []
     monkeypatch.setattr(attempt_module, "time", SimpleNamespace(monotonic=lambda: now[0]))
-    monkeypatch.setattr(attempt_module, "Launcher", lambda *given: SimpleNamespace(run=lambda _: run(*given)))
+    monkeypatch.setattr(attempt_module, "Launcher", launcher)
+    member.hear, member.fail = hear, lambda verdict, *given, **options: told.append(verdict.exit_code)
     made = attempt_of(stop=stop)
     if is_over:
         verdict = made.run(member, SimpleNamespace())
-        assert (verdict.exit_code, verdict.cause) == (exits.DEADLINE, "deadline")
-        assert unnamed(verdict.message, f"{record.run.deadline} s") == []
     else:
         with pytest.raises(Stopped, match="deadline"):
             made.run(member, SimpleNamespace(start=lambda *given, **options: None))
         assert now[0] == 1060.0
+        verdict = made.close(stop_verdict(0, "SIGTERM"))
+        assert told == [exits.STOPPED]  # for which the ranks of all workers save
+    assert (verdict.exit_code, verdict.cause) == (exits.DEADLINE, "deadline")
+    assert unnamed(verdict.message, f"{record.run.deadline} s") == []
 
 
 def storage(reason):
