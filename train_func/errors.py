@@ -51,6 +51,7 @@ StorageReason = Literal[
     "replaced",  # a later attempt of the same job has begun
     "unreachable",
     "credentials",  # none found, or the key is wrong
+    "unproven",  # the key could not be shown or judged at the moment: its provider is away, or a clock is wrong
     "denied",  # the key is right, the permission is missing
     "bucket",  # the bucket, or the folder above the store, does not exist
     "full",

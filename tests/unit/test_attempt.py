@@ -16,11 +16,14 @@ from train_func.worker import store_wait
 from train_func.worker.ledger import Ledger
 from train_func.worker.rank import reporting
 from train_func.worker.stop import Stop, Stopped
+from train_func.worker.store_wait import KEY_SECONDS
 from train_func.worker.supervisor import attempt as attempt_module
 from train_func.worker.supervisor import main
 from train_func.worker.supervisor.attempt import WorkerAttempt
+from train_func.worker.supervisor.coordinator import GroupPhase
 from train_func.worker.supervisor.log import LogTee
 from train_func.worker.supervisor.main import Supervisor
+from train_func.worker.supervisor.verdict import stop_verdict
 
 
 class AwayOnce:
@@ -105,32 +108,44 @@ def begin_ago(store, record, seconds):
     store.put(record.keys.attempt(1).lease, replace(lease, started=started.isoformat()).to_json())
 
 
-@pytest.mark.parametrize("is_over", [True, False])
+@pytest.mark.parametrize(("is_over", "has_ranks"), [(True, False), (False, True), (False, False)])
 def test_the_deadline_counts_from_the_first_attempt_however_many_pods_there_were(
-    record, store, attempt_of, member, monkeypatch, is_over
+    record, store, attempt_of, member, monkeypatch, is_over, has_ranks
 ):
     begin_ago(store, record, record.run.deadline - (-1 if is_over else 60))
     stop = Stop()
 
-    def run(*given):
-        given[-1]("a sign of progress")
+    def wait(watch):
+        watch()
         stop.check()
         now[0] += 60
-        given[-1]("a sign of progress")
+        watch()
         stop.check()
 
-    now = [1000.0]
+    def launcher(*given):
+        run = (lambda _: wait(given[-1])) if has_ranks else (lambda _: True)
+        return SimpleNamespace(run=run, ends=list, step=0, out_of_memory=False)
+
+    def hear(phase, *others, **says):
+        if phase is GroupPhase.FINISH:  # ranks of another worker are not done
+            wait(says["watch"])
+        return SimpleNamespace(members=(0,), lease=says.get("lease"), refused=says.get("refused"))
+
+    now, told = [1000.0], []
     monkeypatch.setattr(attempt_module, "time", SimpleNamespace(monotonic=lambda: now[0]))
-    monkeypatch.setattr(attempt_module, "Launcher", lambda *given: SimpleNamespace(run=lambda _: run(*given)))
+    monkeypatch.setattr(attempt_module, "Launcher", launcher)
+    member.hear, member.fail = hear, lambda verdict, *given, **options: told.append(verdict.exit_code)
     made = attempt_of(stop=stop)
     if is_over:
         verdict = made.run(member, SimpleNamespace())
-        assert (verdict.exit_code, verdict.cause) == (exits.DEADLINE, "deadline")
-        assert unnamed(verdict.message, f"{record.run.deadline} s") == []
     else:
         with pytest.raises(Stopped, match="deadline"):
             made.run(member, SimpleNamespace(start=lambda *given, **options: None))
         assert now[0] == 1060.0
+        verdict = made.close(stop_verdict(0, "SIGTERM"))
+        assert told == [exits.STOPPED]  # for which the ranks of all workers save
+    assert (verdict.exit_code, verdict.cause) == (exits.DEADLINE, "deadline")
+    assert unnamed(verdict.message, f"{record.run.deadline} s") == []
 
 
 def storage(reason):
@@ -138,28 +153,32 @@ def storage(reason):
 
 
 @pytest.mark.parametrize(
-    ("error", "has_probed", "others_train", "code"),
+    ("worker", "error", "has_probed", "others_train", "code", "pauses"),
     [
-        (storage("credentials"), False, True, exits.PERMISSION),  # no pod ever had a better key, for all that it knows
-        (storage("credentials"), True, False, exits.KEY),
-        (storage("full"), True, False, exits.FULL),
-        (storage("full"), True, True, exits.PEER),
-        (storage("unreachable"), True, True, exits.UNREACHABLE),
-        (FileNotFoundError("a volume"), True, False, exits.CODE),
-        (FileNotFoundError("a volume"), True, True, exits.PEER),
+        # No pod ever had a better key, for all that it knows.
+        (0, storage("credentials"), False, True, exits.PERMISSION, []),
+        (1, storage("credentials"), False, True, exits.KEY, [KEY_SECONDS]),
+        (1, storage("credentials"), True, False, exits.KEY, [KEY_SECONDS - 20]),
+        (1, storage("full"), True, False, exits.FULL, []),
+        (1, storage("full"), True, True, exits.PEER, []),
+        (1, storage("unreachable"), True, True, exits.UNREACHABLE, []),
+        (1, FileNotFoundError("a volume"), True, False, exits.CODE, []),
+        (1, FileNotFoundError("a volume"), True, True, exits.PEER, []),
     ],
     ids=str,
 )
 def test_a_pod_that_another_one_may_do_better_than_ends_with_a_code_that_is_retried(
-    tmp_path, monkeypatch, error, has_probed, others_train, code
+    tmp_path, monkeypatch, worker, error, has_probed, others_train, code, pauses
 ):
     def prepare(supervisor):
-        supervisor._heartbeat = SimpleNamespace() if has_probed else None
+        supervisor._heartbeat = SimpleNamespace(refused_seconds=20.0) if has_probed else None
         raise error
 
+    paused = []  # while the Secret follows an exchange of the key
+    monkeypatch.setattr(Stop, "pause", lambda stop, seconds: paused.append(seconds))
     monkeypatch.setattr(main.Supervisor, "_prepare", prepare)
     monkeypatch.setattr(main, "kill_descendants", lambda **options: None)
-    supervisor = Supervisor(environment_of(1, tmp_path), LogTee(), Stop())
+    supervisor = Supervisor(environment_of(worker, tmp_path), LogTee(), Stop())
     supervisor._lead = SimpleNamespace(others_train=lambda: others_train)
     verdict = supervisor.run()
-    assert (verdict.exit_code, unnamed(verdict.message, error)) == (code, [])
+    assert (verdict.exit_code, unnamed(verdict.message, error), paused) == (code, [], pauses)

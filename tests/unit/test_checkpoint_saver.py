@@ -235,10 +235,11 @@ def test_what_is_left_of_the_grace_period_at_the_vote_decides_which_save_is_fini
 @pytest.mark.parametrize("is_over", [False, True])
 @pytest.mark.parametrize(("reason", "saved"), [("unreachable", [8]), ("denied", [])])
 def test_the_last_checkpoint_is_tried_again_while_the_store_is_away_and_the_grace_period_lasts(
-    saving, tmp_path, monkeypatch, is_over, reason, saved
+    saving, tmp_path, monkeypatch, capsys, is_over, reason, saved
 ):
     monkeypatch.setenv("TRAIN_FUNC_GRACE_SECONDS", "40")
     monkeypatch.setattr(saver_module, "PAUSE_SECONDS", 0.01)
+    monkeypatch.setattr(saver_module, "NOTICE_SECONDS", 0.0)
     upload, failures = saving.store.upload, [StorageFailed("refused", reason=reason)] * 3
 
     def fails(*args, **options):
@@ -267,6 +268,7 @@ def test_the_last_checkpoint_is_tried_again_while_the_store_is_away_and_the_grac
     restored = again.restore(torch.device("cpu"))
     assert ([restored.step] if restored else []) == saved
     assert not restored or torch.equal(restored.training["w"], torch.arange(101))
+    assert capsys.readouterr().out.count("save the last checkpoint") == 3 * len(saved)  # again and again, for an alert
 
 
 @pytest.mark.parametrize(

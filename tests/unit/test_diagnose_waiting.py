@@ -78,13 +78,13 @@ def killed(job: RecordedJob) -> None:
     event |= {"reason": "Error", "message": f"{event['message']}worker 0 meets the others\n[rank 0] slow 0\n"}
 
 
-def without_a_store(pods: int) -> Callable[[RecordedJob], None]:
-    """The workers of the first pods could not reach the store, which their supervisor wrote down."""
+def without_a_store(pods: int, code: int = 144, cause: str = "storage") -> Callable[[RecordedJob], None]:
+    """The workers of the first pods ended so for a fault of the store, which their supervisor wrote down."""
 
     def change(job: RecordedJob) -> None:
         ended("OOMKilled", pods)(job)
-        words = {"format": 1, "attempt": None, "exit_code": 144, "cause": "storage", "message": "s3://b: no such host"}
-        what = f"Error pod job-a-worker-0 container pytorch exitCode: 144 terminated message: {json.dumps(words)}"
+        words = {"format": 1, "attempt": None, "exit_code": code, "cause": cause, "message": "s3://b: no such host"}
+        what = f"Error pod job-a-worker-0 container pytorch exitCode: {code} terminated message: {json.dumps(words)}"
         event_of(job, "OOMKilled").update(reason="Error", message=what)
 
     return change
@@ -184,6 +184,8 @@ WAITS = [
     case(OOM, "memory", "worker 0; memory limit", "memory=...", ended("OOMKilled", pods=1, times=7)),
     case(OOM, "memory", "worker 0; memory limit", "memory=...", ended("OOMKilled", pods=3)),
     case(OOM, "storage", "worker 0; exit code 144; no such host", "s3_endpoint=...", without_a_store(2)),
+    # One that leaves as others do, for a fault of its own, while they train.
+    case(OOM, "storage", "worker 0; exit code 145; no such host", "started again", without_a_store(4, 145)),
     case(START, "image", "worker 0", "make image", ended("StartError", pods=1, times=7)),
     case(START, "image", "worker 0; nosuchcmd", "make image", ended("StartError", pods=2)),
 ]
@@ -209,6 +211,7 @@ HOPELESS = [
     case(OOM, "memory", "worker 0", "more memory=...", ended("OOMKilled", pods=4)),
     case(OOM, "memory", "memory limit", "more memory=...", ended_with_other_words(4)),
     case(OOM, "storage", "worker 0; exit code 144; no such host", "s3_endpoint=...", without_a_store(3)),
+    case(OOM, "storage", "worker 0; exit code 150", "store_secret=...", without_a_store(3, 150)),
     case(DISK, "storage", '"20Mi"', "raise disk=...", evicted(FOLDER, times=3)),
 ]
 
@@ -312,6 +315,13 @@ def test_what_happened_to_workers_comes_in_the_order_of_its_times():
         for worker, (name, ended) in enumerate(zip(names, [*times, None], strict=True))
     ]
     assert [each.worker for each in incidents(pods, [], 3)] == [1, 0, 2]
+
+
+@pytest.mark.parametrize("cause", ["peer", "preemption"])
+def test_a_worker_that_follows_another_one_is_no_news(cause):
+    job = RecordedJob(OOM)
+    without_a_store(3, 145, cause)(job)
+    assert looked(job)[0] == []
 
 
 def test_a_worker_that_stays_because_its_node_is_back_has_not_been_removed():

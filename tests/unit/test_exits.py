@@ -84,9 +84,10 @@ def test_every_exception_has_its_exit(error, code, cause):
     assert exit_of(error) == Exit(code, cause)
 
 
-def test_every_reason_of_a_storage_failure_has_an_exit_and_three_are_retried():
+def test_every_reason_of_a_storage_failure_has_an_exit_and_those_that_another_pod_may_not_meet_are_retried():
     exits = {reason: exit_of(storage(reason)).code for reason in get_args(StorageReason)}
-    assert {reason for reason, code in exits.items() if retryable(code)} == {"unreachable", "replaced", "credentials"}
+    retried = {"unreachable", "replaced", "credentials", "unproven"}
+    assert {reason for reason, code in exits.items() if retryable(code)} == retried
     assert all(64 <= code <= 78 for code in exits.values() if not retryable(code))
 
 

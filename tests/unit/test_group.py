@@ -1,5 +1,6 @@
 """The members of a group: they find a lead, wait for one another, hear why a round ends, begin again, and leave."""
 
+import math
 import signal
 import socket
 import threading
@@ -281,12 +282,20 @@ def test_a_lead_shows_that_it_lives_while_it_has_enough_workers_and_answers_none
         first.lead.check()
 
 
-@pytest.mark.parametrize("beats", [True, False])
-def test_a_worker_without_a_group_sees_whether_the_others_train(store, seeks, monkeypatch, beats):
-    worker = seeks(1)
+@pytest.mark.parametrize("after", [0.0, lead.LEAD_SILENCE_SECONDS + 2 * lead.SECONDS_PER_WORKER, math.inf])
+def test_a_worker_without_a_group_sees_whether_the_others_train_or_one_of_them_will_lead(
+    store, seeks, monkeypatch, after
+):
+    worker, slept = seeks(1), 0.0
     put_lead(store, 1, 1)
-    monkeypatch.setattr(lead.time, "sleep", lambda seconds: put_lead(store, 1, 1, beat=int(beats)))
-    assert worker.lead.others_train() is beats
+
+    def sleep(seconds):
+        nonlocal slept
+        slept += seconds
+        put_lead(store, 1, 1, beat=int(slept > after))
+
+    monkeypatch.setattr(lead.time, "sleep", sleep)
+    assert worker.lead.others_train() is math.isfinite(after)
 
 
 def test_a_store_that_denies_ends_the_search_for_a_lead_at_once():

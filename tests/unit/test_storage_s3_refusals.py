@@ -11,6 +11,7 @@ import threading
 import time
 
 import pytest
+from botocore.exceptions import ClientError, MetadataRetrievalError
 
 from tests.api_servers import Answer, ApiServer, running
 from tests.messages import refusal, unnamed
@@ -19,6 +20,7 @@ from tests.s3_servers import KINDS, PROGRAMS, add_minio_user, free_port, needed,
 from tests.swapless_server import swapless_server
 from train_func.storage import open_store, probe
 from train_func.storage import s3 as s3_module
+from train_func.storage.s3_faults import read_fault
 from train_func.wire.exits import USAGE, exit_of
 
 MIB = 1 << 20
@@ -86,6 +88,19 @@ def test_missing_credentials_are_told_with_where_they_come_from(environment, tmp
     present = {name: value for name, value in KEYS.items() if name not in missing}
     environment(present, AWS_ENDPOINT_URL_S3="http://127.0.0.1:9", HOME=str(tmp_path))
     probe_refused("credentials", "AWS_SECRET_ACCESS_KEY", "rootUser")
+
+
+@pytest.mark.parametrize(
+    ("error", "reason"),
+    [
+        (ClientError({"Error": {"Code": "ExpiredToken"}}, "PutObject"), "credentials"),
+        (ClientError({"Error": {"Code": "RequestTimeTooSkewed"}}, "PutObject"), "unproven"),
+        (MetadataRetrievalError(error_msg="no answer"), "unproven"),
+    ],
+    ids=repr,
+)
+def test_a_key_that_could_not_be_judged_is_told_from_a_wrong_one(error, reason):
+    assert read_fault(error).reason == reason
 
 
 def test_a_missing_bucket_is_told(server, environment):

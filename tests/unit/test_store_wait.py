@@ -10,7 +10,7 @@ from tests.recorded_jobs import Clock
 from train_func.errors import StorageFailed
 from train_func.worker import store_wait
 from train_func.worker.stop import Stop
-from train_func.worker.store_wait import patient, patiently
+from train_func.worker.store_wait import KEY_SECONDS, PAUSE_SECONDS, patient, patiently
 
 
 class Away:
@@ -51,6 +51,20 @@ def test_a_patient_store_waits_with_each_call_and_does_none_twice_that_was_done(
     assert away.calls == {"get": 3, "put": 2}
     (said,) = capsys.readouterr().out.splitlines()  # and not one with every try
     assert unnamed(said, "publish", "no answer") == []
+
+
+def test_a_key_that_was_good_before_may_be_refused_for_a_minute(monkeypatch):
+    clock = Clock()
+    monkeypatch.setattr(store_wait, "time", SimpleNamespace(monotonic=clock))
+    monkeypatch.setattr(Stop, "pause", lambda stop, seconds: None)
+    refused = Away(9**9, reason="credentials", clock=clock, seconds=1.0)
+    begun = clock()
+    with pytest.raises(StorageFailed, match="no answer"):
+        patient(refused, Stop(), 900, "publish").put("a")
+    assert KEY_SECONDS - PAUSE_SECONDS <= clock() - begun <= KEY_SECONDS + PAUSE_SECONDS
+    with pytest.raises(StorageFailed):
+        patiently(refused.get, Stop())  # nothing says that it ever was
+    assert refused.calls["get"] == 1
 
 
 @pytest.mark.parametrize(("seconds", "waited"), [(3.0, 60.0), (600.0, 600.0)])

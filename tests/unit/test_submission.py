@@ -373,7 +373,15 @@ def test_a_key_that_the_store_refuses_for_a_while_ends_the_training_and_other_fa
         heartbeat.check()
         now += uploads.KEY_SECONDS
 
-    for reason in ("credentials", "", "unreachable", "denied", "full", "credentials"):  # answers heal the first
+    for reason in (
+        "credentials",
+        "",
+        "unreachable",
+        "denied",
+        "full",
+        "unproven",
+        "credentials",
+    ):  # answers heal the first
         beat(reason)
     with pytest.raises(StorageFailed, match="no such key"):
         beat("credentials")

@@ -9,14 +9,16 @@ from urllib3.exceptions import HTTPError, NameResolutionError
 from train_func.errors import StorageReason
 
 _ENDPOINT = "AWS_ENDPOINT_URL_S3 (workers of a cluster: s3_endpoint=... or TRAIN_FUNC_S3_ENDPOINT, where you submit)"
+_KEYS = (
+    "Set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, with temporary keys AWS_SESSION_TOKEN too (workers of a cluster "
+    "get them from the Secret that store_secret=... names, keys rootUser, rootPassword and sessionToken); see whether "
+    "the clock of this machine is right"
+)
 _REMEDIES: dict[StorageReason, str] = {
     "absent": "list() shows which objects there are",
     "conflict": "Another writer was first; read the object again",
-    "credentials": (
-        "Set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, with temporary keys AWS_SESSION_TOKEN too (workers of a "
-        "cluster get them from the Secret that store_secret=... names, keys rootUser, rootPassword and sessionToken); "
-        "see whether the clock of this machine is right"
-    ),
+    "credentials": _KEYS,
+    "unproven": _KEYS,
     "denied": "The key is known but lacks {grant}; add that to its policy",
     "bucket": "Make it (mc mb local/{bucket}) or correct the store's address",
     "full": "Free space on the server or raise the bucket's quota",
@@ -37,9 +39,8 @@ _REMEDIES: dict[StorageReason, str] = {
 _CODES: dict[StorageReason, str] = {
     "absent": "NoSuchKey NoSuchUpload",
     "conflict": "PreconditionFailed ConditionalRequestConflict",
-    "credentials": (
-        "InvalidAccessKeyId SignatureDoesNotMatch InvalidToken InvalidTokenId ExpiredToken RequestTimeTooSkewed"
-    ),
+    "credentials": "InvalidAccessKeyId SignatureDoesNotMatch InvalidToken InvalidTokenId ExpiredToken",
+    "unproven": "RequestTimeTooSkewed",
     "denied": "AccessDenied",
     "bucket": "NoSuchBucket",
     "full": "XMinioStorageFull XMinioAdminBucketQuotaExceeded QuotaExceeded",
@@ -69,11 +70,10 @@ KNOWN = (boto.BotoCoreError, boto.ClientError, HTTPError, Damaged, RetriesExceed
 _OF_CREDENTIALS = (
     boto.NoCredentialsError,
     boto.PartialCredentialsError,
-    boto.CredentialRetrievalError,
     boto.ProfileNotFound,
     boto.ConfigParseError,
-    boto.MetadataRetrievalError,
 )
+_OF_PROVIDER = (boto.CredentialRetrievalError, boto.MetadataRetrievalError)
 
 
 @dataclass(frozen=True)
@@ -108,6 +108,8 @@ def read_fault(error: Exception) -> S3Fault:
         return S3Fault("damaged", f"damaged bytes: {error}", is_repeated=True)
     if isinstance(error, _OF_CREDENTIALS):
         return S3Fault("credentials", str(error))
+    if isinstance(error, _OF_PROVIDER):
+        return S3Fault("unproven", str(error))
     if isinstance(error, (boto.SSLError, boto.ParamValidationError, boto.InvalidRegionError)):
         return S3Fault("address", str(error))
     cause = getattr(error, "kwargs", {}).get("error") or error

@@ -61,6 +61,7 @@ _STORAGE: dict[StorageReason, int] = {
     "absent": MISSING,
     "bucket": MISSING,
     "credentials": KEY,
+    "unproven": KEY,
     "denied": PERMISSION,
     "full": FULL,
     "conflict": FENCED,

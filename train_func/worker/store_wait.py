@@ -13,6 +13,7 @@ from train_func.worker.stop import Stop
 
 STORE_SECONDS = 60.0  # longest wait for a store that is away, before the training
 RECORD_SECONDS = 15.0  # longest wait of a worker's end for the store
+KEY_SECONDS = 60.0  # for which the store refuses a key, as the Secret may follow an exchange of it later
 PAUSE_SECONDS = 3.0  # between two tries
 NOTICE_SECONDS = 15.0  # between two lines that say what is waited for
 
@@ -36,7 +37,7 @@ def patient(store: Store, stop: Stop, seconds: float, purpose: str) -> Store:
 
     Each call waits by itself, so that what has arrived is not sent again. The time begins anew with the first failure
     after an answer: an upload that takes longer than ``seconds`` and then fails is worth the whole wait. ``purpose``:
-    what the wait is for, in words.
+    what the wait is for, in words. The key was good before, so its refusal is waited for too, KEY_SECONDS at most.
     """
     return cast(Store, _Patient(store, stop, seconds, purpose))
 
@@ -56,11 +57,13 @@ class _Patient:
             try:
                 result = call()
             except StorageFailed as failure:
-                if not failure.retryable:
+                is_refused = failure.reason == "credentials" and self._store is not None
+                if not (failure.retryable or is_refused):
                     self._until = None
                     raise
                 now = time.monotonic()
-                self._until = self._until or now + self._seconds
+                seconds = min(KEY_SECONDS, self._seconds) if is_refused else self._seconds
+                self._until = self._until or now + seconds
                 if now + PAUSE_SECONDS > self._until:
                     raise
                 if now > self._next_notice:

@@ -21,10 +21,13 @@ SHORT_LIFE_SECONDS = 120.0
 EVICTION_REASONS = frozenset(EVICTED.split())
 _STARTED_AGAIN = "it is started again"
 _NOT_KNOWN = datetime.max.replace(tzinfo=UTC)  # of what a pod shows at the moment: it is the newest
-_OTHER_STORE = (
-    "make the store's address reachable for the workers, or cancel the job and name another: s3_endpoint=... of "
-    "Cluster(...) or TRAIN_FUNC_S3_ENDPOINT"
-)
+_HELP = {
+    exits.UNREACHABLE: (
+        "make the store's address reachable for the workers, or cancel the job and name another: s3_endpoint=... of "
+        "Cluster(...) or TRAIN_FUNC_S3_ENDPOINT"
+    ),
+    exits.KEY: "put a key that the store takes into the Secret that store_secret=... of Cluster(...) names",
+}
 
 
 @dataclass(frozen=True)
@@ -66,7 +69,7 @@ def incidents(pods: Sequence[Pod], events: Sequence[JobEvent], max_attempts: int
         if event.object == f"Pod/{event.pod}" and event.reason in EVICTION_REASONS:
             key = f"eviction {event.pod} {event.uid or event.time}"
             evict(key, event.worker, event.reason, event.message, event.time)
-        elif end and exits.retryable(end.code) and exits.cause_of(end.code) != "peer":
+        elif end and exits.retryable(end.code) and not _follows(end.code, end.message):
             first = begun.setdefault((event.worker, event.reason, end.code), event.since or event.time)
             num_ends = 1 + sum(first < start <= event.time for start in starts.get(event.worker, ()))
             diagnosis = end_of(event)
@@ -80,6 +83,12 @@ def incidents(pods: Sequence[Pod], events: Sequence[JobEvent], max_attempts: int
         if pod.reason in EVICTION_REASONS and not pod.unheard_since:
             evict(f"eviction {pod.name} {pod.uid}", pod.worker, pod.reason, pod.message, pod.ended)
     return sorted(happened.values(), key=lambda incident: incident.time or _NOT_KNOWN)
+
+
+def _follows(code: int, message: str) -> bool:
+    """Returns whether a worker ended only because others did; one alone may leave with PEER for a fault of its own."""
+    cause = termination(message)[0] or exits.cause_of(code)
+    return cause == "peer" or (code == exits.PEER and cause == "preemption")
 
 
 def container_starts(pods: Sequence[Pod], events: Iterable[JobEvent]) -> dict[int, list[datetime]]:
@@ -100,7 +109,7 @@ def end_of(event: JobEvent) -> Diagnosis:
     code, (written, words) = event.end.code, termination(event.end.message)
     reason = look_up(event.reason, "")
     cause = reason.cause if reason else written or exits.cause_of(code)
-    help_ = reason.remedy if reason else _OTHER_STORE if cause == "storage" else ""
+    help_ = reason.remedy if reason else _HELP.get(code, "")
     remedy = f"{_STARTED_AGAIN}; if that does not help: {help_}" if help_ else _STARTED_AGAIN
     what = f"worker {event.worker} {ending(code, event.reason, event.end.message)}"
     return Diagnosis(cause, what, remedy, worker_message=words if written else "")

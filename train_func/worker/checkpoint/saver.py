@@ -27,6 +27,7 @@ from train_func.wire.events import CheckpointFailed, CheckpointSaved, Event, Not
 from train_func.worker.attempt_records import Fenced
 from train_func.worker.checkpoint.checkpoint_store import BEST, FROZEN, TRAINING, Checkpoints, Manifest, of_rank
 from train_func.worker.checkpoint.state import State
+from train_func.worker.store_wait import NOTICE_SECONDS
 
 SHARE = 50  # how many times as long as a checkpoint took the next one waits, unless the Run says
 SHORTEST_SECONDS = 10.0  # between two, at least, unless the Run says
@@ -148,11 +149,11 @@ class Saver:
     def insist(self, seconds_left: Callable[[], float]) -> None:
         """Waits for the checkpoint on its way; while the store is away and time is left, sends it again."""
         self.wait()
-        is_told = False
+        notice = time.monotonic()
         while self._unsent and seconds_left() > PAUSE_SECONDS:
             snapshot, copy, failure = self._unsent
-            if not is_told:
-                is_told, purpose = True, "save the last checkpoint"
+            if time.monotonic() >= notice:
+                notice, purpose = time.monotonic() + NOTICE_SECONDS, "save the last checkpoint"
                 self._say(WaitsForStore(seconds_left=seconds_left(), message=str(failure), purpose=purpose))
             time.sleep(PAUSE_SECONDS)
             self._start(snapshot, copy, {}, 0.0)

@@ -96,6 +96,7 @@ class WorkerAttempt:
         self._is_silent = False  # the store, at the end
         self._until = 0.0  # monotonic seconds; set anew where an end is written down
         self._deadline = math.inf  # of the run, in the lead; monotonic seconds
+        self._late: Verdict | None = None  # for an end by it
         self.launcher: Launcher | None = None
         self.lease: Lease | None = None
         self.finishes = False
@@ -130,7 +131,8 @@ class WorkerAttempt:
             member.look()  # a group that has ended needs no number
             lease = patiently(self._ledger.claim, self._stop)
             self._begin(lease)  # its end is on record also where the others never hear of it
-            refused = account.verdict(worker) if account.spent else self._limit_time(account.began)
+            late = self._limit_time(account.began or lease.started)
+            refused = account.verdict(worker) if account.spent else late
         order = member.hear(GroupPhase.PREPARE, lease=lease, refused=refused)
         assert order.lease is not None  # the lead has claimed it before that phase
         if not member.is_lead:
@@ -177,19 +179,22 @@ class WorkerAttempt:
         The deadline of a pod begins anew with each pod. ``began``: when the first group of the submission formed.
         """
         deadline = self._record.run.deadline
-        spent = (datetime.now(UTC) - datetime.fromisoformat(began)).total_seconds() if began else 0.0
+        spent = (datetime.now(UTC) - datetime.fromisoformat(began)).total_seconds()
         self._deadline = time.monotonic() + deadline - spent
-        if spent < deadline:
-            return None
         message = f"the job was not done after {deadline} s, its deadline; its first attempt began at {began}"
-        return Verdict(exits.DEADLINE, "deadline", message, self._environment.worker)
+        self._late = Verdict(exits.DEADLINE, "deadline", message, self._environment.worker)
+        return self._late if spent >= deadline else None
 
-    def _watch(self, mark: Mark) -> None:
-        """Takes the last sign of progress of rank 0; raises StorageFailed if the store refuses the key of this pod."""
+    def _watch(self, mark: Mark | None = None) -> None:
+        """Takes the last sign of progress of rank 0, if it runs here; only in the lead.
+
+        Raises StorageFailed if the store refuses the key of this pod.
+        """
         if time.monotonic() >= self._deadline and not self._stop.requested:
             self._stop.request("the deadline of the run")
         self._heartbeat.check()
-        self._alerter.look(mark, self._record.run.hang_after)
+        if mark:
+            self._alerter.look(mark, self._record.run.hang_after)
 
     def _begin(self, lease: Lease) -> None:
         self.lease = lease
@@ -206,7 +211,8 @@ class WorkerAttempt:
         environment, lease, stop = self._environment, self.lease, WithinGrace(self._stop)
         assert lease is not None  # no rank starts before
         left = left_loop_verdict(ends, worker=environment.worker)
-        member.hear(GroupPhase.FINISH, GroupPhase.DONE, status=Status.ENDED, left=left)
+        watch = self._watch if member.is_lead else None
+        member.hear(GroupPhase.FINISH, GroupPhase.DONE, watch=watch, status=Status.ENDED, left=left)
         self.finishes = True
         if member.is_lead:
             first = next((end.outcome for end in ends if end.rank == 0), None)
@@ -250,6 +256,8 @@ class WorkerAttempt:
         if self._member:
             left = left_loop_verdict(ends, worker=verdict.worker)
             self._member.fail(verdict, left, went_on=any(end.went_on for end in ends))
+        if self._late and verdict.exit_code == exits.STOPPED and time.monotonic() >= self._deadline:
+            verdict = self._late  # once the others have heard of a stop, for which their ranks save
         if verdict.exit_code == exits.PEER and not verdict.root_cause:
             if root is None and self._member and not self._stop.requested:
                 root = self._member.root()

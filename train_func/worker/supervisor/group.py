@@ -91,8 +91,16 @@ class Member:
         if self.has_gone:
             raise PeersLost("another worker leads the group" if self.is_lead else lost_verdict(self.lead).message)
 
-    def hear(self, *phases: GroupPhase, stop: Stop | None = None, **changes: Any) -> Order:
+    def hear(
+        self,
+        *phases: GroupPhase,
+        stop: Stop | None = None,
+        watch: Callable[[], object] | None = None,
+        **changes: Any,
+    ) -> Order:
         """Reports these changes, and returns the order once the group is in one of these phases.
+
+        ``watch`` is called again and again meanwhile, and may raise.
 
         Raises:
             PeersLost: the round has ended.
@@ -102,6 +110,8 @@ class Member:
         notice = time.monotonic() + NOTICE_SECONDS
         while order.phase not in phases or order.round != self._report.round:
             self.look()
+            if watch:
+                watch()
             if order.phase is GroupPhase.WAIT and time.monotonic() > notice:
                 notice = time.monotonic() + NOTICE_SECONDS
                 reporting.say(WaitsForPeers(endpoint=self.address, why=order.why))

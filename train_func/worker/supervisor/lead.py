@@ -14,6 +14,7 @@ does that (``attempt_records.py``).
 """
 
 import contextlib
+import math
 import socket
 import threading
 import time
@@ -208,11 +209,14 @@ class ElectedLead:
             raise Replaced(f"{self._store.address}/{self._key(newest)} names another lead of the group")
 
     def others_train(self) -> bool:
-        """Returns whether another worker shows within LEAD_SILENCE_SECONDS that it leads enough workers."""
+        """Returns whether another worker leads enough workers, or takes the place of a lead that has gone."""
+        pauses = LEAD_SILENCE_SECONDS + NEWCOMER_SECONDS + SECONDS_PER_WORKER * self._environment.num_workers
         with contextlib.suppress(StorageFailed):
             before = self._newest_record()
-            time.sleep(LEAD_SILENCE_SECONDS)
-            return self._newest_record() != before
+            for _ in range(math.ceil(pauses / LEAD_BEAT_SECONDS)):
+                time.sleep(LEAD_BEAT_SECONDS)
+                if self._newest_record() != before:
+                    return True
         return False
 
     def _beat(self, number: int, record: LeadRecord, coordinator: Coordinator) -> None:

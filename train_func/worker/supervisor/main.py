@@ -1,5 +1,6 @@
 """The supervisor, process 1 of a pod: runs the ranks, ends them in order, and explains their end."""
 
+import contextlib
 import faulthandler
 import os
 import signal
@@ -24,7 +25,7 @@ from train_func.worker.environment import GROUP_SECRET, WEBHOOK, Environment, re
 from train_func.worker.publish.publication import delete_checkpoints
 from train_func.worker.rank import reporting
 from train_func.worker.stop import Stop, Stopped, WithinGrace
-from train_func.worker.store_wait import RECORD_SECONDS, patiently
+from train_func.worker.store_wait import KEY_SECONDS, RECORD_SECONDS, patiently
 from train_func.worker.supervisor import packages
 from train_func.worker.supervisor.alerts.alerter import SEND_SECONDS, Alerter
 from train_func.worker.supervisor.attempt import WorkerAttempt
@@ -206,11 +207,15 @@ class Supervisor:
     def _code_for_pod(self, code: int) -> int:
         """Returns the exit code of a pod for the code of an error in it.
 
-        A new pod may have another key of the store, if the store has taken the one of this pod before. One of a worker
-        without a group may be on a node that can do what this one cannot, and the others train meanwhile.
+        A new pod may have another key of the store, once the Secret has followed an exchange. Worker 0 alone ends the
+        job for a key that was never good: another worker may have come during the exchange. A pod of a worker without a
+        group may be on a node that can do what this one cannot, and the others train meanwhile.
         """
-        if code == exits.KEY and self._heartbeat is None:
+        if code == exits.KEY and self._heartbeat is None and self._environment.worker == 0:
             return exits.PERMISSION
+        if code == exits.KEY:
+            with contextlib.suppress(Stopped):
+                self._stop.pause(KEY_SECONDS - (self._heartbeat.refused_seconds if self._heartbeat else 0.0))
         has_no_group = self._member is None or self._member.has_gone
         if has_no_group and not exits.retryable(code) and self._lead.others_train():
             return exits.PEER

@@ -64,7 +64,7 @@ class Launcher:
         member: Member,
         template: Template,
         hang_after: float,
-        watch: Callable[[Mark], object],
+        watch: Callable[[Mark | None], object],
     ) -> None:
         """Starts nothing yet.
 
@@ -75,9 +75,9 @@ class Launcher:
             member: this worker in the group.
             template: the process that the ranks are forked from.
             hang_after: seconds without progress of a rank that count as a hang.
-            watch: takes the last sign of progress of rank 0, several times a second, in the lead.
+            watch: takes the last sign of progress of rank 0, if that runs here, several times a second, in the lead.
         """
-        self._watch_rank_0 = watch
+        self._watch_in_lead = watch
         self._environment = environment
         self._patience, self._hang_after = PATIENCE_SECONDS, hang_after
         self._log_tee = log_tee
@@ -182,8 +182,7 @@ class Launcher:
             if self._member.is_lead:
                 if event := group_meter.measure(self._member.usages):
                     reporting.say(event)
-                for mark in self._hangs.marks(pids.keys() & {0}).values():
-                    self._watch_rank_0(mark)
+                self._watch_in_lead(self._hangs.marks(pids.keys() & {0}).get(0))
             if stacks.are_asked_for():
                 self._hangs.print_stacks(pids)
             if hang := self._hangs.look(pids, self._member, self._world_size):

@@ -20,11 +20,11 @@ from train_func.wire.layout import AttemptKeys
 from train_func.wire.metrics import Row, row_of, to_csv
 from train_func.wire.records import BEAT_SECONDS, RunRecord, SignOfLife
 from train_func.worker.ledger import newest_submission
+from train_func.worker.store_wait import KEY_SECONDS
 
 LOG_SECONDS = 3.0  # between two uploads of a short log; twice that of one of a MiB, because each carries all of it
 HISTORY_SECONDS = 10.0  # between two uploads of a short file; longer for longer ones, as each carries all of it
 LONGEST_FILE = 2**20  # bytes of a file of a history, after which the next one begins
-KEY_SECONDS = 60.0  # for which the store refuses a key, as the Secret may follow an exchange of it later
 MOST_ROWS = 20_000  # of a file, and as many for the next ones while the store is away; then the oldest go first
 
 
@@ -147,10 +147,15 @@ class Heartbeat(Periodic):
         self._refused_since = 0.0
         self.hasten()
 
+    @property
+    def refused_seconds(self) -> float:
+        """Seconds for which the store has refused the key of this worker, as far as signs were written; else 0."""
+        return time.monotonic() - self._refused_since if self._refusal else 0.0
+
     def check(self) -> None:
         """Raises StorageFailed once the store has refused the key of this worker for KEY_SECONDS."""
         refusal = self._refusal
-        if refusal and time.monotonic() - self._refused_since >= KEY_SECONDS:
+        if refusal and self.refused_seconds >= KEY_SECONDS:
             raise refusal
 
     def finish(self, seconds: float, *, is_over: bool) -> None:
@@ -174,6 +179,6 @@ class Heartbeat(Periodic):
                 self._store.put(self._record.keys.alive, sign.to_json())
         except StorageFailed as failure:
             if failure.reason == "credentials" and self._refusal is None:
-                self._refusal, self._refused_since = failure, time.monotonic()
+                self._refused_since, self._refusal = time.monotonic(), failure
             raise
         self._refusal = None
