@@ -221,6 +221,37 @@ def test_a_move_that_cannot_resume_the_job_says_what_does(server, changed, movin
     assert len(changed) == 1
 
 
+@pytest.mark.parametrize(("away", "words"), [((), ()), (range(1, 10**6), ("suspended", "move(...)"))])
+def test_a_move_whose_suspension_gets_no_answer_resumes_the_job_or_says_so_in_its_time(
+    server, changed, moving, away, words
+):
+    server.away, answer = away, server.answer
+
+    def lost(asked):
+        given, is_first = answer(asked), asked.method == "PATCH" and len(changed) == 1
+        return Answer(503, {"kind": "Status", "message": "it is away", "code": 503}) if is_first else given
+
+    server.answer = lost
+    with refuses("it is away", *words, cause="cluster"):
+        moving.move(to={"zone": "b"}, timeout=0.2)
+    assert [body["spec"]["runPolicy"]["suspend"] for _, _, body in changed] == [True, False][: 1 if away else 2]
+
+
+def test_a_move_waits_for_the_end_of_pods_that_are_made_while_it_suspends_the_job(server, changed, moving):
+    answer, ending = server.answer, []
+
+    def late(asked):
+        given = answer(asked)
+        if "/pods" not in asked.path:
+            return given
+        ending.extend(given.body["items"] if len(changed) == 1 else [])
+        return given if changed else Answer(body={"items": []})
+
+    server.answer = late
+    moving.move(to={"zone": "b"})
+    assert ending
+
+
 def test_what_is_not_there_or_has_a_fixed_shape_is_not_changed(server, backend, changed):
     server.refusal = Answer(404, {"kind": "Status", "message": 'pytorchjobs "nosuch" not found', "code": 404})
     with pytest.raises(JobNotFound, match="'nosuch'"):

@@ -10,6 +10,7 @@ from tests.messages import unnamed
 from tests.recorded_jobs import Clock, RecordedJob, a_record, looked
 from train_func.client.diagnose import JobMonitor
 from train_func.client.diagnose.incidents import incidents
+from train_func.client.kinds.trainjob import TRAINJOB
 from train_func.client.status import Pod
 from train_func.errors import InvalidInput
 
@@ -283,6 +284,25 @@ def test_what_befell_an_earlier_job_of_that_name_is_no_matter_of_this_one(name):
     job = RecordedJob(name).without(pods=True)
     job.recorded["job"]["metadata"]["creationTimestamp"] = "2026-12-31T00:00:00Z"
     assert looked(job, 5)[0::2] == ([], None)
+
+
+def test_the_kubernetes_job_controller_has_ten_minutes_to_make_the_pod_of_a_trainjob_again():
+    job = RecordedJob("evicted").without(pods=True)
+    job.operator = TRAINJOB.operator
+    assert "cluster" not in [diagnosis.cause for diagnosis in looked(job, 630)[0]]
+    assert unnamed(looked(job, 700)[0][-1], "worker 0", "Kubeflow Trainer") == []
+
+
+def test_a_worker_is_not_missing_while_its_job_is_suspended():
+    job, clock = RecordedJob("evicted").without(pods=True), Clock()
+    monitor, conditions = JobMonitor(a_record(), job.operator, clock.now), job.recorded["job"]["status"]["conditions"]
+    told = monitor.look(job.look())
+    suspended(job)
+    monitor.look(job.look())
+    job.recorded["job"]["status"]["conditions"] = conditions
+    for clock.seconds in range(600, 615):
+        told += monitor.look(job.look())
+    assert "cluster" not in [diagnosis.cause for diagnosis in told]
 
 
 def test_a_fault_that_passes_within_moments_is_not_even_told():

@@ -256,9 +256,10 @@ def test_a_name_that_is_withdrawn_leads_to_no_run_and_leaves_no_file_and_the_run
 def test_a_withdrawn_name_goes_on_counting_and_what_was_fetched_by_it_is_gone(store, tmp_path):
     first, second = put_model(store, 0.1, accuracy=0.9), put_model(store, 0.2, accuracy=0.1)
     promote(store, first, "reviews")
-    by_run, by_name = attach(first.name).fetch(), attach("reviews").fetch()
+    promote(store, first, "reviews-merged")
+    by_run, by_name, other = (attach(name).fetch() for name in (first.name, "reviews", "reviews-merged"))
     withdraw("reviews")
-    assert (by_run.exists(), by_name.exists()) == (True, False)
+    assert [folder.exists() for folder in (by_run, by_name, other)] == [True, False, True]
     assert promote(store, second, "reviews", better="accuracy")[0]  # nothing is there to be better than
     held = in_place(store, "reviews")
     assert (held.number, held.run) == (3, second.name)

@@ -17,7 +17,7 @@ from tests.tiny_model import write_tiny_model
 from train_func import Run, TextClassification
 from train_func.client.cluster import input_uploads
 from train_func.client.preflight import Check
-from train_func.errors import InvalidInput
+from train_func.errors import InvalidInput, StorageFailed
 from train_func.run import replace_inputs
 from train_func.storage import open_store
 
@@ -132,13 +132,22 @@ def test_a_name_that_no_address_can_hold_is_carried_under_another(run, store, tm
     assert store.list(carried.task.dataset.removeprefix(f"{store.address}/"))
 
 
-def test_a_file_that_changes_on_its_way_is_refused_and_not_kept(run, store, tmp_path):
+def test_a_file_that_changes_on_its_way_is_refused_and_not_kept(run, store, tmp_path, monkeypatch):
     here = found(run)
     (tmp_path / "reviews.csv").write_text(ROWS.replace("food", "fool"))
     with pytest.raises(InvalidInput, match=r"reviews\.csv changed") as refused:
         input_uploads.upload_inputs(run, here, store)
     assert refused.value.cause == "data"
     assert not [entry.key for entry in store.list("inputs/") if entry.key.endswith("reviews.csv")]
+    with monkeypatch.context() as large:  # of which an S3 store says so itself
+
+        def upload(*_, **__):
+            raise StorageFailed("changed", reason="damaged")
+
+        large.setattr(store, "upload", upload)
+        with pytest.raises(InvalidInput, match=r"\.csv changed") as refused:
+            input_uploads.upload_inputs(run, here, store)
+    assert refused.value.cause == "data"
 
 
 def test_a_large_upload_says_how_far_it_is(store, tmp_path, capsys, monkeypatch):

@@ -120,7 +120,7 @@ def test_the_copy_that_was_fetched_goes_and_is_told_with_its_size(store, backend
 
 def test_the_merged_model_goes_as_it_was_written(store, backend):
     record, folder = fetched(store, backend)
-    merged = folder.with_name(f"{folder.name}-merged")
+    merged = folder.with_name(f"{folder.name}.merged")
     merged.mkdir()
     for name in ("model.safetensors", "README.md"):
         (merged / name).write_text("as it was merged")

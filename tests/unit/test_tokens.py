@@ -85,6 +85,18 @@ def test_the_options_of_a_tokenizer_in_python_decide_its_entry(folder, tmp_path)
     assert len(files(tmp_path)) == 2
 
 
+def test_a_tokenizer_in_python_has_the_same_entry_wherever_it_lies_and_another_one_with_other_files(folder, tmp_path):
+    words = ["[UNK]", "[SEP]", "[PAD]", "[CLS]", "[MASK]", "food"]
+    for name, content, num_entries in (("one", words, 1), ("two", words, 1), ("three", [*words, "service"], 2)):
+        at = tmp_path / name
+        at.mkdir()
+        (at / "vocab.txt").write_text("\n".join(content))
+        tokenizer = BertTokenizerLegacy.from_pretrained(at)
+        tokenizer.init_kwargs |= {"vocab_file": str(at / "vocab.txt"), "kept": {"a", "b"}, "made": object()}
+        tokenise(rows(), tokenizer, 512, tmp_path)
+        assert len(files(tmp_path)) == num_entries
+
+
 def test_a_file_cut_short_is_made_again(tokenizer, tmp_path):
     expected = tokenise(rows(), tokenizer, 512, tmp_path).to_list()
     (name,) = files(tmp_path)

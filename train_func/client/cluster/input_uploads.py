@@ -11,7 +11,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 from train_func.client.backend import Input
 from train_func.client.job_spec import parse_quantity, readable_quantity
-from train_func.errors import InvalidInput
+from train_func.errors import InvalidInput, StorageFailed
 from train_func.run import Run, replace_inputs
 from train_func.storage import Store
 from train_func.text import listed
@@ -82,9 +82,16 @@ def upload_inputs(run: Run, inputs: Mapping[str, Input], store: Store) -> Run:
 
     def send(key: str) -> None:
         path, sha256 = files[key]
-        if store.upload(key, path, sent=add) != sha256:
+        changed = InvalidInput(f"{path} changed during its upload; submit again", cause="data")
+        try:
+            uploaded = store.upload(key, path, sent=add)
+        except StorageFailed as failure:
+            if failure.reason == "damaged":
+                raise changed from failure
+            raise
+        if uploaded != sha256:
             store.delete(key)
-            raise InvalidInput(f"{path} changed during its upload; submit again", cause="data")
+            raise changed
 
     # Of a folder of 100,000 images each waits for the server: one after the other took minutes.
     with ThreadPoolExecutor(SENT_AT_ONCE) as senders:

@@ -118,28 +118,30 @@ class Workers:
         return moves
 
     def _move_together(self, size: int, to: Mapping[str, str]) -> list[Move]:
-        before = self._before()
-        snapshot = before.snapshot
-        self._change(suspend=True)
-        self._note("all workers leave at the same step; should this be interrupted, move(...) again has them go on")
+        before, is_suspended = self._before(), False
         try:
-            while any(pod.phase in OPEN for pod in snapshot.pods):
-                self._pause("its workers have not ended")
-                snapshot = self._look(snapshot)
+            self._job.change(suspend=True)
+            is_suspended = True
+            self._note("all workers leave at the same step; should this be interrupted, move(...) again has them go on")
+            snapshot = self._look(before.snapshot)  # pods may have been made meanwhile
+            while snapshot.outage or any(pod.phase in OPEN for pod in snapshot.pods):
                 for diagnosis in before.monitor.look(snapshot):
                     if diagnosis.cause != "quota":  # that it is suspended
                         self._note(str(diagnosis))
-        finally:
-            self._change(node_selector=to, suspend=False)
+                self._pause("its workers have not ended")
+                snapshot = self._look(snapshot)
+        finally:  # also where the answer to the suspension was lost
+            within = AWAY_SECONDS if is_suspended else min(AWAY_SECONDS, self._end - time.monotonic())
+            self._resume(to, within)
         self._note("all workers are started again")
         return self._wait_for(range(size), before)
 
-    def _change(self, *, suspend: bool, node_selector: Mapping[str, str] | None = None) -> None:
-        """Changes the job; asks a cluster that does not answer again, because no workers run while it is suspended."""
-        end, is_first = time.monotonic() + AWAY_SECONDS, True
+    def _resume(self, node_selector: Mapping[str, str], within: float) -> None:
+        """Resumes the job; asks a cluster that does not answer again, because no workers run while it is suspended."""
+        end, is_first = time.monotonic() + within, True
         while True:
             try:
-                return self._job.change(node_selector=node_selector, suspend=suspend)
+                return self._job.change(node_selector=node_selector, suspend=False)
             except InvalidInput as error:
                 if error.cause != "cluster":
                     raise
@@ -147,7 +149,7 @@ class Workers:
                     again = f"{self._record.name} may be suspended now: move(...) again resumes it"
                     raise InvalidInput(f"{error}; {again}", cause="cluster") from None
                 if is_first:
-                    self._note(f"it is asked again for up to {AWAY_SECONDS:.0f} s: {error}")
+                    self._note(f"it is asked again for up to {within:.0f} s: {error}")
                 is_first = False
             time.sleep(self._job.pause)
 

@@ -3,7 +3,7 @@
 On a cluster most failures never make a job Failed: it hangs, and only its pods and events say why.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 
@@ -16,7 +16,6 @@ from train_func.text import counted, numbered_workers
 from train_func.wire.records import RunRecord
 
 LASTS = timedelta(seconds=5)  # before a hindrance counts: many are over in a moment
-UNATTENDED = timedelta(seconds=20)  # without a pod of a worker; an operator at work replaces it within a second or two
 GIVES_UP = timedelta(seconds=30)  # before a permanent one ends the waiting: a registry, say, is asked three times
 
 
@@ -70,6 +69,7 @@ class JobMonitor:
         """Finds what hinders the job; returns what has happened to its workers since the last look."""
         status, pods, events = snapshot.status, snapshot.pods, snapshot.events
         self._hindrances = []
+        before, self._without_pod = self._without_pod, {}
         if status is None or status.finished:
             return []
         is_suspended = status.condition("Suspended")
@@ -102,7 +102,7 @@ class JobMonitor:
                 *waits(pods, events),
                 *[end.diagnosis for end in hopeless][-1:],
                 *dead_nodes(pods, now),
-                *([] if refused or status.deleting else self._unattended(pods, num_workers, now)),
+                *([] if refused or status.deleting else self._unattended(pods, num_workers, before, now)),
             ]
             num_running = len(snapshot.running - {end.worker for end in hopeless})
             if run.min_workers is not None and num_running >= run.min_workers:
@@ -111,12 +111,20 @@ class JobMonitor:
                 self._hindrances = [replace(each, message=f"{each.message}{go_on}") for each in each_may_pass]
         return [incident.diagnosis for incident in news]
 
-    def _unattended(self, pods: tuple[Pod, ...], num_workers: int, now: datetime) -> list[Diagnosis]:
-        """Finds the workers whose pods have ended or are gone while no operator does anything about it."""
+    def _unattended(
+        self, pods: tuple[Pod, ...], num_workers: int, before: Mapping[int, datetime], now: datetime
+    ) -> list[Diagnosis]:
+        """Finds the workers whose pods have ended or are gone while no operator does anything about it.
+
+        ``before``: since when the last look found them so.
+        """
         living = {pod.worker for pod in pods if pod.phase in OPEN}
-        self._without_pod = {n: self._without_pod.get(n, now) for n in range(num_workers) if n not in living}
-        late = {n: since for n, since in self._without_pod.items() if now - since >= UNATTENDED}
-        if not late or self._operator is None:
+        self._without_pod = {n: before.get(n, now) for n in range(num_workers) if n not in living}
+        if self._operator is None:
+            return []
+        within = timedelta(seconds=self._operator.replaces_within)
+        late = {n: since for n, since in self._without_pod.items() if now - since >= within}
+        if not late:
             return []
         seconds = (now - min(late.values())).total_seconds()
         what = (

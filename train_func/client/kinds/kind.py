@@ -48,6 +48,8 @@ class Operator:
     """What installs it."""
     webhook: str
     """Begin of the names of its admission webhooks."""
+    replaces_within: float
+    """Seconds after which a worker without a pod is a sign that it does not run."""
 
 
 class Kind(ABC):

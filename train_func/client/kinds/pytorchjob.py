@@ -41,6 +41,7 @@ class PyTorchJob(Kind):
         install="version 1.9: kubectl apply --server-side -k "
         '"https://github.com/kubeflow/trainer.git/manifests/overlays/standalone?ref=4445c12aa62e4345b0c2c6ac9b215a70eca46ed7"',
         webhook="validator.pytorchjob",
+        replaces_within=20.0,  # it takes a second or two
     )
 
     def spec(self, job: JobSpec, pod_spec: dict[str, Any]) -> dict[str, Any]:

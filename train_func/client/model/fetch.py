@@ -36,8 +36,8 @@ def fetched_folders(name: str) -> tuple[Path, Path]:
 
 
 def merged_folder(adapters: Path) -> Path:
-    """Returns the folder of the whole model of fetched adapters, unless another one is named."""
-    return adapters.with_name(f"{adapters.name}-merged")
+    """Returns the folder of the whole model of fetched adapters, unless another one is named; no model has its name."""
+    return adapters.with_name(f"{adapters.name}.merged")
 
 
 def fetch(store: Store, keys: RunKeys, to: Path) -> Path:

@@ -58,7 +58,7 @@ def _make(target: Path, make: Callable[[Path], None]) -> None:
 def _remove_left(folder: Path, own: Path) -> None:
     """Removes the parts of makers that have died: the one of this entry, and those of others whose lock is free."""
     remove(own)
-    for part in folder.glob("*.part"):
+    for part in (*folder.glob("*.part"), *folder.glob("*.parts")):
         path = part.with_suffix(".lock")
         with contextlib.suppress(OSError):  # of another user, or gone
             if path.exists() and (descriptor := lock.take(path, 0, lock.SHARED)) is not None:

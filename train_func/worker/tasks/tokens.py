@@ -36,6 +36,7 @@ _TYPES = {
     "token_type_ids": pa.list_(pa.int8()),
     "attention_mask": pa.list_(pa.int8()),
 }
+_PLACES = ("name_or_path", "is_local", "local_files_only")  # where a tokenizer is from
 NO_TAG = -100  # of special tokens, and of all but the first token of a word: the loss leaves them out
 
 
@@ -139,10 +140,24 @@ def _state(tokenizer: Any) -> str:
     """Returns the parts of a tokenizer that decide its ids."""
     backend = getattr(tokenizer, "backend_tokenizer", None)
     if backend is None:
-        return json.dumps([tokenizer.get_vocab(), tokenizer.init_kwargs], sort_keys=True, default=str)
+        options = {name: value for name, value in tokenizer.init_kwargs.items() if name not in _PLACES}
+        contents = {name: _content(value) for name, value in options.items() if name.endswith("_file")}
+        return json.dumps([tokenizer.get_vocab(), {**options, **contents}], sort_keys=True, default=_plain)
     # Before the tokens stand truncation and padding, in which a tokenizer remembers how it was last called.
     text: str = backend.to_str()
     return text[text.index('"added_tokens"') :]
+
+
+def _content(path: Any) -> str | None:
+    """Returns the SHA-256 of a file, the same wherever it lies; None where there is none."""
+    return hashlib.sha256(Path(path).read_bytes()).hexdigest() if path and Path(path).is_file() else None
+
+
+def _plain(value: Any) -> Any:
+    """Returns a value that is no JSON as one that is the same in every process."""
+    if isinstance(value, set | frozenset):
+        return sorted(value, key=repr)
+    return repr(value) if isinstance(value, tokenizers.AddedToken) else type(value).__name__
 
 
 def tokenise_words(
