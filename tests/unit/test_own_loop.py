@@ -207,7 +207,8 @@ class Checkpoints:
     def before_update(self):
         pass
 
-    close = before_update
+    def close(self, seconds=0.0):
+        pass
 
 
 def accumulated(restored=None):
