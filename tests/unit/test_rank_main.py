@@ -204,6 +204,24 @@ def test_what_a_function_has_begun_in_the_background_is_done_before_it_has_ended
     assert (code, out) == (0, "has ended: False\n")
 
 
+def test_a_function_that_leaves_things_unread_in_a_queue_ends(end):
+    code, _, _, _ = end("import multiprocessing; multiprocessing.Queue().put('x' * 1_000_000)")
+    assert code == 0
+
+
+def test_a_rank_that_waits_for_what_its_function_has_left_says_for_what(end):
+    code, _, out, _ = end(
+        """
+        import threading
+        from train_func.worker.rank import main, reporting
+        main.NOTE_SECONDS, told = 0.0, threading.Event()
+        reporting.report_to(lambda event: (print(event), told.set()))
+        threading.Thread(target=told.wait, name="left here", args=[60]).start()
+        """
+    )
+    assert (code, unnamed(out, "left here")) == (0, [])
+
+
 def test_a_huge_message_is_cut(end):
     _, outcome, _, _ = end("raise ValueError('x' * 1_000_000)")
     assert len(outcome["failure"]["message"]) < 5_000
