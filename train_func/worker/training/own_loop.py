@@ -285,6 +285,7 @@ def steps(
             left.enter_context(memory_of_steps())
             left.enter_context(attention_of_steps())
             left.enter_context(statistics.watch())
+            left.enter_context(sums.watch())
             left.callback(sums.close)
             left.callback(register_optimizer_step_pre_hook(partial(_check_update, sums)).remove)
             if state:
