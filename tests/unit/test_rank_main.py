@@ -175,10 +175,11 @@ def test_a_training_in_a_session_of_which_nothing_is_kept_is_a_fault(end):
 
 def test_a_function_that_has_not_published_what_an_earlier_attempt_had_is_at_fault(end):
     """The result would lack it, and its checkpoints would go."""
-    had = "from train_func.worker.rank.end import here\nhere.had_published = True\n"
-    code, outcome, _, _ = end(f"{had}return {{'accuracy': 0.5}}")
+    had = "from train_func.worker.rank.end import here\nhere.lacks.add('a model')\n"
+    code, outcome, _, _ = end(f"{had}here.note_published(is_model=False)")
     assert (code, outcome["cause"]) == (70, "code")
-    assert end(f"{had}here.published = True")[0] == 0
+    assert unnamed(outcome["failure"]["message"], "a model", "fresh=True") == []
+    assert end(f"{had}here.note_published(is_model=True)")[0] == 0
 
 
 @pytest.mark.parametrize(
