@@ -353,7 +353,7 @@ def that_unfreezes(world_size, rank, folder, in_own_loop):
 
 def state_of(model):
     """As session.checkpoint makes it, where nothing is saved."""
-    nothing = {"decide": lambda *of, is_over: None, "before_update": lambda: None, "close": lambda: None}
+    nothing = {"decide": lambda *of, is_over: None, "before_update": lambda: None, "close": lambda seconds=0.0: None}
     keeping = SimpleNamespace(restore=lambda device: None, votes=list, **nothing)
     return OwnState(lambda made: keeping, {"model": model}, torch.device("cpu"))
 

@@ -247,14 +247,19 @@ def lets_groups_go(parameters):
 
 
 def meets_again(parameters):
-    """Two groups, one behind the other, to the second of which one rank comes late."""
+    """Groups one behind the other, to each of which one rank comes late; before the first, rank 0 forms one alone."""
     import os
+    import tempfile
     import time
 
     import torch
     import torch.distributed as dist
 
     total = torch.ones(1)
+    if os.environ["RANK"] == "0":
+        alone = f"file://{tempfile.mkdtemp()}/store"
+        dist.init_process_group("gloo", init_method=alone, rank=0, world_size=1)
+        dist.destroy_process_group()
     for group in range(3):
         if os.environ["RANK"] == str(group % 2):
             time.sleep(1.5)

@@ -42,7 +42,7 @@ def test_rows_are_read_as_they_were_written():
     rows = [row_of(event) for event in said]
     assert from_csv(to_csv(rows)) == rows
     assert to_csv(rows).decode().splitlines()[0] == (
-        "step,timestamp,training_number,epoch,loss,rows_per_second,eval_accuracy,eval_best,eval_rows"
+        "step,timestamp,training number,epoch,loss,rows_per_second,eval_accuracy,eval_best,eval_rows"
     )
     assert row_of(events.Note(text="step=1")) is None
     assert from_csv(to_csv([])) == []
@@ -91,9 +91,10 @@ def test_a_metric_that_no_cell_holds_costs_no_other_one(store):
 
 
 def test_metrics_called_like_the_columns_of_every_row_leave_those_alone(store):
-    metrics = {"attempt": 0.5, "timestamp": 7.0, "loss": 0.25}
-    kept(store, [events.Reported(step=3, metrics=metrics, time=at(3))])
-    assert read_rows(store, a_record().keys) == [{"step": 3, "timestamp": at(3), "attempt": 1, "loss": 0.25}]
+    metrics = {"attempt": 0.5, "timestamp": 7.0}
+    kept(store, [events.Reported(step=3, metrics={**metrics, "training_number": 7.5}, time=at(3))])
+    (row,) = read_rows(store, a_record().keys)
+    assert row == {"step": 3, "timestamp": at(3), "attempt": 1, "training_number": 7.5}
 
 
 def test_a_run_without_history_has_an_empty_one(store):
@@ -168,6 +169,8 @@ def test_steps_of_one_training_replace_none_of_another_training_of_the_function(
     rows = read_rows(store, a_record().keys)
     assert [row["step"] for row in rows] == [*range(1, 101)] * 2
     assert [row["attempt"] for row in rows] == [1] * 150 + [2] * 50
+    assert [row["training number"] for row in rows] == [0] * 100 + [1] * 100
+    assert read_rows(store, a_record().keys, since=90) == rows[190:]
 
 
 def test_what_is_behind_a_step_is_what_the_whole_history_has_behind_it(store):

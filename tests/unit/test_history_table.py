@@ -86,6 +86,14 @@ def test_each_metric_has_a_chart_which_training_and_evaluation_share():
     assert "<circle" in accuracy  # a single point would be no line
 
 
+def test_each_training_has_a_line_of_its_own_and_the_legend_names_the_metric_once():
+    rows = [row | {"training number": number} for number in (0, 1) for row in trained(1, 8 + number)]
+    assert [*history_of(rows, "n").columns][:4] == ["step", "timestamp", "attempt", "training number"]
+    (loss,) = charts_of(rows)
+    assert [len(line.split()) for line in re.findall(r'<polyline [^>]*points="([^"]+)"', loss)] == [7, 8]
+    assert (names_in(loss), len({*re.findall(r'stroke="(#\w+)"', loss)})) == (["loss"], 1)
+
+
 def test_it_shows_where_a_later_attempt_begins():
     (loss,) = charts_of([*trained(1, 21), *trained(21, 102, attempt=2)])
     assert re.findall("<title>([^<]+)", loss) == ["attempt 2"]

@@ -207,7 +207,8 @@ class Checkpoints:
     def before_update(self):
         pass
 
-    close = before_update
+    def close(self, seconds=0.0):
+        pass
 
 
 def accumulated(restored=None):
@@ -244,13 +245,42 @@ def test_a_loop_that_goes_on_behind_its_last_step_says_that_its_body_does_not_ru
         assert [unnamed(note, "state_dict") for note in end.here.notes] == [[]] * is_told
 
 
-@pytest.mark.parametrize("has_published", [True, False])
-def test_a_checkpoint_says_whether_its_attempt_had_published(monkeypatch, has_published):
-    monkeypatch.setattr(end, "here", end.Sessions(published=has_published))
+@pytest.mark.parametrize("publishes", ["nowhere", "before the loop", "in its body"])
+def test_a_loop_that_goes_on_behind_what_its_body_has_published_says_so_and_lacks_it(monkeypatch, publishes):
+    monkeypatch.setattr(end, "here", end.Sessions())
+    if publishes != "nowhere":
+        end.here.loops += [end.Loop(6, 3)] if publishes == "in its body" else []
+        end.here.note_published(is_model=True)
+    lacks = {"a model"} if publishes == "in its body" else set()
     checkpoints, _ = accumulated()
     monkeypatch.setattr(end, "here", end.Sessions())
+    end.here.note_published(is_model=False)
     again, _ = accumulated(checkpoints[3])
-    assert end.here.had_published is again[6].training["published"] is has_published
+    assert (end.here.lacks, {*again[6].training["published_in_loop"]}) == (lacks, lacks)
+    assert [unnamed(note, "session.publish", "step 3") for note in end.here.notes] == [[]] * len(lacks)
+
+
+class Groups:
+    """Has groups as an optimizer has them; ``state``: what is saved of it."""
+
+    def __init__(self, state):
+        self.param_groups, self._state = [{"lr": 1.0}, {"lr": 2.0}], state
+
+    def state_dict(self):
+        return self._state(self.param_groups)
+
+    def load_state_dict(self, state):
+        pass
+
+
+def test_the_groups_of_any_object_are_saved_with_their_first_rates_and_left_as_they_are():
+    live, none = Groups(lambda groups: {"param_groups": groups}), Groups(lambda groups: {"count": 1})
+    state = OwnState(lambda made: Checkpoints(), {"live": live, "none": none}, torch.device("cpu"))
+    live.param_groups += [{"lr": 3.0}]
+    objects = state.parts().training["objects"]
+    assert objects["none"] == {"count": 1}
+    assert [of.get("first_lr") for of in objects["live"]["param_groups"]] == [1.0, 2.0, None]
+    assert live.param_groups == [{"lr": 1.0}, {"lr": 2.0}, {"lr": 3.0}]
 
 
 SAVED = {"rows": list(range(NUM_ROWS)), "batch_size": 3, "num_epochs": 2, "seed": 1}

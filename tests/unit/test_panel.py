@@ -211,6 +211,15 @@ def test_the_curve_has_no_step_twice_and_what_happened_is_marked_on_it():
     assert html.count('class="tf-ink"') == 1  # the checkpoint on the axis
 
 
+def test_an_attempt_that_goes_on_in_a_later_training_repeats_no_step_of_an_earlier_one():
+    trace, second = Trace(), events.Stage(text="training 2", training=1)
+    steps = {number: [progress(step) for step in range(1, number + 1)] for number in (3, 10)}
+    trace.take(news("Running", begins(), *steps[10], second, *steps[3]))
+    trace.take(news("Running", begins(2), second, progress(3), progress(4), attempt=2))
+    assert [step for step, _ in trace.curves()["loss"]] == [*range(1, 11), 1, 2, 3, 4]
+    assert trace.last_step == 4
+
+
 @pytest.mark.parametrize(("num_steps", "told"), [(40, ""), (200, "thick: means of 5 points")])
 def test_a_curve_of_many_points_says_of_how_many_its_thick_line_is_the_mean(num_steps, told):
     text = words(html_of(news("Running", *(progress(step, num_steps=200) for step in range(1, num_steps + 1)))))

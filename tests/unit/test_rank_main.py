@@ -175,10 +175,11 @@ def test_a_training_in_a_session_of_which_nothing_is_kept_is_a_fault(end):
 
 def test_a_function_that_has_not_published_what_an_earlier_attempt_had_is_at_fault(end):
     """The result would lack it, and its checkpoints would go."""
-    had = "from train_func.worker.rank.end import here\nhere.had_published = True\n"
-    code, outcome, _, _ = end(f"{had}return {{'accuracy': 0.5}}")
+    had = "from train_func.worker.rank.end import here\nhere.lacks.add('a model')\n"
+    code, outcome, _, _ = end(f"{had}here.note_published(is_model=False)")
     assert (code, outcome["cause"]) == (70, "code")
-    assert end(f"{had}here.published = True")[0] == 0
+    assert unnamed(outcome["failure"]["message"], "a model", "fresh=True") == []
+    assert end(f"{had}here.note_published(is_model=True)")[0] == 0
 
 
 @pytest.mark.parametrize(
@@ -202,6 +203,24 @@ def test_what_a_function_has_begun_in_the_background_is_done_before_it_has_ended
         """
     )
     assert (code, out) == (0, "has ended: False\n")
+
+
+def test_a_function_that_leaves_things_unread_in_a_queue_ends(end):
+    code, _, _, _ = end("import multiprocessing; multiprocessing.Queue().put('x' * 1_000_000)")
+    assert code == 0
+
+
+def test_a_rank_that_waits_for_what_its_function_has_left_says_for_what(end):
+    code, _, out, _ = end(
+        """
+        import threading
+        from train_func.worker.rank import main, reporting
+        main.NOTE_SECONDS, told = 0.0, threading.Event()
+        reporting.report_to(lambda event: (print(event), told.set()))
+        threading.Thread(target=told.wait, name="left here", args=[60]).start()
+        """
+    )
+    assert (code, unnamed(out, "left here")) == (0, [])
 
 
 def test_a_huge_message_is_cut(end):

@@ -9,9 +9,12 @@ from typing import Any
 from train_func.wire.events import Evaluated, Event, Reported, StepProgress
 
 EVAL_PREFIX = "eval_"  # of what an evaluation measures: it is drawn beside the same metric of the training
+TRAINING = "training number"  # a column that no metric has, as no keyword can be called so
 # The columns of a history that are not drawn.
-NO_METRICS = ("step", "timestamp", "attempt", "epoch", "learning_rate", "grad_norm", "rows_per_second", "eval_rows")
-TRAINING = "training_number"  # a column that no metric has
+NO_METRICS = (
+    *("step", "timestamp", "attempt", TRAINING),
+    *("epoch", "learning_rate", "grad_norm", "rows_per_second", "eval_rows"),
+)
 Value = float | int | str
 
 

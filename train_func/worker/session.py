@@ -329,6 +329,10 @@ class Session:
             session.checkpoint(model, optimizer)
             for step in session.steps(plan):
 
+        Gradients that no optimizer has used are saved too, for a loop that updates its weights every few steps: also
+        where it updates them by hand, which takes the room of another model unless they are None behind each step.
+        Gradients that an optimizer has used are not: a loop that adds to them all the same goes on with other bits.
+
         Raises:
             InvalidInput: (cause "code", on every rank) naming those without such methods; (on the rank that calls it)
                 when it is called within the loop, or again before it.
@@ -399,6 +403,7 @@ class Session:
                 one model; on rank 0 alone where it is no Trainer.
             StorageFailed: what the store says.
         """
+        is_model = True
         if is_trainer(what):
             self._trainers.publish(what, metrics)
         elif self.rank == 0:
@@ -412,4 +417,4 @@ class Session:
                 self._publication.report({"note": note or ""})
             if metrics:
                 self._publication.add_metrics(metrics)
-        end.here.published = True
+        end.here.note_published(is_model=is_model)

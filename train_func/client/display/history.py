@@ -12,7 +12,7 @@ from train_func.errors import InvalidInput
 from train_func.fields import whole_fault
 from train_func.storage import Readable
 from train_func.wire.layout import RunKeys
-from train_func.wire.metrics import Row
+from train_func.wire.metrics import TRAINING, Row
 
 COLUMNS = ("step", "timestamp", "attempt")
 HEIGHT = 170  # of a chart, in pixels
@@ -21,7 +21,8 @@ HEIGHT = 170  # of a chart, in pixels
 class History(pd.DataFrame):
     """One row for each step that was told: ``step``, ``timestamp`` (UTC), ``attempt``, and a column for every metric.
 
-    A metric that a row does not have is NaN there. What is selected from it is a plain DataFrame.
+    Where the function has trained more than once, ``training number`` tells the trainings apart, from 0. A metric that
+    a row does not have is NaN there. What is selected from it is a plain DataFrame.
     """
 
     @property
@@ -60,17 +61,20 @@ class _Plot(PlotAccessor):
 
 
 def read_rows(store: Readable, keys: RunKeys, since: int | None = None) -> list[dict[str, Any]]:
-    """The rows of ``Job.history``, after the step ``since``, if that is given.
+    """The rows of ``Job.history``; those of the newest training after the step ``since``, if that is given.
 
     Raises InvalidInput when that is no step, and StorageFailed (reason "damaged") when a file cannot be read.
     """
     if since is not None and (fault := whole_fault("since", since, 0)):
         raise InvalidInput(fault)
     rows = {number: attempt_rows(store, keys, number) for number in attempt_numbers(store, keys)}
+    joined = joined_history(rows)
+    newest = joined[-1][1].training if joined else 0
     return [
         {**row.values, "step": row.step, "timestamp": row.timestamp, "attempt": number}
-        for number, row in joined_history(rows)
-        if since is None or row.step > since
+        | ({TRAINING: row.training} if newest else {})
+        for number, row in joined
+        if since is None or (row.training == newest and row.step > since)
     ]
 
 
@@ -103,7 +107,7 @@ def history_of(rows: Sequence[dict[str, Any]], name: str) -> History:
     joined: list[dict[str, Any]] = []
     for row in rows:
         last = joined[-1] if joined else {}
-        is_same = all(last.get(name) == row[name] for name in ("step", "attempt"))
+        is_same = all(last.get(name) == row.get(name) for name in ("step", "attempt", TRAINING))
         if is_same and all(
             last[name] == row[name] for name in {*last, *row} - {"timestamp"} if name in last and name in row
         ):
@@ -111,7 +115,8 @@ def history_of(rows: Sequence[dict[str, Any]], name: str) -> History:
         else:
             joined.append(row)
     table = pd.DataFrame(joined)
-    table = table.reindex(columns=[*COLUMNS, *(column for column in table.columns if column not in COLUMNS)])
+    first = [*COLUMNS, *(column for column in table.columns if column == TRAINING)]
+    table = table.reindex(columns=[*first, *(column for column in table.columns if column not in first)])
     table["timestamp"] = pd.to_datetime(table["timestamp"], utc=True, format="ISO8601")
     history = History(table.astype({"step": int, "attempt": int}))
     history.attrs["run"] = name

@@ -202,7 +202,8 @@ def _lasts(alert: Alert, trace: Trace) -> bool:
 def _restarts(trace: Trace) -> Iterator[Flag]:
     """The beginnings of attempts but the first, as far as known, with their sizes where these have changed."""
     groups = sorted(trace.groups, key=lambda group: group.attempt)
-    firsts = {attempt: step - 1 for attempt, step in trace.first_steps.items()}
+    by_training = sorted(trace.first_steps.items(), reverse=True)
+    firsts = {attempt: step - 1 for (_, attempt), step in by_training}  # of the first training that it did steps of
     begun = firsts | {attempt: resumption.step for attempt, resumption in trace.resumptions.items()}
     for before, group in pairwise(group for group in groups if group is groups[0] or group.attempt in begun):
         words = f"attempt {group.attempt}"

@@ -38,6 +38,8 @@ class Point:
     step: int
     values: Mapping[str, float] = field(default_factory=dict)
     """What was measured, by its name."""
+    training: int = 0
+    """The number of the training in the function, from 0."""
 
     @property
     def loss(self) -> float | None:
@@ -89,6 +91,8 @@ class Trace:
         """Why waiting cannot help any more."""
         self.is_over = False
         """Whether no look follows."""
+        self.training = 0
+        """The number of the training in the function that was begun last, from 0."""
         self.is_current = False
         """Whether all that was written by the last look has been read."""
         self.last_event = 0.0
@@ -133,9 +137,9 @@ class Trace:
     @property
     def last_step(self) -> int:
         """The last step that counts: of the newest attempt that has done one, or has said where it begins."""
-        done = ((point.attempt, point.step) for point in self.steps)
-        begun = ((attempt, resumption.step) for attempt, resumption in self.resumptions.items())
-        return max([*done, *begun], default=(0, 0))[1]
+        done = ((point.attempt, point.training, point.step) for point in self.steps)
+        begun = ((attempt, self.training, resumption.step) for attempt, resumption in self.resumptions.items())
+        return max([*done, *begun], default=(0, 0, 0))[-1]
 
     @property
     def epoch(self) -> float:
@@ -145,11 +149,12 @@ class Trace:
         return self.progress.epoch * self.last_step / max(1, self.progress.step)
 
     @property
-    def first_steps(self) -> dict[int, int]:
-        """The first step that each attempt has done, by its number."""
-        firsts: dict[int, int] = {}
+    def first_steps(self) -> dict[tuple[int, int], int]:
+        """The first step that each attempt has done of each training, by the numbers of training and attempt."""
+        firsts: dict[tuple[int, int], int] = {}
         for point in self.steps:
-            firsts[point.attempt] = min(point.step, firsts.get(point.attempt, point.step))
+            key = point.training, point.attempt
+            firsts[key] = min(point.step, firsts.get(key, point.step))
         return firsts
 
     @property
@@ -261,20 +266,22 @@ class Trace:
             case events.StepProgress():
                 curve = [(step, when - age, loss) for step, age, loss in event.points]
                 for step, ended, loss in curve or [(event.step, when, event.loss)]:
-                    self._add(Point(ended, attempt, step, {} if loss is None else {"loss": loss}))
+                    self._add(Point(ended, attempt, step, {} if loss is None else {"loss": loss}, self.training))
                 self.progress = event
                 self._activities.clear()
             case events.Reported():
-                self._add(Point(when, attempt, event.step, _numbers(event.metrics.items())))
+                self._add(Point(when, attempt, event.step, _numbers(event.metrics.items()), self.training))
                 self._activities.clear()
             case events.Evaluated():
                 named = ((f"{event.prefix}_{name}", value) for name, value in event.metrics.items())
-                self.evaluations.append(Point(when, attempt, event.step, _numbers(named)))
+                self.evaluations.append(Point(when, attempt, event.step, _numbers(named), self.training))
             case events.AttemptStarts():
                 self.groups.append(Group(when, event.attempt, event.num_workers, event.num_ranks))
                 self._activities = dict.fromkeys(range(event.num_workers), STARTS)
                 self.measured = None
+                self.training = 0
             case events.Stage(precision=precision):  # of a session: it is open
+                self.training = event.training or self.training
                 self.precision = precision or self.precision
                 loading = {
                     worker: "loads model and data"
@@ -319,19 +326,20 @@ class Trace:
             del self.steps[1:-1:2]
 
 
-def unrepeated(points: Iterable[Point], first_steps: Mapping[int, int]) -> Iterator[Point]:
+def unrepeated(points: Iterable[Point], first_steps: Mapping[tuple[int, int], int]) -> Iterator[Point]:
     """Yields the points in their order, without those that a later attempt has measured again, or will.
 
-    ``first_steps`` are those that attempts have done, which tell more than points of evaluations do.
+    ``first_steps`` are those of ``Trace.first_steps``, which tell more than points of evaluations do.
     """
-    by_attempt: dict[int, list[Point]] = {}
+    groups: dict[tuple[int, int], list[Point]] = {}
     for point in points:
-        by_attempt.setdefault(point.attempt, []).append(point)
-    first_points = {attempt: min(point.step for point in of_attempt) for attempt, of_attempt in by_attempt.items()}
+        groups.setdefault((point.training, point.attempt), []).append(point)
+    first_points = {key: min(point.step for point in group) for key, group in groups.items()}
     firsts = [*first_steps.items(), *first_points.items()]
-    for attempt in sorted(by_attempt):
-        again = min((step for later, step in firsts if later > attempt), default=math.inf)
-        yield from sorted((point for point in by_attempt[attempt] if point.step < again), key=lambda point: point.step)
+    for training, attempt in sorted(groups):
+        again = min((step for (of, later), step in firsts if of == training and later > attempt), default=math.inf)
+        group = (point for point in groups[training, attempt] if point.step < again)
+        yield from sorted(group, key=lambda point: point.step)
 
 
 def _numbers(metrics: Iterable[tuple[str, object]]) -> dict[str, float]:

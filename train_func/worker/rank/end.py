@@ -63,8 +63,10 @@ class Sessions:
 
     opened: bool = False
     published: bool = False
-    had_published: bool = False
-    """Whether an earlier attempt had published when it saved the checkpoint that a loop goes on from."""
+    published_in_loop: set[str] = field(default_factory=set)
+    """What was published in the body of a loop over steps: "a model", "files"."""
+    lacks: set[str] = field(default_factory=set)
+    """What an earlier attempt had published in that body, behind which this one goes on, and this one has not yet."""
     num_trainings: int = 0
     """Trainings that have begun."""
     trained: bool = False
@@ -73,6 +75,15 @@ class Sessions:
     """Loops over steps that have begun and not ended."""
     notes: list[str] = field(default_factory=list)
     """Notes on the result."""
+
+    def note_published(self, *, is_model: bool) -> None:
+        """Records that something was published; a model replaces the one before it, wherever it is published."""
+        self.published, kind = True, "a model" if is_model else "files"
+        in_body = any(not loop.left_at for loop in self.loops)
+        if in_body:
+            self.published_in_loop.add(kind)
+        if in_body or is_model:
+            self.lacks.discard(kind)
 
     def tell_left(self, loop: Loop) -> None:
         """Records that break or return left a loop, in case native code ends the process before it can report that."""

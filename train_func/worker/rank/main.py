@@ -17,6 +17,7 @@ from train_func.call import call_of
 from train_func.errors import InvalidInput, StorageFailed
 from train_func.process.process_tree import set_name
 from train_func.storage import Store, open_store
+from train_func.text import listed
 from train_func.wire.events import LostPeers, RankStops
 from train_func.wire.layout import RUN, SOURCE
 from train_func.wire.records import RunRecord
@@ -29,6 +30,7 @@ from train_func.worker.rank.json_values import plain_result
 from train_func.worker.rank.source import SourceNeeds
 
 GROUP_SECONDS = 30.0  # ranks that come later than that find no rank 0
+NOTE_SECONDS = 10.0  # of a wait at the end, until it is told for what
 
 
 def main(environ: Mapping[str, str]) -> NoReturn:
@@ -85,17 +87,35 @@ def _outcome(run: Callable[[], object]) -> Outcome:
 
 
 def _complete(run: Callable[[], object]) -> object:
-    """Runs the function, and waits for its threads and processes that are no daemons, as Python does at its end."""
+    """Runs the function, and waits for its threads and processes that are no daemons, as Python does at its end.
+
+    Unlike Python it does not wait until someone has read what is in a queue: for ever, where nobody reads any more.
+    """
     value = None
     try:
         value = run()
     except SystemExit as error:
         if error.code not in (None, 0):
             raise
-    threading._shutdown()  # type: ignore[attr-defined]
-    if "multiprocessing.util" in sys.modules:
-        sys.modules["multiprocessing.util"]._exit_function()
+    waits = threading.Timer(NOTE_SECONDS, _tell_wait)
+    waits.daemon = True
+    waits.start()
+    try:
+        threading._shutdown()  # type: ignore[attr-defined]
+        if util := sys.modules.get("multiprocessing.util"):
+            util._exit_function(_run_finalizers=lambda least=0: util._run_finalizers(least))  # those of queues: below 0
+    finally:
+        waits.cancel()
     return value
+
+
+def _tell_wait() -> None:
+    """Notes for what this rank waits, behind the end of its function."""
+    names = [of.name for of in threading.enumerate() if not of.daemon and of is not threading.main_thread()]
+    if "multiprocessing.process" in sys.modules:
+        names += [of.name for of in sys.modules["multiprocessing.process"].active_children()]
+    if names:
+        reporting.note(f"the function has returned; this rank waits for its threads and processes: {listed(names)}")
 
 
 def _finished(value: object) -> Outcome:
@@ -104,12 +124,13 @@ def _finished(value: object) -> Outcome:
     The files and the value of rank 0 are the result. A function that has trained and leaves neither has a fault.
     """
     here, is_first = end.here, os.environ.get("RANK", "0") == "0"
-    if is_first and here.had_published and not here.published:
+    if is_first and here.lacks:
         return _failed(
             InvalidInput(
-                "session.publish was called in an earlier attempt, in the body of the loop over session.steps. This "
-                "attempt goes on behind that and has published nothing, so the result would lack those files: call "
-                "session.publish behind the loop, with what it is to publish among the objects of session.checkpoint",
+                f"an earlier attempt has published {' and '.join(sorted(here.lacks))} with session.publish in the body "
+                "of the loop over session.steps. This attempt goes on behind that and has not published it again, so "
+                "the result would lack it: call session.publish behind the loop, with what it is to publish among the "
+                "objects of session.checkpoint, and submit again with fresh=True",
                 cause="code",
             )
         )

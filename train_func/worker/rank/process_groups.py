@@ -5,7 +5,8 @@
   tensor waits for that lock: a DDP model that goes out of scope after destroy_process_group() hangs its rank
   (https://github.com/pytorch/pytorch/issues/56297). So every group is kept until the process ends.
 - A group that is kept keeps its store, in which the next first group of the process would find the addresses of the
-  last one: torch begins to count its names anew. So each first group has names of its own.
+  last one: torch begins to count its names anew. So each first group has names of its own. Only groups of the whole
+  world are counted, which all ranks form: one rank may have formed a group alone.
 - Rank 0 serves the store through which the others form the group, and may end while they still form it. So each rank
   counts itself in that store, and rank 0 waits for all. torchrun needs no such wait: its agent's store outlives each
   rank.
@@ -17,6 +18,7 @@ Loads no torch: it waits until the template or train_func loads it.
 
 import contextlib
 import functools
+import os
 import sys
 import time
 from typing import Any
@@ -63,7 +65,7 @@ def _listen(c10d: Any) -> None:
             c10d._world.group_count = num_formed * _NAMES
         with stop_flag.ends_process():
             form(*arguments, **options)
-        num_formed += 1
+        num_formed += c10d.get_world_size() == int(os.environ.get("WORLD_SIZE", "1"))
 
     def register_and_note(name: Any, group: Any) -> None:
         _, store = c10d._world.pg_map[group]

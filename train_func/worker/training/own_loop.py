@@ -93,7 +93,13 @@ class OwnState:
                 self._load(self._restored.training)
             for group in (group for optimizer in optimizers for group in optimizer.param_groups):
                 group.pop(weights.FIRST, None)
-            end.here.had_published |= is_own and self._restored.training.get("published", False)
+            if is_own and (published := self._restored.training.get("published_in_loop")):
+                end.here.lacks.update(published)
+                _note_once(
+                    "session.publish was called in an earlier attempt, in the body of the loop over session.steps. "
+                    f"This attempt goes on behind step {self._restored.step}: unless it publishes again, in the body "
+                    "or a model behind the loop, the result will lack that, and this attempt will fail"
+                )
 
     def _load(self, training: dict[str, Any]) -> None:
         for name, of in self._objects.items():
@@ -115,9 +121,10 @@ class OwnState:
         if isinstance(of, nn.Module):
             return own_weights(of, self._bases[name])
         state = of.state_dict()
-        if rates := self._first_rates.get(name):
-            for group, rate in zip(state["param_groups"], rates, strict=False):  # a loop may add groups
-                group[weights.FIRST] = rate
+        if (rates := self._first_rates.get(name)) and "param_groups" in state:
+            groups = state["param_groups"]  # which may be the live ones; a loop may have added some
+            first = [{**group, weights.FIRST: rate} for group, rate in zip(groups, rates, strict=False)]
+            return {**state, "param_groups": [*first, *groups[len(rates) :]]}
         return state
 
     def _check(self) -> None:
@@ -146,8 +153,8 @@ class OwnState:
             name: {own: value.grad for own, value in of.named_parameters() if is_pending(value)}
             for name, of in modules.items()
         }
-        has_published = end.here.published or end.here.had_published
-        training = {"objects": objects, "frozen": names, "gradients": gradients, "published": has_published}
+        published = sorted(end.here.published_in_loop | end.here.lacks)
+        training = {"objects": objects, "frozen": names, "gradients": gradients, "published_in_loop": published}
         # Nothing counts as lasting: a loop may change its weights at any moment, also by their .data.
         return Parts(training, {}, frozen=frozenset().union(*map(frozen, self.models)))
 
@@ -163,7 +170,7 @@ class OwnState:
             for name, gradients in restored.training.get("gradients", {}).items():
                 parameters = dict(self._objects[name].named_parameters())
                 for own, gradient in gradients.items():
-                    parameters[own].grad = gradient
+                    parameters[own].grad = gradient.to(parameters[own].device)
         return restored
 
     def end(self, step: int) -> None:
@@ -285,6 +292,7 @@ def steps(
             left.enter_context(memory_of_steps())
             left.enter_context(attention_of_steps())
             left.enter_context(statistics.watch())
+            left.enter_context(sums.watch())
             left.callback(sums.close)
             left.callback(register_optimizer_step_pre_hook(partial(_check_update, sums)).remove)
             if state:

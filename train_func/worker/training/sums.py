@@ -22,7 +22,6 @@ is kept from its own exchange while a step is under way.
 """
 
 import ctypes
-import weakref
 from cmath import isfinite
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -156,8 +155,7 @@ class Sums:
         self.is_open = False
         """Whether a step has begun whose gradients are not the sums yet."""
         self._num_steps = 0
-        self._sums: dict[int, weakref.ref[torch.Tensor] | None] = {}
-        """What ``end`` has made, by parameter; not held, because its memory is needed for those of the next step."""
+        self._late: set[int] = set()
         self._used: set[int] = set()
 
     @property
@@ -169,12 +167,24 @@ class Sums:
         """Returns whether its gradients are summed here."""
         return id(parameter) in self._ids
 
+    @contextmanager
+    def watch(self) -> Iterator[None]:
+        """Notices, in its body, the gradients that are computed between two steps, where they are summed here alone."""
+        alone = [of for of in self._parameters if id(of) in self._alone and of.requires_grad]
+        hooks = [of.register_post_accumulate_grad_hook(self._computed) for of in alone]  # type: ignore[no-untyped-call]
+        try:
+            yield
+        finally:
+            for hook in hooks:
+                hook.remove()
+
+    def _computed(self, parameter: torch.Tensor) -> None:
+        if not self.is_open:
+            self._late.add(id(parameter))
+
     def is_sum(self, parameter: torch.Tensor) -> bool:
-        """Returns whether its gradient is what the last step has made, where gradients are summed here alone."""
-        if id(parameter) not in self._sums:
-            return True
-        gradient, total = parameter.grad, self._sums[id(parameter)]
-        return gradient is (total and total())
+        """Returns whether nothing was added to its gradient since the last step, as far as ``watch`` noticed."""
+        return id(parameter) not in self._late
 
     def use(self, parameters: Iterable[torch.Tensor]) -> None:
         """Notes that an optimizer updates these with their gradients."""
@@ -279,9 +289,8 @@ class Sums:
                     parameter.grad.mul_(world.size())
         for parameter, gradient in zip(self._parameters, total, strict=True):
             parameter.grad = gradient
-            if id(parameter) in self._alone:
-                self._sums[id(parameter)] = gradient if gradient is None else weakref.ref(gradient)
         self._used.clear()
+        self._late.clear()
         self.close()
 
     def close(self) -> None:
