@@ -140,9 +140,8 @@ def test_the_progress_of_a_job_which_the_notebook_has_in_its_panel_is_printed_to
 
 
 def test_a_mirror_of_pypi_is_no_misspelt_parameter(make):
-    done = make(
-        "known", "PIP_INDEX_URL=https://mirror.example/simple", "UV_DEFAULT_INDEX=https://mirror.example/simple"
-    )
+    names = ("PIP_INDEX_URL", "UV_DEFAULT_INDEX", "UV_INDEX_URL")
+    done = make("known", *(f"{name}=https://mirror.example/simple" for name in names))
     assert done.returncode == 0, done.stderr
 
 
