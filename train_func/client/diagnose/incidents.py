@@ -26,7 +26,10 @@ _HELP = {
         "make the store's address reachable for the workers, or cancel the job and name another: s3_endpoint=... of "
         "Cluster(...) or TRAIN_FUNC_S3_ENDPOINT"
     ),
-    exits.KEY: "put a key that the store takes into the Secret that store_secret=... of Cluster(...) names",
+    exits.KEY: (
+        "put a key that the store takes into the Secret that store_secret=... of Cluster(...) names, or see whether "
+        "the clock is right and the provider of keys answers"
+    ),
 }
 
 
