@@ -193,8 +193,9 @@ def moving(server, backend, changed, tmp_path, monkeypatch):
         if len(asked_after) in server.away:
             return Answer(503, {"kind": "Status", "message": "it is away", "code": 503})
         given = answer(asked)
-        if len(changed) > 1:
-            server.held[path] = {**JOB, "status": {"conditions": [{"type": "Failed", "status": "True"}]}}
+        if changed:
+            condition = "Suspended" if len(changed) == 1 else "Failed"
+            server.held[path] = {**JOB, "status": {"conditions": [{"type": condition, "status": "True"}]}}
         if "/pods" in asked.path:
             for pod in given.body["items"]:
                 pod["spec"], pod["status"]["conditions"] = {"nodeName": "gone"}, [not_ready]
@@ -250,6 +251,21 @@ def test_a_move_waits_for_the_end_of_pods_that_are_made_while_it_suspends_the_jo
     server.answer = late
     moving.move(to={"zone": "b"})
     assert ending
+
+
+def test_a_move_resumes_a_job_without_pods_once_the_operator_has_seen_that_it_is_suspended(server, changed, moving):
+    answer, unseen = server.answer, [JOB] * 3
+
+    def late(asked):
+        given = answer(asked)
+        if "/pods" in asked.path:
+            return Answer(body={"items": []})
+        is_look = len(changed) == 1 and asked.path.endswith(moving.name)
+        return Answer(body=unseen.pop()) if is_look and asked.method == "GET" and unseen else given
+
+    server.answer = late
+    moving.move(to={"zone": "b"})
+    assert unseen == []
 
 
 def test_what_is_not_there_or_has_a_fixed_shape_is_not_changed(server, backend, changed):

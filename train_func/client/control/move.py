@@ -124,11 +124,12 @@ class Workers:
             is_suspended = True
             self._note("all workers leave at the same step; should this be interrupted, move(...) again has them go on")
             snapshot = self._look(before.snapshot)  # pods may have been made meanwhile
-            while snapshot.outage or any(pod.phase in OPEN for pod in snapshot.pods):
+            # Until the operator has seen the suspension it may make pods by the old template.
+            while snapshot.outage or not _is_suspended(snapshot) or any(pod.phase in OPEN for pod in snapshot.pods):
                 for diagnosis in before.monitor.look(snapshot):
                     if diagnosis.cause != "quota":  # that it is suspended
                         self._note(str(diagnosis))
-                self._pause("its workers have not ended")
+                self._pause("it is not suspended, or its workers have not ended")
                 snapshot = self._look(snapshot)
         finally:  # also where the answer to the suspension was lost
             within = AWAY_SECONDS if is_suspended else min(AWAY_SECONDS, self._end - time.monotonic())
@@ -266,6 +267,10 @@ class Workers:
                 shown(f"{self._record.name}: {what} yet; the job goes on, and stays as it was asked for")
             )
         time.sleep(self._job.pause)
+
+
+def _is_suspended(snapshot: Snapshot) -> bool:
+    return bool(snapshot.status and snapshot.status.condition("Suspended"))
 
 
 def _node(pod: Pod | None) -> str | None:
