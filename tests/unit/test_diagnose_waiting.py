@@ -213,6 +213,7 @@ HOPELESS = [
     case(OOM, "memory", "memory limit", "more memory=...", ended_with_other_words(4)),
     case(OOM, "storage", "worker 0; exit code 144; no such host", "s3_endpoint=...", without_a_store(3)),
     case(OOM, "storage", "worker 0; exit code 150", "store_secret=...", without_a_store(3, 150)),
+    case(OOM, "storage", "worker 0; exit code 150", "clock", without_a_store(3, 150)),
     case(DISK, "storage", '"20Mi"', "raise disk=...", evicted(FOLDER, times=3)),
 ]
 
@@ -291,6 +292,7 @@ def test_the_kubernetes_job_controller_has_ten_minutes_to_make_the_pod_of_a_trai
     job.operator = TRAINJOB.operator
     assert "cluster" not in [diagnosis.cause for diagnosis in looked(job, 630)[0]]
     assert unnamed(looked(job, 700)[0][-1], "worker 0", "Kubeflow Trainer") == []
+    assert unnamed(looked(job.without(events=True), 30)[0][-1], "worker 0", "Kubeflow Trainer") == []  # the first pod
 
 
 def test_a_worker_is_not_missing_while_its_job_is_suspended():

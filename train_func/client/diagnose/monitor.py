@@ -10,12 +10,13 @@ from datetime import UTC, datetime, timedelta
 from train_func.client.diagnose.incidents import SHORT_LIFE_SECONDS, Incident, incidents
 from train_func.client.diagnose.reasons import dead_nodes, refusals, waits
 from train_func.client.kinds.kind import Operator
-from train_func.client.status import DELETED, OPEN, Diagnosis, Pod, Snapshot
+from train_func.client.status import DELETED, OPEN, Diagnosis, JobEvent, Pod, Snapshot
 from train_func.errors import JobFailed
 from train_func.text import counted, numbered_workers
 from train_func.wire.records import RunRecord
 
 LASTS = timedelta(seconds=5)  # before a hindrance counts: many are over in a moment
+STARTS = timedelta(seconds=20)  # before a worker that has had no pod is a sign that no operator runs
 GIVES_UP = timedelta(seconds=30)  # before a permanent one ends the waiting: a registry, say, is asked three times
 
 
@@ -102,7 +103,7 @@ class JobMonitor:
                 *waits(pods, events),
                 *[end.diagnosis for end in hopeless][-1:],
                 *dead_nodes(pods, now),
-                *([] if refused or status.deleting else self._unattended(pods, num_workers, before, now)),
+                *([] if refused or status.deleting else self._unattended(pods, events, num_workers, before, now)),
             ]
             num_running = len(snapshot.running - {end.worker for end in hopeless})
             if run.min_workers is not None and num_running >= run.min_workers:
@@ -112,7 +113,12 @@ class JobMonitor:
         return [incident.diagnosis for incident in news]
 
     def _unattended(
-        self, pods: tuple[Pod, ...], num_workers: int, before: Mapping[int, datetime], now: datetime
+        self,
+        pods: tuple[Pod, ...],
+        events: tuple[JobEvent, ...],
+        num_workers: int,
+        before: Mapping[int, datetime],
+        now: datetime,
     ) -> list[Diagnosis]:
         """Finds the workers whose pods have ended or are gone while no operator does anything about it.
 
@@ -122,8 +128,9 @@ class JobMonitor:
         self._without_pod = {n: before.get(n, now) for n in range(num_workers) if n not in living}
         if self._operator is None:
             return []
-        within = timedelta(seconds=self._operator.replaces_within)
-        late = {n: since for n, since in self._without_pod.items() if now - since >= within}
+        had_pod = {pod.worker for pod in pods} | {e.worker for e in events if e.pod and e.creation != "refused"}
+        within = dict.fromkeys(had_pod, timedelta(seconds=self._operator.replaces_within))
+        late = {n: since for n, since in self._without_pod.items() if now - since >= within.get(n, STARTS)}
         if not late:
             return []
         seconds = (now - min(late.values())).total_seconds()

@@ -49,7 +49,7 @@ class Operator:
     webhook: str
     """Begin of the names of its admission webhooks."""
     replaces_within: float
-    """Seconds after which a worker without a pod is a sign that it does not run."""
+    """Seconds after which a worker whose pod has ended or is gone is a sign that it does not run."""
 
 
 class Kind(ABC):

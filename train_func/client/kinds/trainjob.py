@@ -43,7 +43,7 @@ class TrainJob(Kind):
         install="version 2.3: helm install kubeflow-trainer oci://ghcr.io/kubeflow/charts/kubeflow-trainer --version "
         "2.3.0 --namespace kubeflow-system --create-namespace --set runtimes.defaultEnabled=true",
         webhook="validator.trainjob",
-        replaces_within=660.0,  # the Kubernetes Job controller, which makes the pods, waits for up to 10 minutes
+        replaces_within=660.0,  # the Kubernetes Job controller waits for up to 10 minutes after failed pods
     )
 
     def faults(self, placement: Placement) -> list[str]:
