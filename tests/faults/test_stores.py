@@ -1,4 +1,7 @@
-"""A store that is full, read-only or away while a training saves to it: the training goes on, or from what it has."""
+"""A store that is full, read-only or away while a training saves to it: the training goes on, or from what it has.
+
+So does one that is killed.
+"""
 
 import json
 import re
@@ -38,7 +41,14 @@ SPOILS = {
 def undisturbed(tmp_path_factory):
     folder = tmp_path_factory.mktemp("undisturbed")
     assert attempts(folder, (2, None))[0] == [0, 0]
-    return result(folder)
+    return results(folder)
+
+
+def results(folder):
+    """Of both ranks, which have the same weights."""
+    found = [result(folder, rank) for rank in range(2)]
+    assert found[0]["weights"] == found[1]["weights"]
+    return found
 
 
 def on_a_disk(folder, *of):
@@ -58,7 +68,7 @@ def most_at_once(text):
 def check_went_on(folder, undisturbed):
     """The first attempt has ended as if nothing had happened, with saves before and after."""
     text = output(folder, 1)
-    assert result(folder) == undisturbed
+    assert results(folder) == undisturbed
     assert "was not saved: " in text
     saved = steps_saved(text)
     assert min(saved) <= SPOILED
@@ -66,15 +76,22 @@ def check_went_on(folder, undisturbed):
     assert most_at_once(text) <= 1
 
 
-def test_a_training_that_is_killed_in_a_save_goes_on_from_the_one_before_and_ends_as_if_undisturbed(
-    tmp_path, undisturbed
+@pytest.mark.parametrize(
+    "killed",
+    [
+        {"point": "checkpoint file uploaded", "rank": 0, "nth": 8},  # the second of three files of the third checkpoint
+        {"point": "backward", "rank": 1, "nth": 18},  # in the middle of an epoch
+    ],
+    ids=["in a save", "in a step"],
+)
+def test_a_training_that_is_killed_goes_on_from_the_last_whole_save_and_ends_as_if_undisturbed(
+    tmp_path, undisturbed, killed
 ):
-    """tests/faults/test_kills.py has other points, and compares what all ranks leave."""
-    killed = {"point": "checkpoint file uploaded", "rank": 0, "nth": 8, "attempt": 1}  # of three files of the third
-    codes = attempts(tmp_path, (2, killed), (2, None), waits=True)
-    assert (codes[0][0], codes[1]) == (-9, [0, 0])
+    """tests/faults/test_kills.py has other points, and compares what is published too."""
+    codes = attempts(tmp_path, (2, {**killed, "attempt": 1}), (2, None), waits=True)
+    assert (codes[0][killed["rank"]], codes[1]) == (-9, [0, 0])
     assert first_step(output(tmp_path, 2)) == max(steps_saved(output(tmp_path, 1))) + 1
-    assert result(tmp_path) == undisturbed
+    assert results(tmp_path) == undisturbed
 
 
 @needs_mount
@@ -94,7 +111,7 @@ def test_a_training_that_cannot_publish_is_gone_on_with_from_its_last_checkpoint
     assert codes[0][0] == code
     assert codes[1] == [0, 0]
     assert first_step(output(tmp_path, 2)) == max(steps_saved(output(tmp_path, 1))) + 1
-    assert result(tmp_path) == undisturbed
+    assert results(tmp_path) == undisturbed
 
 
 @pytest.mark.slow
@@ -138,7 +155,7 @@ def test_a_server_that_is_away_for_a_while_is_saved_to_again(tmp_path, undisturb
     store = f"s3://{server.bucket}/{seconds}"
     assert attempts(tmp_path, (2, None), store=store, spoils=spoils)[0] == [0, 0]
     text = output(tmp_path, 1)
-    assert result(tmp_path) == undisturbed
+    assert results(tmp_path) == undisturbed
     assert max(steps_saved(text)) > HEALED
     assert most_at_once(text) <= 1
     if seconds > 1:  # a save under way waits for some seconds

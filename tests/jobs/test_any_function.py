@@ -76,6 +76,7 @@ TABLE = [
     row(
         of_users.publishes_a_module,
         *("model.safetensors", "metrics.json"),
+        workers=2,
         result={"loss": 0.25, "classes": 3},
     ),
     row(of_users.trains_with_fabric, "fabric.ckpt", workers=2, result={"ranks", "loss"}, slow=True),

@@ -41,7 +41,8 @@ def test_a_job_publishes_to_an_s3_store_and_mc_brings_a_model_that_loads_offline
     subprocess.run(copy, env=environment, check=True, capture_output=True)
     subprocess.run(["sha256sum", "-c", "SHA256SUMS"], cwd=tmp_path / "model", check=True, capture_output=True)
     with monkeypatch.context() as offline:
-        offline.setattr("socket.socket.connect", lambda *_: pytest.fail("a server is asked"))
+        for asks in ("socket.getaddrinfo", "socket.socket.connect"):
+            offline.setattr(asks, lambda *_, **__: pytest.fail("a server is asked"))
         classify = pipeline("text-classification", model=str(tmp_path / "model"))
     assert classify("good good food")[0]["label"] in set("12345")
 

@@ -1,10 +1,8 @@
-"""A loop of one's own: the batches that session.steps gives, and the numbers that session.report takes."""
+"""A loop of one's own: the batches that session.steps gives, and the state that session.checkpoint keeps."""
 
 import copy
-from fractions import Fraction
 from types import SimpleNamespace
 
-import numpy as np
 import pytest
 import torch
 from accelerate import Accelerator
@@ -25,7 +23,6 @@ from tests.distributed.weighing import state_of
 from tests.messages import refuses, unnamed
 from train_func import InvalidInput
 from train_func.worker.rank import end, reporting
-from train_func.worker.rank.json_values import report_arguments
 from train_func.worker.training import own_loop
 from train_func.worker.training.own_loop import OwnState
 from train_func.worker.training.plan import ROW_ID, build_plan, facts_of, lengths_of
@@ -381,46 +378,6 @@ def test_a_collate_of_the_function_gets_the_rows_as_they_are():
 def test_a_column_that_cannot_be_stacked_is_named_with_the_remedy(name, column, named):
     with refuses(repr(name), "collate", named, cause="code"):
         batches(Dataset.from_dict({"y": COLUMNS["y"], name: column}))
-
-
-def test_numbers_of_any_library_are_reported_as_plain_ones():
-    given = {
-        "loss": torch.tensor(0.5, requires_grad=True),
-        "one": torch.ones(1, 1, dtype=torch.bfloat16),
-        "numpy": np.float32(0.25),
-        "count": np.int64(7),
-        "part": Fraction(1, 2),
-        "right": True,
-    }
-    number, found = report_arguments(np.int32(3), given)
-    assert (type(number), number) == (int, 3)
-    assert found == {"loss": 0.5, "one": 1.0, "numpy": 0.25, "count": 7, "part": 0.5, "right": 1}
-    assert {type(of) for of in found.values()} == {float, int}
-
-
-@pytest.mark.parametrize(
-    ("value", "named"),
-    [
-        ("abc", "'abc'"),
-        (torch.zeros(2), "(2,)"),
-        (np.zeros((2, 1)), "(2, 1)"),
-        (None, "None"),
-        ([0.5], "[0.5]"),
-        (1j, "1j"),
-    ],
-)
-def test_what_is_no_number_is_refused_by_its_name(value, named):
-    with pytest.raises(InvalidInput) as refused:
-        report_arguments(1, {"loss": 0.5, "score": value, "other": value})
-    assert refused.value.cause == "code"
-    assert len(refused.value.faults) == 2
-    assert unnamed(refused.value.faults[0], "score", named) == []
-
-
-@pytest.mark.parametrize("step", ["3", 2.5, None, float("nan")])
-def test_a_step_that_is_no_whole_number_is_refused(step):
-    with refuses("step"):
-        report_arguments(step, {"loss": 0.5})
 
 
 @pytest.mark.parametrize(

@@ -1,16 +1,25 @@
-"""What a function returns becomes plain JSON; what is not JSON is named, and the rest is kept."""
+"""What a function returns or reports becomes plain JSON; what does not is named, and the rest of a result is kept."""
 
 import datetime
 import json
 from dataclasses import dataclass
 from enum import Enum
+from fractions import Fraction
 from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
 
-from train_func.worker.rank.json_values import LARGEST_ARRAY, LARGEST_INTEGER, plain_result, to_python
+from tests.messages import refuses, unnamed
+from train_func import InvalidInput
+from train_func.worker.rank.json_values import (
+    LARGEST_ARRAY,
+    LARGEST_INTEGER,
+    plain_result,
+    report_arguments,
+    to_python,
+)
 
 
 @dataclass
@@ -95,3 +104,43 @@ def test_metrics_become_numbers_and_lists_and_keep_what_is_not_finite():
     metrics = {"f1": np.float32(0.5), "of": [np.int64(3), (0, torch.tensor([4]))], "half": torch.ones(2).bfloat16()}
     assert to_python(metrics) == {"f1": 0.5, "of": [3, [0, [4]]], "half": [1.0, 1.0]}
     assert np.isnan(to_python({"loss": np.float64("nan")})["loss"])
+
+
+def test_numbers_of_any_library_are_reported_as_plain_ones():
+    given = {
+        "loss": torch.tensor(0.5, requires_grad=True),
+        "one": torch.ones(1, 1, dtype=torch.bfloat16),
+        "numpy": np.float32(0.25),
+        "count": np.int64(7),
+        "part": Fraction(1, 2),
+        "right": True,
+    }
+    number, found = report_arguments(np.int32(3), given)
+    assert (type(number), number) == (int, 3)
+    assert found == {"loss": 0.5, "one": 1.0, "numpy": 0.25, "count": 7, "part": 0.5, "right": 1}
+    assert {type(of) for of in found.values()} == {float, int}
+
+
+@pytest.mark.parametrize(
+    ("value", "named"),
+    [
+        ("abc", "'abc'"),
+        (torch.zeros(2), "(2,)"),
+        (np.zeros((2, 1)), "(2, 1)"),
+        (None, "None"),
+        ([0.5], "[0.5]"),
+        (1j, "1j"),
+    ],
+)
+def test_what_is_no_number_is_refused_by_its_name(value, named):
+    with pytest.raises(InvalidInput) as refused:
+        report_arguments(1, {"loss": 0.5, "score": value, "other": value})
+    assert refused.value.cause == "code"
+    assert len(refused.value.faults) == 2
+    assert unnamed(refused.value.faults[0], "score", named) == []
+
+
+@pytest.mark.parametrize("step", ["3", 2.5, None, float("nan")])
+def test_a_step_that_is_no_whole_number_is_refused(step):
+    with refuses("step"):
+        report_arguments(step, {"loss": 0.5})

@@ -3,8 +3,6 @@
 import hashlib
 import re
 import sys
-import threading
-import time
 from dataclasses import replace
 from types import ModuleType, SimpleNamespace
 
@@ -27,8 +25,6 @@ from train_func.storage import open_store
 from train_func.wire.layout import MODEL_MANIFEST, SUMS
 from train_func.wire.records import SignOfLife
 from train_func.wire.result import FileEntry, Result
-from train_func.worker.supervisor import uploads
-from train_func.worker.supervisor.uploads import Heartbeat
 
 
 def train_func(parameters):
@@ -338,73 +334,6 @@ def test_signs_of_life_count_more_than_an_end_that_the_store_tells_of(store, unk
             attach(record.name, on=Room(2)).cancel()
     beat(is_over=True)
     elsewhere.refuse_elsewhere(record.keys, Room(2), store)
-
-
-@pytest.mark.parametrize(("newer", "beats"), [(False, True), (True, False)])
-def test_a_job_whose_run_was_submitted_again_gives_no_sign_of_life(store, newer, beats):
-    record = put_run(store, Run(name="a"), code=None)
-    if newer:
-        put_submission(store, record)
-    heartbeat = Heartbeat(store, record, "a-worker-0")
-    heartbeat.start()
-    heartbeat.flush(60)
-    heartbeat.finish(60, is_over=True)
-    assert bool(store.list(record.keys.alive)) is beats
-
-
-def test_a_key_that_the_store_refuses_for_a_while_ends_the_training_and_other_faults_of_a_store_do_not(
-    store, monkeypatch
-):
-    record, now = put_run(store, Run(name="a"), code=None), 100.0
-    monkeypatch.setattr(uploads, "time", SimpleNamespace(monotonic=lambda: now))
-    heartbeat = Heartbeat(store, record, "a-worker-0")
-    heartbeat.start()
-
-    def beat(reason):
-        nonlocal now
-
-        def put(*_):
-            raise StorageFailed("no such key", reason=reason)
-
-        with monkeypatch.context() as patched:
-            if reason:
-                patched.setattr(type(store), "put", put)
-            heartbeat.flush(60)
-        heartbeat.check()
-        now += uploads.KEY_SECONDS
-
-    for reason in (
-        "credentials",
-        "",
-        "unreachable",
-        "denied",
-        "full",
-        "unproven",
-        "credentials",
-    ):  # answers heal the first
-        beat(reason)
-    with pytest.raises(StorageFailed, match="no such key"):
-        beat("credentials")
-    heartbeat.finish(0, is_over=False)
-
-
-def test_the_last_sign_of_life_shares_its_time_with_one_that_is_on_its_way(store, monkeypatch):
-    record = put_run(store, Run(name="a"), code=None)
-    first, released = threading.Event(), threading.Event()
-    waits = iter([2, 60])  # seconds for which the store does not answer
-
-    def put(*_):
-        first.set()
-        released.wait(next(waits))
-
-    monkeypatch.setattr(type(store), "put", put)
-    heartbeat = Heartbeat(store, record, "a-worker-0")
-    heartbeat.start()
-    assert first.wait(60)
-    begun = time.monotonic()
-    heartbeat.finish(3, is_over=True)
-    assert time.monotonic() - begun < 4
-    released.set()
 
 
 def test_the_mark_of_a_cancelled_submission_says_nothing_of_the_next(store):
