@@ -27,7 +27,8 @@ def store(tmp_path, monkeypatch):
 
 
 def reported(store, record, losses):
-    rows = [Row(step, NOON, {"loss": loss, "epoch": 1.0}) for step, loss in enumerate(losses, 1)]
+    rows = [Row(step, NOON, {"loss": loss, "epoch": 1.0}, training=1) for step, loss in enumerate(losses, 1)]
+    rows.insert(0, Row(1, NOON, {"loss": 99, "epoch": 1.0}))  # of an earlier training of the function
     store.put(record.keys.attempt(1).metrics_csv(1), to_csv(rows))
 
 

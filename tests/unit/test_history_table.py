@@ -32,6 +32,10 @@ def charts_of(rows):
     )
 
 
+def lines_in(chart):
+    return [line.split() for line in re.findall(r'<polyline [^>]*points="([^"]+)"', chart)]
+
+
 def names_in(chart):
     return re.findall(r'font-weight="600">(\w+) ', chart)
 
@@ -82,16 +86,19 @@ def test_each_metric_has_a_chart_which_training_and_evaluation_share():
     rows = [*trained(1, 41), row(1, 40, epoch=1.0, eval_loss=0.3, eval_accuracy=0.5, eval_best="text")]
     loss, accuracy = charts_of(rows)
     assert (names_in(loss), names_in(accuracy)) == (["loss", "eval_loss"], ["eval_accuracy"])
-    assert [len(line.split()) for line in re.findall(r'<polyline [^>]*points="([^"]+)"', loss)] == [40, 1]
+    assert [len(line) for line in lines_in(loss)] == [40, 1]
+    heights = [float(point.split(",")[1]) for point in lines_in(loss)[0]]  # from the top, of losses that fall
+    assert heights == sorted(heights) and heights[0] < heights[1] < heights[-1]
     assert "<circle" in accuracy  # a single point would be no line
 
 
-def test_each_training_has_a_line_of_its_own_and_the_legend_names_the_metric_once():
-    rows = [row | {"training number": number} for number in (0, 1) for row in trained(1, 8 + number)]
+def test_of_several_trainings_the_rows_have_numbers_and_the_newest_is_drawn_with_the_restarts_in_it():
+    parts = [(0, 1, 1), (0, 5, 2), (1, 1, 2), (1, 5, 3)]  # training, first step, attempt
+    rows = [row | {"training number": of} for of, first, number in parts for row in trained(first, first + 4, number)]
     assert [*history_of(rows, "n").columns][:4] == ["step", "timestamp", "attempt", "training number"]
     (loss,) = charts_of(rows)
-    assert [len(line.split()) for line in re.findall(r'<polyline [^>]*points="([^"]+)"', loss)] == [7, 8]
-    assert (names_in(loss), len({*re.findall(r'stroke="(#\w+)"', loss)})) == (["loss"], 1)
+    assert [len(line) for line in lines_in(loss)] == [8]
+    assert (names_in(loss), re.findall("<title>([^<]+)", loss)) == (["loss"], ["attempt 3"])
 
 
 def test_it_shows_where_a_later_attempt_begins():

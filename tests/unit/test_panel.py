@@ -52,6 +52,10 @@ def words(html):
     return re.sub(r"\s+", " ", unescape(re.sub(r"<[^>]+>", " ", body)))
 
 
+def marks_of(trace):
+    return [mark.step for mark in panel_of(SUBJECT, trace, now=NOW).marks]
+
+
 def progress(step, num_steps=40, **fields):
     given = {"epoch": 1.0, "loss": 0.5, "rows_per_second": 81.5, "seconds_left": 130, **fields}
     return events.StepProgress(step=step, num_steps=num_steps, **given)
@@ -61,6 +65,10 @@ def begins(attempt=1, workers=2, **fields):
     return events.AttemptStarts(
         attempt=attempt, position=1, at_most=3, num_workers=workers, num_ranks=workers, num_threads=1, **fields
     )
+
+
+def resumes(step):
+    return events.Resumes(step=step, attempt=2, why="the newest")
 
 
 def audit(what="epoch=1", **counts):
@@ -211,13 +219,27 @@ def test_the_curve_has_no_step_twice_and_what_happened_is_marked_on_it():
     assert html.count('class="tf-ink"') == 1  # the checkpoint on the axis
 
 
-def test_an_attempt_that_goes_on_in_a_later_training_repeats_no_step_of_an_earlier_one():
+def test_the_newest_training_is_drawn_with_its_own_checkpoints_and_restarts():
     trace, second = Trace(), events.Stage(text="training 2", training=1)
-    steps = {number: [progress(step) for step in range(1, number + 1)] for number in (3, 10)}
-    trace.take(news("Running", begins(), *steps[10], second, *steps[3]))
-    trace.take(news("Running", begins(2), second, progress(3), progress(4), attempt=2))
-    assert [step for step, _ in trace.curves()["loss"]] == [*range(1, 11), 1, 2, 3, 4]
+    steps = {number: [progress(step) for step in range(1, number + 1)] for number in (2, 3, 10)}
+    saved = events.CheckpointSaved(step=7, size=2_000_000, seconds=1.5)
+    trace.take(news("Running", begins(), *steps[10], saved, second, *steps[2]))
+    assert marks_of(trace) == []
+    trace.take(news("Running", begins(2), resumes(10), attempt=2))
+    trace.take(news("Running", progress(3)))  # the rest of the log of attempt 1, of another worker
+    assert ([step for step, _ in trace.curves()["loss"]], marks_of(trace)) == ([1, 2, 3], [])
+    trace.take(news("Running", second, resumes(2), progress(3), progress(4), attempt=2))
+    assert ([step for step, _ in trace.curves()["loss"]], marks_of(trace)) == ([1, 2, 3, 4], [2])
     assert trace.last_step == 4
+    trace.take(news("Running", events.Stage(text="training 3", training=2), resumes(0), *steps[3], attempt=2))
+    assert ([step for step, _ in trace.curves()["loss"]], marks_of(trace)) == ([1, 2, 3], [])
+
+
+def test_a_restart_stays_where_it_is_when_the_next_training_begins():
+    trace, second = Trace(), events.Stage(text="training 2", training=1)
+    trace.take(news("Running", begins(), *(progress(step) for step in (1, 2, 3))))
+    trace.take(news("Running", begins(2), resumes(2), progress(3), second, resumes(0), attempt=2))
+    assert marks_of(trace) == [2]
 
 
 @pytest.mark.parametrize(("num_steps", "told"), [(40, ""), (200, "thick: means of 5 points")])

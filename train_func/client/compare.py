@@ -10,8 +10,8 @@ from string import ascii_uppercase
 from typing import Any
 
 from train_func.client.backend import Backend
-from train_func.client.display.chart import Curve, Line, chart, curves_of
-from train_func.client.display.history import read_rows
+from train_func.client.display.chart import Curve, Line, chart
+from train_func.client.display.history import newest_curves, read_rows
 from train_func.client.display.html import STYLE, table
 from train_func.client.job import Job, attach
 from train_func.client.model.held_out import stored_predictions, texts_of
@@ -72,7 +72,7 @@ class SideBySide:
     results: Sequence[Row]
     """What each has published and returned."""
     curves: Mapping[str, Sequence[Curve]]
-    """By metric, the curve of each run; empty for one that has not reported it."""
+    """By metric, the curve of the newest training of each run; empty for one that has not reported it."""
     held_out: HeldOut | None = None
     """None where the runs have not predicted the same held-out rows."""
 
@@ -169,7 +169,7 @@ def compare(*runs: Job | str, on: Backend | None = None, texts: bool = True) -> 
     jobs = [attach(run, on=on) if isinstance(run, str) else run for run in runs]
     stored = [(open_store(job.record.store), job.record.keys) for job in jobs]
     results = [published_result(store, keys) for store, keys in stored]
-    by_run = [curves_of((row["step"], row) for row in read_rows(store, keys)) for store, keys in stored]
+    by_run = [newest_curves(read_rows(store, keys)) for store, keys in stored]
     metrics = dict.fromkeys(name for curves in by_run for name in curves)
     predictions = [stored_predictions(store, keys) for store, keys in stored]
     held_out = _held_out(predictions)

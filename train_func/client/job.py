@@ -209,8 +209,8 @@ class Job:
     def history(self, since: int | None = None) -> "History":
         """Returns every reported step and evaluation as a DataFrame. The later attempt counts for a repeated step.
 
-        ``job.history().plot()`` draws the metrics over the steps, as the text of an SVG that a cell shows and a file
-        keeps. With ``since`` it has only what is after that step of the newest training.
+        ``job.history().plot()`` draws the metrics of the newest training over its steps, as the text of an SVG that
+        a cell shows and a file keeps. With ``since`` it has only what is after that step of the newest training.
         """
         from train_func.client.display.history import history_of, read_rows  # pandas takes long to import
 

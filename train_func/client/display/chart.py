@@ -9,7 +9,6 @@ import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from html import escape
-from itertools import pairwise
 
 from train_func.fields import is_number
 from train_func.wire.metrics import EVAL_PREFIX, NO_METRICS
@@ -78,17 +77,11 @@ def curves_of(rows: Iterable[tuple[int, Mapping[str, object]]]) -> dict[str, Cur
 
 
 def by_metric(curves: Mapping[str, Curve]) -> list[list[Line]]:
-    """Returns the lines of each chart, the losses first: training and evaluation of a metric share one.
-
-    A curve has a line for each training of the function: another one begins where its steps begin anew.
-    """
+    """Returns the lines of each chart, the losses first: training and evaluation of a metric share one."""
     charts: dict[str, list[Line]] = {}
     for name, curve in curves.items():
-        lines = charts.setdefault(name.removeprefix(EVAL_PREFIX), [])
-        place, has_dots = sum(bool(line.name) for line in lines), name.startswith(EVAL_PREFIX)
-        ends = [end for end in range(1, len(curve)) if curve[end][0] < curve[end - 1][0]]
-        for begin, end in pairwise([0, *ends, len(curve)]):
-            lines.append(Line(name if end == len(curve) else "", curve[begin:end], has_dots, place))
+        line = Line(name, curve, has_dots=name.startswith(EVAL_PREFIX))
+        charts.setdefault(name.removeprefix(EVAL_PREFIX), []).append(line)
     return [lines for _, lines in sorted(charts.items(), key=lambda item: item[0] != "loss")]
 
 

@@ -6,7 +6,7 @@ from typing import Any
 import pandas as pd
 from pandas.plotting import PlotAccessor
 
-from train_func.client.display.chart import Flag, by_metric, curves_of, stack
+from train_func.client.display.chart import Curve, Flag, by_metric, curves_of, stack
 from train_func.client.stored_attempts import attempt_numbers, attempt_rows
 from train_func.errors import InvalidInput
 from train_func.fields import whole_fault
@@ -27,13 +27,13 @@ class History(pd.DataFrame):
 
     @property
     def plot(self) -> "_Plot":
-        """Called without arguments: the picture of all metrics, as SVG; otherwise ``DataFrame.plot`` over ``step``."""
+        """Without arguments: the picture of the newest training, as SVG; otherwise ``DataFrame.plot`` over ``step``."""
         return _Plot(self)
 
 
 class _Plot(PlotAccessor):
     def __call__(self, *args: Any, **options: Any) -> Any:
-        """Returns a picture: a chart for each metric, with a mark where a later attempt begins.
+        """Returns a picture of the newest training: a chart for each metric, with a mark where a later attempt begins.
 
         The last expression of a cell, or ``display``, shows it; its text is an SVG. With arguments it draws as
         ``DataFrame.plot`` does, with lines over ``step`` unless ``x`` is given.
@@ -44,13 +44,14 @@ class _Plot(PlotAccessor):
         rows = self._parent
         if not (args or options):
             name = rows.attrs.get("run", "the run")
-            charts = by_metric(curves_of((row["step"], row) for row in rows.to_dict("records")))
+            newest = newest_training(rows.to_dict("records"))
+            charts = by_metric(newest_curves(newest))
             if not charts:
                 raise InvalidInput(
                     f"{name} has reported no number: the Trainer of train_func reports its steps and evaluations, a "
                     "loop of your own with session.report(step, loss=...)"
                 )
-            begins = rows.groupby("attempt")["step"].min().iloc[1:]
+            begins = pd.DataFrame(newest).groupby("attempt")["step"].min().iloc[1:]
             marks = [Flag(step, f"attempt {attempt}") for attempt, step in begins.items()]
             return stack(name, [(HEIGHT, lines, marks) for lines in charts])
         if not args and options.get("kind", "line") == "line":
@@ -69,13 +70,23 @@ def read_rows(store: Readable, keys: RunKeys, since: int | None = None) -> list[
         raise InvalidInput(fault)
     rows = {number: attempt_rows(store, keys, number) for number in attempt_numbers(store, keys)}
     joined = joined_history(rows)
-    newest = joined[-1][1].training if joined else 0
-    return [
+    is_one = not (joined and joined[-1][1].training)
+    told = [
         {**row.values, "step": row.step, "timestamp": row.timestamp, "attempt": number}
-        | ({TRAINING: row.training} if newest else {})
+        | ({} if is_one else {TRAINING: row.training})
         for number, row in joined
-        if since is None or (row.training == newest and row.step > since)
     ]
+    return told if since is None else [row for row in newest_training(told) if row["step"] > since]
+
+
+def newest_training(rows: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Those of the rows that are of the newest training, which alone is drawn."""
+    return [row for row in rows if row.get(TRAINING) == rows[-1].get(TRAINING)]
+
+
+def newest_curves(rows: Sequence[dict[str, Any]]) -> dict[str, Curve]:
+    """The curve of each metric in the newest training of these rows."""
+    return curves_of((row["step"], row) for row in newest_training(rows))
 
 
 def joined_history(rows: Mapping[int, Sequence[Row]]) -> list[tuple[int, Row]]:

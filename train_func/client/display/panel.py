@@ -139,7 +139,7 @@ def panel_of(
             *([silence] if silence else []),
         ],
         charts=by_metric(trace.curves()),
-        marks=[*(Flag(save.step) for save in trace.saves[-MOST_MARKS:]), *_restarts(trace)],
+        marks=[*_checkpoints(trace), *_restarts(trace)],
         last_step=0.0 if state == "Succeeded" else float(trace.num_steps or 0),
         workers=[_cells(worker) for worker in workers],
         num_more_workers=num_more,
@@ -199,13 +199,18 @@ def _lasts(alert: Alert, trace: Trace) -> bool:
     return when >= begun and not goes_on
 
 
+def _checkpoints(trace: Trace) -> list[Flag]:
+    """The newest checkpoints of the training that is drawn."""
+    drawn = trace.training
+    return [Flag(save.step) for training, save in trace.saves if training == drawn][-MOST_MARKS:]
+
+
 def _restarts(trace: Trace) -> Iterator[Flag]:
-    """The beginnings of attempts but the first, as far as known, with their sizes where these have changed."""
-    groups = sorted(trace.groups, key=lambda group: group.attempt)
-    by_training = sorted(trace.first_steps.items(), reverse=True)
-    firsts = {attempt: step - 1 for (_, attempt), step in by_training}  # of the first training that it did steps of
-    begun = firsts | {attempt: resumption.step for attempt, resumption in trace.resumptions.items()}
-    for before, group in pairwise(group for group in groups if group is groups[0] or group.attempt in begun):
+    """The beginnings of attempts but the first in the training that is drawn, with their sizes where these changed."""
+    groups, drawn = sorted(trace.groups, key=lambda group: group.attempt), trace.training
+    begun = {attempt: step - 1 for (training, attempt), step in trace.first_steps.items() if training == drawn}
+    begun |= {of: last.step for of, last in trace.resumptions.items() if trace.trainings.get(of, 0) == drawn}
+    for before, group in pairwise(group for group in groups if group.attempt in begun):
         words = f"attempt {group.attempt}"
         if group.workers != before.workers:
             words = f"{before.workers} → {counted(group.workers, 'worker')}"
@@ -231,7 +236,7 @@ def _cells(worker: WorkerState) -> tuple[str, ...]:
 
 def _facts(trace: Trace, printed_notes: Collection[str]) -> Iterator[str]:
     if trace.saves:
-        save = trace.saves[-1]
+        _, save = trace.saves[-1]
         yield f"▲ newest checkpoint: step {save.step:,}, {sized(save.size)}, saved in {save.seconds:.1f} s"
     yield from audits_in_words(trace.audits.values(), trace.epoch, is_over=trace.is_over)
     for attempt in sorted(group.attempt for group in trace.groups)[1:][-MOST_RESTARTS:]:

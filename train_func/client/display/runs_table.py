@@ -11,8 +11,8 @@ from typing import Any
 
 import pandas as pd
 
-from train_func.client.display.chart import Curve, Picture, curves_of, means
-from train_func.client.display.history import read_rows
+from train_func.client.display.chart import Curve, Picture, means
+from train_func.client.display.history import newest_curves, read_rows
 from train_func.client.display.html import STYLE, table
 from train_func.client.display.panel import SIGNS, duration
 from train_func.client.stored_run import newest_generation
@@ -65,7 +65,7 @@ def _losses(address: str, names: Sequence[str]) -> list[Curve]:
             rows = read_rows(store, RunKeys(name, newest_generation(store, name) or 1))
         except StorageFailed:
             return []
-        return curves_of((row["step"], row) for row in rows).get("loss", [])
+        return newest_curves(rows).get("loss", [])
 
     with ThreadPoolExecutor(AT_ONCE) as readers:
         return list(readers.map(losses, names))

@@ -91,8 +91,8 @@ class Trace:
         """Why waiting cannot help any more."""
         self.is_over = False
         """Whether no look follows."""
-        self.training = 0
-        """The number of the training in the function that was begun last, from 0."""
+        self.trainings: dict[int, int] = {}
+        """The number, from 0, of the training that each attempt has begun last, where that is not the first."""
         self.is_current = False
         """Whether all that was written by the last look has been read."""
         self.last_event = 0.0
@@ -100,7 +100,8 @@ class Trace:
         self.steps: list[Point] = []
         self.evaluations: list[Point] = []
         self.groups: list[Group] = []
-        self.saves: list[events.CheckpointSaved] = []
+        self.saves: list[tuple[int, events.CheckpointSaved]] = []
+        """The number of the training, and what was saved of it."""
         self.resumptions: dict[int, events.Resumes] = {}
         """What attempts have gone on from, by their numbers."""
         self.progress: events.StepProgress | None = None
@@ -138,8 +139,14 @@ class Trace:
     def last_step(self) -> int:
         """The last step that counts: of the newest attempt that has done one, or has said where it begins."""
         done = ((point.attempt, point.training, point.step) for point in self.steps)
-        begun = ((attempt, self.training, resumption.step) for attempt, resumption in self.resumptions.items())
+        begun = ((of, self.trainings.get(of, 0), resumption.step) for of, resumption in self.resumptions.items())
         return max([*done, *begun], default=(0, 0, 0))[-1]
+
+    @property
+    def training(self) -> int:
+        """The number of the training that is drawn: the newest that the newest attempt has done a step of."""
+        points = [*self.steps, *self.evaluations]
+        return max(((point.attempt, point.training) for point in points), default=(0, 0))[1]
 
     @property
     def epoch(self) -> float:
@@ -205,9 +212,10 @@ class Trace:
         return None
 
     def curves(self) -> dict[str, Curve]:
-        """Returns the curve of each metric, without the steps that a later attempt did again."""
-        rows = (self.steps, self.evaluations)
-        return curves_of((step.step, step.values) for of_rows in rows for step in unrepeated(of_rows, self.first_steps))
+        """Returns the curve of each metric in the training that is drawn, without the steps that were done again."""
+        newest, firsts = self.training, self.first_steps
+        rows = ([point for point in points if point.training == newest] for points in (self.steps, self.evaluations))
+        return curves_of((step.step, step.values) for of_rows in rows for step in unrepeated(of_rows, firsts))
 
     def workers(self) -> list[WorkerState]:
         """Returns how each worker is that the job has or should have."""
@@ -259,29 +267,28 @@ class Trace:
             if line.text.startswith(RANK_0):
                 self.printed.append(line.text.removeprefix(RANK_0))
             return
-        when = seconds_of(event)
+        when, training = seconds_of(event), self.trainings.get(attempt, 0)
         self.last_event = max(self.last_event, when)
         formed = self.group.attempt if self.group else 0  # the log of another worker may have been read before
         match event:
             case events.StepProgress():
                 curve = [(step, when - age, loss) for step, age, loss in event.points]
                 for step, ended, loss in curve or [(event.step, when, event.loss)]:
-                    self._add(Point(ended, attempt, step, {} if loss is None else {"loss": loss}, self.training))
+                    self._add(Point(ended, attempt, step, {} if loss is None else {"loss": loss}, training))
                 self.progress = event
                 self._activities.clear()
             case events.Reported():
-                self._add(Point(when, attempt, event.step, _numbers(event.metrics.items()), self.training))
+                self._add(Point(when, attempt, event.step, _numbers(event.metrics.items()), training))
                 self._activities.clear()
             case events.Evaluated():
                 named = ((f"{event.prefix}_{name}", value) for name, value in event.metrics.items())
-                self.evaluations.append(Point(when, attempt, event.step, _numbers(named), self.training))
+                self.evaluations.append(Point(when, attempt, event.step, _numbers(named), training))
             case events.AttemptStarts():
                 self.groups.append(Group(when, event.attempt, event.num_workers, event.num_ranks))
                 self._activities = dict.fromkeys(range(event.num_workers), STARTS)
                 self.measured = None
-                self.training = 0
             case events.Stage(precision=precision):  # of a session: it is open
-                self.training = event.training or self.training
+                self.trainings[attempt] = event.training or training
                 self.precision = precision or self.precision
                 loading = {
                     worker: "loads model and data"
@@ -297,7 +304,7 @@ class Trace:
                 self._reasons[event.attempt] = event.follows, f"worker {event.follows}: {event.message}"
                 self._rank_restarts.add((event.worker, event.attempt))
             case events.CheckpointSaved():
-                self.saves.append(event)
+                self.saves.append((training, event))
             case events.RowsAudited():
                 self.audits[event.what] = event
             case events.Published():
