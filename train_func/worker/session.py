@@ -108,14 +108,6 @@ def claim_attempt(store: Store, record: RunRecord) -> RunRecord:
     raise AssertionError("numbers do not end")
 
 
-def _next_training() -> int:
-    """Returns and tells the number of the training that begins, from 0, over all sessions of a function."""
-    number, end.here.num_trainings = end.here.num_trainings, end.here.num_trainings + 1
-    if number:
-        world.log_rank0(Stage(text=f"training {number + 1} of the function", training=number))
-    return number
-
-
 class Session:
     """``with Session(parameters) as session:`` inside train_func, on every rank.
 
@@ -206,8 +198,10 @@ class Session:
         return Trainers(self.store, self.record, self.attempt, self._work, self._loading, self._publication)
 
     def _begin_training(self, made_of: Mapping[str, Any]) -> Checkpointing:
-        """Collective. Each training of a function has its own checkpoints."""
-        number = _next_training()
+        """Collective. Trainings are numbered over all sessions of a function: each has its own checkpoints."""
+        number, end.here.num_trainings = end.here.num_trainings, end.here.num_trainings + 1
+        if number:
+            world.log_rank0(Stage(text=f"training {number + 1} of the function", training=number))
         return Checkpointing(
             self.store,
             self.record,
@@ -312,13 +306,11 @@ class Session:
                 "worker is lost or comes: call session.checkpoint(model, optimizer) before session.steps",
                 cause="code",
             )
+        if state is None and self.attempt > 1:
+            why = "no attempt saves this loop, because session.checkpoint was not called before it"
+            world.log_resumption(Resumes(step=0, attempt=self.attempt, why=why))
 
         def begin() -> Generator[Step, None, None]:
-            if state is None:
-                _next_training()
-            if state is None and self.attempt > 1:
-                why = "no attempt saves this loop, because session.checkpoint was not called before it"
-                world.log_resumption(Resumes(step=0, attempt=self.attempt, why=why))
             of_task, report = self._loading.collator, self._of_loop.update
             loop = own_loop.steps(
                 plan, self.device, collate, state, of_task, shifts_labels=shifts_labels, report=report
