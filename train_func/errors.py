@@ -164,7 +164,7 @@ class StorageFailed(TrainFuncError, OSError):
     @property
     def retryable(self) -> bool:
         """Returns whether the same operation may succeed later without any change."""
-        return self.reason == "unreachable"
+        return self.reason in ("unreachable", "unproven")
 
 
 class JobFailed(TrainFuncError, RuntimeError):

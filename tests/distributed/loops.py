@@ -147,6 +147,14 @@ def adds_to_it_behind_it(step, model, optimizer):
     optimizer.step()
 
 
+def adds_to_what_it_unfreezes(step, model, optimizer):
+    thawed = next(iter(model.parameters())).requires_grad_(True)  # said_of has frozen it before the loop
+    for batch, weight in step:
+        (weight * loss_of(model, batch)).backward()
+    loss_of(model, batch).backward(inputs=[thawed])
+    optimizer.step()
+
+
 def gives_a_closure(step, model, optimizer):
     for batch, weight in step:
         (weight * loss_of(model, batch)).backward()
@@ -166,7 +174,14 @@ def sums_by_hand(step, model, optimizer):
 
 UNSUMMED = {
     way.__name__: way
-    for way in (goes_through_it_first, trains_on_behind_it, adds_to_it_behind_it, gives_a_closure, sums_by_hand)
+    for way in (
+        goes_through_it_first,
+        trains_on_behind_it,
+        adds_to_it_behind_it,
+        adds_to_what_it_unfreezes,
+        gives_a_closure,
+        sums_by_hand,
+    )
 }
 
 
@@ -183,6 +198,7 @@ WRONG = {way.__name__: way for way in (steps_too_early, leaves_a_step, steps_wit
 def said_of(way, size, rank, **differs):
     torch.manual_seed(differs.get("seed", 0))
     model = nn.Embedding(40, 2, sparse=True) if way is uses_a_sparse_layer else Branches()
+    next(iter(model.parameters())).requires_grad_(way is not adds_to_what_it_unfreezes)
     optimizer = torch.optim.SGD(model.parameters(), lr=RATE)
     try:
         for step in own_loop.steps(plan_of("40-rows", size, rank), torch.device("cpu"), None):

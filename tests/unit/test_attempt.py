@@ -157,6 +157,7 @@ def storage(reason):
     [
         # No pod ever had a better key, for all that it knows.
         (0, storage("credentials"), False, True, exits.PERMISSION, []),
+        (0, storage("unproven"), False, True, exits.UNREACHABLE, []),
         (1, storage("credentials"), False, True, exits.KEY, [KEY_SECONDS]),
         (1, storage("credentials"), True, False, exits.KEY, [KEY_SECONDS - 20]),
         (1, storage("full"), True, False, exits.FULL, []),
@@ -182,3 +183,29 @@ def test_a_pod_that_another_one_may_do_better_than_ends_with_a_code_that_is_retr
     supervisor._lead = SimpleNamespace(others_train=lambda: others_train)
     verdict = supervisor.run()
     assert (verdict.exit_code, unnamed(verdict.message, error), paused) == (code, [], pauses)
+
+
+@pytest.mark.parametrize(
+    ("code", "first", "waits"),
+    [(exits.KEY, exits.KEY, True), (exits.PEER, exits.KEY, True), (exits.SPENT, exits.KEY, False), (147, 147, False)],
+)
+def test_a_pod_ends_when_the_secret_has_followed_though_a_rank_was_refused_and_the_group_knows_before(
+    tmp_path, monkeypatch, code, first, waits
+):
+    verdict, done = Verdict(code, "storage", "no such key", 0), []
+    attempt = SimpleNamespace(
+        run=lambda *given: verdict,
+        root=replace(verdict, exit_code=first),
+        launcher=None,
+        next=lambda: None,
+        leave=lambda: done.append("leave"),
+    )
+
+    def prepare(supervisor):
+        supervisor._attempt, supervisor._member = attempt, SimpleNamespace(has_gone=False)
+
+    monkeypatch.setattr(Stop, "pause", lambda stop, seconds: done.append(seconds))
+    monkeypatch.setattr(main.Supervisor, "_prepare", prepare)
+    monkeypatch.setattr(main, "kill_descendants", lambda **options: None)
+    assert Supervisor(environment_of(0, tmp_path), LogTee(), Stop()).run() == verdict
+    assert done == ["leave", *[KEY_SECONDS] * waits]

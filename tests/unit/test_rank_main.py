@@ -180,6 +180,9 @@ def test_a_function_that_has_not_published_what_an_earlier_attempt_had_is_at_fau
     assert (code, outcome["cause"]) == (70, "code")
     assert unnamed(outcome["failure"]["message"], "a model", "fresh=True") == []
     assert end(f"{had}here.note_published(is_model=True)")[0] == 0
+    files = had.replace("a model", "files")
+    assert end(files)[0] == 70  # the folder of the result would be empty
+    assert end(f"{files}here.note_published(is_model=True)")[0] == 0
 
 
 @pytest.mark.parametrize(

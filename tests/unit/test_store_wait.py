@@ -67,6 +67,25 @@ def test_a_key_that_was_good_before_may_be_refused_for_a_minute(monkeypatch):
     assert refused.calls["get"] == 1
 
 
+@pytest.mark.parametrize(
+    ("first", "then", "waited"),
+    [("unreachable", "credentials", 30 + KEY_SECONDS), ("credentials", "unreachable", 930.0), ("unproven", "", 900.0)],
+)
+def test_each_kind_of_failure_has_its_own_wait(monkeypatch, first, then, waited):
+    clock = Clock()
+    monkeypatch.setattr(store_wait, "time", SimpleNamespace(monotonic=clock))
+    monkeypatch.setattr(Stop, "pause", lambda stop, seconds: None)
+    begun = clock()
+
+    def put(*_):
+        clock.seconds += 1.0
+        raise StorageFailed("no answer", reason=first if clock() - begun <= 30 or not then else then)
+
+    with pytest.raises(StorageFailed, match="no answer"):
+        patient(SimpleNamespace(put=put), Stop(), 900, "publish").put("a")
+    assert waited - PAUSE_SECONDS <= clock() - begun <= waited + PAUSE_SECONDS
+
+
 @pytest.mark.parametrize(("seconds", "waited"), [(3.0, 60.0), (600.0, 600.0)])
 def test_the_wait_for_a_store_is_counted_from_the_failure_behind_the_last_success(monkeypatch, seconds, waited):
     """An upload that takes longer than the whole wait, and fails at its end, is done once more."""

@@ -1,6 +1,7 @@
 """Texts become token ids once per machine, unpadded, and come back from the cache as they were."""
 
 import os
+import re
 
 import datasets
 import pytest
@@ -83,6 +84,22 @@ def test_the_options_of_a_tokenizer_in_python_decide_its_entry(folder, tmp_path)
         tokenizer = BertTokenizerLegacy(folder / "vocab.txt", do_lower_case=lower)
         tokenise(rows(word="Food"), tokenizer, 512, tmp_path)
     assert len(files(tmp_path)) == 2
+
+
+@pytest.mark.parametrize(
+    ("given", "num_entries"),
+    [((re.compile("a"), re.compile("b")), 2), ((b"a", b"b"), 2), ((lambda: 0, lambda: 0), 1)],
+    ids=["patterns", "bytes", "functions"],
+)
+def test_an_option_of_a_tokenizer_in_python_that_is_no_json_is_known_by_what_it_is(
+    folder, tmp_path, given, num_entries
+):
+    (folder / "vocab.txt").write_text("\n".join(["[UNK]", "[SEP]", "[PAD]", "[CLS]", "[MASK]", "food"]))
+    for option in given:
+        tokenizer = BertTokenizerLegacy(folder / "vocab.txt")
+        tokenizer.init_kwargs |= {"splits": option}
+        tokenise(rows(), tokenizer, 512, tmp_path)
+    assert len(files(tmp_path)) == num_entries
 
 
 def test_a_tokenizer_in_python_has_the_same_entry_wherever_it_lies_and_another_one_with_other_files(folder, tmp_path):

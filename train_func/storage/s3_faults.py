@@ -18,7 +18,10 @@ _REMEDIES: dict[StorageReason, str] = {
     "absent": "list() shows which objects there are",
     "conflict": "Another writer was first; read the object again",
     "credentials": _KEYS,
-    "unproven": _KEYS,
+    "unproven": (
+        "See whether the provider of the keys answers (an endpoint of the container or instance, or a profile's "
+        f"credential_process). {_KEYS}"
+    ),
     "denied": "The key is known but lacks {grant}; add that to its policy",
     "bucket": "Make it (mc mb local/{bucket}) or correct the store's address",
     "full": "Free space on the server or raise the bucket's quota",

@@ -61,7 +61,7 @@ _STORAGE: dict[StorageReason, int] = {
     "absent": MISSING,
     "bucket": MISSING,
     "credentials": KEY,
-    "unproven": KEY,
+    "unproven": UNREACHABLE,
     "denied": PERMISSION,
     "full": FULL,
     "conflict": FENCED,

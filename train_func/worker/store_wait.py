@@ -45,7 +45,7 @@ def patient(store: Store, stop: Stop, seconds: float, purpose: str) -> Store:
 class _Patient:
     def __init__(self, store: Store | None, stop: Stop, seconds: float, purpose: str) -> None:
         self._store, self._stop, self._seconds, self._purpose = store, stop, seconds, purpose
-        self._until: float | None = None  # since the store is away
+        self._until: dict[bool, float] = {}  # by whether the key is refused, since the store is away
         self._next_notice = 0.0
 
     def __getattr__(self, name: str) -> Any:
@@ -59,19 +59,17 @@ class _Patient:
             except StorageFailed as failure:
                 is_refused = failure.reason == "credentials" and self._store is not None
                 if not (failure.retryable or is_refused):
-                    self._until = None
+                    self._until.clear()
                     raise
                 now = time.monotonic()
                 seconds = min(KEY_SECONDS, self._seconds) if is_refused else self._seconds
-                self._until = self._until or now + seconds
-                if now + PAUSE_SECONDS > self._until:
+                until = self._until.setdefault(is_refused, now + seconds)
+                if now + PAUSE_SECONDS > until:
                     raise
                 if now > self._next_notice:
                     self._next_notice = now + NOTICE_SECONDS
-                    reporting.say(
-                        WaitsForStore(seconds_left=self._until - now, message=str(failure), purpose=self._purpose)
-                    )
+                    reporting.say(WaitsForStore(seconds_left=until - now, message=str(failure), purpose=self._purpose))
             else:
-                self._until = None
+                self._until.clear()
                 return result
             self._stop.pause(PAUSE_SECONDS)

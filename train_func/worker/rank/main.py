@@ -124,7 +124,7 @@ def _finished(value: object) -> Outcome:
     The files and the value of rank 0 are the result. A function that has trained and leaves neither has a fault.
     """
     here, is_first = end.here, os.environ.get("RANK", "0") == "0"
-    if is_first and here.lacks:
+    if is_first and ("a model" in here.lacks or (here.lacks and not here.published)):
         return _failed(
             InvalidInput(
                 f"an earlier attempt has published {' and '.join(sorted(here.lacks))} with session.publish in the body "

@@ -90,7 +90,6 @@ class WorkerAttempt:
         )
         self._member: Member | None = None
         self._verdict: Verdict | None = None
-        self._root: Verdict | None = None  # of the worker whose end came first, if known
         self._closing = threading.Lock()
         self._num_memory_kills = num_memory_kills()
         self._is_silent = False  # the store, at the end
@@ -99,6 +98,8 @@ class WorkerAttempt:
         self._late: Verdict | None = None  # for an end by it
         self.launcher: Launcher | None = None
         self.lease: Lease | None = None
+        self.root: Verdict | None = None
+        """The verdict on the worker whose end came first, if it is known; from ``close`` on."""
         self.finishes = False
         """Whether the ranks of all workers have ended well, and the result is being published."""
 
@@ -278,9 +279,9 @@ class WorkerAttempt:
                 account = self._bounded(partial(self._ledger.account, self.lease.attempt, self._step))
                 if account and account.spent and not self._bounded(self._ledger.is_published):
                     verdict = follower_verdict(root, account.verdict(self._environment.worker, root or verdict))
-        self._root = verdict if verdict.root_cause else root
+        self.root = verdict if verdict.root_cause else root
         if self._member.is_lead if self._member else self._environment.worker == 0:
-            self._alerter.end(verdict, self._root or verdict)
+            self._alerter.end(verdict, self.root or verdict)
         if self.lease:
             self._keep(verdict, ends)
         return verdict
@@ -288,7 +289,7 @@ class WorkerAttempt:
     def leave(self) -> None:
         """Leaves the group after ``close``; the lead waits a little for workers that still ask for the reason."""
         if self._member:
-            self._member.leave(LINGER_SECONDS if self._root and not self._stop.requested else 0.0)
+            self._member.leave(LINGER_SECONDS if self.root and not self._stop.requested else 0.0)
 
     def next(self) -> Self | None:
         """Returns the next attempt of the group in its pods; None if this worker has to leave it.
@@ -296,7 +297,7 @@ class WorkerAttempt:
         It leaves after a signal, after a verdict that says so, or if the coordinator ends the group. An elastic group
         whose coordinator has gone gets another one.
         """
-        root, verdict, launcher = self._root, self._verdict, self.launcher
+        root, verdict, launcher = self.root, self._verdict, self.launcher
         if self._stop.requested or self._member is None or verdict is None or not verdict.retryable:
             return None
         if self.finishes and not self._member.has_gone:  # the lead completes the result, and the group waits for that

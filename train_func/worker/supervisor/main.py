@@ -175,6 +175,10 @@ class Supervisor:
         if self._attempt:
             self._attempt.leave()
         self._verdict = verdict
+        first = (self._attempt and self._attempt.root) or verdict
+        if verdict.retryable and first.exit_code == exits.KEY:  # by then the Secret has followed an exchange
+            with contextlib.suppress(Stopped):
+                self._stop.pause(KEY_SECONDS - (self._heartbeat.refused_seconds if self._heartbeat else 0.0))
 
     def _verdict_on(self, work: Callable[[], Verdict | None]) -> Verdict | None:
         """Returns the result of ``work``, or the verdict on its error."""
@@ -213,9 +217,6 @@ class Supervisor:
         """
         if code == exits.KEY and self._heartbeat is None and self._environment.worker == 0:
             return exits.PERMISSION
-        if code == exits.KEY:
-            with contextlib.suppress(Stopped):
-                self._stop.pause(KEY_SECONDS - (self._heartbeat.refused_seconds if self._heartbeat else 0.0))
         has_no_group = self._member is None or self._member.has_gone
         if has_no_group and not exits.retryable(code) and self._lead.others_train():
             return exits.PEER

@@ -98,7 +98,8 @@ class OwnState:
                 _note_once(
                     "session.publish was called in an earlier attempt, in the body of the loop over session.steps. "
                     f"This attempt goes on behind step {self._restored.step}: unless it publishes again, in the body "
-                    "or a model behind the loop, the result will lack that, and this attempt will fail"
+                    "or a model behind the loop, the result will lack that. Where that is a model, or all that "
+                    "there was, this attempt will fail"
                 )
 
     def _load(self, training: dict[str, Any]) -> None:

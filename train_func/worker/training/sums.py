@@ -34,6 +34,7 @@ import torch
 import torch.distributed as dist
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
+from torch.utils.hooks import RemovableHandle
 
 from train_func.errors import InvalidInput
 from train_func.text import counted, listed
@@ -155,6 +156,7 @@ class Sums:
         self.is_open = False
         """Whether a step has begun whose gradients are not the sums yet."""
         self._num_steps = 0
+        self._hooks: dict[int, RemovableHandle] | None = None
         self._late: set[int] = set()
         self._used: set[int] = set()
 
@@ -170,13 +172,22 @@ class Sums:
     @contextmanager
     def watch(self) -> Iterator[None]:
         """Notices, in its body, the gradients that are computed between two steps, where they are summed here alone."""
-        alone = [of for of in self._parameters if id(of) in self._alone and of.requires_grad]
-        hooks = [of.register_post_accumulate_grad_hook(self._computed) for of in alone]  # type: ignore[no-untyped-call]
+        self._hooks = {}
+        self._watch_more()
         try:
             yield
         finally:
-            for hook in hooks:
+            for hook in self._hooks.values():
                 hook.remove()
+            self._hooks = None
+
+    def _watch_more(self) -> None:
+        if self._hooks is None:
+            return
+        for of in self._parameters:
+            if id(of) in self._alone and of.requires_grad and id(of) not in self._hooks:
+                hook = of.register_post_accumulate_grad_hook(self._computed)  # type: ignore[no-untyped-call]
+                self._hooks[id(of)] = hook
 
     def _computed(self, parameter: torch.Tensor) -> None:
         if not self.is_open:
@@ -216,6 +227,7 @@ class Sums:
 
     def begin(self, runs: Sequence[Node]) -> None:
         """Begins a step, before its first micro-batch; ``runs``: what each rank has of it."""
+        self._watch_more()  # what is trained from this step on
         self._runs, self._waiting, self.is_open = runs, [], True
         self._num_steps += 1
         if self._num_steps == 2 and any(_is_left(of.grad) for of in self._parameters):
