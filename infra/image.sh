@@ -60,8 +60,8 @@ keep_list() { # keep_list BUILDER NAME
 
 # OPTIONS: of the build, for a mirror of PyPI; its address stays readable in the image's history.
 read_index() {
-    local name uv=${UV_DEFAULT_INDEX:-${PIP_INDEX_URL:-}} pip=${PIP_INDEX_URL:-}
-    for name in UV_DEFAULT_INDEX PIP_INDEX_URL; do
+    local name uv=${UV_DEFAULT_INDEX:-${UV_INDEX_URL:-${PIP_INDEX_URL:-}}} pip=${PIP_INDEX_URL:-}
+    for name in UV_DEFAULT_INDEX UV_INDEX_URL PIP_INDEX_URL; do
         [[ ${!name:-} != *://*@* ]] || die "$name holds a password, which every user of the image could read;" \
             "name an index that needs none, or unset it"
     done

@@ -186,13 +186,20 @@ def test_a_pod_that_another_one_may_do_better_than_ends_with_a_code_that_is_retr
 
 
 @pytest.mark.parametrize(
-    ("code", "first", "waits"),
-    [(exits.KEY, exits.KEY, True), (exits.PEER, exits.KEY, True), (exits.SPENT, exits.KEY, False), (147, 147, False)],
+    ("worker", "code", "first", "waits"),
+    [
+        (0, exits.KEY, exits.KEY, True),
+        (0, exits.PEER, exits.KEY, True),
+        (1, exits.KEY, exits.KEY, True),
+        (1, exits.PEER, exits.KEY, False),
+        (0, exits.SPENT, exits.KEY, False),
+        (0, 147, 147, False),
+    ],
 )
 def test_a_pod_ends_when_the_secret_has_followed_though_a_rank_was_refused_and_the_group_knows_before(
-    tmp_path, monkeypatch, code, first, waits
+    tmp_path, monkeypatch, worker, code, first, waits
 ):
-    verdict, done = Verdict(code, "storage", "no such key", 0), []
+    verdict, done = Verdict(code, "storage", "no such key", worker), []
     attempt = SimpleNamespace(
         run=lambda *given: verdict,
         root=replace(verdict, exit_code=first),
@@ -207,5 +214,5 @@ def test_a_pod_ends_when_the_secret_has_followed_though_a_rank_was_refused_and_t
     monkeypatch.setattr(Stop, "pause", lambda stop, seconds: done.append(seconds))
     monkeypatch.setattr(main.Supervisor, "_prepare", prepare)
     monkeypatch.setattr(main, "kill_descendants", lambda **options: None)
-    assert Supervisor(environment_of(0, tmp_path), LogTee(), Stop()).run() == verdict
+    assert Supervisor(environment_of(worker, tmp_path), LogTee(), Stop()).run() == verdict
     assert done == ["leave", *[KEY_SECONDS] * waits]

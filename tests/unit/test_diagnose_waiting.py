@@ -212,8 +212,8 @@ HOPELESS = [
     case(OOM, "memory", "worker 0", "more memory=...", ended("OOMKilled", pods=4)),
     case(OOM, "memory", "memory limit", "more memory=...", ended_with_other_words(4)),
     case(OOM, "storage", "worker 0; exit code 144; no such host", "s3_endpoint=...", without_a_store(3)),
+    case(OOM, "storage", "worker 0; exit code 144", "clock", without_a_store(3)),
     case(OOM, "storage", "worker 0; exit code 150", "store_secret=...", without_a_store(3, 150)),
-    case(OOM, "storage", "worker 0; exit code 150", "clock", without_a_store(3, 150)),
     case(DISK, "storage", '"20Mi"', "raise disk=...", evicted(FOLDER, times=3)),
 ]
 

@@ -102,7 +102,7 @@ class RunLogs:
                 yield from self._numbering.number(self._stored(stored))
                 yield from self._new()
         except StorageFailed as failure:
-            if self._is_followed and failure.retryable:
+            if self._is_followed and failure.reason == "unreachable":
                 return
             raise
         self._has_begun = True

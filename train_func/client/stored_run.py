@@ -328,7 +328,7 @@ def status_here(status: JobStatus | None, keys: RunKeys, store: Readable, here: 
     try:
         newest = Submission.newest(store, keys)
     except StorageFailed as failure:
-        if failure.retryable:
+        if failure.reason == "unreachable":
             return status
         raise
     return status if newest is None or newest.is_at(here) else None

@@ -114,7 +114,7 @@ class JobLooks:
                 try:
                     state = job_state(status, self.record.keys, self.store, self.backend)
                 except StorageFailed as failure:
-                    if not (state and failure.retryable):
+                    if not (state and failure.reason == "unreachable"):
                         raise
             yield snapshot, state
 

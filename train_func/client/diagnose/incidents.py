@@ -24,12 +24,9 @@ _NOT_KNOWN = datetime.max.replace(tzinfo=UTC)  # of what a pod shows at the mome
 _HELP = {
     exits.UNREACHABLE: (
         "make the store's address reachable for the workers, or cancel the job and name another: s3_endpoint=... of "
-        "Cluster(...) or TRAIN_FUNC_S3_ENDPOINT"
+        "Cluster(...) or TRAIN_FUNC_S3_ENDPOINT; or see whether the clock is right and the provider of keys answers"
     ),
-    exits.KEY: (
-        "put a key that the store takes into the Secret that store_secret=... of Cluster(...) names, or see whether "
-        "the clock is right and the provider of keys answers"
-    ),
+    exits.KEY: "put a key that the store takes into the Secret that store_secret=... of Cluster(...) names",
 }
 
 

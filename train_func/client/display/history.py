@@ -21,8 +21,8 @@ HEIGHT = 170  # of a chart, in pixels
 class History(pd.DataFrame):
     """One row for each step that was told: ``step``, ``timestamp`` (UTC), ``attempt``, and a column for every metric.
 
-    Where the function has trained more than once, ``training number`` tells the trainings apart, from 0. A metric that
-    a row does not have is NaN there. What is selected from it is a plain DataFrame.
+    Where the function has more than one training that is saved, ``training number`` tells them apart, from 0. A metric
+    that a row does not have is NaN there. What is selected from it is a plain DataFrame.
     """
 
     @property

@@ -175,8 +175,9 @@ class Supervisor:
         if self._attempt:
             self._attempt.leave()
         self._verdict = verdict
-        first = (self._attempt and self._attempt.root) or verdict
-        if verdict.retryable and first.exit_code == exits.KEY:  # by then the Secret has followed an exchange
+        # Until the Secret has followed an exchange; worker 0 has no second try, so it waits after another's fault too.
+        first = (self._environment.worker == 0 and self._attempt and self._attempt.root) or verdict
+        if verdict.retryable and exits.KEY in (verdict.exit_code, first.exit_code):
             with contextlib.suppress(Stopped):
                 self._stop.pause(KEY_SECONDS - (self._heartbeat.refused_seconds if self._heartbeat else 0.0))
 
