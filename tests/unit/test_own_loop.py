@@ -1,8 +1,10 @@
 """A loop of one's own: the batches that session.steps gives, and the state that session.checkpoint keeps."""
 
 import copy
+import random
 from types import SimpleNamespace
 
+import numpy as np
 import pytest
 import torch
 from accelerate import Accelerator
@@ -24,6 +26,7 @@ from tests.messages import refuses, unnamed
 from train_func import InvalidInput
 from train_func.worker.rank import end, reporting
 from train_func.worker.training import own_loop
+from train_func.worker.training.loader import seed_all
 from train_func.worker.training.own_loop import OwnState
 from train_func.worker.training.plan import ROW_ID, build_plan, facts_of, lengths_of
 
@@ -339,6 +342,20 @@ def test_gradients_that_a_loop_leaves_there_are_told_once(told, zeros):
             optimizer.zero_grad(set_to_none=zeros == "behind the step")
     notes = [str(event) for event in told if "zero_grad" in str(event)]
     assert len(notes) == (zeros == "never")
+
+
+@pytest.mark.parametrize("is_left", [False, True])
+def test_what_is_drawn_behind_a_loop_depends_on_what_was_drawn_before_it_alone(is_left):
+    drawn = []
+    for has_loop in (False, True):
+        seed_all(5)
+        for step in own_loop.steps(plan_of(Dataset.from_dict(COLUMNS)), torch.device("cpu"), None) if has_loop else ():
+            for _ in step:
+                torch.nn.Dropout()(torch.ones(3))
+            if is_left:
+                break
+        drawn.append((torch.rand(2).tolist(), np.random.random(), random.random()))
+    assert drawn[0] == drawn[1]
 
 
 def batches(rows, collate=None):

@@ -32,7 +32,7 @@ from train_func.worker.training import audit, weights
 from train_func.worker.training.attention import attention_of_steps
 from train_func.worker.training.audit import check_same_plan
 from train_func.worker.training.batch_norm import BatchStatistics, check_layers
-from train_func.worker.training.loader import Collator, PlanLoader
+from train_func.worker.training.loader import Collator, PlanLoader, undisturbed
 from train_func.worker.training.plan import STEPS, PlanFacts, facts_of, rows_of
 from train_func.worker.training.progress import Progress
 from train_func.worker.training.steps import Step, Steps
@@ -290,6 +290,7 @@ def steps(
     end.here.loops.append(all_steps.loop)
     try:
         with contextlib.ExitStack() as left:
+            left.enter_context(undisturbed())  # so that a model made behind the loop is the same on every rank
             left.enter_context(memory_of_steps())
             left.enter_context(attention_of_steps())
             left.enter_context(statistics.watch())
@@ -315,7 +316,6 @@ def steps(
                 marks.mark(Phase.OUTSIDE)  # until the first step of the next epoch
                 all_steps.end_epoch()
                 all_steps.meet()
-            all_steps.restore_random()
             if state:
                 state.end(all_steps.done)
             num_steps = facts.num_epochs * facts.steps_per_epoch
