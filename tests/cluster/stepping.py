@@ -70,7 +70,8 @@ class Listening:
         self.job = job
         self.heard: list[Diagnosis] = []
         self._stopped = threading.Event()
-        threading.Thread(target=self._listen, daemon=True).start()
+        self._thread = threading.Thread(target=self._listen, daemon=True)
+        self._thread.start()
 
     def until_heard(self, words: str, seconds: float = LIMIT_SECONDS) -> Diagnosis:
         """The first diagnosis with these words."""
@@ -85,6 +86,7 @@ class Listening:
 
     def stop(self) -> None:
         self._stopped.set()
+        self._thread.join(LIMIT_SECONDS)  # the next test changes the environment that it looks at
 
     def _listen(self) -> None:
         monitor = JobMonitor(self.job.record, self.job._job.operator)
