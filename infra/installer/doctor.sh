@@ -209,7 +209,7 @@ check_storage() {
 # Kept by uninstall. The class of a claim cannot be changed: the store would go on in the old one, the hub be refused.
 check_claims() {
     local component name class option first=""
-    [[ -n $STORAGE_CLASS ]] || return 0 # a volume that was kept is in nobody's way
+    [[ -n $STORAGE_CLASS ]] || return 0 # without volumes no claim is made
     [[ -z $RECORD ]] || first="install.sh uninstall, then install "
     while read -r component name; do
         ! not_wanted "$component" >/dev/null || continue

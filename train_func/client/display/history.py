@@ -80,7 +80,7 @@ def read_rows(store: Readable, keys: RunKeys, since: int | None = None) -> list[
 
 
 def newest_training(rows: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
-    """Those of the rows that are of the newest training, which alone is drawn."""
+    """Returns the rows of the newest training, which alone is drawn."""
     return [row for row in rows if row.get(TRAINING) == rows[-1].get(TRAINING)]
 
 

@@ -89,7 +89,7 @@ def _outcome(run: Callable[[], object]) -> Outcome:
 def _complete(run: Callable[[], object]) -> object:
     """Runs the function, and waits for its threads and processes that are no daemons, as Python does at its end.
 
-    Unlike Python it does not wait until someone has read what is in a queue: for ever, where nobody reads any more.
+    Unlike Python it does not wait until a queue has been read: a queue without a reader would hold the rank.
     """
     value = None
     try:
