@@ -149,17 +149,11 @@ class SourceRefused(_Refused):
 
 
 class StorageFailed(TrainFuncError, OSError):
-    """A store refused, is away, or holds something damaged; ``reason`` says which.
+    """A store refused, is away, or holds something damaged; ``reason`` says which."""
 
-    ``fault`` says which store, where it was looked for, and what happened. ``is_unknown_host``: no name server knows
-    the store's server.
-    """
-
-    def __init__(self, message: str, *, reason: StorageReason, fault: str = "", is_unknown_host: bool = False) -> None:
+    def __init__(self, message: str, *, reason: StorageReason) -> None:
         super().__init__(message, cause="storage")
         self.reason: StorageReason = reason
-        self.fault = shown(fault) or str(self)
-        self.is_unknown_host = is_unknown_host
 
     @property
     def retryable(self) -> bool:

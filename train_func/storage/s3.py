@@ -262,8 +262,6 @@ class S3Store(Scheme):
                     f"{operation} of {key!r} in {what}{tried}. "
                     f"{fault.remedy(operation, self._bucket, self._prefix + key)}",
                     reason=fault.reason,
-                    fault=what,
-                    is_unknown_host=fault.is_unknown_host,
                 ) from None  # its traceback would bury the words
         raise AssertionError("the loop returns or raises")
 

@@ -4,7 +4,7 @@ from dataclasses import dataclass
 
 from botocore import exceptions as boto
 from s3transfer.exceptions import RetriesExceededError, S3DownloadFailedError
-from urllib3.exceptions import HTTPError, NameResolutionError
+from urllib3.exceptions import HTTPError
 
 from train_func.errors import StorageReason
 
@@ -86,7 +86,6 @@ class S3Fault:
     reason: StorageReason
     what: str
     is_repeated: bool = False
-    is_unknown_host: bool = False
 
     def remedy(self, operation: str, bucket: str, key: str) -> str:
         """Returns the remedy of a failed ``operation``."""
@@ -119,4 +118,4 @@ def read_fault(error: Exception) -> S3Fault:
     # botocore repeats a request, and not the reading of its answer.
     is_cut = isinstance(error, (boto.ResponseStreamingError, boto.IncompleteReadError))
     what = str(cause).rpartition("): ")[2]  # behind the name of a connection
-    return S3Fault("unreachable", what, is_cut, is_unknown_host=isinstance(cause, NameResolutionError))
+    return S3Fault("unreachable", what, is_cut)
